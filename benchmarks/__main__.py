@@ -1,0 +1,28 @@
+"""`python -m benchmarks NAME [NAME ...]`: what was expected, what came out, and where we lost."""
+
+import argparse
+import importlib
+from pathlib import Path
+
+from benchmarks.contest import Report
+
+BENCHMARKS = ("changelog", "values")
+
+
+def main() -> None:
+    """Run the benchmarks that are named, all by default. A missed expectation is a result, not an error."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], help=f"any of: {', '.join(BENCHMARKS)}")
+    parser.add_argument("--json", type=Path, help="a directory for the figures")
+    arguments = parser.parse_args()
+    for name in arguments.names or BENCHMARKS:
+        print(f"{name}:")
+        report = Report(name)
+        importlib.import_module(f"benchmarks.{name}").run(report)
+        if arguments.json:
+            arguments.json.mkdir(parents=True, exist_ok=True)
+            report.save(arguments.json / f"{name}.json")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""64 writers with many small persists: how many requests the persist delay spares. In virtual time, so it is exact.
+
+Envelope. Persists arrive at random with the rate L. The first that waits arms the delay d, and whoever comes meanwhile
+shares its segment, so a segment holds k = 1 + L d of them and a change set costs 1/k requests. A busy uploader sends
+one segment every d + 1/L.
+"""
+
+import random
+
+import anyio
+
+from benchmarks.changelog.parts import open_log, set_change, settings
+from benchmarks.contest import Line, Report
+from statebackend._changelog.writer import ChangelogWriter
+from statebackend.objectstore import MemoryStore
+from statebackend.objectstore.scoped import CountingStore
+from statebackend.testing import VirtualClock, run_virtual
+from statebackend.uploaders import PrimaryUploader
+
+WRITERS, PERSISTS = 64, 1_000
+DELAY_S = 0.010
+
+
+def run(report: Report) -> None:
+    """Requests per change set against the model, from one persist in ten delays to a hundred in one."""
+    for arrivals_per_delay in (0.1, 1.0, 10.0, 100.0):
+        rate = arrivals_per_delay / DELAY_S
+        uploads, seconds = _simulate(rate)
+        per_change_set = uploads / (WRITERS * PERSISTS)
+        model = 1 / (1 + rate * DELAY_S)
+        report.add(
+            Line(
+                f"requests per change set at {arrivals_per_delay:g} persists in a delay, off the model by",
+                "at most 10 %",
+                abs(per_change_set / model - 1) * 100,
+                "%",
+                10.0,
+                detail=f"measured {per_change_set:.4f}, model {model:.4f}; "
+                f"{uploads / seconds:.1f} uploads/s, 1/(d + 1/L) is {1 / (DELAY_S + 1 / rate):.1f}",
+            )
+        )
+
+
+@run_virtual
+async def _simulate(rate: float) -> tuple[int, float]:
+    """Uploads and virtual seconds for `PERSISTS` persists of each writer, arriving at `rate` in all."""
+    chance = random.Random(7)
+    store = CountingStore(MemoryStore())
+    job = settings(persist_delay_s=DELAY_S, upload_timeout_s=0)
+    clock = VirtualClock()
+
+    async def persist_at_random(writer: ChangelogWriter, arrivals: list[float]) -> None:
+        async with anyio.create_task_group() as persists:
+            for arrival in arrivals:
+                await anyio.sleep(arrival - clock.monotonic())
+                from_ = writer.next_sequence_number()
+                writer.append(set_change(0, b"key", b"value"))
+                persists.start_soon(writer.persist, from_)
+
+    arrivals = [0.0]
+    for _ in range(WRITERS * PERSISTS - 1):
+        arrivals.append(arrivals[-1] + chance.expovariate(rate))
+    owners = [chance.randrange(WRITERS) for _ in arrivals]
+    async with open_log(job, lambda tasks: PrimaryUploader(store), clock=clock) as open_writer:
+        async with anyio.create_task_group() as tasks:
+            for number in range(WRITERS):
+                own = [at for at, owner in zip(arrivals, owners, strict=True) if owner == number]
+                tasks.start_soon(persist_at_random, open_writer(str(number)), own)
+        return store.requests["put"], clock.monotonic()

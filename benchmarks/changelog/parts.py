@@ -1,0 +1,90 @@
+"""What the measurements share: changes to write, a log to write them to, a store that takes its time."""
+
+import random
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from itertools import count
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskGroup
+
+from statebackend import Body, Clock, ObjectStore, Observer, Settings, StateChangeUploader
+from statebackend._changelog.scheduler import UploadScheduler
+from statebackend._changelog.writer import ChangelogWriter
+from statebackend._clock import SystemClock
+from statebackend._codec.records import Operation, StateChange
+from statebackend._tasks import open_tasks
+from statebackend.objectstore.scoped import ScopedStore
+
+KEY_BYTES, VALUE_BYTES = 16, 64
+
+
+def settings(**changes: object) -> Settings:
+    """Default settings of a job, changed where a measurement wants it."""
+    return Settings.from_mapping({"job": "bench", "primary": "memory://bench", **changes})
+
+
+def made_up(number: int, *, seed: int = 1) -> Sequence[tuple[int, bytes, bytes]]:
+    """Key group, key and value of so many changes: half of each value is random, as in records with ids in them."""
+    chance = random.Random(seed)
+    noise = chance.randbytes(number * (KEY_BYTES + VALUE_BYTES // 2))
+    step = KEY_BYTES + VALUE_BYTES // 2
+    filler = b"\x00" * (VALUE_BYTES - VALUE_BYTES // 2)
+    return [
+        (index % 128, noise[at : at + KEY_BYTES], noise[at + KEY_BYTES : at + step] + filler)
+        for index, at in zip(range(number), range(0, number * step, step), strict=True)
+    ]
+
+
+def set_change(group: int, key: bytes, value: bytes) -> StateChange:
+    """One logged write."""
+    return StateChange(group, Operation.SET, 0, key, value)
+
+
+@asynccontextmanager
+async def open_log(
+    job: Settings,
+    open_uploader: Callable[[TaskGroup], StateChangeUploader],
+    *,
+    clock: Clock | None = None,
+    observer: Observer | None = None,
+) -> AsyncGenerator[Callable[[str], ChangelogWriter], None]:
+    """A scheduler; call what is yielded for a writer on it."""
+    names = count()
+    async with open_tasks() as tasks:
+        scheduler = UploadScheduler(
+            open_uploader(tasks),
+            job,
+            tasks=tasks,
+            clock=clock or SystemClock(),
+            observer=observer or Observer(),
+            new_name=lambda: f"{next(names):08d}",
+        )
+        yield lambda log_id: ChangelogWriter(
+            log_id,
+            scheduler,
+            tasks=tasks,
+            preemptive_persist_threshold_bytes=job.preemptive_persist_threshold_bytes,
+        )
+
+
+@contextmanager
+def directory() -> Generator[Path, None, None]:
+    """A directory for one round."""
+    with tempfile.TemporaryDirectory(prefix="statebackend-bench-") as path:
+        yield Path(path)
+
+
+class LateStore(ScopedStore):
+    """A store that answers a put `latency_s` later than it could."""
+
+    def __init__(self, store: ObjectStore, latency_s: float) -> None:
+        super().__init__(store, "")
+        self._latency_s = latency_s
+
+    async def put(self, key: str, body: Body) -> None:
+        """As the store inside, later."""
+        await anyio.sleep(self._latency_s)
+        await super().put(key, body)

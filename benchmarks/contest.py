@@ -1,0 +1,88 @@
+"""Contestants side by side in one run, and what was expected of them before.
+
+The machine may be shared and noisy, so an absolute time says little: contestants take turns, round by round, each round
+in another order, and what is compared are ratios of medians, with their spread.
+"""
+
+import json
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+ROUNDS = 5
+
+Verdict = Literal["kept", "missed"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The figures of one contestant, one for each round."""
+
+    figures: Sequence[float]
+
+    @property
+    def median(self) -> float:
+        """The middle figure."""
+        return statistics.median(self.figures)
+
+    def __str__(self) -> str:
+        return f"{self.median:.4g} ({min(self.figures):.4g} to {max(self.figures):.4g})"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One expectation, written down before the run, and what was measured."""
+
+    claim: str
+    expected: str
+    measured: float
+    unit: str
+    limit: float
+    at_least: bool = False
+    detail: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the expectation was kept. A miss is a result, not an error."""
+        kept = self.measured >= self.limit if self.at_least else self.measured <= self.limit
+        return "kept" if kept else "missed"
+
+
+@dataclass
+class Report:
+    """The lines of a benchmark, printed as a table, and kept as JSON beside it when asked for."""
+
+    title: str
+    lines: list[Line] = field(default_factory=list)
+
+    def add(self, line: Line) -> None:
+        """Note a line, and show it at once: a long benchmark should say where it is."""
+        self.lines.append(line)
+        print(f"  {line.verdict:<6}  {line.claim}: {line.measured:.3g} {line.unit}, expected {line.expected}")
+        if line.detail:
+            print(f"          {line.detail}")
+        sys.stdout.flush()
+
+    def save(self, path: Path) -> None:
+        """Write the lines as JSON."""
+        rows = [{**vars(line), "verdict": line.verdict} for line in self.lines]
+        path.write_text(json.dumps({"title": self.title, "lines": rows}, indent=1), encoding="utf-8")
+
+
+def contest(contestants: Mapping[str, Callable[[], float]], *, rounds: int = ROUNDS) -> Mapping[str, Sample]:
+    """Let every contestant run once a round; each returns its own figure. The order rotates."""
+    names = list(contestants)
+    figures: dict[str, list[float]] = {name: [] for name in names}
+    for round_number in range(rounds):
+        turn = round_number % len(names)
+        for name in names[turn:] + names[:turn]:
+            figures[name].append(contestants[name]())
+    return {name: Sample(found) for name, found in figures.items()}
+
+
+def ratio(over: Sample, under: Sample) -> Sample:
+    """Ratios round by round: noise that hits a whole round hits both sides of it."""
+    return Sample([each / other for each, other in zip(over.figures, under.figures, strict=True)])

@@ -1,0 +1,75 @@
+"""`python -m benchmarks.demo`: see the package. Exit status 1 where anything is not as it should be."""
+
+import argparse
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from benchmarks.demo import drive, picture, report
+from benchmarks.demo.flights import DAYS_IN_DATA, read_data_set, write_days
+from benchmarks.demo.places import Places, WorkdirError
+from benchmarks.demo.story import DemoError
+
+DAYS_MIN = 10  # fewer leave no room for three kills
+
+
+def main() -> int:
+    """Play, verify, report."""
+    arguments = _arguments()
+    console = Console(width=None if sys.stdout.isatty() else 118)
+    places = Places(arguments.workdir.absolute())
+    started_s = time.monotonic()
+    try:
+        places.prepare()
+    except WorkdirError as error:
+        console.print("[bold red]FAILED[/]", escape(str(error)), highlight=False)
+        return 1
+    try:
+        return _play(places, arguments.days, console)
+    except (DemoError, ModuleNotFoundError) as error:
+        console.print("[bold red]FAILED[/]", escape(str(error)), highlight=False)
+        return 1
+    except KeyboardInterrupt:
+        console.print("stopped; nothing is left running")
+        return 130
+    finally:
+        shutil.rmtree(places.scratch, ignore_errors=True)
+        console.print(f"{time.monotonic() - started_s:.0f} s in all", highlight=False)
+
+
+def _play(places: Places, days: int, console: Console) -> int:
+    rows = write_days(read_data_set(), places.days, days=days)
+    console.print(f"{rows:,} flights of {days} days, one file each, in {places.days}", highlight=False)
+    story = drive.play(places, days, console)
+    verdict = drive.verify(places)
+    picture.draw(story, places.picture)
+    report.show(story, verdict, console)
+    console.print(f"picture: {places.picture}", soft_wrap=True, highlight=False)
+    return 1 if story.failures or verdict.different else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks.demo", description="Stream flights, be killed, come back right.")
+    parser.add_argument("--days", type=_days, default=DAYS_IN_DATA, help=f"{DAYS_MIN} to {DAYS_IN_DATA} (the default)")
+    parser.add_argument(
+        "--workdir",
+        type=Path,
+        default=Path(".demo"),
+        help="an empty folder, or one of an earlier demo, which is emptied (default: .demo)",
+    )
+    return parser.parse_args()
+
+
+def _days(text: str) -> int:
+    days = int(text)
+    if not DAYS_MIN <= days <= DAYS_IN_DATA:
+        raise argparse.ArgumentTypeError(f"must lie within {DAYS_MIN} and {DAYS_IN_DATA}")
+    return days
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,119 @@
+"""What is done to the streaming process and to its files, and what its recovery must look like then."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import statebackend as sb
+from benchmarks.demo.events import Begun, Committed, Event
+from benchmarks.demo.places import JOB, Places
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What was done to the files while nobody was running. `path` is the file that was harmed, if it was one."""
+
+    words: str
+    path: Path | None = None
+
+
+@dataclass(frozen=True)
+class Act:
+    """Kill the process at the first event of kind `moment` from batch `kill_at` on, then do `damage`.
+
+    `expect` gets the restore that follows, and returns a sentence for each thing that is not as it should be.
+    """
+
+    title: str
+    kill_at: int
+    moment: Literal["begun", "committed"]
+    damage: Callable[[Places], Damage]
+    expect: Callable[[sb.RestoreReport, Damage, Places], list[str]]
+
+    def is_due(self, event: Event) -> bool:
+        """Whether to kill now."""
+        kind = Begun if self.moment == "begun" else Committed
+        return isinstance(event, kind) and event.batch >= self.kill_at
+
+    @property
+    def moment_in_words(self) -> str:
+        """When within the batch the kill comes."""
+        return "inside the user's function" if self.moment == "begun" else "right after the state's commit"
+
+
+def plan(days: int) -> tuple[Act, ...]:
+    """The three acts, at a half, seven tenths and 85 hundredths of the days."""
+    return (
+        Act("killed half way", days // 2, "committed", leave_alone, all_from_local),
+        Act("local copy deleted", days * 70 // 100, "begun", delete_local_copy, all_from_primary),
+        Act("one local file corrupted", days * 85 // 100, "committed", corrupt_one_file, one_from_primary),
+    )
+
+
+def leave_alone(_places: Places) -> Damage:
+    """Nothing beyond the kill."""
+    return Damage("nothing else touched")
+
+
+def delete_local_copy(places: Places) -> Damage:
+    """Remove the whole local root."""
+    files = len(_local_segments(places))
+    shutil.rmtree(places.local)
+    return Damage(f"{files} local files deleted")
+
+
+def corrupt_one_file(places: Places) -> Damage:
+    """Flip one bit in the middle of a local file of middle age."""
+    segments = _local_segments(places)
+    path = segments[len(segments) // 2]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    return Damage(f"one bit of {path.name} flipped", path)
+
+
+def all_from_local(report: sb.RestoreReport, _damage: Damage, _places: Places) -> list[str]:
+    """Nothing came from the primary."""
+    return _unmet(
+        (report.files_local > 0, f"no file came from the local copy, {report.files_primary} from the primary"),
+        (report.files_primary == 0, f"{report.files_primary} files came from the primary"),
+        (not report.fallbacks, f"{len(report.fallbacks)} local files could not be used"),
+    )
+
+
+def all_from_primary(report: sb.RestoreReport, _damage: Damage, _places: Places) -> list[str]:
+    """Nothing came from the local copy: there was none."""
+    return _unmet(
+        (report.files_primary > 0, "no file came from the primary"),
+        (report.files_local == 0, f"{report.files_local} files came from a local copy that was deleted"),
+    )
+
+
+def one_from_primary(report: sb.RestoreReport, damage: Damage, places: Places) -> list[str]:
+    """Exactly the harmed file came from the primary, and is whole again."""
+    assert damage.path is not None
+    reasons = [fallback.reason for fallback in report.fallbacks]
+    return _unmet(
+        (report.files_local > 0, "no file came from the local copy"),
+        (report.files_primary == 1, f"{report.files_primary} files came from the primary, not 1"),
+        (len(reasons) == 1, f"{len(reasons)} local files could not be used, not 1: {reasons}"),
+        (all(fallback.repaired for fallback in report.fallbacks), "the harmed file was not repaired"),
+        (_equals_primary(damage.path, places), f"{damage.path.name} differs from the primary's file"),
+    )
+
+
+def _unmet(*expectations: tuple[bool, str]) -> list[str]:
+    return [sentence for holds, sentence in expectations if not holds]
+
+
+def _local_segments(places: Places) -> list[Path]:
+    """The local files, oldest first."""
+    folder = places.local / f"job_{JOB}" / "taskowned"
+    return sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_mtime_ns)
+
+
+def _equals_primary(path: Path, places: Places) -> bool:
+    originals = list(places.primary.rglob(path.name))
+    return len(originals) == 1 and path.is_file() and originals[0].read_bytes() == path.read_bytes()

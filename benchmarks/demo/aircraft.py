@@ -1,0 +1,56 @@
+"""What is kept of each aircraft, and how a day of flights changes it: the user's code of the demo."""
+
+from collections.abc import MutableMapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from benchmarks.demo.flights import ORDER
+from statebackend import Key
+
+STATE_NAME = "fleet"
+
+
+class Aircraft(msgspec.Struct, frozen=True):
+    """Everything the stream knows of one tail number. Times are local; `last_arrival` is unknown after a diversion.
+
+    A jump is a departure from another airport than the one last arrived at. (The data holds only flights *from*
+    New York, so an aircraft always comes back unseen, and each flight but its first is a jump.)
+    """
+
+    last_airport: str
+    last_arrival: datetime | None
+    flights: int
+    delay_minutes: int
+    jumps: int
+
+
+def fly(flights: Any, fleet: MutableMapping[Key, Aircraft]) -> None:
+    """Bring `fleet` up to date with one day, an Arrow table of `flights.SCHEMA` in any order.
+
+    Cancelled flights and those of an unknown aircraft change nothing. The result does not depend on the rows' order.
+    """
+    in_order = flights.sort_by([(column, "ascending") for column in ORDER])
+    columns = (in_order.column(name).to_pylist() for name in _USED)
+    for tail_number, origin, destination, departed, arrived, delay_minutes in zip(*columns, strict=True):
+        if tail_number is None or departed is None:
+            continue
+        fleet[tail_number] = _after(fleet.get(tail_number), origin, destination, arrived, max(delay_minutes, 0))
+
+
+_USED = ("tailnum", "origin", "dest", "departed", "arrived", "delay_minutes")
+
+
+def _after(
+    before: Aircraft | None, origin: str, destination: str, arrived: datetime | None, delay_minutes: int
+) -> Aircraft:
+    if before is None:
+        return Aircraft(destination, arrived, flights=1, delay_minutes=delay_minutes, jumps=0)
+    return Aircraft(
+        destination,
+        arrived,
+        flights=before.flights + 1,
+        delay_minutes=before.delay_minutes + delay_minutes,
+        jumps=before.jumps + (before.last_airport != origin),
+    )

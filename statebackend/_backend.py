@@ -1,0 +1,265 @@
+"""The composition root: `open_backend` puts the rooms together and owns everything that lives as long as a backend.
+
+The only place that names concrete stores and uploaders, makes names and stamps, and holds the task group in which
+uploads run.
+"""
+
+import itertools
+import logging
+import uuid
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import anyio
+from anyio.abc import TaskGroup
+
+from statebackend._changelog.scheduler import UploadScheduler
+from statebackend._changelog.writer import ChangelogWriter
+from statebackend._checkpoint.backend import StateBackend
+from statebackend._checkpoint.commits import CommitLog
+from statebackend._checkpoint.coordinator import CheckpointCoordinator
+from statebackend._checkpoint.restore import LocalCopies, Restore
+from statebackend._clock import SystemClock
+from statebackend._codec.commit import Commit
+from statebackend._local.directories import open_local_directories
+from statebackend._local.retention import LocalRetention
+from statebackend._local.segments import LocalSegments
+from statebackend._observers import Observers
+from statebackend._retry import RetryPolicy
+from statebackend._state.keyed import KeyedStates
+from statebackend._tasks import open_tasks
+from statebackend._version import __version__
+from statebackend.abc import Clock, ObjectStore, Observer, RestoreReport, StateChangeUploader
+from statebackend.errors import SettingsError
+from statebackend.ids import CheckpointId, CommitSequence, KeyGroupRange, all_key_groups
+from statebackend.objectstore import LocalStore, open_memory_store
+from statebackend.objectstore.scoped import CountingStore, ScopedStore
+from statebackend.settings import Settings, check_primary
+from statebackend.uploaders import DuplicatingUploader, PrimaryUploader
+
+_log = logging.getLogger(__name__)
+
+OpenUploader = Callable[[ObjectStore, ObjectStore | None], StateChangeUploader]
+
+
+@asynccontextmanager
+async def open_backend(
+    settings: Settings,
+    *,
+    key_groups: KeyGroupRange | None = None,
+    checkpoint_id: int | None = None,
+    store: ObjectStore | None = None,
+    local_stores: Sequence[ObjectStore] | None = None,
+    uploader: StateChangeUploader | OpenUploader | None = None,
+    clock: Clock | None = None,
+    observer: Observer | None = None,
+) -> AsyncGenerator[StateBackend, None]:
+    """Open the job's state as of its newest committed checkpoint, or of `checkpoint_id`; empty for a new job.
+
+    `key_groups`: the part this process owns, all by default. `store`: used instead of the one `settings.primary`
+    names. `local_stores`: used instead of directories in `settings.local`, one for each; nobody else may write there.
+    `uploader`: your own, or a callable that is given the primary and the local store and returns one.
+
+    Opening writes nothing to the primary. Raises `WrongJobError`, `CheckpointNotFoundError`, `CorruptCommitError`,
+    `CorruptSegmentError`, `MissingObjectError`, `LocalRootError`, or `SettingsError` where the settings contradict
+    what was committed. Leaving the context forgets uncommitted changes, and ends within `close_timeout_s` and the
+    second that an upload under way is given to remove what it wrote.
+    """
+    clock, observer = clock or SystemClock(), Observers(observer or Observer())
+    primary = CountingStore(ScopedStore(store or open_store(settings), f"{settings.job}/"))
+    log = CommitLog(primary, settings.job, policy=_policy(settings), timeout_s=settings.commit_timeout_s)
+    end = await log.newest_sequence()
+    if checkpoint_id is None:
+        newest = base = None if end is None else await log.load(end)
+    else:
+        base = await log.find(end, CheckpointId(checkpoint_id))
+        newest = None if end is None else await log.readable(end)
+    _check_parallelism(settings, newest)
+    states = KeyedStates(
+        key_groups or all_key_groups(settings.max_parallelism),
+        settings.max_parallelism,
+        base.states if base is not None else (),
+    )
+    coordinator = CheckpointCoordinator(
+        log,
+        settings,
+        newest=newest,
+        base=base,
+        next_sequence=CommitSequence(0 if end is None else end + 1),
+        clock=clock,
+        new_stamp=_new_name,
+        release=__version__,
+    )
+    async with (
+        _telling_requests(primary, observer) as tell_requests,
+        _open_local(settings, local_stores) as local,
+        open_tasks() as tasks,
+    ):
+        restored = None
+        if base is not None:
+            restored = await _restore(base, states, primary, local, settings=settings, clock=clock)
+            tell_requests()
+            observer.restored(restored)
+        if local is not None and local.writable:
+            await local.store.prune(_needed(newest, base))
+        scheduler = UploadScheduler(
+            _open_uploader(uploader, primary, local, settings=settings, tasks=tasks, observer=observer),
+            settings,
+            tasks=tasks,
+            clock=clock,
+            observer=observer,
+            new_name=_new_name,
+        )
+        writer = ChangelogWriter(
+            f"{states.key_groups.first}-{states.key_groups.last}",
+            scheduler,
+            tasks=tasks,
+            preemptive_persist_threshold_bytes=settings.preemptive_persist_threshold_bytes,
+        )
+        backend = StateBackend(
+            states,
+            writer,
+            coordinator,
+            log,
+            primary,
+            retention=_retain(local, tasks, newest, base),
+            restored=restored,
+            clock=clock,
+            observer=observer,
+            tell_requests=tell_requests,
+        )
+        try:
+            yield backend
+        finally:
+            with anyio.move_on_after(settings.close_timeout_s, shield=True):
+                await backend.close()
+
+
+def open_store(settings: Settings) -> ObjectStore:
+    """The store that `settings.primary` names. Raises `PrimaryUrlError`."""
+    check_primary(settings.primary)
+    url = urlsplit(settings.primary)
+    if url.scheme == "memory":
+        return open_memory_store(url.netloc)
+    return LocalStore(Path(url.path), io_threads_max=settings.io_threads_max)
+
+
+@asynccontextmanager
+async def _telling_requests(primary: CountingStore, observer: Observer) -> AsyncGenerator[Callable[[], None]]:
+    """Tells of every request to the primary once: those so far when called, and the rest at the end."""
+    told = Counter[str]()
+
+    def tell() -> None:
+        requests = primary.requests - told
+        told.update(requests)
+        if requests:
+            observer.primary_requested(requests)
+
+    try:
+        yield tell
+    finally:
+        tell()
+
+
+@asynccontextmanager
+async def _open_local(settings: Settings, instead: Sequence[ObjectStore] | None) -> AsyncGenerator[LocalCopies | None]:
+    """The local copies, writable unless another live backend of this job owns one of the roots."""
+    if instead:
+        segments = LocalSegments(instead, bytes_max=settings.local_bytes_max)
+        await segments.take_stock()
+        yield LocalCopies(segments, writable=True)
+        return
+    async with open_local_directories(settings.local, settings.job) as directories:
+        if not directories:
+            yield None
+            return
+        owned = [directory.owned for directory in directories]
+        if not all(owned):
+            _log.warning("job %s: another backend owns the local copy; this one only reads it", settings.job)
+        stores = [LocalStore(each.segments, io_threads_max=settings.io_threads_max) for each in directories]
+        for store in itertools.compress(stores, owned):  # elsewhere somebody may be writing them
+            await store.remove_leftovers()
+        segments = LocalSegments(stores, owned=owned, bytes_max=settings.local_bytes_max)
+        await segments.take_stock()
+        yield LocalCopies(segments, writable=all(owned))
+
+
+def _retain(local: LocalCopies | None, tasks: TaskGroup, *commits: Commit | None) -> LocalRetention | None:
+    """Keeps the local copies of these commits until a newer one does not use them. `None` where we may not write."""
+    if local is None or not local.writable:
+        return None
+    retention = LocalRetention(local.store, tasks=tasks)
+    for commit in commits:
+        if commit is not None:
+            retention.register(commit.segments(), commit.checkpoint_id)
+    return retention
+
+
+async def _restore(
+    base: Commit,
+    states: KeyedStates,
+    primary: ObjectStore,
+    local: LocalCopies | None,
+    *,
+    settings: Settings,
+    clock: Clock,
+) -> RestoreReport:
+    restore = Restore(
+        primary,
+        local,
+        clock=clock,
+        concurrency_max=settings.restore_concurrency_max,
+        cpu_threads_max=settings.cpu_threads_max,
+    )
+    return await restore.run(base, states.key_groups, states.replay)
+
+
+def _open_uploader(
+    uploader: StateChangeUploader | OpenUploader | None,
+    primary: ObjectStore,
+    local: LocalCopies | None,
+    *,
+    settings: Settings,
+    tasks: TaskGroup,
+    observer: Observer,
+) -> StateChangeUploader:
+    secondary = local.store if local is not None and local.writable else None
+    if uploader is None:
+        if secondary is None:
+            return PrimaryUploader(primary)
+        return DuplicatingUploader(
+            primary,
+            secondary,
+            secondary_grace_s=settings.secondary_grace_s,
+            dropped=observer.local_copy_dropped,
+            tasks=tasks,
+        )
+    if isinstance(uploader, StateChangeUploader) and not isinstance(uploader, type):  # a class has the methods too
+        return uploader
+    return uploader(primary, secondary)
+
+
+def _check_parallelism(settings: Settings, newest: Commit | None) -> None:
+    if newest is not None and newest.max_parallelism != settings.max_parallelism:
+        raise SettingsError(
+            "max_parallelism is fixed once a job has committed: use the committed value",
+            max_parallelism=settings.max_parallelism,
+            committed=newest.max_parallelism,
+        )
+
+
+def _needed(*commits: Commit | None) -> frozenset[str]:
+    return frozenset[str]().union(*(commit.segments() for commit in commits if commit is not None))
+
+
+def _policy(settings: Settings) -> RetryPolicy:
+    return RetryPolicy(
+        attempts_max=settings.upload_attempts_max, timeout_s=settings.upload_timeout_s, delay_s=settings.retry_delay_s
+    )
+
+
+def _new_name() -> str:
+    return uuid.uuid4().hex

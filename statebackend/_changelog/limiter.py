@@ -1,0 +1,63 @@
+"""A bound on bytes in flight, first come first served."""
+
+from collections import deque
+from typing import Final
+
+import anyio
+
+
+class ByteLimiter:
+    """Admits while fewer than `bytes_max` are held, so one piece larger than the limit passes when there is any room.
+
+    Strictly "is there any room", not "is there enough": what is larger than the limit could never be sent otherwise.
+    Nobody waits while there is room.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max: Final = bytes_max
+        self.held_bytes = 0
+        self._queue: deque[tuple[anyio.Event, int]] = deque()
+        self._freed = anyio.Event()
+
+    @property
+    def waiting(self) -> int:
+        """Number of callers in the queue."""
+        return len(self._queue)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `acquire` would return at once."""
+        return self.held_bytes < self.bytes_max
+
+    async def acquire(self, size_bytes: int) -> None:
+        """Wait for room, then hold `size_bytes` until `release`. A cancelled caller leaves the queue, holds nothing."""
+        if self.has_room:
+            self.held_bytes += size_bytes
+            return
+        admitted = anyio.Event()
+        self._queue.append((admitted, size_bytes))
+        try:
+            await admitted.wait()
+        except BaseException:
+            if admitted.is_set():  # admitted and cancelled at once
+                self.release(size_bytes)
+            else:
+                self._queue.remove((admitted, size_bytes))
+            raise
+
+    def release(self, size_bytes: int) -> None:
+        """Give back what was held, and admit whoever is next."""
+        self.held_bytes -= size_bytes
+        assert self.held_bytes >= 0, "given back more than was held"
+        while self._queue and self.has_room:
+            admitted, size = self._queue.popleft()
+            self.held_bytes += size
+            admitted.set()
+        if self.has_room:
+            self._freed.set()
+            self._freed = anyio.Event()
+
+    async def room(self) -> None:
+        """Wait until there is room, without holding any of it. A cancelled call leaves nothing behind."""
+        while not self.has_room:
+            await self._freed.wait()

@@ -1,0 +1,99 @@
+"""One segment on its way: encoded off the loop, raced to the uploader under fresh names, discarded where it lost."""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from statebackend._codec.records import ChangeSet
+from statebackend._codec.segment import EncodedSegment, encode_segment
+from statebackend._retry import Race, RetryPolicy
+from statebackend._tasks import foreign, in_thread
+from statebackend.abc import Clock, Observer, Segment, StateChangeUploader, UploadedSegment
+from statebackend.settings import Compression, KiB, Settings
+
+_log = logging.getLogger(__name__)
+
+INLINE_ENCODE_BYTES_MAX: Final = 32 * KiB
+"""Encoding less than this takes less time than the hop to a thread and back."""
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """A finished attempt at a segment."""
+
+    segment: Segment
+    uploaded: UploadedSegment
+    seconds: float
+
+
+class SegmentSender:
+    """The scheduler's hands: it decides what is sent and when, this sends it. Attempts run in `tasks`."""
+
+    def __init__(
+        self,
+        uploader: StateChangeUploader,
+        settings: Settings,
+        *,
+        tasks: TaskGroup,
+        clock: Clock,
+        observer: Observer,
+        new_name: Callable[[], str],
+    ) -> None:
+        self._uploader = uploader
+        self._compression: Compression = settings.compression
+        self._policy = RetryPolicy(
+            attempts_max=settings.upload_attempts_max,
+            timeout_s=settings.upload_timeout_s,
+            delay_s=settings.retry_delay_s,
+        )
+        self._cpu = anyio.CapacityLimiter(settings.cpu_threads_max)
+        self._tasks = tasks
+        self._clock = clock
+        self._observer = observer
+        self._new_name = new_name
+
+    async def encode(self, change_sets: list[ChangeSet]) -> EncodedSegment:
+        """One segment of these change sets, in this order; the list is emptied. A cancelled call leaves nothing behind.
+
+        A change set goes as soon as it is encoded, so that a batch is never in memory twice; and an idle worker thread
+        keeps the arguments of its last call.
+        """
+        size_bytes = sum(change_set.size_bytes for change_set in change_sets)
+        change_sets.reverse()
+        taken = (change_sets.pop() for _ in range(len(change_sets)))
+        if size_bytes <= INLINE_ENCODE_BYTES_MAX:
+            return encode_segment(taken, self._compression)
+        return await in_thread(encode_segment, taken, self._compression, limiter=self._cpu)
+
+    def race(self, encoded: EncodedSegment) -> Race[Attempt]:
+        """The attempts at a segment, not begun yet."""
+        log_ids = tuple(dict.fromkeys(entry.log_id for entry in encoded.entries))
+        raw_bytes = encoded.raw_bytes
+
+        async def attempt(number: int) -> Attempt:
+            segment = Segment(self._new_name(), encoded.chunks, encoded.size_bytes, encoded.checksum, log_ids)
+            self._observer.upload_started(segment, attempt=number)
+            begun = self._clock.monotonic()
+            try:
+                uploaded = await foreign(self._uploader.upload(segment))
+            except Exception as error:
+                self._observer.upload_failed(segment, error, attempt=number)
+                raise
+            seconds = self._clock.monotonic() - begun
+            self._observer.upload_succeeded(segment, uploaded, attempt=number, seconds=seconds, raw_bytes=raw_bytes)
+            return Attempt(segment, uploaded, seconds)
+
+        async def discard(lost: Attempt) -> None:
+            await self.discard(lost.uploaded)
+
+        return Race(attempt, policy=self._policy, discard=discard, tasks=self._tasks)
+
+    async def discard(self, uploaded: UploadedSegment) -> None:
+        """Delete every copy of a segment. Never raises an `Exception`."""
+        try:
+            await foreign(self._uploader.discard(uploaded))
+        except Exception:  # noqa: BLE001  # what cannot be deleted is garbage for a sweep, not a reason to fail
+            _log.warning("could not discard segment %s", uploaded.primary.key, exc_info=True)

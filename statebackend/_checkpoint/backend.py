@@ -1,0 +1,232 @@
+"""The backend that users hold: its states, and the checkpoints that make them durable.
+
+One checkpoint, in the order of the calls:
+
+    drain the states into the changelog -> persist -> register the local copies -> commit -> confirm
+
+Up to the commit everything can be cancelled and nothing is lost; from there on it runs to its end.
+"""
+
+import itertools
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+import anyio
+
+from statebackend._changelog.ledger import UploadedChangeSet
+from statebackend._changelog.writer import ChangelogWriter
+from statebackend._checkpoint.commits import CommitLog
+from statebackend._checkpoint.coordinator import CheckpointCoordinator
+from statebackend._codec.commit import Commit
+from statebackend._codec.records import StateChange
+from statebackend._local.retention import LocalRetention
+from statebackend._state.keyed import KeyedStates
+from statebackend._state.value_state import ValueState
+from statebackend._tasks import finish
+from statebackend.abc import CheckpointInfo, Clock, Observer, RestoreReport
+from statebackend.errors import BackendClosedError, InputError
+from statebackend.ids import (
+    ChangeSetHandle,
+    CheckpointId,
+    CommitSummary,
+    KeyGroupRange,
+    SequenceNumber,
+    SnapshotResult,
+    SourceMark,
+)
+from statebackend.objectstore.scoped import CountingStore
+
+V = TypeVar("V")
+
+DRAIN_STEP: Final = 2048
+"""Changes handed to the changelog between two turns of the loop."""
+
+
+class StateBackend:
+    """Keyed state, and the checkpoints that make it durable. Made by `open_backend`.
+
+    State is read and written synchronously, by one thread at a time, not while a checkpoint runs. The coroutines are
+    called on the loop. After an error of `checkpoint` other than `InputError` the backend is done for: what is in
+    memory may be ahead of what is committed; open a new one and replay.
+    """
+
+    def __init__(
+        self,
+        states: KeyedStates,
+        writer: ChangelogWriter,
+        coordinator: CheckpointCoordinator,
+        log: CommitLog,
+        primary: CountingStore,
+        *,
+        retention: LocalRetention | None,
+        restored: RestoreReport | None,
+        clock: Clock,
+        observer: Observer,
+        tell_requests: Callable[[], None],
+    ) -> None:
+        self.restored: Final = restored
+        self._states = states
+        self._writer = writer
+        self._coordinator = coordinator
+        self._log = log
+        self._primary = primary
+        self._retention = retention
+        self._clock = clock
+        self._observer = observer
+        self._tell_requests = tell_requests
+        self._handles = _handles_of(coordinator.base, states.key_groups)
+        self._is_local = retention is not None and (
+            restored is None or all(fallback.repaired for fallback in restored.fallbacks)
+        )
+        self._changes: Iterator[StateChange] = iter(())  # drained from the states and not logged yet
+        self._committed_to = SequenceNumber(0)  # everything below is in `_handles`
+        self._snapshot_to = SequenceNumber(0)  # end of the last snapshot made: a commit may hold what lies below
+        self._checkpointing = anyio.Lock()
+        self._failure: Exception | None = None
+        self._closed = False
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """The key groups this backend owns."""
+        return self._states.key_groups
+
+    @property
+    def newest(self) -> CommitSummary | None:
+        """The commit that the state stands on, `None` before the first one."""
+        return None if self._coordinator.base is None else self._coordinator.base.summary
+
+    @property
+    def next_checkpoint_id(self) -> CheckpointId:
+        """The smallest id that the next checkpoint may have."""
+        return self._coordinator.next_checkpoint_id
+
+    def value_state(self, name: str, type_: type[V]) -> ValueState[V]:
+        """The value state of that name, declared on first use: a mapping from key to values of `type_`.
+
+        Raises `StateTypeError` where it was written with another type, `InputError` for a type that msgspec cannot
+        decode. Nothing is written before the next checkpoint.
+        """
+        self._check_usable()
+        return self._states.value_state(name, type_)
+
+    async def checkpoint(self, checkpoint_id: int, *, source: SourceMark | None = None) -> CheckpointInfo:
+        """Make every change so far durable and commit it under `checkpoint_id`. An unchanged state commits as well.
+
+        Returns when the commit object exists in the primary: from then on a restore sees all of it, before nothing.
+        Raises `CheckpointExistsError` for an id that is not larger than every committed one (nothing has changed, go
+        on), `UploadError`, `FencedError` or `OutcomeUnknownError` (open a new backend).
+
+        Cancelled before its commit is sent, a checkpoint has committed nothing and lost nothing: the next one holds
+        its changes. Cancelled later, it finishes first.
+        """
+        self._check_usable()
+        async with self._checkpointing:
+            begun, requests = self._clock.monotonic(), self._primary.requests.total()
+            self._coordinator.check(CheckpointId(checkpoint_id))
+            with self._failing():
+                snapshot, changes = await self._snapshot(CheckpointId(checkpoint_id))
+                commit, commit_bytes = await finish(self._commit, snapshot, source)
+            info = CheckpointInfo(
+                checkpoint_id=commit.checkpoint_id,
+                sequence=commit.sequence,
+                changes=changes,
+                primary_bytes=snapshot.primary_bytes + commit_bytes,
+                local_bytes=snapshot.local_bytes,
+                requests=self._primary.requests.total() - requests,
+                seconds=self._clock.monotonic() - begun,
+                local=snapshot.local,
+            )
+            self._tell_requests()
+            self._observer.checkpoint_committed(info)
+            return info
+
+    async def history(self) -> AsyncIterator[CommitSummary]:
+        """The commit that the state stands on, its parent, and so on to the job's first."""
+        if self._coordinator.base is not None:
+            async for commit in self._log.ancestors(self._coordinator.base):
+                yield commit.summary
+
+    async def close(self) -> None:
+        """Let go of what no checkpoint needs. Uncommitted changes are forgotten; closing twice is fine."""
+        if not self._closed:
+            self._closed = True
+            await self._writer.truncate_and_close(self._snapshot_to)
+
+    async def _snapshot(self, checkpoint_id: CheckpointId) -> tuple[SnapshotResult, int]:
+        await self._drain()
+        to = self._writer.next_sequence_number()
+        uploaded = await self._writer.persist(self._committed_to)
+        primary_bytes, local_bytes = _stored_bytes(uploaded)
+        snapshot = SnapshotResult(
+            checkpoint_id=checkpoint_id,
+            key_groups=self.key_groups,
+            primary=(*self._handles, *(each.handle for each in uploaded)),
+            local=self._is_local and all(each.local for each in uploaded),
+            primary_bytes=primary_bytes,
+            local_bytes=local_bytes,
+        )
+        self._snapshot_to = to
+        if self._retention is not None:
+            self._retention.register({handle.segment.key for handle in snapshot.primary}, checkpoint_id)
+        return snapshot, sum(each.handle.records for each in uploaded)
+
+    async def _drain(self) -> None:
+        """Hand every change to the changelog, as fast as the store takes them. Cancelled, the next call goes on."""
+        self._changes = itertools.chain(self._changes, self._states.drain())
+        while step := list(itertools.islice(self._changes, DRAIN_STEP)):
+            self._writer.extend(step)
+            await self._writer.room()
+
+    async def _commit(self, snapshot: SnapshotResult, source: SourceMark | None) -> tuple[Commit, int]:
+        """Commit the snapshot and stand on it. Not to be cut in two: it runs within `finish`."""
+        with self._failing():
+            try:
+                committed = await self._coordinator.commit(
+                    snapshot.checkpoint_id, [snapshot], self._states.descriptors, source
+                )
+            except InputError:  # nothing was written: the next checkpoint has it all
+                if self._retention is not None:
+                    self._retention.abort(snapshot.checkpoint_id)
+                raise
+        self._writer.confirm(self._snapshot_to)
+        if self._retention is not None:
+            self._retention.confirm(snapshot.checkpoint_id)
+        self._handles = snapshot.primary
+        self._is_local = snapshot.local
+        self._committed_to = self._snapshot_to
+        return committed
+
+    @contextmanager
+    def _failing(self) -> Generator[None, None, None]:
+        """An error in here that is not the caller's ends the use of this backend."""
+        try:
+            yield
+        except InputError:
+            raise
+        except Exception as error:
+            self._failure = error
+            raise
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise BackendClosedError("the backend has failed: open a new one") from self._failure
+        if self._closed:
+            raise BackendClosedError("the backend is closed: open a new one")
+
+
+def _handles_of(commit: Commit | None, key_groups: KeyGroupRange) -> tuple[ChangeSetHandle, ...]:
+    if commit is None:
+        return ()
+    return tuple(
+        handle for part in commit.ranges if part.key_groups.intersection(key_groups) for handle in part.changelog
+    )
+
+
+def _stored_bytes(uploaded: Iterable[UploadedChangeSet]) -> tuple[int, int]:
+    """Bytes of the segments in the primary, and of those with a local copy."""
+    segments = {each.handle.segment: each.local for each in uploaded}
+    return (
+        sum(segment.length for segment in segments),
+        sum(segment.length for segment, local in segments.items() if local),
+    )

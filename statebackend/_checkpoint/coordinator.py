@@ -1,0 +1,104 @@
+"""Builds the next commit from what the owners of the key groups contribute. Of one job, one process does this."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from statebackend._checkpoint.commits import CommitLog
+from statebackend._codec.commit import Commit, RangeState, StateDescriptor
+from statebackend.abc import Clock
+from statebackend.errors import CheckpointExistsError, InputError
+from statebackend.ids import CheckpointId, CommitSequence, Epoch, KeyGroupRange, SnapshotResult, SourceMark
+from statebackend.settings import Settings
+
+
+class CheckpointCoordinator:
+    """Stands on a commit and appends the next one.
+
+    `newest` is the job's newest commit, `base` the one that the state was restored from. They differ after a restore of
+    an older checkpoint, and the next commit then begins a branch: its parent is `base`, its id is above that of
+    `newest`, and it takes `next_sequence`, behind the end of the log.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        settings: Settings,
+        *,
+        newest: Commit | None,
+        base: Commit | None,
+        next_sequence: CommitSequence,
+        clock: Clock,
+        new_stamp: Callable[[], str],
+        release: str,
+    ) -> None:
+        self.base = base
+        self._newest = newest
+        self._next_sequence = next_sequence
+        self._log = log
+        self._job: Final = settings.job
+        self._max_parallelism: Final = settings.max_parallelism
+        self._epoch = Epoch(1 if newest is None else newest.epoch + 1)
+        self._clock = clock
+        self._new_stamp = new_stamp
+        self._release = release
+
+    @property
+    def next_checkpoint_id(self) -> CheckpointId:
+        """The smallest id that the next checkpoint may have."""
+        return CheckpointId(0 if self._newest is None else self._newest.checkpoint_id + 1)
+
+    def check(self, checkpoint_id: CheckpointId) -> None:
+        """Raise `CheckpointExistsError` unless `checkpoint_id` may be the next one."""
+        if checkpoint_id < self.next_checkpoint_id:
+            raise CheckpointExistsError(
+                "checkpoint ids grow: use a larger one", checkpoint_id=checkpoint_id, smallest=self.next_checkpoint_id
+            )
+
+    async def commit(
+        self,
+        checkpoint_id: CheckpointId,
+        snapshots: Sequence[SnapshotResult],
+        states: tuple[StateDescriptor, ...],
+        source: SourceMark | None,
+    ) -> tuple[Commit, int]:
+        """Commit one checkpoint from the snapshots of every owner. Returns the commit and the size of its object.
+
+        Raises `CheckpointExistsError`, `InputError` for snapshots that do not cover every key group once, and as
+        `CommitLog.append`; like that, it is to be called within `finish`.
+        """
+        self.check(checkpoint_id)
+        ordered = sorted(snapshots, key=lambda snapshot: snapshot.key_groups)
+        _check_coverage([snapshot.key_groups for snapshot in ordered], self._max_parallelism)
+        commit = Commit(
+            job=self._job,
+            sequence=self._next_sequence,
+            checkpoint_id=checkpoint_id,
+            epoch=self._epoch,
+            parent=None if self.base is None else self.base.sequence,
+            stamp=self._new_stamp(),
+            max_parallelism=self._max_parallelism,
+            ranges=tuple(RangeState(snapshot.key_groups, snapshot.primary) for snapshot in ordered),
+            states=states,
+            source=source,
+            committed_at_s=self._clock.time(),
+            release=self._release,
+        )
+        size_bytes = await self._log.append(commit)
+        self._newest = self.base = commit
+        self._next_sequence = CommitSequence(commit.sequence + 1)
+        return commit, size_bytes
+
+
+def _check_coverage(ranges: Sequence[KeyGroupRange], max_parallelism: int) -> None:
+    """Every key group exactly once: a gap would lose state silently, an overlap would apply it twice."""
+    expected = 0
+    for key_groups in ranges:
+        if key_groups.first != expected:
+            break
+        expected = key_groups.last + 1
+    if expected != max_parallelism:
+        raise InputError(
+            "the snapshots must cover every key group once",
+            ranges=[str(key_groups) for key_groups in ranges],
+            max_parallelism=max_parallelism,
+        )

@@ -1,0 +1,150 @@
+"""Brings state back from a commit: each file from its local copy if that verifies, from the primary otherwise.
+
+The commit decides what is needed; a local file only replaces bytes that are known to be equal. A local copy that is
+missing or bad costs time, never correctness, and is repaired from the primary.
+"""
+
+from collections.abc import Callable, Sequence
+
+import anyio
+import msgspec
+
+from statebackend._changelog.reader import SegmentRead, changes_of, fetch_frame, frames_of, plan_reads, verify
+from statebackend._codec.commit import Commit
+from statebackend._codec.records import StateChange
+from statebackend._local.segments import LocalSegments
+from statebackend._tasks import in_order, in_thread
+from statebackend.abc import Clock, Fallback, ObjectStore, RestoreReport
+from statebackend.errors import DataError, MissingObjectError, ObjectNotFoundError, StoreError
+from statebackend.ids import Handle, KeyGroupRange
+
+Apply = Callable[[list[StateChange]], None]
+
+
+class LocalCopies(msgspec.Struct, frozen=True):
+    """The secondary as a restore sees it: where to read, and whether bad copies may be replaced."""
+
+    store: LocalSegments
+    writable: bool
+
+
+class _Fetched(msgspec.Struct, frozen=True):
+    frames: Sequence[memoryview]
+    size_bytes: int
+    local: bool
+    fallback: Fallback | None = None
+
+
+class Restore:
+    """One restore of the state of `key_groups`.
+
+    Fetching is concurrent and bounded, applying is ordered, verifying and decoding run in worker threads. A failed or
+    cancelled restore has changed no stored state; repaired local files stay repaired.
+    """
+
+    def __init__(
+        self,
+        primary: ObjectStore,
+        local: LocalCopies | None,
+        *,
+        clock: Clock,
+        concurrency_max: int,
+        cpu_threads_max: int,
+    ) -> None:
+        self._primary = primary
+        self._local = local
+        self._clock = clock
+        self._concurrency_max = concurrency_max
+        self._cpu = anyio.CapacityLimiter(cpu_threads_max)
+        self._files = {True: 0, False: 0}  # by whether they came from the local copy
+        self._bytes = {True: 0, False: 0}
+        self._changes = 0
+        self._fallbacks: list[Fallback] = []
+
+    async def run(self, commit: Commit, key_groups: KeyGroupRange, apply: Apply) -> RestoreReport:
+        """Apply every change of `commit` that concerns `key_groups`, in order.
+
+        `apply` is called from worker threads, one call at a time. Raises `CorruptSegmentError` or `MissingObjectError`
+        where no copy of a file can be used.
+        """
+        begun = self._clock.monotonic()
+        for part in commit.ranges:
+            if owned := part.key_groups.intersection(key_groups):
+                await self._run_range(plan_reads(part.changelog, owned), apply)
+        return RestoreReport(
+            checkpoint_id=commit.checkpoint_id,
+            sequence=commit.sequence,
+            files_local=self._files[True],
+            files_primary=self._files[False],
+            bytes_local=self._bytes[True],
+            bytes_primary=self._bytes[False],
+            changes=self._changes,
+            seconds=self._clock.monotonic() - begun,
+            fallbacks=tuple(self._fallbacks),
+        )
+
+    async def _run_range(self, reads: Sequence[SegmentRead], apply: Apply) -> None:
+        async def consume(read: SegmentRead, fetched: _Fetched) -> None:
+            self._files[fetched.local] += 1
+            self._bytes[fetched.local] += fetched.size_bytes
+            if fetched.fallback is not None:
+                self._fallbacks.append(fetched.fallback)
+            self._changes += await in_thread(_apply, fetched.frames, read, apply, limiter=self._cpu)
+
+        await in_order(reads, self._fetch, consume, concurrency_max=self._concurrency_max)
+
+    async def _fetch(self, read: SegmentRead) -> _Fetched:
+        if self._local is None:
+            return await self._fetch_wanted(read)
+        try:
+            data = await self._local.store.get(read.segment.key)
+            await self._verify(data, read.segment)
+        except (StoreError, DataError) as error:
+            data = await self._fetch_whole(read.segment)
+            repaired = await self._repair(self._local, read.segment, data)
+            fallback = Fallback(read.segment.key, _reason(error), repaired)
+            return _Fetched(frames_of(data, read), len(data), local=False, fallback=fallback)
+        return _Fetched(frames_of(data, read), len(data), local=True)
+
+    async def _fetch_wanted(self, read: SegmentRead) -> _Fetched:
+        """From the primary, and nothing to repair: of a segment shared with many others only what is wanted."""
+        if not read.is_sparse:
+            data = await self._fetch_whole(read.segment)
+            return _Fetched(frames_of(data, read), len(data), local=False)
+        try:
+            frames = [await fetch_frame(self._primary, handle) for handle in read.change_sets]
+        except ObjectNotFoundError as error:
+            raise MissingObjectError("a segment that the commit needs is gone", object=read.segment.key) from error
+        return _Fetched(frames, sum(map(len, frames)), local=False)
+
+    async def _fetch_whole(self, segment: Handle) -> bytes:
+        try:
+            data = await self._primary.get(segment.key)
+        except ObjectNotFoundError as error:
+            raise MissingObjectError("a segment that the commit needs is gone", object=segment.key) from error
+        await self._verify(data, segment)
+        return data
+
+    async def _verify(self, data: bytes, segment: Handle) -> None:
+        await in_thread(verify, data, segment, limiter=self._cpu)
+
+    async def _repair(self, local: LocalCopies, segment: Handle, data: bytes) -> bool:
+        if not local.writable:
+            return False
+        try:
+            await local.store.put(segment.key, (data,))
+        except StoreError:
+            return False  # reported as not repaired; the state itself came from the primary
+        return True
+
+
+def _apply(frames: Sequence[memoryview], read: SegmentRead, apply: Apply) -> int:
+    count = 0
+    for changes in changes_of(frames, read.change_sets):
+        apply(changes)
+        count += len(changes)
+    return count
+
+
+def _reason(error: Exception) -> str:
+    return "missing" if isinstance(error, ObjectNotFoundError) else str(error)

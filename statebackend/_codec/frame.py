@@ -1,0 +1,96 @@
+"""One change set as it lies in an object. Complete in itself: a ranged read of a frame can be checked and decoded.
+
+    frame    := checksum:u32 size:u32 header log_id payload                              little-endian
+    checksum := crc32 of everything behind it
+    size     := number of bytes behind it
+    header   := sequence_number:u64 first:u16 last:u16 records:u32 raw_length:u32 codec:u8 log_id_length:u8
+    payload  := changes (see `records`), `raw_length` bytes of them, compressed by `codec`
+
+A reader checks before it believes: the size against the bytes at hand, then the checksum, then the rest.
+"""
+
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from statebackend._codec.compression import compress, decompress
+from statebackend._codec.records import ChangeSet, StateChange, decode_changes, encode_changes
+from statebackend.ids import KeyGroupRange, SequenceNumber
+from statebackend.settings import Compression, MiB
+
+_PREFIX = struct.Struct("<II")
+_HEADER = struct.Struct("<QHHIIBB")
+HEAD_BYTES: Final = _PREFIX.size + _HEADER.size
+FRAME_RAW_BYTES_MAX: Final = 1024 * MiB
+"""More than this in one change set is refused when writing, and taken for damage when reading."""
+
+Reject = Callable[[int, str], Exception]
+"""Makes the error to raise, from an offset in the frame and a reason. The caller knows the object's name."""
+
+
+class FrameHeader(msgspec.Struct, frozen=True):
+    """What a frame says about itself."""
+
+    log_id: str
+    sequence_number: SequenceNumber
+    key_groups: KeyGroupRange
+    records: int
+
+
+def encode_frame(change_set: ChangeSet, compression: Compression, *, raw_bytes_max: int = FRAME_RAW_BYTES_MAX) -> bytes:
+    """The frame of one change set. Raises `ValueError` for one whose changes exceed `raw_bytes_max`."""
+    raw = encode_changes(change_set.changes)
+    if len(raw) > raw_bytes_max:
+        raise ValueError(f"a change set of {len(raw)} bytes exceeds {raw_bytes_max}")
+    code, payload = compress(raw, compression)
+    log_id = change_set.log_id.encode()
+    span = change_set.key_groups
+    header = _HEADER.pack(
+        change_set.sequence_number, span.first, span.last, len(change_set.changes), len(raw), code, len(log_id)
+    )
+    size = struct.pack("<I", len(header) + len(log_id) + len(payload))
+    checksum = 0
+    for part in (size, header, log_id, payload):
+        checksum = zlib.crc32(part, checksum)
+    return b"".join((struct.pack("<I", checksum), size, header, log_id, payload))
+
+
+def frame_length(head: memoryview, reject: Reject) -> int:
+    """Bytes of the frame that begins at `head`, by its own word. Not yet checked against its checksum."""
+    if len(head) < HEAD_BYTES:
+        raise reject(0, f"frame cut off after {len(head)} bytes")
+    return _PREFIX.size + int(_PREFIX.unpack_from(head)[1])
+
+
+def compressed_away(frame: bytes) -> int:
+    """Bytes by which compression made this frame shorter; negative where it made it longer."""
+    _, _, _, _, raw_length, _, log_id_length = _HEADER.unpack_from(frame, _PREFIX.size)
+    return int(raw_length) + HEAD_BYTES + int(log_id_length) - len(frame)
+
+
+def decode_frame(
+    frame: memoryview, reject: Reject, *, raw_bytes_max: int = FRAME_RAW_BYTES_MAX
+) -> tuple[FrameHeader, list[StateChange]]:
+    """Check and decode one whole frame. Raises what `reject` makes, at the first thing that is wrong."""
+    if (length := frame_length(frame, reject)) != len(frame):
+        raise reject(4, f"frame of {length} bytes where {len(frame)} were expected")
+    checksum, _ = _PREFIX.unpack_from(frame)
+    if zlib.crc32(frame[4:]) != checksum:
+        raise reject(0, "frame checksum differs")
+    sequence_number, first, last, records, raw_length, code, log_id_length = _HEADER.unpack_from(frame, _PREFIX.size)
+    payload_offset = HEAD_BYTES + log_id_length
+    if raw_length > raw_bytes_max or payload_offset > len(frame):
+        raise reject(_PREFIX.size, f"frame claims {raw_length} raw bytes and a log id of {log_id_length}")
+    try:
+        log_id = bytes(frame[HEAD_BYTES:payload_offset]).decode()
+        span = KeyGroupRange(first, last)
+        raw = decompress(frame[payload_offset:], code, raw_length)
+        changes = [change for block in decode_changes(raw) for change in block]
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        raise reject(payload_offset, str(error)) from error
+    if len(changes) != records or not records:
+        raise reject(payload_offset, f"{len(changes)} changes where the header says {records}")
+    return FrameHeader(log_id, SequenceNumber(sequence_number), span, records), changes

@@ -1,0 +1,154 @@
+"""A segment: one uploaded object with the change sets of one or more writers.
+
+    segment := magic version:u8 frame+ index trailer
+    magic   := "sbsegmt"
+    index   := msgpack([[log_id, sequence_number, offset, length, [first, last], records], ...])
+    trailer := index_offset:u64 index_length:u32 checksum:u32 "sbsegend"                 little-endian
+    checksum := crc32 of magic, version, index and the trailer's first two fields
+
+Frames are compressed one by one (`frame`), so an offset in the stored object is enough for a ranged read. They follow
+each other without gaps from offset 8 to the index, in the order of the index. A reader stops at the first bad
+byte and names the object, the offset and the reason; it never guesses past it. Head and trailer keep their shape in
+every version, so that a newer release can be told from a flipped bit.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from statebackend._codec.frame import (
+    HEAD_BYTES,
+    FrameHeader,
+    Reject,
+    compressed_away,
+    decode_frame,
+    encode_frame,
+    frame_length,
+)
+from statebackend._codec.records import ChangeSet, StateChange
+from statebackend.errors import CorruptSegmentError, UnsupportedVersionError
+from statebackend.ids import KeyGroupRange, SequenceNumber
+from statebackend.settings import Compression
+
+MAGIC: Final = b"sbsegmt"
+VERSION: Final = 1
+HEAD: Final = MAGIC + bytes([VERSION])
+END: Final = b"sbsegend"
+_TRAILER = struct.Struct("<QII8s")
+_COVERED = struct.Struct("<QI")
+
+
+class FrameEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One line of the index: where a change set's frame lies in the segment, and what it holds."""
+
+    log_id: str
+    sequence_number: SequenceNumber
+    offset: int
+    length: int
+    key_groups: KeyGroupRange
+    records: int
+
+
+class EncodedSegment(msgspec.Struct, frozen=True):
+    """A segment ready to be stored, in chunks, with its index and the crc32 of the whole."""
+
+    chunks: tuple[bytes, ...]
+    size_bytes: int
+    checksum: int
+    entries: tuple[FrameEntry, ...]
+
+    @property
+    def raw_bytes(self) -> int:
+        """The size that the segment would have without compression."""
+        return self.size_bytes + sum(map(compressed_away, self.chunks[1 : 1 + len(self.entries)]))
+
+
+_index_decoder = msgspec.msgpack.Decoder(list[FrameEntry])
+
+
+def encode_segment(change_sets: Iterable[ChangeSet], compression: Compression) -> EncodedSegment:
+    """Encode change sets in the order given. Raises `ValueError` for none: an empty segment must not exist."""
+    chunks: list[bytes] = [HEAD]
+    entries: list[FrameEntry] = []
+    offset = len(HEAD)
+    for change_set in change_sets:
+        frame = encode_frame(change_set, compression)
+        entries.append(
+            FrameEntry(
+                change_set.log_id,
+                change_set.sequence_number,
+                offset,
+                len(frame),
+                change_set.key_groups,
+                len(change_set.changes),
+            )
+        )
+        chunks.append(frame)
+        offset += len(frame)
+    if not entries:
+        raise ValueError("a segment holds at least one change set")
+    index = msgspec.msgpack.encode(entries)
+    checksum = checksum_of((HEAD, index, _COVERED.pack(offset, len(index))))
+    chunks += (index, _TRAILER.pack(offset, len(index), checksum, END))
+    return EncodedSegment(tuple(chunks), sum(map(len, chunks)), checksum_of(chunks), tuple(entries))
+
+
+def checksum_of(chunks: Iterable[bytes | bytearray | memoryview]) -> int:
+    """crc32 over chunks that follow each other."""
+    checksum = 0
+    for chunk in chunks:
+        checksum = zlib.crc32(chunk, checksum)
+    return checksum
+
+
+def decode_segment(data: bytes | memoryview, name: str) -> Iterator[tuple[FrameHeader, list[StateChange]]]:
+    """Every frame of a whole segment, in order, each checked before it is handed out.
+
+    The index and the trailer are checked first. Raises `CorruptSegmentError`, or `UnsupportedVersionError` for a
+    segment of a later release.
+    """
+    view = memoryview(data)
+    entries = read_index(view, name)
+    offset = len(HEAD)
+    for entry in entries:
+        if entry.offset != offset or frame_length(view[offset:], _reject(name, offset)) != entry.length:
+            raise CorruptSegmentError("index and frames differ", object=name, offset=offset)
+        header, changes = decode_change_set(view[offset : offset + entry.length], name, offset)
+        if header != FrameHeader(entry.log_id, entry.sequence_number, entry.key_groups, entry.records):
+            raise CorruptSegmentError("index and frame name different change sets", object=name, offset=offset)
+        yield header, changes
+        offset += entry.length
+
+
+def decode_change_set(frame: bytes | memoryview, name: str, offset: int) -> tuple[FrameHeader, list[StateChange]]:
+    """One frame, read alone or out of a segment; `name` and `offset` say where it lies, for the error."""
+    return decode_frame(memoryview(frame), _reject(name, offset))
+
+
+def read_index(view: memoryview, name: str) -> Sequence[FrameEntry]:
+    """The index of a whole segment, checked, and known to span it without gaps."""
+    if len(view) < len(HEAD) + HEAD_BYTES + _TRAILER.size or bytes(view[: len(MAGIC)]) != MAGIC:
+        raise CorruptSegmentError("not a segment, or cut off", object=name, offset=0, size=len(view))
+    trailer_offset = len(view) - _TRAILER.size
+    index_offset, index_length, checksum, end = _TRAILER.unpack_from(view, trailer_offset)
+    if end != END or index_offset + index_length != trailer_offset:
+        raise CorruptSegmentError("segment trailer is damaged or cut off", object=name, offset=trailer_offset)
+    index = view[index_offset:trailer_offset]
+    if checksum_of((view[: len(HEAD)], index, _COVERED.pack(index_offset, index_length))) != checksum:
+        raise CorruptSegmentError("index checksum differs", object=name, offset=index_offset)
+    if (version := view[len(MAGIC)]) != VERSION:
+        raise UnsupportedVersionError("segment of another release", object=name, version=version, known=VERSION)
+    try:
+        entries = _index_decoder.decode(index)
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        raise CorruptSegmentError("index does not decode", object=name, offset=index_offset) from error
+    if not entries or sum(entry.length for entry in entries) != index_offset - len(HEAD):
+        raise CorruptSegmentError("index does not span the segment", object=name, offset=index_offset)
+    return entries
+
+
+def _reject(name: str, offset: int) -> Reject:
+    return lambda inner, reason: CorruptSegmentError(reason, object=name, offset=offset + inner)

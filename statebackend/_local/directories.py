@@ -1,0 +1,133 @@
+"""The directories of the local copy, and the lock that says who may write there.
+
+    <root>/job_<job>/lock          held by the one backend that may write and prune; dies with its process
+    <root>/job_<job>/taskowned/    the copies of segments
+
+Directories are made with mode 0700. The lock is an flock on an open file: the kernel lets go of it when the process
+ends, however it ends, so there is never a stale one to break. The lock file itself is never removed: who removes it
+could hold a lock on a file that the next one does not see.
+"""
+
+import errno
+import fcntl
+import io
+import os
+import weakref
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from statebackend._tasks import in_thread
+from statebackend.errors import LocalRootError
+
+_LOCK_NAME: Final = "lock"
+_SEGMENTS_NAME: Final = "taskowned"
+
+
+class LocalDirectory:
+    """One local root as one backend sees it. `owned`: it may write and prune here; else it may only read.
+
+    Closing lets go of the lock; closing twice is fine.
+    """
+
+    def __init__(self, root: Path, segments: Path, lock: io.FileIO, *, owned: bool) -> None:
+        self.root = root
+        self.segments = segments
+        self.owned = owned
+        self._lock = lock
+        _open_directories.add(self)
+
+    def close(self) -> None:
+        """Let go of the lock, also where a process that is just being started has a copy of the open file.
+
+        Does not block: nothing was written to the file.
+        """
+        if not self._lock.closed:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+        self.forget()
+
+    def forget(self) -> None:
+        """Close this process's open file only: a forked child leaves the lock to its parent."""
+        self._lock.close()
+
+
+_open_directories: Final[weakref.WeakSet[LocalDirectory]] = weakref.WeakSet()
+
+
+def _close_in_forked_child() -> None:
+    """Close the child's copies of our locks, lest a child that outlives us keeps them held."""
+    for directory in list(_open_directories):
+        directory.forget()
+
+
+os.register_at_fork(after_in_child=_close_in_forked_child)
+
+
+def claim_root(root: str | os.PathLike[str], job: str) -> LocalDirectory:
+    """Make the job's directories under `root`, and own them unless another live backend does. Blocks on the disk.
+
+    Raises `LocalRootError` with the path and the reason if `root` is relative, or cannot be made, read and written.
+    """
+    path = Path(root)
+    if not path.is_absolute():
+        raise LocalRootError("a local root must be an absolute path", root=str(path))
+    try:
+        return _claimed(path, path / f"job_{job}")
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise LocalRootError("a local root cannot be used", root=str(path), reason=reason) from error
+
+
+@asynccontextmanager
+async def open_local_directories(
+    roots: Sequence[str | os.PathLike[str]], job: str
+) -> AsyncGenerator[tuple[LocalDirectory, ...]]:
+    """Claim every root, in the order given, for as long as the context lasts.
+
+    Raises `LocalRootError` for the first root that cannot be used. Failed or cancelled, it leaves directories behind
+    but no lock.
+    """
+    with ExitStack() as claims:
+
+        def claim(root: str | os.PathLike[str]) -> LocalDirectory:
+            directory = claim_root(root, job)
+            claims.callback(directory.close)  # in the thread, so that a cancelled call cannot lose it
+            return directory
+
+        limiter = anyio.CapacityLimiter(1)
+        yield tuple([await in_thread(claim, root, limiter=limiter) for root in roots])
+
+
+def _claimed(root: Path, job_directory: Path) -> LocalDirectory:
+    segments = job_directory / _SEGMENTS_NAME
+    for directory in (root, job_directory, segments):
+        _make_directory(directory)
+    lock = io.FileIO(os.open(job_directory / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600), "r+")
+    try:
+        return LocalDirectory(root, segments, lock, owned=_locked(lock))
+    except BaseException:
+        lock.close()
+        raise
+
+
+def _make_directory(path: Path) -> None:
+    """Make `path`, which nobody else may read, and check that we may write there."""
+    if not path.parent.exists():
+        _make_directory(path.parent)
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    if not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+
+def _locked(lock: io.FileIO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

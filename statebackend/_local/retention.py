@@ -1,0 +1,60 @@
+"""Keeps the local copies that a checkpoint uses and removes the others, behind everybody's back."""
+
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
+
+from anyio.abc import TaskGroup
+
+from statebackend._local.registry import LocalRegistry
+from statebackend._local.segments import LocalSegments
+from statebackend.ids import CheckpointId
+
+_logger = logging.getLogger(__name__)
+
+
+class LocalRetention:
+    """The local registry and the deletions it asks for. No call waits, and none fails for what the disk does.
+
+    Deletions run in `tasks`, one at a time, so a disk that hangs holds one thread. What is not deleted when `tasks`
+    end, or fails to be, is pruned when the directory is opened next.
+    """
+
+    def __init__(self, segments: LocalSegments, *, tasks: TaskGroup) -> None:
+        self._segments = segments
+        self._tasks = tasks
+        self._registry = LocalRegistry()
+        self._superseded: set[str] = set()
+        self._removing = False
+
+    def register(self, keys: Iterable[str], checkpoint_id: CheckpointId) -> None:
+        """The snapshot or the restore of `checkpoint_id` uses these copies. Said before it commits.
+
+        A key without a local copy is fine: deleting it later changes nothing.
+        """
+        self._registry.register(keys, checkpoint_id)
+
+    def confirm(self, checkpoint_id: CheckpointId) -> None:
+        """`checkpoint_id` is committed: copies that only older ones use are removed, some time."""
+        self._superseded.update(self._registry.confirm(checkpoint_id))
+        if self._superseded and not self._removing:
+            with suppress(RuntimeError):  # anyio's word for a task group that has ended: the next open prunes
+                self._tasks.start_soon(self._remove_superseded)
+                self._removing = True
+
+    def abort(self, checkpoint_id: CheckpointId) -> None:
+        """`checkpoint_id` will never be committed. Its copies stay: the next checkpoint may use them."""
+        self._registry.abort(checkpoint_id)
+
+    async def _remove_superseded(self) -> None:
+        try:
+            while self._superseded:
+                await self._remove(self._superseded.pop())
+        finally:
+            self._removing = False
+
+    async def _remove(self, key: str) -> None:
+        try:
+            await self._segments.delete(key)
+        except Exception as error:  # noqa: BLE001  best effort: a checkpoint that is committed does not fail for this
+            _logger.warning("could not remove a superseded local copy: key=%s reason=%r", key, error)

@@ -1,0 +1,131 @@
+"""The local copies of all segments as one object store, spread over one store for each local root."""
+
+import logging
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+
+from statebackend._local.budget import ByteBudget
+from statebackend.abc import Body, Capability, ObjectInfo, ObjectStore
+from statebackend.errors import InputError, StoreAccessError
+
+_logger = logging.getLogger(__name__)
+
+
+class LocalSegments:
+    """An `ObjectStore` over `stores`, one for each local root. A key always lies in the same one of them.
+
+    `owned` tells which of them this backend may change, all by default; the others it may read, and writing there
+    raises `StoreAccessError`. With another number of roots keys lie elsewhere: then they are missing here,
+    which costs a read of the primary, until `prune` has removed the old ones.
+
+    `bytes_max` is the most that may lie in one root, 0 for no limit. A put that would exceed it, together with those
+    under way, raises `StoreUnavailableError` and writes nothing. What lies there already is counted by `take_stock`.
+    """
+
+    def __init__(
+        self, stores: Sequence[ObjectStore], *, owned: Sequence[bool] | None = None, bytes_max: int = 0
+    ) -> None:
+        self._stores = tuple(stores)
+        self._owned = (True,) * len(self._stores) if owned is None else tuple(owned)
+        self._budgets = [ByteBudget(bytes_max) for _ in self._stores]
+        assert len(self._owned) == len(self._stores) > 0
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What all of the stores can do."""
+        return frozenset(able for able in Capability if all(able in store.capabilities for store in self._stores))
+
+    @property
+    def held_bytes(self) -> Sequence[int]:
+        """Bytes in each root, those being written among them; 0 for a root that is not owned."""
+        return [budget.held_bytes for budget in self._budgets]
+
+    async def put(self, key: str, body: Body) -> None:
+        await self._write(key, body, self._writable(key).put)
+
+    async def put_if_absent(self, key: str, body: Body) -> None:
+        await self._write(key, body, self._writable(key).put_if_absent)
+
+    async def get(self, key: str) -> bytes:
+        return await self._store(key).get(key)
+
+    async def get_range(self, key: str, offset: int, length: int) -> bytes:
+        return await self._store(key).get_range(key, offset, length)
+
+    async def head(self, key: str) -> ObjectInfo | None:
+        return await self._store(key).head(key)
+
+    async def delete(self, key: str) -> None:
+        await self._writable(key).delete(key)
+        self._budgets[self._index(key)].deleted(key)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """The objects that `get` would find, in the order of their keys."""
+        found = [
+            info
+            for index, store in enumerate(self._stores)
+            async for info in store.list(prefix)
+            if self._index(info.key) == index
+        ]
+        for info in sorted(found, key=lambda info: info.key):
+            yield info
+
+    async def take_stock(self) -> None:
+        """Count what lies in the roots that are owned. Called once by the owner, before anything is written.
+
+        Best effort: an error is logged, and then a root that has a limit takes no copies.
+        """
+        for index, owned in enumerate(self._owned):
+            if owned:
+                await self._count(index)
+
+    async def prune(self, keep: Collection[str]) -> int:
+        """Delete every copy whose key is not in `keep`, or that lies where nobody looks; say how many went.
+
+        Called once by the owner, after the restore and before the first upload: what is not needed then was left by
+        attempts that were killed. Best effort: errors are logged, stores that are not owned are left alone. A
+        cancelled call has deleted some of them.
+        """
+        return sum([await self._prune_root(index, keep) for index, owned in enumerate(self._owned) if owned])
+
+    async def _prune_root(self, index: int, keep: Collection[str]) -> int:
+        budget, removed = self._budgets[index], 0
+        if not budget.counted:
+            await self._count(index)
+        try:
+            for key in sorted(budget.keys):
+                if key not in keep or self._index(key) != index:
+                    await self._stores[index].delete(key)
+                    budget.deleted(key)
+                    removed += 1
+        except OSError as error:
+            _logger.warning("could not prune the local copies of one root: root=%d reason=%s", index, error)
+        return removed
+
+    async def _count(self, index: int) -> None:
+        try:
+            self._budgets[index].found({info.key: info.size_bytes async for info in self._stores[index].list("")})
+        except OSError as error:
+            _logger.warning("could not list the local copies of one root: root=%d reason=%s", index, error)
+
+    async def _write(self, key: str, body: Body, write: Callable[[str, Body], Awaitable[None]]) -> None:
+        budget = self._budgets[self._index(key)]
+        size_bytes = sum(memoryview(chunk).nbytes for chunk in body)
+        budget.begin(key, size_bytes)
+        try:
+            await write(key, body)
+        except InputError as error:
+            # The key is one that the primary took, so it is the directory that is not as we made it.
+            raise StoreAccessError("the local root does not take this key", key=key, reason=str(error)) from error
+        budget.stored(key, size_bytes)
+
+    def _index(self, key: str) -> int:
+        return zlib.crc32(key.encode()) % len(self._stores)
+
+    def _store(self, key: str) -> ObjectStore:
+        return self._stores[self._index(key)]
+
+    def _writable(self, key: str) -> ObjectStore:
+        if not self._owned[self._index(key)]:
+            raise StoreAccessError("another live backend owns this local root: here it is only read", key=key)
+        return self._store(key)

@@ -1,0 +1,56 @@
+"""The one place that tells observers what happened, so that none of them can break what it watches."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from statebackend.abc import Observer
+
+_log = logging.getLogger(__name__)
+
+EVENTS: Final = tuple(name for name in vars(Observer) if not name.startswith("_"))
+"""The methods of `Observer`."""
+
+
+class Observers(Observer):
+    """Several observers as one: each event goes to all of them, in the order given. None of its methods raises.
+
+    An observer that raises keeps nothing from the others. The error is logged the first time an event of it fails, and
+    it goes on being told. An event that nobody overrides costs a call and no more.
+    """
+
+    def __init__(self, *observers: Observer) -> None:
+        self.members: Final = tuple(one for observer in observers for one in _members(observer))
+        for event in EVENTS:
+            watching = [watch for one in self.members if (watch := _override(one, event)) is not None]
+            if watching:
+                setattr(self, event, _Telling(event, watching))
+
+
+class _Telling:
+    """One event, and who wants to know of it. Called like the method it stands for."""
+
+    def __init__(self, event: str, watching: list[Callable[..., None]]) -> None:
+        self._event = event
+        self._watching = watching
+        self._logged: set[int] = set()
+
+    def __call__(self, *args: Any, **facts: Any) -> None:
+        for index, watch in enumerate(self._watching):
+            try:
+                watch(*args, **facts)
+            except (Exception, asyncio.CancelledError):  # noqa: BLE001  # a stray one: nothing here waits
+                if index not in self._logged:
+                    self._logged.add(index)
+                    _log.warning("an observer raised in %s; it is not logged again", self._event, exc_info=True)
+
+
+def _members(observer: Observer) -> tuple[Observer, ...]:
+    return observer.members if isinstance(observer, Observers) else (observer,)
+
+
+def _override(observer: Observer, event: str) -> Callable[..., None] | None:
+    """The method, unless it is the one that does nothing."""
+    method = getattr(observer, event, None)
+    return None if getattr(method, "__func__", None) is getattr(Observer, event) else method

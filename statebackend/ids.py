@@ -1,0 +1,135 @@
+"""The small values that name things: key groups, sequence numbers, checkpoints, epochs, and durable pointers.
+
+All are immutable and compare by value. Ranges of sequence numbers are `from` inclusive, `to` exclusive;
+a `KeyGroupRange` includes both ends, as in the field's usual drawing of key groups.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NewType
+
+import msgspec
+
+SequenceNumber = NewType("SequenceNumber", int)
+"""Position of a change set in one writer's log: 0, 1, 2, ... A boundary marker, not a count of records."""
+
+CheckpointId = NewType("CheckpointId", int)
+"""The caller's name of a checkpoint. Grows; a gap is legal."""
+
+CommitSequence = NewType("CommitSequence", int)
+"""Position of a commit object in the job's commit log: 0, 1, 2, ... without gaps."""
+
+Epoch = NewType("Epoch", int)
+"""Number of a writer's reign over a job. A commit of a lower epoch after a higher one cannot exist."""
+
+Key = str | int | bytes | tuple["Key", ...]
+"""A key: `str`, `int` within 64 bits, `bytes`, or a non-empty tuple of the three."""
+
+MAX_PARALLELISM_LIMIT: Final = 32_768
+"""Most key groups a job may have (the same bound as in the field: products of two must fit 31 bits)."""
+
+
+class KeyGroupRange(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """Key groups `first` to `last`, both included. `EMPTY_RANGE` is the only range with no groups.
+
+    Raises `ValueError` for a negative end or `first > last`.
+    """
+
+    first: int
+    last: int
+
+    def __post_init__(self) -> None:
+        if (self.first, self.last) != (0, -1) and not 0 <= self.first <= self.last:
+            raise ValueError(f"not a key-group range: [{self.first}, {self.last}]")
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+    def __bool__(self) -> bool:
+        return self.last >= self.first
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.first, self.last + 1))
+
+    def __contains__(self, key_group: object) -> bool:
+        return isinstance(key_group, int) and self.first <= key_group <= self.last
+
+    def __str__(self) -> str:
+        return f"[{self.first}, {self.last}]" if self else "[]"
+
+    def intersection(self, other: "KeyGroupRange") -> "KeyGroupRange":
+        """The groups in both ranges, `EMPTY_RANGE` where there are none. Symmetric."""
+        first, last = max(self.first, other.first), min(self.last, other.last)
+        return KeyGroupRange(first, last) if first <= last else EMPTY_RANGE
+
+
+EMPTY_RANGE: Final = KeyGroupRange(0, -1)
+
+
+def all_key_groups(max_parallelism: int) -> KeyGroupRange:
+    """The range of a backend that owns every key group of its job."""
+    return KeyGroupRange(0, max_parallelism - 1)
+
+
+class Handle(msgspec.Struct, frozen=True, array_like=True):
+    """Durable pointer to bytes in a store: `length` bytes from `offset` of the object at `key`, and their crc32.
+
+    `key` is relative to the job's root in the primary, so that a job's data can be moved as a whole.
+    """
+
+    key: str
+    offset: int
+    length: int
+    checksum: int
+
+
+class ChangeSetHandle(msgspec.Struct, frozen=True, array_like=True):
+    """Where one change set lies: a frame of a segment.
+
+    `segment` points to the whole object, `offset` and `length` to the frame in it (a frame carries its own
+    checksum), so both a whole-file copy and a ranged read can be verified.
+    """
+
+    segment: Handle
+    log_id: str
+    sequence_number: SequenceNumber
+    offset: int
+    length: int
+    key_groups: KeyGroupRange
+    records: int
+
+
+class SnapshotResult(msgspec.Struct, frozen=True):
+    """What one owner of a key-group range contributes to a checkpoint.
+
+    `primary` is complete, in the order in which it has to be applied. `local` is true only when *every* part of
+    it has a local copy as well: a readable but incomplete local copy restores wrong state silently.
+    """
+
+    checkpoint_id: CheckpointId
+    key_groups: KeyGroupRange
+    primary: tuple[ChangeSetHandle, ...]
+    local: bool
+    primary_bytes: int = 0
+    local_bytes: int = 0
+
+
+class SourceMark(msgspec.Struct, frozen=True):
+    """Which micro-batch a commit holds: Spark's query id and batch id, and the run that delivered it.
+
+    The (query id, batch id) pair decides whether a delivery is a replay; the run id only tells who did it.
+    """
+
+    query_id: str
+    batch_id: int
+    run_id: str = ""
+
+
+class CommitSummary(msgspec.Struct, frozen=True):
+    """One entry of a job's history: what was committed, on top of what."""
+
+    sequence: CommitSequence
+    checkpoint_id: CheckpointId
+    epoch: Epoch
+    parent: CommitSequence | None
+    source: SourceMark | None
+    committed_at_s: float

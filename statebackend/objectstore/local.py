@@ -1,0 +1,310 @@
+"""Objects as files under a directory: atomic, durable, and never on the event loop.
+
+A write is one hop to a worker thread: temporary file beside the target, write, fsync, then rename (put) or hard link
+(put_if_absent, where the file system decides the one winner), then fsync of the directory. So a key holds a whole
+object or none, after a kill and after a power cut alike. One hop, because a hop for each step costs 1.5 to 2.5 times
+as much; a thread that has begun runs to its end, so a cancelled write leaves no temporary file.
+
+A file cannot be a directory too: while 'a' is an object, 'a/b' is refused, and the other way round.
+"""
+
+import errno
+import itertools
+import os
+import secrets
+import stat
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import aiofiles
+import anyio
+
+from statebackend._tasks import in_thread
+from statebackend.abc import Body, Capability, ObjectInfo
+from statebackend.errors import (
+    InputError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StoreAccessError,
+    StoreError,
+    StoreUnavailableError,
+)
+from statebackend.objectstore.memory import TEMPORARY_SUFFIX, check_key, check_range, is_temporary
+
+_CHUNKS_PER_CALL: Final = 512  # Linux takes 1024 at a time, POSIX promises 16
+_REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTSUP, errno.EOPNOTSUPP})
+_NOT_AN_OBJECT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+_NOT_A_FILE: Final = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG})
+
+_RUN: Final = secrets.token_hex(8)
+_NUMBERS: Final = itertools.count()
+
+
+class LocalStore:
+    """An `ObjectStore` in the directory `root`, which is made (mode 0700) by the first write.
+
+    `io_threads_max` bounds how many calls touch the disk at a time; further ones wait. Listing holds the names under
+    the prefix in memory. What `delete` removed may come back after a power cut, never after a kill.
+    """
+
+    def __init__(self, root: Path, *, io_threads_max: int = 8) -> None:
+        self._root = root
+        self._io_threads_max = io_threads_max
+        self._directories: set[Path] = set()  # known to be there and durable
+        self._making = threading.Lock()  # lest one thread relies on a directory that another has yet to sync
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return frozenset({Capability.LIST, Capability.PUT_IF_ABSENT, Capability.DURABLE})
+
+    async def put(self, key: str, body: Body) -> None:
+        """Store `body` at `key`, durably. A cancelled call has stored all of it or nothing."""
+        await self._write(key, body, os.replace)
+
+    async def put_if_absent(self, key: str, body: Body) -> None:
+        """Store `body` unless `key` is taken: `ObjectExistsError`. A cancelled call has stored all or nothing."""
+        await self._write(key, body, _link)
+
+    async def get(self, key: str) -> bytes:
+        """The whole object. Raises `ObjectNotFoundError`."""
+        return await self._read(key, 0, -1)
+
+    async def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset`, fewer where the object ends. Raises `ObjectNotFoundError`."""
+        check_range(offset, length)
+        return await self._read(key, offset, length)
+
+    async def head(self, key: str) -> ObjectInfo | None:
+        """Size and time of the object, `None` if there is none."""
+        path = self._path(key)
+        with _store_errors(key):
+            return await in_thread(_stat, path, key, limiter=self._limiter)
+
+    async def delete(self, key: str) -> None:
+        """Remove the object, if there is one. A cancelled call may have removed it."""
+        path = self._path(key)
+        with _store_errors(key):
+            await in_thread(_unlink, path, limiter=self._limiter)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """The objects under `prefix` as they were when the iteration began, in the order of their keys."""
+        with _store_errors(prefix):
+            found = await in_thread(_scan, self._root, prefix, limiter=self._limiter)
+        for info in found:
+            yield info
+
+    async def remove_leftovers(self) -> int:
+        """Remove the temporary files of writers that were killed; say how many.
+
+        Only for whoever knows that nobody is writing here, in any process: a write under way would fail. Best effort:
+        what cannot be listed or removed stays. A cancelled call has removed all of them or none.
+        """
+        return await in_thread(_remove_temporaries, self._root, limiter=self._limiter)
+
+    async def _write(self, key: str, body: Body, publish: Callable[[Path, Path], None]) -> None:
+        path = self._path(key)
+        with _store_errors(key, writing=True):
+            await in_thread(self._write_durably, path, body, publish, limiter=self._limiter)
+
+    async def _read(self, key: str, offset: int, length: int) -> bytes:
+        path = self._path(key)
+        content = b""
+        # Reads hold the limiter, so that they share one bound with writes. They are shielded, because a cancelled
+        # open would leave an open file behind.
+        async with self._limiter:
+            with _store_errors(key), anyio.CancelScope(shield=True):
+                async with aiofiles.open(path, "rb", executor=self._readers) as file:
+                    if offset:
+                        await file.seek(offset)
+                    content = await file.read(length)
+        return content
+
+    def _path(self, key: str) -> Path:
+        return self._root / check_key(key)
+
+    @cached_property
+    def _limiter(self) -> anyio.CapacityLimiter:
+        return anyio.CapacityLimiter(self._io_threads_max)
+
+    @cached_property
+    def _readers(self) -> ThreadPoolExecutor:
+        # Not asyncio's default pool: that one is small, and shared with name resolution and the user's own code.
+        return ThreadPoolExecutor(self._io_threads_max, thread_name_prefix="statebackend-read")
+
+    def _write_durably(self, path: Path, body: Body, publish: Callable[[Path, Path], None]) -> None:
+        temporary = path.parent / _temporary_name()
+        try:
+            with self._created(temporary) as descriptor:
+                _write_all(descriptor, body)
+                os.fsync(descriptor)
+            publish(temporary, path)
+        finally:
+            with suppress(OSError):  # after a rename it is gone; else what matters is the error under way, if any
+                temporary.unlink()
+        _sync_directory(path.parent)
+
+    @contextmanager
+    def _created(self, path: Path) -> Generator[int]:
+        self._make_directory(path.parent)
+        try:
+            descriptor = _create(path)
+        except FileNotFoundError:  # somebody removed the directory since we made it
+            self._directories.clear()
+            self._make_directory(path.parent)
+            descriptor = _create(path)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _make_directory(self, path: Path) -> None:
+        """Make `path` and what it lies in. Returns when all of it is durable, whoever made it."""
+        if path in self._directories:
+            return
+        with self._making:
+            _make_root(self._root)
+            inner = self._root
+            for part in path.relative_to(self._root).parts:
+                inner = inner / part
+                self._make_inner(inner)
+            self._directories.add(path)
+
+    def _make_inner(self, path: Path) -> None:
+        if path not in self._directories:
+            with suppress(FileExistsError):
+                path.mkdir(mode=0o700)
+            _sync_directory(path.parent)  # also when it was there: another process may not have come to this line yet
+            self._directories.add(path)
+
+
+def _temporary_name() -> str:
+    """A name no other write has: the process id tells forked processes apart, which share the other two."""
+    return f".{os.getpid()}-{_RUN}-{next(_NUMBERS)}{TEMPORARY_SUFFIX}"
+
+
+def _remove_temporaries(root: Path) -> int:
+    removed = 0
+    for directory, _, names in os.walk(root):
+        for name in filter(is_temporary, names):
+            with suppress(OSError):
+                Path(directory, name).unlink()
+                removed += 1
+    return removed
+
+
+def _make_root(root: Path) -> None:
+    """Make `root` and its missing parents, mode 0700, each made durable in the one above it."""
+    if root.is_dir():
+        return
+    _make_root(root.parent)
+    try:
+        root.mkdir(mode=0o700)
+    except FileExistsError:  # another process was quicker, or it is something else
+        if not root.is_dir():
+            raise StoreAccessError("the store's root is not a directory", root=str(root)) from None
+    _sync_directory(root.parent)
+
+
+@contextmanager
+def _store_errors(key: str, *, writing: bool = False) -> Generator[None]:
+    """The one border where errors of the operating system become errors of a store."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        raise _translated(error, key, writing=writing) from error
+
+
+def _translated(error: OSError, key: str, *, writing: bool) -> InputError | StoreError:
+    facts = {"key": key, "reason": error.strerror or str(error)}
+    if error.errno == errno.EEXIST:
+        return ObjectExistsError("there is an object at that key already", key=key)
+    if writing and error.errno in _NOT_A_FILE:
+        return InputError("no object can lie at that key: it continues, or is continued by, another's", **facts)
+    if not writing and error.errno in _NOT_AN_OBJECT:
+        return ObjectNotFoundError("no object at that key", key=key)
+    if error.errno in _REFUSED:
+        return StoreAccessError("the file system refuses", **facts)
+    return StoreUnavailableError("the file system failed", **facts)
+
+
+def _create(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target)) from None
+        raise
+
+
+def _write_all(descriptor: int, body: Body) -> None:
+    chunks: Sequence[memoryview] = [memoryview(chunk).cast("B") for chunk in body if len(chunk)]
+    while chunks:
+        chunks = _rest(chunks, os.writev(descriptor, chunks[:_CHUNKS_PER_CALL]))
+
+
+def _rest(chunks: Sequence[memoryview], written: int) -> Sequence[memoryview]:
+    """What is still to be written of `chunks` after their first `written` bytes."""
+    for index, chunk in enumerate(chunks):
+        if written < len(chunk):
+            return [chunk[written:], *chunks[index + 1 :]]
+        written -= len(chunk)
+    return []
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unlink(path: Path) -> None:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        if stat.S_ISREG(path.lstat().st_mode):  # a directory is no object, and stays
+            path.unlink()
+
+
+def _stat(path: Path, key: str) -> ObjectInfo | None:
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return _info(key, status) if stat.S_ISREG(status.st_mode) else None
+
+
+def _info(key: str, status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(key=key, size_bytes=status.st_size, modified_s=status.st_mtime)
+
+
+def _scan(root: Path, prefix: str) -> Sequence[ObjectInfo]:
+    base, slash, _ = prefix.rpartition("/")
+    if slash and any(part in ("", ".", "..") for part in base.split("/")):
+        return []  # no key starts like this, and the walk would leave the root
+    return sorted(_walk(root / base, base + slash, prefix), key=lambda info: info.key)
+
+
+def _walk(directory: Path, path: str, prefix: str) -> Iterator[ObjectInfo]:
+    try:
+        entries = list(os.scandir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        key = path + entry.name
+        if entry.is_dir(follow_symlinks=False):
+            if f"{key}/".startswith(prefix):
+                yield from _walk(directory / entry.name, f"{key}/", prefix)
+        elif key.startswith(prefix) and not is_temporary(entry.name):
+            with suppress(FileNotFoundError):  # deleted while we looked
+                yield _info(key, entry.stat())

@@ -1,0 +1,102 @@
+"""Two wrappers that each do one thing: a store below a prefix, and a store that counts its requests."""
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Final
+
+from statebackend.abc import Body, Capability, ObjectInfo, ObjectStore
+
+
+class ScopedStore:
+    """The part of a store whose keys begin with `prefix`, seen without it."""
+
+    def __init__(self, store: ObjectStore, prefix: str) -> None:
+        self._store = store
+        self._prefix = prefix
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """Those of the store inside."""
+        return self._store.capabilities
+
+    async def put(self, key: str, body: Body) -> None:
+        """As the store inside."""
+        await self._store.put(self._prefix + key, body)
+
+    async def put_if_absent(self, key: str, body: Body) -> None:
+        """As the store inside."""
+        await self._store.put_if_absent(self._prefix + key, body)
+
+    async def get(self, key: str) -> bytes:
+        """As the store inside."""
+        return await self._store.get(self._prefix + key)
+
+    async def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """As the store inside."""
+        return await self._store.get_range(self._prefix + key, offset, length)
+
+    async def head(self, key: str) -> ObjectInfo | None:
+        """As the store inside, with the key seen from here."""
+        info = await self._store.head(self._prefix + key)
+        return None if info is None else self._inside(info)
+
+    async def delete(self, key: str) -> None:
+        """As the store inside."""
+        await self._store.delete(self._prefix + key)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """As the store inside, with keys seen from here."""
+        async for info in self._store.list(self._prefix + prefix):
+            yield self._inside(info)
+
+    def _inside(self, info: ObjectInfo) -> ObjectInfo:
+        return ObjectInfo(info.key.removeprefix(self._prefix), info.size_bytes, info.modified_s)
+
+
+class CountingStore:
+    """Counts the requests that go to a store, by kind."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.requests: Final[Counter[str]] = Counter()
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """Those of the store inside."""
+        return self._store.capabilities
+
+    async def put(self, key: str, body: Body) -> None:
+        """As the store inside."""
+        self.requests["put"] += 1
+        await self._store.put(key, body)
+
+    async def put_if_absent(self, key: str, body: Body) -> None:
+        """As the store inside."""
+        self.requests["put_if_absent"] += 1
+        await self._store.put_if_absent(key, body)
+
+    async def get(self, key: str) -> bytes:
+        """As the store inside."""
+        self.requests["get"] += 1
+        return await self._store.get(key)
+
+    async def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """As the store inside."""
+        self.requests["get_range"] += 1
+        return await self._store.get_range(key, offset, length)
+
+    async def head(self, key: str) -> ObjectInfo | None:
+        """As the store inside."""
+        self.requests["head"] += 1
+        return await self._store.head(key)
+
+    async def delete(self, key: str) -> None:
+        """As the store inside."""
+        self.requests["delete"] += 1
+        await self._store.delete(key)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """As the store inside."""
+        self.requests["list"] += 1
+        async for info in self._store.list(prefix):
+            yield info

@@ -1,0 +1,35 @@
+"""Ready-made observers: one that counts, one that Prometheus reads, and one that passes on to several.
+
+    metrics = Metrics()
+    async with sb.open_backend(settings, observer=metrics) as backend: ...
+    metrics.number_of_upload_requests, metrics.upload_sizes.max, metrics.local_fallbacks
+
+Every number is listed in `docs/reference/metrics.md`. An observer of your own subclasses `statebackend.Observer`.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from statebackend._observers import Observers
+from statebackend.observers.kinds import Counter, CounterByLabel, Distribution, Gauge, Histogram, Metric
+from statebackend.observers.metrics import Metrics
+
+if TYPE_CHECKING:
+    from statebackend.observers.prometheus import PrometheusObserver as PrometheusObserver
+
+__all__ = [
+    "Counter",
+    "CounterByLabel",
+    "Distribution",
+    "Gauge",
+    "Histogram",
+    "Metric",
+    "Metrics",
+    "Observers",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "PrometheusObserver":  # on first use: it imports prometheus_client, which is an extra
+        return importlib.import_module("statebackend.observers.prometheus").PrometheusObserver
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

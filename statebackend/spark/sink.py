@@ -1,0 +1,242 @@
+"""`StatefulSink`: the callable given to `foreachBatch`, and what happens to one delivered batch.
+
+    identify the batch -> open the state, once -> decide (replay.py) -> run the function -> commit
+
+Whatever fails on the way, the state in memory is dropped and the next delivery starts from what is committed: a batch
+that was applied by half never survives. The commit is numbered by the log (`next_checkpoint_id`), not by the batch:
+batch ids begin again at 0 with a new query, and come again after a rollback, where ids of commits have to grow.
+"""
+
+import inspect
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Final, Self, get_args
+
+from pyspark.sql import DataFrame
+
+from statebackend._backend import OpenUploader, open_backend
+from statebackend._checkpoint.backend import StateBackend
+from statebackend._portal import Held, as_exception
+from statebackend.abc import ObjectStore, Observer, StateChangeUploader
+from statebackend.errors import BatchError, InputError, RewindError, SettingsError
+from statebackend.ids import CheckpointId, SourceMark
+from statebackend.settings import Settings
+from statebackend.spark.bridge import QueryThread, attend, process_portal
+from statebackend.spark.frames import drain, hops_inherit, source_mark
+from statebackend.spark.replay import OnRewind, Step, can_stand_under, decide
+
+BatchFunction = Callable[[DataFrame, int, StateBackend], object]
+"""What a user writes. An awaitable that it returns is awaited; anything else is dropped."""
+
+CLOSE_GRACE_S: Final = 1.0
+"""How much longer than `Settings.close_timeout_s` the sink waits for its backend to be left."""
+
+_logger = logging.getLogger(__name__)
+
+
+class StatefulSink:
+    """Gives a batch function its state, and commits the state once per batch: `foreachBatch(StatefulSink(...))`.
+
+    `function(df, batch_id, backend)` is synchronous, and then runs on Spark's own thread and may use `df` freely; or
+    `async def`, and then runs on the process's one loop, where Spark actions go through `sb.spark.to_arrow` or
+    `sb.spark.run`. When it has returned, its changes are committed; when it raises, they are gone and the query fails.
+    A batch that is in the state already does not reach the function. Stopping the query cancels a coroutine and
+    waits for its cleanup; a synchronous function it interrupts only in a Spark action.
+
+    `query_id`: names the query where Spark does not (Spark Connect), and wins where it does. `on_rewind="rollback"`:
+    when Spark comes back to an earlier batch, take the state back with it; otherwise `RewindError`. `adopt=True`: go on
+    with a state that another query has made; otherwise `WrongQueryError`. `observer`, `store` and `uploader` go to
+    `open_backend`. One sink serves one query at a time. It pickles without its state, which opens at the first batch.
+
+    Raises `SettingsError` for arguments that are none of these.
+    """
+
+    _held: Held[StateBackend] | None
+    _run_id: str
+
+    def __init__(
+        self,
+        function: BatchFunction,
+        settings: Settings,
+        *,
+        query_id: str | None = None,
+        on_rewind: OnRewind = "fail",
+        adopt: bool = False,
+        observer: Observer | None = None,
+        store: ObjectStore | None = None,
+        uploader: StateChangeUploader | OpenUploader | None = None,
+    ) -> None:
+        if not callable(function):
+            raise SettingsError("the sink needs a function of (df, batch_id, backend)", function=function)
+        if on_rewind not in get_args(OnRewind):
+            raise SettingsError("on_rewind must be 'fail' or 'rollback'", on_rewind=on_rewind)
+        self.function: Final = function
+        self.settings: Final = settings
+        self._query_id = query_id
+        self._on_rewind: OnRewind = on_rewind
+        self._adopt = adopt
+        self._observer = observer
+        self._store = store
+        self._uploader = uploader
+        self._start_afresh()
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Apply one delivered batch, or find that it is applied. Spark calls this, once per delivery.
+
+        Raises `WrongQueryError`, `RewindError`, what opening and committing raise, and what the function raises;
+        always an `Exception`: anything else becomes the cause of a `BatchError`.
+        """
+        try:
+            with self._one_at_a_time():
+                self._deliver(df, batch_id)
+        except Exception:
+            raise
+        except BaseException as error:
+            raise as_exception(error) from error
+
+    def close(self) -> None:
+        """Let go of the state, within `close_timeout_s` and two seconds. A later batch opens it again.
+
+        A batch under way fails with `BackendClosedError` and is delivered again. Closing twice is fine.
+        """
+        if (held := self._held) is None:
+            return
+        held.portal.refuse_on_loop()
+        self._held = None
+        if held.portal is process_portal():  # not the parent's, before a fork
+            held.close(self.settings.close_timeout_s + CLOSE_GRACE_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("_held", "_run_id", "_busy")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._start_afresh()
+
+    def _start_afresh(self) -> None:
+        self._held = None
+        self._run_id = ""
+        self._busy = threading.Lock()
+
+    @contextmanager
+    def _one_at_a_time(self) -> Generator[None, None, None]:
+        if not self._busy.acquire(blocking=False):
+            raise InputError("the sink is busy with another batch: give each query a sink of its own")
+        try:
+            yield
+        finally:
+            self._busy.release()
+
+    # ---------------------------------------------------------------------- one batch, on Spark's callback thread
+
+    def _deliver(self, df: DataFrame, batch_id: int) -> None:
+        delivered = source_mark(df, batch_id, self._query_id)
+        query = QueryThread(df, delivered.run_id)
+        try:
+            self._apply(df, delivered, query)
+        except BaseException:
+            self._drop()
+            # A stopped query's jobs are cancelled an instant before its thread is interrupted, so what failed may be a
+            # consequence. If so, this raises the interrupt, which Spark takes for a stop and not for a failure.
+            query.raise_if_stopped()
+            raise
+
+    def _apply(self, df: DataFrame, delivered: SourceMark, query: QueryThread) -> None:
+        backend = self._backend_for(delivered, query)
+        newest, own = attend(process_portal().start(_marks, backend, delivered.query_id, self._adopt), query)
+        step = decide(delivered, newest=newest, own=own, on_rewind=self._on_rewind, adopt=self._adopt)
+        if step is Step.SKIP:
+            drain(df)
+            return
+        if step is Step.ROLL_BACK:
+            backend = self._roll_back(backend, delivered, query)
+        self._run_function(df, delivered, backend, query)
+        commit = process_portal().start(lambda: backend.checkpoint(backend.next_checkpoint_id, source=delivered))
+        attend(commit, query)
+
+    def _run_function(self, df: DataFrame, delivered: SourceMark, backend: StateBackend, query: QueryThread) -> None:
+        outcome = self.function(df, delivered.batch_id, backend)
+        # Asked of the outcome and not of the function: partials, callable objects and decorated functions are
+        # asynchronous as well. Dropping the coroutine would commit a batch for which nothing has run.
+        if inspect.isawaitable(outcome):
+            with hops_inherit(df):
+                attend(process_portal().start(_await, outcome, once=True), query)
+        elif inspect.isgenerator(outcome) or inspect.isasyncgen(outcome):
+            raise BatchError("the function is a generator: nothing of it has run; remove its yield")
+
+    # ---------------------------------------------------------------------- the state
+
+    def _backend_for(self, delivered: SourceMark, query: QueryThread) -> StateBackend:
+        held = self._held
+        if held is not None and held.is_open and (held.portal, self._run_id) == (process_portal(), delivered.run_id):
+            return held.result()
+        self._drop()
+        backend = self._open(query)
+        self._run_id = delivered.run_id
+        return backend
+
+    def _open(self, query: QueryThread, checkpoint_id: CheckpointId | None = None) -> StateBackend:
+        opening = open_backend(
+            self.settings,
+            checkpoint_id=checkpoint_id,
+            store=self._store,
+            uploader=self._uploader,
+            observer=self._observer,
+        )
+        self._held = held = process_portal().hold(opening)
+        return attend(held, query)
+
+    def _roll_back(self, backend: StateBackend, delivered: SourceMark, query: QueryThread) -> StateBackend:
+        base = attend(process_portal().start(_base_of, backend, delivered), query)
+        if base is None:
+            raise RewindError(
+                "no commit of this query is left from before the delivered batch: there is nothing to roll back to",
+                query_id=delivered.query_id,
+                batch_id=delivered.batch_id,
+            )
+        _logger.warning("rolling the state back to checkpoint %s for batch %s", base, delivered.batch_id)
+        self.close()
+        return self._open(query, base)
+
+    def _drop(self) -> None:
+        try:
+            self.close()
+        except Exception:
+            _logger.warning("the state of a failed batch was not left cleanly", exc_info=True)
+
+
+async def _await(outcome: Awaitable[object]) -> None:
+    await outcome
+
+
+async def _marks(backend: StateBackend, query_id: str, adopt: bool) -> tuple[SourceMark | None, SourceMark | None]:
+    """The newest source mark of any query, and the newest of this one, which only an adopting query looks for further.
+
+    A commit that was made by hand has no mark; the state still holds what lies below it.
+    """
+    newest = None
+    async for summary in backend.history():
+        newest = newest or summary.source
+        if summary.source is not None and summary.source.query_id == query_id:
+            return newest, summary.source
+        if newest is not None and not adopt:
+            break
+    return newest, None
+
+
+async def _base_of(backend: StateBackend, delivered: SourceMark) -> CheckpointId | None:
+    async for summary in backend.history():
+        if can_stand_under(summary, delivered):
+            return summary.checkpoint_id
+    return None

@@ -1,0 +1,164 @@
+"""What always holds of a job and of the process that works on it: assertions with names, for any test to use.
+
+A job's objects are a mapping from key, as seen from the job's root, to content, in whatever store they lie. Nothing in
+here uses the code that restores a backend: a commit is read back by the formats alone.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+
+import msgspec
+
+from statebackend._checkpoint.commits import PREFIX, commit_key
+from statebackend._codec.commit import Commit, decode_commit
+from statebackend._codec.records import Operation, StateChange, key_of
+from statebackend._codec.segment import checksum_of, decode_change_set
+from statebackend.ids import ChangeSetHandle, CommitSummary, Handle, Key
+from statebackend.settings import Settings
+from statebackend.testing.crash_store import Write
+
+Objects = Mapping[str, bytes]
+Contents = Mapping[tuple[str, Key], object]
+"""Every value of a job, by the name of its state and its key."""
+
+
+def read_log(objects: Objects, job: str) -> Sequence[Commit]:
+    """Every commit of a job, in order. Raises `CorruptCommitError` or `WrongJobError` for one that is not whole."""
+    return [decode_commit(objects[key], key, job=job) for key in sorted(objects) if key.startswith(PREFIX)]
+
+
+def read_contents(commit: Commit, objects: Objects) -> Contents:
+    """Every value that a restore of the commit has to bring back, by replaying its change sets."""
+    names = {state.state_id: state.name for state in commit.states}
+    contents: dict[tuple[str, Key], object] = {}
+    for handle in handles_of(commit):
+        for change in _changes_at(objects[handle.segment.key], handle):
+            place = (names[change.state_id], key_of(change))
+            if change.operation == Operation.SET:
+                contents[place] = msgspec.msgpack.decode(change.data)
+            else:
+                contents.pop(place, None)
+    return contents
+
+
+def handles_of(commit: Commit) -> Iterable[ChangeSetHandle]:
+    """What the commit points into, in the order in which it is to be applied."""
+    return (handle for part in commit.ranges for handle in part.changelog)
+
+
+# ---------------------------------------------------------------------------------------------------- the commit log
+
+
+def assert_log_has_no_gap(commits: Sequence[Commit], objects: Objects) -> None:
+    """Sequences are 0, 1, 2, ..., each under its own key: a restore that probes forward finds the end."""
+    sequences = [commit.sequence for commit in commits]
+    assert sequences == list(range(len(sequences))), f"not without gaps: {sequences}"
+    assert all(commit_key(sequence) in objects for sequence in sequences), "a commit lies under a foreign key"
+
+
+def assert_commits_follow(commit: Commit, earlier: Sequence[Commit]) -> None:
+    """It is the next one; ids grow, epochs do not decrease, and the parent is an earlier commit. The first has none."""
+    assert commit.sequence == len(earlier), f"commit {commit.sequence} after {len(earlier)} others"
+    if not earlier:
+        assert commit.parent is None, f"the first commit has a parent: {commit.parent}"
+        return
+    newest = earlier[-1]
+    assert commit.checkpoint_id > newest.checkpoint_id, f"id {commit.checkpoint_id} after {newest.checkpoint_id}"
+    assert commit.epoch >= newest.epoch, f"epoch {commit.epoch} after {newest.epoch}"
+    assert commit.parent is not None, "a later commit has no parent"
+    assert 0 <= commit.parent < commit.sequence, f"no such parent: {commit.parent}"
+
+
+def assert_commit_is_whole(commit: Commit, objects: Objects) -> None:
+    """Every segment that the commit points into is there, to the byte; frames lie in it; no key group is missing."""
+    for segment in {handle.segment for handle in handles_of(commit)}:
+        assert_is_stored(segment, objects)
+    for handle in handles_of(commit):
+        assert handle.offset >= 0, f"a frame out of {handle}"
+        assert handle.offset + handle.length <= handle.segment.length, f"a frame out of {handle}"
+        assert _changes_at(objects[handle.segment.key], handle), f"an empty change set: {handle}"
+    groups = [group for part in commit.ranges for group in part.key_groups]
+    assert groups == list(range(commit.max_parallelism)), "the ranges do not cover every key group once"
+
+
+def assert_is_stored(segment: Handle, objects: Objects) -> None:
+    """The handle tells the truth: the object is there, with that length and checksum."""
+    assert segment.key in objects, f"committed, and not stored: {segment.key}"
+    data = objects[segment.key]
+    assert len(data) == segment.length, f"{segment.key} has {len(data)} bytes, its handle says {segment.length}"
+    assert checksum_of((data,)) == segment.checksum, f"{segment.key} has another checksum than its handle"
+
+
+def assert_local_copy_is_complete(commit: Commit, local: Objects, primary: Objects) -> None:
+    """What was called local can be restored without the primary: each segment's copy is there and is equal."""
+    for handle in handles_of(commit):
+        key = handle.segment.key
+        assert key in local, f"said to be local, and is not there: {key}"
+        assert local[key] == primary[key], f"the copies differ: {key}"
+
+
+# ---------------------------------------------------------------------------------------------------------- the state
+
+
+def assert_same_contents(found: Contents, expected: Contents, what: str) -> None:
+    """Whole, and nothing else: no change is lost, applied twice, or from a batch that does not belong to it."""
+    if found != expected:
+        differences = [
+            f"{place}: {found.get(place)!r} and not {expected.get(place)!r}"
+            for place in sorted(found.keys() | expected.keys(), key=repr)
+            if found.get(place) != expected.get(place)
+        ]
+        raise AssertionError(f"{what} differs in {len(differences)} of {len(expected)}: {'; '.join(differences[:3])}")
+
+
+def assert_newest_of_its_time(sequence: int | None, *, newest_at_begin: int, newest_at_end: int) -> None:
+    """Opening stands on a commit that was the newest at some moment while it opened. -1 stands for none."""
+    stands_on = -1 if sequence is None else sequence
+    assert newest_at_begin <= stands_on <= newest_at_end, (
+        f"opened on {stands_on}, while the newest went from {newest_at_begin} to {newest_at_end}"
+    )
+
+
+def assert_same_history(history: Sequence[CommitSummary], commits: Sequence[Commit]) -> None:
+    """The newest commit, its parent, and so on to the first."""
+    expected: list[CommitSummary] = []
+    sequence = commits[-1].sequence if commits else None
+    while sequence is not None:
+        expected.append(commits[sequence].summary)
+        sequence = commits[sequence].parent
+    assert list(history) == expected, f"the history is {history}"
+
+
+# -------------------------------------------------------------------------------------------------------- the process
+
+
+def assert_in_flight_is_bounded(in_flight_bytes: int, settings: Settings, largest_bytes: int) -> None:
+    """Admission is "less than the limit": at most one upload beyond it, of at most `largest_bytes`."""
+    bound = settings.in_flight_bytes_max + largest_bytes
+    assert 0 <= in_flight_bytes < bound, f"{in_flight_bytes} bytes in flight, bound {bound}"
+
+
+def assert_nothing_in_flight(in_flight_bytes: int, waiting: int) -> None:
+    """A backend that is left holds no bytes, and nobody waits."""
+    assert in_flight_bytes == 0, f"left with {in_flight_bytes} bytes in flight"
+    assert waiting == 0, f"left with {waiting} uploads waiting"
+
+
+def assert_budget_is_kept(write: Write, disk: Objects, bytes_max: int) -> None:
+    """A write to a local root leaves no more than `bytes_max` there; 0: no limit."""
+    if bytes_max and write.operation != "delete":
+        others = sum(len(data) for key, data in disk.items() if key != write.key)
+        assert others + len(write.data) <= bytes_max, f"{others + len(write.data)} local bytes, limit {bytes_max}"
+
+
+def assert_left_in_time(seconds: float, bound_s: float) -> None:
+    """Leaving a backend is bounded, whatever the stores do."""
+    assert seconds <= bound_s, f"leaving took {seconds:.3f} s, bound {bound_s:.3f} s"
+
+
+@lru_cache(maxsize=2048)
+def _changes_at(data: bytes, handle: ChangeSetHandle) -> Sequence[StateChange]:
+    frame = data[handle.offset : handle.offset + handle.length]
+    header, changes = decode_change_set(frame, handle.segment.key, handle.offset)
+    assert (header.log_id, header.sequence_number) == (handle.log_id, handle.sequence_number), "another change set"
+    return changes

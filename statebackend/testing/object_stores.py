@@ -1,0 +1,380 @@
+"""Proof that a store keeps the contract of `ObjectStore`.
+
+    class TestMyStore(ObjectStoreConformance):
+        capabilities = frozenset({Capability.LIST, Capability.PUT_IF_ABSENT})
+
+        def open_store(self) -> AbstractAsyncContextManager[ObjectStore]:
+            return open_my_store(bucket="test")
+
+The proof uses nothing but the contract: no private name, no message, no way of making the store but yours.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
+from typing import ClassVar, Final
+
+import anyio
+import pytest
+
+from statebackend.abc import Body, Capability, ObjectStore
+from statebackend.errors import ObjectExistsError, ObjectNotFoundError
+from statebackend.testing.cancellation import TURNS, cancelled, turns
+
+ODD_KEYS: Final = (
+    "a",
+    "0",
+    "with space",
+    "-dash",
+    ".hidden",
+    "dots...in.the.middle",
+    "..two-dots-first",
+    "UPPER",
+    "upper",
+    "percent%20encoded",
+    "plus+and&and=and?and#and",
+    "quotes'\"`",
+    "back\\slash",
+    "brackets[1]{2}(3)<4>*",
+    "deep/er/and/deep/er/still",
+    "part-of-200/" + "x" * 200,
+)
+
+
+@pytest.mark.asyncio
+class ObjectStoreConformance(ABC):
+    """Each test opens a store and checks one promise. Tests of what is not declared are skipped."""
+
+    capabilities: ClassVar[frozenset[Capability]]
+    """What the store can do. Every store can do the rest."""
+
+    list_page_objects: ClassVar[int] = 0
+    """How many objects the place tells of in one answer, such as 1000: the listing is tried with more than that."""
+
+    patience_s: ClassVar[float] = 5.0
+    """How long a cancelled call may take to end."""
+
+    @abstractmethod
+    def open_store(self) -> AbstractAsyncContextManager[ObjectStore]:
+        """Open an empty store. Called once by every test."""
+
+    def open_other(self, store: ObjectStore) -> AbstractAsyncContextManager[ObjectStore]:
+        """Another way to the place where `store` keeps its objects, as another process would have it.
+
+        It shares nothing with `store`: no buffer, no cache, no connection. Where there is no other way leave it as it
+        is: the tests that want one are skipped.
+        """
+        raise NotImplementedError
+
+    async def test_has_the_declared_capabilities(self) -> None:
+        """A store can do what its tests say it can: no less, and no more that nobody has proved."""
+        async with self.open_store() as store:
+            assert store.capabilities == self.capabilities
+
+    @pytest.mark.parametrize(
+        "body",
+        [[b"one piece"], [], [b""], [b"a", b"", b"bc", b"def"], [b"x" * 1000] * 1500, [b"\x00\xff" * 700_000]],
+        ids=["one chunk", "no chunk", "empty chunk", "several chunks", "many chunks", "large chunk"],
+    )
+    async def test_returns_the_bytes_that_were_put(self, body: Body) -> None:
+        """However a body is cut into chunks, what comes back is their content in order."""
+        async with self.open_store() as store:
+            await store.put("object", body)
+            assert await store.get("object") == b"".join(body)
+
+    async def test_takes_any_kind_of_buffer(self) -> None:
+        """A chunk may be bytes, a bytearray, or a view, also one of items larger than a byte."""
+        async with self.open_store() as store:
+            words = memoryview(bytes(range(8))).cast("I")
+            await store.put("object", [b"ab", bytearray(b"cd"), memoryview(b"_ef_")[1:3], words])
+            assert await store.get("object") == b"abcdef" + bytes(range(8))
+
+    async def test_keeps_bytes_the_caller_changes_afterwards(self) -> None:
+        """An object is a copy: a buffer that is reused after `put` returned does not change it."""
+        async with self.open_store() as store:
+            buffer = bytearray(b"before")
+            await store.put("object", [buffer])
+            buffer[:] = b"after!"
+            assert await store.get("object") == b"before"
+
+    @pytest.mark.parametrize(
+        ("offset", "length", "expected"),
+        [
+            (0, 10, b"0123456789"),
+            (0, 1, b"0"),
+            (3, 4, b"3456"),
+            (8, 10, b"89"),
+            (10, 5, b""),
+            (99, 5, b""),
+            (4, 0, b""),
+        ],
+    )
+    async def test_returns_a_range_or_what_there_is_of_it(self, offset: int, length: int, expected: bytes) -> None:
+        """A range that ends beyond the object is cut there; one that begins beyond it is empty."""
+        async with self.open_store() as store:
+            await store.put("object", [b"01234", b"56789"])
+            assert await store.get_range("object", offset, length) == expected
+
+    async def test_head_tells_the_size_and_none_for_a_missing_object(self) -> None:
+        """`head` answers for what is there, and is not an error for what is not."""
+        async with self.open_store() as store:
+            await store.put("some/object", [b"123", b"45"])
+            info = await store.head("some/object")
+            assert info is not None
+            assert (info.key, info.size_bytes) == ("some/object", 5)
+            assert await store.head("some") is None
+            assert await store.head("other/object") is None
+
+    async def test_reading_a_missing_object_is_its_own_error(self) -> None:
+        """The caller can tell "not there" from "does not answer"."""
+        async with self.open_store() as store:
+            with pytest.raises(ObjectNotFoundError):
+                await store.get("missing")
+            with pytest.raises(ObjectNotFoundError):
+                await store.get_range("missing/too", 0, 1)
+
+    async def test_delete_removes_and_can_be_repeated(self) -> None:
+        """After a delete the object is gone, and deleting it again, or what never was, is fine."""
+        async with self.open_store() as store:
+            await store.put("a/object", [b"x"])
+            await store.delete("a/object")
+            assert await store.head("a/object") is None
+            with pytest.raises(ObjectNotFoundError):
+                await store.get("a/object")
+            await store.delete("a/object")
+            await store.delete("never/was")
+
+    async def test_delete_leaves_other_objects_alone(self) -> None:
+        """Neither a longer key nor one further down goes with it."""
+        async with self.open_store() as store:
+            for key in ("top/a", "top/ab", "top/b/c"):
+                await store.put(key, [key.encode()])
+            await store.delete("top/a")
+            await store.delete("top")
+            assert [await store.get(key) for key in ("top/ab", "top/b/c")] == [b"top/ab", b"top/b/c"]
+
+    async def test_put_replaces_the_whole_object(self) -> None:
+        """Nothing of a longer former object remains behind a shorter new one."""
+        async with self.open_store() as store:
+            await store.put("object", [b"a long first content"])
+            await store.put("object", [b"short"])
+            assert await store.get("object") == b"short"
+            info = await store.head("object")
+            assert info is not None
+            assert info.size_bytes == len(b"short")
+
+    async def test_a_reader_sees_one_whole_object_while_it_is_replaced(self) -> None:
+        """Readers beside a writer get the former object or the new one, never a mixture or an error."""
+        versions = [bytes([number]) * (20_000 + number) for number in range(16)]
+        seen: list[bytes] = []
+        async with self.open_store() as store:
+            await store.put("object", [versions[0]])
+
+            async def read() -> None:
+                seen.append(await store.get("object"))
+
+            async with anyio.create_task_group() as tasks:
+                for version in versions:
+                    tasks.start_soon(store.put, "object", [version[:7], version[7:]])
+                    tasks.start_soon(read)
+            seen.append(await store.get("object"))
+        assert len(seen) == len(versions) + 1
+        assert set(seen) <= set(versions)
+
+    @pytest.mark.parametrize("key", ODD_KEYS)
+    async def test_takes_every_legal_key(self, key: str) -> None:
+        """A key is any '/'-separated names of printable ASCII; none stands for another."""
+        async with self.open_store() as store:
+            await store.put(key, [key.encode()])
+            assert await store.get(key) == key.encode()
+            if Capability.LIST in self.capabilities:
+                assert await _keys(store, "") == [key]
+
+    async def test_keeps_odd_keys_apart(self) -> None:
+        """No two legal keys name one object."""
+        async with self.open_store() as store:
+            for key in ODD_KEYS:
+                await store.put(key, [key.encode()])
+            assert [await store.get(key) for key in ODD_KEYS] == [key.encode() for key in ODD_KEYS]
+
+    @pytest.mark.parametrize("former", [None, b"former" * 10_000], ids=["new", "replacing"])
+    async def test_a_cancelled_put_leaves_a_whole_object_or_none(self, former: bytes | None) -> None:
+        """A caller who gave up, early or late, finds the former object or the new one, and can use the key again."""
+        body = [bytes([number]) * 5_000 for number in range(20)]
+        async with self.open_store() as store:
+            for count in TURNS:
+                await store.delete("object")
+                if former is not None:
+                    await store.put("object", [former])
+                await self._cancelled(partial(store.put, "object", body), count)
+                assert await _content(store, "object") in (former, b"".join(body))
+                await store.put("object", [b"again"])
+                assert await store.get("object") == b"again"
+
+    async def test_lists_what_starts_with_a_prefix_in_key_order(self) -> None:
+        """The order is that of whole keys, in which '-' sorts before '/'; a prefix may end within a name."""
+        self._needs(Capability.LIST)
+        keys = ["a", "b/1", "b/2/x", "b/10", "b-c", "b0", "bb/1", "c/d/e/f"]
+        async with self.open_store() as store:
+            for key in reversed(keys):
+                await store.put(key, [b"." * len(key)])
+            assert await _keys(store, "") == sorted(keys)
+            assert await _keys(store, "b") == sorted(key for key in keys if key.startswith("b"))
+            assert await _keys(store, "b/") == ["b/1", "b/10", "b/2/x"]
+            assert await _keys(store, "b/1") == ["b/1", "b/10"]
+            assert await _keys(store, "c/d/e/f") == ["c/d/e/f"]
+            assert [info.size_bytes async for info in store.list("b/")] == [3, 4, 5]
+
+    @pytest.mark.parametrize("prefix", ["none", "none/", "a/b/c/", "a/../", "../", "/", "//", "./a"])
+    async def test_lists_nothing_under_a_prefix_without_objects(self, prefix: str) -> None:
+        """A prefix that no key has is not an error, also when no key could have it."""
+        self._needs(Capability.LIST)
+        async with self.open_store() as store:
+            assert await _keys(store, prefix) == []
+            await store.put("a/b/c", [b"x"])
+            assert await _keys(store, prefix) == []
+
+    async def test_put_if_absent_creates_once_and_leaves_the_first(self) -> None:
+        """The second creator is told, and what the first one stored stays, also against an equal body."""
+        self._needs(Capability.PUT_IF_ABSENT)
+        async with self.open_store() as store:
+            await store.put_if_absent("commits/0", [b"fir", b"st"])
+            for body in (b"second", b"first"):
+                with pytest.raises(ObjectExistsError):
+                    await store.put_if_absent("commits/0", [body])
+            assert await store.get("commits/0") == b"first"
+
+    async def test_put_if_absent_respects_an_object_that_put_made(self) -> None:
+        """It does not matter who made the object; once it is deleted, the key is free."""
+        self._needs(Capability.PUT_IF_ABSENT)
+        async with self.open_store() as store:
+            await store.put("object", [b""])
+            with pytest.raises(ObjectExistsError):
+                await store.put_if_absent("object", [b"x"])
+            assert await store.get("object") == b""
+            await store.delete("object")
+            await store.put_if_absent("object", [b"x"])
+            assert await store.get("object") == b"x"
+
+    async def test_put_if_absent_has_exactly_one_winner(self) -> None:
+        """Of 16 concurrent creators one succeeds, 15 are told, and the object is the winner's, whole."""
+        self._needs(Capability.PUT_IF_ABSENT)
+        winners: list[bytes] = []
+        losers: list[bytes] = []
+        async with self.open_store() as store:
+
+            async def create(body: bytes) -> None:
+                try:
+                    await store.put_if_absent("commits/1", [body[:1], body[1:]])
+                except ObjectExistsError:
+                    losers.append(body)
+                else:
+                    winners.append(body)
+
+            async with anyio.create_task_group() as tasks:
+                for number in range(16):
+                    tasks.start_soon(create, bytes([number]) * 1000)
+            assert (len(winners), len(losers)) == (1, 15)
+            assert await store.get("commits/1") == winners[0]
+
+    async def test_a_cancelled_put_if_absent_leaves_a_whole_object_or_none(self) -> None:
+        """And an object that was there before stays as it is."""
+        self._needs(Capability.PUT_IF_ABSENT)
+        body = [bytes([number]) * 5_000 for number in range(20)]
+        async with self.open_store() as store:
+            await store.put_if_absent("commits/taken", [b"first"])
+            for count in TURNS:
+                key = f"commits/{count}"
+                await self._cancelled(partial(store.put_if_absent, key, body), count)
+                assert await _content(store, key) in (None, b"".join(body))
+                await self._cancelled(partial(store.put_if_absent, "commits/taken", body), count)
+                assert await store.get("commits/taken") == b"first"
+
+    async def test_lists_more_than_the_place_tells_at_once(self) -> None:
+        """A listing is complete, however many requests it takes."""
+        self._needs(Capability.LIST)
+        keys = [f"object/{number:06d}" for number in range(self.list_page_objects + 20)]
+        async with self.open_store() as store:
+            for first in range(0, len(keys), 50):
+                async with anyio.create_task_group() as tasks:
+                    for key in keys[first : first + 50]:
+                        tasks.start_soon(store.put, key, [b"x"])
+            assert await _keys(store, "object/") == keys
+
+    async def test_a_listing_may_be_left_early_and_outlives_changes(self) -> None:
+        """Whoever found what was looked for stops; objects that come and go meanwhile do no harm to the others."""
+        self._needs(Capability.LIST)
+        keys = [f"object/{number:03d}" for number in range(20)]
+        async with self.open_store() as store:
+            for key in keys:
+                await store.put(key, [b"x"])
+            async for info in store.list("object/"):
+                assert info.key == keys[0]
+                break
+            listed: list[str] = []
+            async for info in store.list("object/"):
+                listed.append(info.key)
+                await store.delete("object/010")
+                await store.put("object/new", [b"x"])
+            changed = {"object/010", "object/new"}
+            assert [key for key in listed if key not in changed] == [key for key in keys if key not in changed]
+
+    async def test_others_find_at_once_what_was_acknowledged(self) -> None:
+        """After a call has returned, whoever asks gets the answer that this store would give."""
+        self._needs_other()
+        async with self.open_store() as store, self.open_other(store) as other:
+            await store.put("object", [b"first"])
+            assert await other.get("object") == b"first"
+            await store.put("object", [b"second"])
+            assert await other.get("object") == b"second"
+            if Capability.LIST in self.capabilities:
+                assert await _keys(other, "") == ["object"]
+            await store.delete("object")
+            assert await other.head("object") is None
+
+    async def test_others_respect_what_put_if_absent_made(self) -> None:
+        """The one winner is one among all processes, whether they come one after the other or at the same time."""
+        self._needs(Capability.PUT_IF_ABSENT)
+        self._needs_other()
+        won: list[bytes] = []
+        async with self.open_store() as store, self.open_other(store) as other:
+
+            async def create(by: ObjectStore, key: str, body: bytes) -> None:
+                try:
+                    await by.put_if_absent(key, [body])
+                except ObjectExistsError:
+                    return
+                won.append(body)
+
+            await create(store, "commits/0", b"first")
+            await create(other, "commits/0", b"second")
+            assert won == [b"first"]
+            for number in range(1, 9):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(create, store, f"commits/{number}", b"one %d" % number)
+                    tasks.start_soon(create, other, f"commits/{number}", b"other %d" % number)
+            assert won[1:] == [await store.get(f"commits/{number}") for number in range(1, 9)]
+
+    async def _cancelled(self, call: Callable[[], Awaitable[None]], count: int) -> None:
+        with suppress(ObjectExistsError):
+            await cancelled(call, how="scope", after=partial(turns, count), patience_s=self.patience_s)
+
+    def _needs_other(self) -> None:
+        if type(self).open_other is ObjectStoreConformance.open_other:
+            pytest.skip("there is no other way to the objects of this store")
+
+    def _needs(self, capability: Capability) -> None:
+        if capability not in self.capabilities:
+            pytest.skip(f"the store does not declare {capability}")
+
+
+async def _keys(store: ObjectStore, prefix: str) -> Sequence[str]:
+    return [info.key async for info in store.list(prefix)]
+
+
+async def _content(store: ObjectStore, key: str) -> bytes | None:
+    try:
+        return await store.get(key)
+    except ObjectNotFoundError:
+        return None

@@ -1,0 +1,60 @@
+"""`python -m statebackend.testing.simulation --seeds 10000`: many seeds, and which of them are broken."""
+
+import argparse
+import logging
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+from statebackend.testing.simulation import BrokenError, simulate
+
+STEP = 100
+"""Seeds between two signs of life."""
+
+
+def run_seeds(first: int, count: int) -> tuple[int, Sequence[str]]:
+    """Commits made by so many seeds, and what those that are broken have to say."""
+    logging.disable(logging.CRITICAL)  # the weather is bad on purpose
+    commits, broken = 0, list[str]()
+    for seed in range(first, first + count):
+        try:
+            commits += simulate(seed).commits
+        except BrokenError as error:
+            broken.append(str(error))
+    return commits, broken
+
+
+def print_trace(seed: int) -> None:
+    """One seed, line by line, and then what is wrong with it, if anything is."""
+    try:
+        trace, verdict = simulate(seed).trace, f"seed {seed} is sound"
+    except BrokenError as error:
+        trace, verdict = error.trace, str(error)
+    print(*trace, verdict, sep="\n")
+
+
+def main() -> None:
+    """Run the seeds that were asked for. Exit status 1 if one of them is broken."""
+    parser = argparse.ArgumentParser(prog="python -m statebackend.testing.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--trace", action="store_true", help="print what happens in the first seed, and stop")
+    arguments = parser.parse_args()
+    if (seed := os.environ.get("STATEBACKEND_SEED")) is not None or arguments.trace:
+        print_trace(arguments.first if seed is None else int(seed))
+        return
+    starts = range(arguments.first, arguments.first + arguments.seeds, STEP)
+    counts = [min(STEP, arguments.first + arguments.seeds - start) for start in starts]
+    commits, done, broken = 0, 0, list[str]()
+    with ProcessPoolExecutor(arguments.jobs) as pool:
+        for count, (made, found) in zip(counts, pool.map(run_seeds, starts, counts), strict=True):
+            commits, done = commits + made, done + count
+            broken += found
+            print(f"{done:>7,} of {arguments.seeds:,} seeds, {commits:,} commits, {len(broken)} broken", flush=True)
+    print(*broken, sep="\n\n")
+    raise SystemExit(1 if broken else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""What is true of the simulated job, and what its lives were told: the two are compared whenever either changes."""
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Literal, cast
+
+from statebackend._checkpoint.commits import HINT_KEY, PREFIX
+from statebackend._codec.commit import Commit, decode_commit
+from statebackend.abc import CheckpointInfo
+from statebackend.testing import invariants
+from statebackend.testing.crash_store import Write
+from statebackend.testing.invariants import Contents
+from statebackend.testing.simulation.store import Place
+
+JOB: Final = "simulated"
+ROOT: Final = f"{JOB}/"
+
+Outcome = Literal["open", "acknowledged", "failed", "cancelled", "unknown"]
+
+
+@dataclass(eq=False)
+class Attempt:
+    """One call of `checkpoint`: what it has to commit, what it was told, and where its commit is, if there is one."""
+
+    number: int
+    checkpoint_id: int
+    contents: Contents
+    outcome: Outcome = "open"
+    sequence: int | None = None
+    final: bool = False
+    """Whether `sequence` may not change any more."""
+
+
+class SimulatedJob:
+    """The primary of the job, the attempts at its checkpoints, and a judge of both.
+
+    `failure` is the first thing that was wrong. It is kept and not raised: in the middle of a request it would reach
+    the backend, which would take it for a bad store.
+    """
+
+    def __init__(self, *, late: bool) -> None:
+        self._late = late
+        self.primary: Final = Place("primary", watch=self._watch)
+        self.objects: Final[Mapping[str, bytes]] = _Scoped(self.primary.objects, ROOT)
+        self.commits: Final[list[Commit]] = []
+        self.attempts: Final[list[Attempt]] = []
+        self.failure: Exception | None = None
+        self._reached: set[str] = set()
+
+    @property
+    def newest(self) -> int:
+        """The sequence of the newest commit, -1 before the first."""
+        return len(self.commits) - 1
+
+    def contents_at(self, sequence: int) -> Contents:
+        """What the commit was to hold."""
+        return {} if sequence < 0 else self._attempt_of(self.commits[sequence]).contents
+
+    @contextmanager
+    def judging(self) -> Generator[None, None, None]:
+        """What goes wrong in here is the job's failure, and goes no further."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  # a checker that fails on what it finds has found something, too
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """Something is wrong. The first time counts."""
+        while (
+            isinstance(error, ExceptionGroup) and len(inner := cast("ExceptionGroup[Exception]", error).exceptions) == 1
+        ):
+            error = inner[0]
+        if self.failure is None:
+            self.failure = error
+
+    # ------------------------------------------------------------------------------------- what the lives are told
+
+    def attempt(self, checkpoint_id: int, contents: Contents) -> Attempt:
+        """A checkpoint is about to be tried."""
+        self.attempts.append(Attempt(len(self.attempts), checkpoint_id, dict(contents)))
+        return self.attempts[-1]
+
+    def acknowledge(self, attempt: Attempt, info: CheckpointInfo) -> None:
+        """`checkpoint` has returned: the commit exists, at that sequence and of that attempt."""
+        attempt.outcome = "acknowledged"
+        with self.judging():
+            assert attempt.sequence is not None, f"attempt {attempt.number} was acknowledged, and is not committed"
+            assert attempt.sequence == info.sequence, f"acknowledged at {info.sequence}, and lies at {attempt.sequence}"
+            assert attempt.checkpoint_id == info.checkpoint_id, "acknowledged under another id"
+
+    def decide(self, attempt: Attempt, outcome: Outcome) -> None:
+        """`checkpoint` has ended otherwise. Unless the outcome is unknown, it does not change afterwards.
+
+        "failed": it is not committed. "cancelled": it is or it is not; with a store that does later what was given up,
+        nobody knows.
+        """
+        attempt.outcome = outcome
+        attempt.final = outcome == "failed" or (outcome == "cancelled" and not self._late)
+        with self.judging():
+            assert outcome != "failed" or attempt.sequence is None, (
+                f"attempt {attempt.number} was said to have failed, and is committed"
+            )
+
+    def check_end(self) -> None:
+        """Nothing moves any more: what was acknowledged is there, and all that is there is whole."""
+        with self.judging():
+            log = invariants.read_log(self.objects, JOB)
+            invariants.assert_log_has_no_gap(log, self.objects)
+            assert log == self.commits, "a commit has changed after it was made"
+            for commit in log:
+                invariants.assert_commit_is_whole(commit, self.objects)
+            lost = [each.number for each in self.attempts if each.outcome == "acknowledged" and each.sequence is None]
+            assert not lost, f"acknowledged, and lost: {lost}"
+
+    # ------------------------------------------------------------------------------------------- what is really done
+
+    def _watch(self, write: Write) -> None:
+        with self.judging():
+            key = write.key.removeprefix(ROOT)
+            if key.startswith(PREFIX):
+                self._watch_commit(write, key)
+            elif write.operation == "delete":
+                assert key not in self._reached, f"deleted, and a commit points into it: {key}"
+            elif key != HINT_KEY:
+                assert write.key not in self.primary.objects, f"a name is used twice: {key}"
+
+    def _watch_commit(self, write: Write, key: str) -> None:
+        assert write.operation == "put_if_absent", f"{write.operation} of a commit"
+        commit = decode_commit(write.data, key, job=JOB)
+        attempt = self._attempt_of(commit)
+        assert not attempt.final, f"attempt {attempt.number} was told that it is over, and is committed now"
+        assert attempt.sequence is None, f"attempt {attempt.number} is committed twice"
+        assert attempt.checkpoint_id == commit.checkpoint_id, "committed under another id"
+        invariants.assert_commits_follow(commit, self.commits)
+        invariants.assert_commit_is_whole(commit, self.objects)
+        contents = invariants.read_contents(commit, self.objects)
+        invariants.assert_same_contents(contents, attempt.contents, f"commit {commit.sequence}")
+        attempt.sequence = commit.sequence
+        self.commits.append(commit)
+        self._reached |= commit.segments()
+
+    def _attempt_of(self, commit: Commit) -> Attempt:
+        assert commit.source is not None, "a commit without its source"
+        return self.attempts[commit.source.batch_id]
+
+
+class _Scoped(Mapping[str, bytes]):
+    """The objects below a root, seen from there."""
+
+    def __init__(self, objects: Mapping[str, bytes], root: str) -> None:
+        self._objects = objects
+        self._root = root
+
+    def __getitem__(self, key: str) -> bytes:
+        return self._objects[self._root + key]
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self._root + key in self._objects
+
+    def __iter__(self) -> Iterator[str]:
+        return (key.removeprefix(self._root) for key in self._objects if key.startswith(self._root))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

@@ -1,0 +1,134 @@
+"""What a seed decides before anything runs: the settings of the job, the weather of its stores, how each life ends."""
+
+from dataclasses import dataclass
+from random import Random
+from typing import Final, Literal
+
+from statebackend.settings import MiB, Settings
+from statebackend.testing.simulation.job import JOB
+from statebackend.testing.simulation.store import Weather
+
+Ending = Literal["leaves", "crashes", "cancelled by scope", "cancelled by task", "cancelled by task twice"]
+ENDINGS: Final[tuple[Ending, ...]] = (
+    "leaves",
+    "crashes",
+    "cancelled by scope",
+    "cancelled by task",
+    "cancelled by task twice",
+)
+
+CALM: Final = Weather(latency_s=0.0005)
+CALM_DISK: Final = Weather(latency_s=0.0002, disk=True)
+DISK_CALL_MAX_S: Final = 2.0
+"""A disk answers within this, however bad it is: a thread that never comes back could never be left."""
+STORM_S: Final = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LifePlan:
+    """One life: on which host, from which commit, how much work, and how it ends, unless it has ended before."""
+
+    number: int
+    host: int | None
+    branches: bool
+    batches: int
+    ending: Ending
+    ends_after_s: float
+    overlap_s: float | None
+    """The next life begins so long after this one, which then goes on as a zombie. `None`: when it has ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """Everything that is decided at the start."""
+
+    settings: Settings
+    weather: Weather
+    disk: Weather
+    damages: float
+    """The chance that a local copy goes bad between two lives."""
+    lives: tuple[LifePlan, ...]
+
+
+def draw_scenario(chance: Random) -> Scenario:
+    """Everything that is decided at the start, by chance."""
+    settings = draw_settings(chance)
+    weather = draw_weather(chance, settings)
+    lives = tuple(draw_life(chance, number, weather) for number in range(chance.choice((1, 2, 3, 4, 5, 6, 8))))
+    return Scenario(
+        settings=settings,
+        weather=weather,
+        disk=draw_disk(chance),
+        damages=chance.choice((0.0, 0.0, 0.3, 0.8)),
+        lives=lives,
+    )
+
+
+def draw_settings(chance: Random) -> Settings:
+    """Small bounds and short times, so that each is reached; the defaults among them."""
+    in_flight = chance.choice((1, 100, 600, 100 * MiB))
+    return Settings(
+        job=JOB,
+        primary="memory://simulated",
+        max_parallelism=chance.choice((1, 3, 16, 128)),
+        compression=chance.choice(("none", "lz4", "snappy", "zstd")),
+        persist_delay_s=chance.choice((0.0, 0.001, 0.01, 0.2)),
+        persist_size_threshold_bytes=min(in_flight, chance.choice((0, 60, 400, 10 * MiB))),
+        preemptive_persist_threshold_bytes=chance.choice((0, 50, 300, 5 * MiB)),
+        in_flight_bytes_max=in_flight,
+        upload_attempts_max=chance.choice((1, 2, 3, 3, 5)),
+        upload_timeout_s=chance.choice((0.0, 0.05, 0.3, 1.0)),
+        retry_delay_s=chance.choice((0.0, 0.02, 0.5)),
+        secondary_grace_s=chance.choice((0.0, 0.02, 0.5)),
+        commit_timeout_s=chance.choice((0.1, 1.0, 30.0)),
+        close_timeout_s=chance.choice((0.05, 1.0, 10.0)),
+        local_bytes_max=chance.choice((0, 0, 500, 5000)),
+        restore_concurrency_max=chance.choice((1, 2, 16)),
+        cpu_threads_max=chance.choice((1, 2)),
+    )
+
+
+def draw_weather(chance: Random, settings: Settings) -> Weather:
+    """The primary's. Every fifth is calm but for its latency; where nobody waits for an answer in vain, none hangs."""
+    latency_s = chance.choice((0.0, 0.001, 0.005, 0.05))
+    if chance.random() < 0.2:
+        return Weather(latency_s=latency_s)
+    storms = [chance.uniform(0, 5) for _ in range(chance.choice((0, 0, 1, 3)))]
+    return Weather(
+        latency_s=latency_s,
+        slow=chance.choice((0.0, 0.02, 0.2)),
+        fails=chance.choice((0.0, 0.02, 0.1, 0.3)),
+        loses=chance.choice((0.0, 0.02, 0.1, 0.3)),
+        hangs=chance.choice((0.0, 0.02, 0.1)) if settings.upload_timeout_s > 0 else 0.0,
+        refuses=chance.choice((0.0, 0.0, 0.01)),
+        storms=tuple((begin, begin + chance.uniform(0, STORM_S)) for begin in storms),
+        late=chance.random() < 0.1,
+    )
+
+
+def draw_disk(chance: Random) -> Weather:
+    """The local copies': slower than a call may last, never."""
+    latency_s = chance.choice((0.0, 0.0002, 0.01))
+    if chance.random() < 0.3:
+        return Weather(latency_s=latency_s, disk=True)
+    return Weather(
+        latency_s=latency_s,
+        slow=chance.choice((0.0, 0.05, 0.3)),
+        slow_factor=DISK_CALL_MAX_S / 0.1,
+        fails=chance.choice((0.0, 0.05, 0.3)),
+        loses=chance.choice((0.0, 0.05)),
+        disk=True,
+    )
+
+
+def draw_life(chance: Random, number: int, weather: Weather) -> LifePlan:
+    """A life whose end comes early or late, compared with how long its requests take."""
+    return LifePlan(
+        number=number,
+        host=chance.choice((0, 0, 0, 0, 1, None)),
+        branches=chance.random() < 0.15,
+        batches=chance.choice((1, 3, 6, 12)),
+        ending=chance.choices(ENDINGS, (30, 30, 15, 15, 10))[0],
+        ends_after_s=chance.expovariate(1.0) * (0.001 + weather.latency_s) * chance.choice((10, 100, 1000)),
+        overlap_s=chance.expovariate(1.0) * (0.001 + weather.latency_s) * 30 if chance.random() < 0.3 else None,
+    )

@@ -1,0 +1,309 @@
+"""Places for objects that many processes reach at once, over bad lines, until they are killed.
+
+A `Place` is what is really there. Each process has a `Connection` of its own, which is an `ObjectStore`: requests take
+virtual time, fail before or after their effect, never get an answer, are cut off by a cancellation or by the death of
+their process. `CrashStore` and `FaultyStore` do this for one process and on command; here there are several, zombies
+among them, and chance does it.
+
+What befalls a request depends on the seed, its process, its key, and how many of its kind there were: not on the order
+in which requests of one instant come. Object names are random; `Names` gives them numbers, by first appearance.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Final, Literal, TypeVar
+
+import anyio
+import xxhash
+
+from statebackend.abc import Body, Capability, ObjectInfo
+from statebackend.errors import ObjectExistsError, ObjectNotFoundError, StoreAccessError, StoreUnavailableError
+from statebackend.objectstore.memory import check_key, check_range
+from statebackend.testing.crash_store import CrashedError, Write
+from statebackend.testing.faults import Operation
+
+T = TypeVar("T")
+
+Trouble = Literal["fails", "loses answer", "hangs", "hangs after", "refuses"]
+READS: Final = 0.3
+"""A read meets so much less trouble than a write: nobody repeats it, and a job that cannot be opened shows little."""
+WRITES: Final = frozenset({"put", "put_if_absent", "delete"})
+LATE_S: Final = 5.0
+"""At most so much later does a request arrive whose sender has gone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weather:
+    """How a place behaves towards one process: latencies in seconds, chances per request from 0 to 1."""
+
+    latency_s: float = 0.004
+    slow: float = 0.0
+    """Takes `slow_factor` times as long."""
+    slow_factor: float = 100.0
+    fails: float = 0.0
+    """Is refused for now, without an effect."""
+    loses: float = 0.0
+    """Has its effect, and the answer is lost."""
+    hangs: float = 0.0
+    """Gets no answer at all, with or without an effect."""
+    refuses: float = 0.0
+    """Is refused for good."""
+    storms: tuple[tuple[float, float], ...] = ()
+    """Spells in which most requests are throttled: refused for now, at once."""
+    late: bool = False
+    """Beyond the contract of a store: what was cancelled, or failed, may still happen later."""
+    disk: bool = False
+    """Calls cannot be cancelled, as threads cannot; the death of a process may tear a write; deletes meet no trouble
+    and have no names: copies that are not needed any more go in the order of their random names, or of their hashes."""
+
+
+class Names:
+    """Numbers for random names, in the order of their appearance; what is not random stays as it is."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def __call__(self, key: str) -> str:
+        head, found, name = key.partition("segments/")
+        return f"segments/#{self._numbers.setdefault(name, len(self._numbers))}" if found else head
+
+
+class Place:
+    """Objects, and somebody who watches every change before it happens."""
+
+    def __init__(self, name: str, *, watch: Callable[[Write], None]) -> None:
+        self.name: Final = name
+        self.objects: Final[dict[str, bytes]] = {}
+        self._infos: dict[str, ObjectInfo] = {}
+        self._watch = watch
+
+    def info(self, key: str) -> ObjectInfo | None:
+        """Size and time of an object, if it is there."""
+        return self._infos.get(key)
+
+    def apply(self, write: Write) -> bool:
+        """Carry out a write. False where `put_if_absent` finds an object."""
+        if write.operation == "put_if_absent" and write.key in self.objects:
+            return False
+        self._watch(write)
+        if write.operation == "delete":
+            self.objects.pop(write.key, None)
+            self._infos.pop(write.key, None)
+        else:
+            self.objects[write.key] = write.data
+            self._infos[write.key] = ObjectInfo(write.key, len(write.data), anyio.current_time())
+        return True
+
+
+@dataclass(frozen=True)
+class _Fate:
+    there_s: float
+    back_s: float
+    trouble: Trouble | None
+
+
+@dataclass(eq=False)
+class _Request:
+    operation: Operation
+    key: str
+    fate: _Fate
+    write: Write | None
+    chance: Random
+    arrived: bool = field(default=False)
+
+
+class Connection:
+    """One process's way to a place. `die` ends it in the middle of whatever is under way."""
+
+    def __init__(
+        self,
+        place: Place,
+        weather: Weather,
+        *,
+        seed: int,
+        process: str,
+        names: Names,
+        tell: Callable[[str], None],
+        later: Callable[[float, Write], object],
+    ) -> None:
+        self.requests = 0
+        self._place = place
+        self._weather = weather
+        self._seed = seed
+        self._label = f"{process} {place.name}"
+        self._names = names
+        self._tell = tell
+        self._later = later
+        self._counts: Counter[str] = Counter()
+        self._under_way: list[_Request] = []
+        self._dead = anyio.Event()
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return frozenset(Capability)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still has its way."""
+        return not self._dead.is_set()
+
+    def die(self) -> None:
+        """What is under way happens, or not, or later, or in part; from now on every call fails."""
+        if self.alive:
+            self._dead.set()
+            for request in self._under_way:
+                self._cut_off(request, died=True)
+
+    async def put(self, key: str, body: Body) -> None:
+        await self._write(Write("put", check_key(key), b"".join(body)))
+
+    async def put_if_absent(self, key: str, body: Body) -> None:
+        await self._write(Write("put_if_absent", check_key(key), b"".join(body)))
+
+    async def delete(self, key: str) -> None:
+        await self._write(Write("delete", check_key(key)))
+
+    async def get(self, key: str) -> bytes:
+        return await self._request("get", check_key(key), lambda: self._read(key))
+
+    async def get_range(self, key: str, offset: int, length: int) -> bytes:
+        check_range(offset, length)
+        return await self._request("get_range", check_key(key), lambda: self._read(key)[offset : offset + length])
+
+    async def head(self, key: str) -> ObjectInfo | None:
+        return await self._request("head", check_key(key), lambda: self._place.info(key))
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        def find() -> list[ObjectInfo]:
+            found = sorted(key for key in self._place.objects if key.startswith(prefix))
+            return [info for key in found if (info := self._place.info(key)) is not None]
+
+        for info in await self._request("list", prefix, find):
+            yield info
+
+    def _read(self, key: str) -> bytes:
+        try:
+            return self._place.objects[key]
+        except KeyError:
+            raise ObjectNotFoundError("no object at that key", key=key) from None
+
+    async def _write(self, write: Write) -> None:
+        def carry_out() -> None:
+            if not self._place.apply(write):
+                raise ObjectExistsError("there is an object at that key already", key=write.key)
+
+        await self._request(write.operation, write.key, carry_out, write)
+
+    async def _request(self, operation: Operation, key: str, effect: Callable[[], T], write: Write | None = None) -> T:
+        self._check()
+        self.requests += 1
+        chance = self._chance_of(operation, key)
+        request = _Request(operation, key, self._fate(operation, chance), write, chance)
+        self._under_way.append(request)
+        results: list[T] = []
+        try:
+            with anyio.CancelScope(shield=self._weather.disk):
+                results.append(await self._carry(request, effect))
+        except (anyio.get_cancelled_exc_class(), StoreUnavailableError):
+            if self.alive:
+                self._cut_off(request, died=False)
+            raise
+        finally:
+            self._under_way.remove(request)
+        return results[0]
+
+    async def _carry(self, request: _Request, effect: Callable[[], T]) -> T:
+        """There, where it has its effect, and back. Trouble may stop it on either way."""
+        trouble = request.fate.trouble
+        await self._travel(request.fate.there_s, hangs=trouble == "hangs")
+        if trouble == "fails":
+            raise StoreUnavailableError("the simulated store does not answer", key=request.key)
+        if trouble == "refuses":
+            raise StoreAccessError("the simulated store refuses", key=request.key)
+        request.arrived = True
+        try:
+            result = effect()
+        except (ObjectExistsError, ObjectNotFoundError):
+            self._note(request, "no")
+            raise
+        self._note(request, trouble or "done")
+        await self._travel(request.fate.back_s, hangs=trouble == "hangs after")
+        if trouble == "loses answer":
+            raise StoreUnavailableError("the simulated store's answer is lost", key=request.key)
+        return result
+
+    async def _travel(self, seconds: float, *, hangs: bool) -> None:
+        if hangs:
+            await self._dead.wait()
+        await anyio.sleep(seconds)
+        self._check()
+
+    def _check(self) -> None:
+        if not self.alive:
+            raise CrashedError("this process has crashed")
+
+    def _cut_off(self, request: _Request, *, died: bool) -> None:
+        """Nobody waits for the answer any more: let chance say what becomes of a write that has not arrived."""
+        if request.arrived:
+            return
+        request.arrived = True
+        if request.write is None:
+            self._note(request, request.fate.trouble or "cut off")
+            return
+        refused = request.fate.trouble in ("fails", "refuses")
+        outcomes = ["lost"]
+        if not refused or self._weather.late:
+            outcomes.append("kept")
+        if self._weather.late or (died and not refused and not self._weather.disk):
+            outcomes.append("late")
+        if died and self._weather.disk and request.operation == "put":
+            outcomes.append("torn")
+        outcome = request.chance.choice(outcomes)
+        self._note(request, f"{request.fate.trouble or 'cut off'}, {outcome}")
+        self._settle(request.write, outcome, request.chance)
+
+    def _settle(self, write: Write, outcome: str, chance: Random) -> None:
+        if outcome == "late":
+            self._later(chance.uniform(0, LATE_S), write)
+        elif outcome == "torn":
+            self._place.apply(replace(write, data=write.data[: chance.randrange(len(write.data) + 1)]))
+        elif outcome == "kept":
+            self._place.apply(write)
+
+    def _note(self, request: _Request, outcome: str) -> None:
+        self._tell(f"{self._label} {request.operation} {self._name(request.operation, request.key)}: {outcome}")
+
+    def _name(self, operation: Operation, key: str) -> str:
+        return "one" if self._weather.disk and operation == "delete" else self._names(key)
+
+    def _chance_of(self, operation: Operation, key: str) -> Random:
+        what = f"{operation} {self._name(operation, key)}"
+        self._counts[what] += 1
+        label = f"{self._label} {what} {self._counts[what]}"
+        return Random(xxhash.xxh64_intdigest(label.encode(), seed=self._seed))  # noqa: S311  # to be replayed
+
+    def _fate(self, operation: Operation, chance: Random) -> _Fate:
+        weather = self._weather
+        there_s, back_s = (weather.latency_s * chance.expovariate(1.0) for _ in range(2))
+        if chance.random() < weather.slow:
+            there_s *= weather.slow_factor
+        if weather.disk and operation == "delete":
+            return _Fate(there_s, back_s, None)
+        now = anyio.current_time()
+        if any(begin <= now < end for begin, end in weather.storms) and chance.random() < 0.8:
+            return _Fate(0.0, 0.0, "fails")
+        troubles: list[tuple[Trouble, float]] = [
+            ("fails", weather.fails),
+            ("loses answer", weather.loses),
+            ("hangs", weather.hangs / 2),
+            ("hangs after", weather.hangs / 2),
+            ("refuses", weather.refuses),
+        ]
+        drawn = chance.random()
+        for trouble, share in troubles:
+            drawn -= share if operation in WRITES else share * READS
+            if drawn < 0:
+                return _Fate(there_s, back_s, trouble)
+        return _Fate(there_s, back_s, None)

@@ -1,0 +1,46 @@
+"""A job on a temporary directory, both copies, and pictures of what lies on the disk."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from statebackend import Settings
+
+Tree = Mapping[str, bytes]
+
+
+class Leg(msgspec.Struct):
+    origin: str
+    dest: str
+    flown: int = 0
+
+
+def tree_of(root: Path) -> Tree:
+    """Every file under `root` with its content."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def local_segments(root: Path, job: str = "fleet") -> list[Path]:
+    """The local copies of segments, oldest first."""
+    return sorted((root / f"job_{job}" / "taskowned" / "segments").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """A job with a file primary and one local root, without the persist delay."""
+    return Settings(
+        job="fleet", primary=f"file://{tmp_path}/primary", local=(f"{tmp_path}/local",), persist_delay_s=0.0
+    )
+
+
+@pytest.fixture
+def with_settings(settings: Settings) -> Callable[..., Settings]:
+    """The same job with some settings changed."""
+
+    def changed(**changes: Any) -> Settings:
+        return msgspec.structs.replace(settings, **changes)
+
+    return changed

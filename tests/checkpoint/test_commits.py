@@ -1,0 +1,192 @@
+"""The log of commit objects: found without listing, created once, resolved by the writer's stamp."""
+
+from typing import Any
+
+import pytest
+
+import statebackend as sb
+from statebackend._checkpoint.commits import HINT_EVERY, HINT_KEY, CommitLog, commit_key
+from statebackend._codec.commit import Commit
+from statebackend._retry import RetryPolicy
+from statebackend.abc import ObjectStore
+from statebackend.errors import CheckpointNotFoundError, FencedError, OutcomeUnknownError, StoreAccessError
+from statebackend.ids import CheckpointId, CommitSequence, Epoch
+from statebackend.objectstore import MemoryStore
+from statebackend.objectstore.scoped import CountingStore
+from statebackend.testing import Fail, FaultyStore, Hold
+
+
+def log_on(store: ObjectStore, *, timeout_s: float = 60.0) -> CommitLog:
+    return CommitLog(store, "fleet", policy=RetryPolicy(attempts_max=3, delay_s=0.0), timeout_s=timeout_s)
+
+
+def commit(sequence: int, *, stamp: str = "mine", checkpoint_id: int | None = None) -> Commit:
+    return Commit(
+        job="fleet",
+        sequence=CommitSequence(sequence),
+        checkpoint_id=CheckpointId(10 * sequence if checkpoint_id is None else checkpoint_id),
+        epoch=Epoch(1),
+        parent=CommitSequence(sequence - 1) if sequence else None,
+        stamp=stamp,
+        max_parallelism=128,
+        ranges=(),
+        states=(),
+    )
+
+
+async def filled(count: int) -> MemoryStore:
+    store = MemoryStore()
+    for sequence in range(count):
+        await log_on(store).append(commit(sequence))
+    return store
+
+
+async def test_an_empty_log_has_no_newest() -> None:
+    """A job that never committed."""
+    assert await log_on(MemoryStore()).newest() is None
+
+
+@pytest.mark.parametrize("count", [1, 2, HINT_EVERY, HINT_EVERY + 1, 3 * HINT_EVERY - 1])
+async def test_the_newest_is_found_from_the_hint_without_listing(count: int) -> None:
+    """However old the hint is, probing forward from it finds the newest commit in a bounded number of requests."""
+    store = CountingStore(await filled(count))
+    newest = await log_on(store).newest()
+    assert newest is not None
+    assert newest.sequence == count - 1
+    assert store.requests["list"] == 0
+    assert store.requests.total() <= HINT_EVERY + 4
+
+
+@pytest.mark.parametrize("hint", [None, b"nonsense", b"999", b""])
+async def test_a_useless_hint_costs_a_listing_and_nothing_else(hint: bytes | None) -> None:
+    """Absent, damaged or ahead of the log: the hint is never believed."""
+    store = await filled(20)
+    await store.delete(HINT_KEY)
+    if hint is not None:
+        await store.put(HINT_KEY, [hint])
+    newest = await log_on(store).newest()
+    assert newest is not None
+    assert newest.sequence == 19
+
+
+async def test_a_taken_sequence_fences_and_leaves_the_winner() -> None:
+    """Somebody else's commit lies there: that is final, and it is not touched."""
+    store = await filled(2)
+    winner = await store.get(commit_key(1))
+    with pytest.raises(FencedError) as caught:
+        await log_on(store).append(commit(1, stamp="another writer"))
+    assert caught.value.facts["sequence"] == 1
+    assert await store.get(commit_key(1)) == winner
+
+
+async def test_a_lost_answer_is_resolved_by_the_stamp() -> None:
+    """The object was made and the answer lost: found again by the retry, it counts as ours."""
+    store = MemoryStore()
+    await log_on(FaultyStore(store, [Fail(operation="put_if_absent", moment="after", nth=1)])).append(commit(0))
+    newest = await log_on(store).newest()
+    assert newest is not None
+    assert newest.stamp == "mine"
+
+
+async def test_a_lost_answer_to_somebody_elses_commit_still_fences() -> None:
+    """The retry finds another stamp: not ours, whatever happened to our own request."""
+    store = await filled(1)
+    lossy = FaultyStore(store, [Fail(operation="put_if_absent", moment="before", nth=1)])
+    with pytest.raises(FencedError):
+        await log_on(lossy).append(commit(0, stamp="another writer"))
+
+
+@pytest.mark.parametrize(("moment", "error"), [("before", StoreAccessError), ("after", None)])
+async def test_a_refusal_is_believed_only_where_nothing_was_made(moment: Any, error: Any) -> None:
+    """A refusal about an object that lies there, ours, is a lost answer; where nothing lies, it is the truth."""
+    store = MemoryStore()
+    refusing = FaultyStore(store, [Fail(operation="put_if_absent", moment=moment, error=StoreAccessError("denied"))])
+    if error is None:
+        await log_on(refusing).append(commit(0))
+    else:
+        with pytest.raises(error):
+            await log_on(refusing).append(commit(0))
+    assert (await log_on(store).newest() is not None) == (error is None)
+
+
+async def test_a_refused_commit_that_cannot_be_read_back_is_unknown() -> None:
+    """The store refuses the write and the look: nobody can say what came of it."""
+    denied = StoreAccessError("denied")
+    store = FaultyStore(
+        MemoryStore(),
+        [Fail(operation="put_if_absent", moment="after", error=denied), Fail(operation="get", error=denied)],
+    )
+    with pytest.raises(OutcomeUnknownError):
+        await log_on(store).append(commit(0))
+
+
+async def test_a_commit_that_cannot_be_read_back_is_unknown() -> None:
+    """It exists, and nobody can say whose it is: neither success nor failure."""
+    store = FaultyStore(
+        await filled(1), [Fail(operation="put_if_absent", moment="before", nth=1), Fail(operation="get")]
+    )
+    with pytest.raises(OutcomeUnknownError):
+        await log_on(store).append(commit(0))
+
+
+async def test_no_answer_in_time_is_unknown() -> None:
+    """A store that never answers does not hold the caller for longer than the timeout."""
+    store = FaultyStore(MemoryStore(), [Hold(operation="put_if_absent")])
+    with pytest.raises(OutcomeUnknownError):
+        await log_on(store, timeout_s=0.01).append(commit(0))
+
+
+async def test_a_hint_that_cannot_be_written_fails_nothing() -> None:
+    """The commit exists before its hint; the hint is a convenience."""
+    store = MemoryStore()
+    await log_on(FaultyStore(store, [Fail(operation="put")])).append(commit(0))
+    assert await log_on(store).newest() is not None
+
+
+async def test_checkpoints_are_found_by_id_across_gaps() -> None:
+    """Every id that was committed is found, none between them is."""
+    store = MemoryStore()
+    ids = [0, 1, 5, 6, 100, 101, 102, 5000]
+    log = log_on(store)
+    for sequence, checkpoint_id in enumerate(ids):
+        await log.append(commit(sequence, checkpoint_id=checkpoint_id))
+    end = await log.newest_sequence()
+    for sequence, checkpoint_id in enumerate(ids):
+        assert (await log.find(end, CheckpointId(checkpoint_id))).sequence == sequence
+    for missing in (-1, 2, 7, 99, 4999, 5001):
+        with pytest.raises(CheckpointNotFoundError):
+            await log.find(end, CheckpointId(missing))
+
+
+@pytest.mark.parametrize("damaged", [{0}, {7}, {3, 4}, {0, 1, 2, 5, 6, 7}, set(range(8))])
+async def test_damaged_commits_hide_no_other(damaged: set[int]) -> None:
+    """Every commit that can be read is found by its id, whichever others cannot."""
+    store = await filled(8)
+    for sequence in damaged:
+        await store.put(commit_key(sequence), [b"not a commit"])
+    log = log_on(store)
+    for sequence in range(8):
+        if sequence in damaged:
+            with pytest.raises(CheckpointNotFoundError):
+                await log.find(CommitSequence(7), CheckpointId(10 * sequence))
+        else:
+            assert (await log.find(CommitSequence(7), CheckpointId(10 * sequence))).sequence == sequence
+
+
+async def test_ancestors_follow_parents() -> None:
+    """From a commit to the first one of its branch."""
+    log = log_on(await filled(4))
+    newest = await log.newest()
+    assert newest is not None
+    assert [each.sequence async for each in log.ancestors(newest)] == [3, 2, 1, 0]
+
+
+def test_keys_of_commits_sort_as_their_sequences() -> None:
+    """A listing's last key is the newest commit."""
+    sequences = [0, 9, 10, 99, 100, 10**6, 10**11]
+    assert sorted(map(commit_key, sequences)) == [commit_key(sequence) for sequence in sequences]
+
+
+def test_the_front_door_exports_what_it_lists() -> None:
+    """Every public name exists."""
+    assert [name for name in sb.__all__ if not hasattr(sb, name)] == []

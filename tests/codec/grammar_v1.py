@@ -1,0 +1,137 @@
+"""Segment and commit v1 a second time, from nothing but their grammar: no line of it knows the library.
+
+The reader believes nothing and asserts everything, decompresses with pyarrow where the library uses cramjam, and
+decodes MessagePack without types. The writer makes whatever it is told, lies included, under right checksums.
+"""
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+ARROW_CODECS = {1: "lz4_raw", 2: "snappy", 3: "zstd"}
+HEAD = b"sbsegmt\x01"
+COMMIT_HEAD = b"sbcommt\x01"
+
+
+class Frame(NamedTuple):
+    """What a frame holds. A change is `(key group, operation, state id, key, data)`."""
+
+    log_id: str
+    sequence_number: int
+    first: int
+    last: int
+    changes: list[tuple[int, int, int, Any, bytes]]
+
+
+def read_segment(data: bytes) -> list[Frame]:
+    """Every frame, found through the index."""
+    assert data[:8] == HEAD
+    index_offset, index_length, checksum, end = struct.unpack("<QII8s", data[-24:])
+    assert end == b"sbsegend"
+    index = data[index_offset : index_offset + index_length]
+    assert index_offset + index_length + 24 == len(data)
+    assert checksum == zlib.crc32(HEAD + index + data[-24:-12])
+    frames: list[Frame] = []
+    expected_offset = 8
+    for log_id, sequence_number, offset, length, (first, last), records in msgspec.msgpack.decode(index):
+        assert offset == expected_offset
+        frame = read_frame(data[offset : offset + length])
+        assert frame[:4] == (log_id, sequence_number, first, last)
+        assert len(frame.changes) == records
+        frames.append(frame)
+        expected_offset += length
+    assert expected_offset == index_offset
+    assert frames
+    return frames
+
+
+def read_frame(frame: bytes) -> Frame:
+    """One frame, from its own bytes alone."""
+    checksum, size = struct.unpack("<II", frame[:8])
+    assert size == len(frame) - 8
+    assert checksum == zlib.crc32(frame[4:])
+    sequence_number, first, last, records, raw_length, codec, log_id_length = struct.unpack("<QHHIIBB", frame[8:30])
+    log_id = frame[30 : 30 + log_id_length].decode()
+    payload = frame[30 + log_id_length :]
+    if codec != 0:
+        payload = pa.decompress(payload, raw_length, codec=ARROW_CODECS[codec], asbytes=True)
+    assert len(payload) == raw_length
+    changes = read_changes(payload)
+    assert len(changes) == records
+    return Frame(log_id, sequence_number, first, last, changes)
+
+
+def read_changes(raw: bytes) -> list[tuple[int, int, int, Any, bytes]]:
+    """The changes of every block, keys as the user gave them."""
+    changes: list[tuple[int, int, int, Any, bytes]] = []
+    while raw:
+        (length,) = struct.unpack("<I", raw[:4])
+        block = msgspec.msgpack.decode(raw[4 : 4 + length])
+        assert 0 < len(block) <= 4096
+        changes += [(group, operation, state, _key(key), data) for group, operation, state, key, data in block]
+        raw = raw[4 + length :]
+    return changes
+
+
+def read_commit(data: bytes) -> dict[str, Any]:
+    """The manifest, as MessagePack gives it."""
+    assert data[:8] == COMMIT_HEAD
+    checksum, length = struct.unpack("<II", data[8:16])
+    assert length == len(data) - 16
+    assert checksum == zlib.crc32(data[:8] + data[12:])
+    manifest = msgspec.msgpack.decode(data[16:])
+    assert isinstance(manifest, dict)
+    return manifest
+
+
+def _key(key: Any) -> Any:
+    return tuple(map(_key, key)) if isinstance(key, list) else key
+
+
+def write_frame(
+    payload: bytes,
+    *,
+    raw_length: int,
+    records: int,
+    codec: int = 0,
+    sequence_number: int = 0,
+    first: int = 0,
+    last: int = 127,
+    log_id: bytes = b"0-127",
+    log_id_length: int | None = None,
+    size: int | None = None,
+) -> bytes:
+    """A frame that says what it is told to say. Its checksum is right."""
+    length = len(log_id) if log_id_length is None else log_id_length
+    header = struct.pack("<QHHIIBB", sequence_number, first, last, records, raw_length, codec, length)
+    body = header + log_id + payload
+    covered = struct.pack("<I", len(body) if size is None else size) + body
+    return struct.pack("<I", zlib.crc32(covered)) + covered
+
+
+def write_segment(frames: Sequence[bytes], index: bytes | Sequence[Any], *, version: int = 1) -> bytes:
+    """A segment round these frames. The index may be anything; its checksum is right."""
+    head = b"sbsegmt" + bytes([version])
+    index_bytes = index if isinstance(index, bytes) else msgspec.msgpack.encode(index)
+    body = head + b"".join(frames)
+    fields = struct.pack("<QI", len(body), len(index_bytes))
+    checksum = zlib.crc32(head + index_bytes + fields)
+    return body + index_bytes + fields + struct.pack("<I", checksum) + b"sbsegend"
+
+
+def write_commit(manifest: bytes | dict[str, Any], *, version: int = 1) -> bytes:
+    """A commit object round this manifest, or these bytes in its place. Its checksum is right."""
+    head = b"sbcommt" + bytes([version])
+    body = manifest if isinstance(manifest, bytes) else msgspec.msgpack.encode(manifest)
+    length = struct.pack("<I", len(body))
+    return head + struct.pack("<I", zlib.crc32(head + length + body)) + length + body
+
+
+def write_block(changes: Sequence[Any] | bytes) -> bytes:
+    """One block of changes, or these bytes in its place."""
+    encoded = changes if isinstance(changes, bytes) else msgspec.msgpack.encode(changes)
+    return struct.pack("<I", len(encoded)) + encoded

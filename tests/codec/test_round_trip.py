@@ -1,0 +1,179 @@
+"""What goes in comes out, by the library's reader and by one that knows the grammar only."""
+
+import zlib
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statebackend._codec.compression import compress, decompress
+from statebackend._codec.frame import FrameHeader, decode_frame, encode_frame
+from statebackend._codec.records import (
+    BLOCK_CHANGES_MAX,
+    ChangeSet,
+    Operation,
+    StateChange,
+    change_set,
+    decode_changes,
+    encode_changes,
+    key_of,
+)
+from statebackend._codec.segment import decode_change_set, encode_segment, read_index
+from statebackend.ids import Key, SequenceNumber
+from statebackend.settings import Compression
+from tests.codec import grammar_v1
+from tests.codec.samples import (
+    CHANGE_SETS,
+    CHANGES,
+    COMPRESSIONS,
+    KEYS,
+    NAME,
+    frame_of,
+    frames_in,
+    mixed_segment,
+    sample_change_sets,
+)
+
+unhurried = settings(deadline=None)  # the machine may be busy: nothing here is about time
+ANY_COMPRESSION = st.sampled_from(COMPRESSIONS)
+
+
+def reject(offset: int, reason: str) -> Exception:
+    return AssertionError(f"{offset}: {reason}")
+
+
+@unhurried
+@given(st.lists(CHANGES, max_size=30))
+def test_changes_come_back_as_they_were(changes: list[StateChange]) -> None:
+    """In order, with empty data, keys of every kind, and bytes told from str."""
+    decoded = [change for block in decode_changes(encode_changes(changes)) for change in block]
+    assert [(*msgspec.structs.astuple(change)[:3], key_of(change), change.data) for change in decoded] == [
+        msgspec.structs.astuple(change) for change in changes
+    ]
+
+
+@unhurried
+@given(KEYS)
+def test_key_keeps_its_types(key: Key) -> None:
+    """Also inside tuples: `1`, `"1"` and `b"1"` are three keys, and a tuple is not a list."""
+    (block,) = decode_changes(encode_changes([StateChange(0, Operation.SET, 0, key)]))
+    assert repr(key_of(block[0])) == repr(key)
+
+
+def test_block_holds_at_most_so_many_changes() -> None:
+    """So that decoding does not hold the interpreter for long, however large the change set."""
+    changes = [StateChange(0, Operation.SET, 0, number) for number in range(2 * BLOCK_CHANGES_MAX + 1)]
+    blocks = list(decode_changes(encode_changes(changes)))
+    assert [len(block) for block in blocks] == [BLOCK_CHANGES_MAX, BLOCK_CHANGES_MAX, 1]
+    assert [change for block in blocks for change in block] == changes
+
+
+@unhurried
+@given(
+    compression=ANY_COMPRESSION,
+    raw=st.binary(max_size=200) | st.binary(min_size=1, max_size=8).map(lambda part: part * 200),
+)
+def test_compressed_bytes_come_back(compression: Compression, raw: bytes) -> None:
+    """And take no more room than the raw ones, whatever was asked for."""
+    code, stored = compress(raw, compression)
+    assert bytes(decompress(stored, code, len(raw))) == raw
+    assert len(stored) <= len(raw)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("difference", [-1, 1])
+def test_bytes_that_are_more_or_fewer_than_promised_are_refused(compression: Compression, difference: int) -> None:
+    """A buffer that was not filled would end in zeros that nobody wrote."""
+    raw = b"0123456789" * 10
+    code, stored = compress(raw, compression)
+    with pytest.raises(ValueError):
+        decompress(stored, code, len(raw) + difference)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("part", [b"\0", b"ab", b"\0" * 1000 + b"\1"], ids=["one", "two", "long"])
+def test_what_compresses_best_is_not_taken_for_a_lie(compression: Compression, part: bytes) -> None:
+    """The bound on what a stored byte may stand for lies above the best that each codec can do."""
+    raw = part * (32 * 1024 * 1024 // len(part))
+    code, stored = compress(raw, compression)
+    assert decompress(stored, code, len(raw)) == raw
+
+
+@unhurried
+@given(compression=ANY_COMPRESSION, change_set=CHANGE_SETS)
+def test_frame_comes_back(compression: Compression, change_set: ChangeSet) -> None:
+    """Alone, without the segment around it."""
+    frame = encode_frame(change_set, compression)
+    header, changes = decode_frame(memoryview(frame), reject)
+    assert header == FrameHeader(
+        change_set.log_id, change_set.sequence_number, change_set.key_groups, len(change_set.changes)
+    )
+    assert grammar_v1.read_frame(frame) == frame_of(change_set)
+    assert encode_changes(changes) == encode_changes(change_set.changes)
+
+
+@unhurried
+@given(compression=ANY_COMPRESSION, change_sets=st.lists(CHANGE_SETS, min_size=1, max_size=4))
+def test_segment_comes_back_by_both_readers(compression: Compression, change_sets: list[ChangeSet]) -> None:
+    """The library's, and the independent one that decompresses with another library."""
+    segment = encode_segment(change_sets, compression)
+    data = b"".join(segment.chunks)
+    expected = [frame_of(each) for each in change_sets]
+    assert frames_in(data) == expected
+    assert grammar_v1.read_segment(data) == expected
+    assert (segment.size_bytes, segment.checksum) == (len(data), zlib.crc32(data))
+
+
+@unhurried
+@given(compression=ANY_COMPRESSION, change_sets=st.lists(CHANGE_SETS, min_size=1, max_size=4))
+def test_each_frame_can_be_read_alone(compression: Compression, change_sets: list[ChangeSet]) -> None:
+    """By offset and length in the stored object, as the index and the handles give them."""
+    segment = encode_segment(change_sets, compression)
+    data = b"".join(segment.chunks)
+    assert list(read_index(memoryview(data), NAME)) == list(segment.entries)
+    for entry, expected in zip(segment.entries, change_sets, strict=True):
+        header, changes = decode_change_set(data[entry.offset : entry.offset + entry.length], NAME, entry.offset)
+        assert (header.log_id, header.sequence_number) == (expected.log_id, expected.sequence_number)
+        assert encode_changes(changes) == encode_changes(expected.changes)
+
+
+def test_frames_of_different_codecs_share_a_segment() -> None:
+    """The codec is each frame's own."""
+    data = mixed_segment()
+    assert frames_in(data) == grammar_v1.read_segment(data) == [frame_of(each) for each in sample_change_sets()]
+    codecs = {data[entry.offset + 28] for entry in read_index(memoryview(data), NAME)}
+    assert codecs == {0, 1, 2, 3}
+
+
+def test_many_blocks_in_one_frame_are_read_by_both() -> None:
+    """A change set larger than a block."""
+    large = change_set(
+        "log", SequenceNumber(3), [StateChange(number % 128, Operation.SET, 0, number, b"x") for number in range(9000)]
+    )
+    data = b"".join(encode_segment([large], "zstd").chunks)
+    assert frames_in(data) == grammar_v1.read_segment(data) == [frame_of(large)]
+
+
+def test_there_is_no_empty_segment() -> None:
+    """A segment without change sets would be an object that nothing ever points to, and nothing deletes."""
+    with pytest.raises(ValueError):
+        encode_segment([], "none")
+
+
+def test_there_is_no_empty_change_set() -> None:
+    """It would have no key groups."""
+    with pytest.raises(ValueError):
+        change_set("log", SequenceNumber(0), [])
+
+
+def test_change_set_beyond_the_limit_is_refused_when_written() -> None:
+    """And not found out when it is read: the limit of the reader is the writer's."""
+    (sample, *_) = sample_change_sets()
+    raw_bytes = len(encode_changes(sample.changes))
+    frame = encode_frame(sample, "zstd", raw_bytes_max=raw_bytes)
+    decode_frame(memoryview(frame), reject, raw_bytes_max=raw_bytes)
+    with pytest.raises(ValueError):
+        encode_frame(sample, "zstd", raw_bytes_max=raw_bytes - 1)
+    with pytest.raises(AssertionError):
+        decode_frame(memoryview(frame), reject, raw_bytes_max=raw_bytes - 1)

@@ -1,0 +1,188 @@
+"""A schema says what a value looks like in storage: equal where it looks the same, different where it does not."""
+
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import os
+import subprocess
+import sys
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
+
+import msgspec
+import pytest
+
+from statebackend._codec.schema import schema_of
+
+
+def struct(*fields: Any, name: str = "Leg", **options: Any) -> type[msgspec.Struct]:
+    """A struct type with these fields."""
+    return msgspec.defstruct(name, list(fields), **options)
+
+
+class Pair(NamedTuple):
+    first: int
+    second: str
+
+
+class Options(TypedDict, total=False):
+    depth: int
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclasses.dataclass
+class Leg:
+    """One flight."""
+
+    origin: str
+    miles: float
+
+
+class Tree(msgspec.Struct):
+    """With a docstring."""
+
+    value: int
+    left: "Tree | None" = None
+    right: "Tree | None" = None
+
+
+class File(msgspec.Struct):
+    folder: "Folder | None"
+    links: "list[File]"
+
+
+class Folder(msgspec.Struct):
+    files: list[File]
+
+
+FILE = (
+    '{"record":{"folder":{"one_of":["none",{"record":{"files":{"list":{"item_type":{"up":2}}}}}]},'
+    '"links":{"list":{"item_type":{"up":1}}}}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("type_", "schema"),
+    [
+        (int, '"int"'),
+        (None, '"none"'),
+        (Any, '"any"'),
+        (dt.datetime, '"datetime"'),
+        (decimal.Decimal, '"decimal"'),
+        (list, '{"list":{"item_type":"any"}}'),
+        (list[int], '{"list":{"item_type":"int"}}'),
+        (set[str], '{"set":{"item_type":"str"}}'),
+        (frozenset[str], '{"frozenset":{"item_type":"str"}}'),
+        (dict[int, bytes], '{"dict":{"key_type":"int","value_type":"bytes"}}'),
+        (tuple[int, ...], '{"vartuple":{"item_type":"int"}}'),
+        (tuple[int, str], '{"tuple":{"item_types":["int","str"]}}'),
+        (Annotated[int, msgspec.Meta(ge=1, title="n", description="d")], '{"int":{"ge":1}}'),
+        (str | int | None, '{"one_of":["int","none","str"]}'),
+        (Literal["b", 1, "a"], '{"values":["a","b",1]}'),
+        (Colour, '{"values":["blue","red"]}'),
+        (Pair, '{"row":[["first","int"],["second","str"]]}'),
+        (Options, '{"record":{"depth":{"optional":"int"}}}'),
+        (Leg, '{"record":{"miles":"float","origin":"str"}}'),
+        (struct(("a", int), array_like=True), '{"row":[["a","int"]]}'),
+        (struct(("a", int), tag="x", tag_field="t"), '{"record":{"a":"int"},"tag":["t","x"]}'),
+        (struct(("a", int, 5), omit_defaults=True), '{"record":{"a":{"default":5,"optional":"int"}}}'),
+        (
+            Tree,
+            '{"record":{"left":{"one_of":["none",{"up":1}]},"right":{"one_of":["none",{"up":1}]},"value":"int"}}',
+        ),
+        (File, FILE),
+    ],
+    ids=repr,
+)
+def test_wording_is_pinned(type_: Any, schema: str) -> None:
+    """These texts lie in the commits of others: one that changes, here or in msgspec, locks them out."""
+    assert schema_of(type_) == schema
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param(struct(("a", int), name="A"), struct(("a", int), name="B"), id="renamed class"),
+        pytest.param(struct(("a", int)), struct(("a", int), namespace={"__doc__": "x"}), id="docstring"),
+        pytest.param(struct(("a", int), ("b", str)), struct(("b", str), ("a", int)), id="order of a record's fields"),
+        pytest.param(struct(("a", int)), struct(("a", int, 5)), id="default of a field that is always there"),
+        pytest.param(struct(("a", int)), struct(("x", int), rename={"x": "a"}), id="field renamed in Python only"),
+        pytest.param(struct(("origin", str), ("miles", float)), Leg, id="struct and dataclass"),
+        pytest.param(int | str, str | int, id="order of a union"),
+        pytest.param(Literal["a", "b"], Literal["b", "a"], id="order of a literal"),
+        pytest.param(
+            struct(("a", int), name="A", tag="a") | struct(("a", int), name="B", tag="b"),
+            struct(("a", int), name="C", tag="b") | struct(("a", int), name="D", tag="a"),
+            id="renamed classes with tags",
+        ),
+        pytest.param(int, Annotated[int, msgspec.Meta(description="flights")], id="description"),
+    ],
+)
+def test_equal_where_stored_values_look_the_same(one: Any, other: Any) -> None:
+    """Names of classes and documentation may change freely."""
+    assert schema_of(one) == schema_of(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param(int, float, id="int and float"),
+        pytest.param(str, bytes, id="str and bytes"),
+        pytest.param(str, dt.datetime, id="str and datetime"),
+        pytest.param(int, int | None, id="optional"),
+        pytest.param(list[int], set[int], id="list and set"),
+        pytest.param(dict[str, int], dict[int, int], id="keys of a dict"),
+        pytest.param(struct(("a", int)), struct(("a", str)), id="type of a field"),
+        pytest.param(struct(("a", int)), struct(("b", int)), id="name of a field"),
+        pytest.param(struct(("a", int)), struct(("a", int), ("b", int)), id="another field"),
+        pytest.param(struct(("a", list[int])), struct(("a", list[str])), id="type inside a field"),
+        pytest.param(struct(("a", int)), struct(("a", int), array_like=True), id="map and array"),
+        pytest.param(
+            struct(("a", int), ("b", int), array_like=True),
+            struct(("b", int), ("a", int), array_like=True),
+            id="order of a row's fields",
+        ),
+        pytest.param(
+            struct(("a", int, 5), omit_defaults=True),
+            struct(("a", int, 6), omit_defaults=True),
+            id="default of a field that is left out",
+        ),
+        pytest.param(struct(("a", int), tag="x"), struct(("a", int), tag="y"), id="tag"),
+        pytest.param(Literal["a"], Literal["a", "b"], id="values of a literal"),
+        pytest.param(int, Annotated[int, msgspec.Meta(ge=1)], id="constraint"),
+    ],
+)
+def test_different_where_stored_values_would_be_misread(one: Any, other: Any) -> None:
+    """Or not read at all."""
+    assert schema_of(one) != schema_of(other)
+
+
+@pytest.mark.parametrize("name", ["title", "description", "properties", "default", "record", "$ref", "up", "tag"])
+def test_no_field_name_is_special(name: str) -> None:
+    """A user's field is kept, whatever it is called."""
+    with_field = struct(("a", int), ("x", str), rename={"x": name})
+    assert schema_of(with_field) != schema_of(struct(("a", int)))
+    assert schema_of(with_field) != schema_of(struct(("a", int), ("x", bytes), rename={"x": name}))
+
+
+def test_equal_in_every_process() -> None:
+    """Whatever the hash seed is: sets have another order in each."""
+    code = (
+        "from typing import Literal; from statebackend._codec.schema import schema_of\n"
+        "print(schema_of(dict[str, int | str | None | list[Literal['a', 'b', 'c', 1, 2]]]))"
+    )
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONHASHSEED": str(seed), "PYTHONPATH": os.pathsep.join(sys.path)},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in (1, 2, 3)
+    }
+    assert len(texts) == 1

@@ -1,0 +1,60 @@
+"""What the golden files of version 1 hold: plain data, fixed for good. A change here would be a change of the past."""
+
+from typing import Any
+
+# (log id, sequence number, [(key group, operation, state id, key, data), ...])
+Changes = list[tuple[int, int, int, Any, bytes]]
+
+EXAMPLE: list[tuple[str, int, Changes]] = [
+    ("0-127", 0, [(13, 1, 0, "N14228", b"\x03"), (6, 0, 0, ("EWR", 7), b"")]),
+]
+
+SEGMENT: list[tuple[str, int, Changes]] = [
+    (
+        "0-63",
+        7,
+        [
+            (0, 1, 0, "", b"\xc0"),
+            (1, 1, 0, "Zürich 🛫", b"\x00" * 60),
+            (63, 1, 1, 0, b"\x01"),
+            (5, 1, 1, -1, b"\x02"),
+            (6, 1, 1, 2**63 - 1, b"\x03"),
+            (7, 1, 1, -(2**63), b"\x04"),
+            (8, 1, 2, b"", b""),
+            (9, 1, 2, b"\x00\xff", b"\xc4\x00"),
+            (10, 1, 3, ("EWR", 1, b"x"), b"\x90"),
+            (11, 1, 3, (("a", (2,)), b"\xff"), b"\x80"),
+            (12, 0, 3, ("a",), b""),
+            (13, 0, 0, "gone", b""),
+        ],
+    ),
+    ("64-127", 0, [(64 + number % 64, 1, 0, f"key {number:04d}", b"value " * 4) for number in range(100)]),
+    ("64-127", 1, [(127, 0, 0, "key 0000", b"")]),
+]
+
+COMMIT: dict[str, Any] = {
+    "job": "fleet",
+    "sequence": 7,
+    "checkpoint_id": 42,
+    "epoch": 3,
+    "parent": 6,
+    "stamp": "3f6c1a52e0b14c0d9a7f5e2b8c4d6e10",
+    "max_parallelism": 128,
+    "ranges": [
+        {
+            "key_groups": [0, 127],
+            "changelog": [[["segments/0a1b2c", 0, 113, 1618522507], "0-127", 0, 8, 66, [6, 13], 2]],
+        }
+    ],
+    "states": [
+        {
+            "state_id": 0,
+            "name": "jumps",
+            "kind": "value",
+            "schema": '"int"',
+        }
+    ],
+    "source": {"query_id": "6e2f", "batch_id": 41, "run_id": "9c01"},
+    "committed_at_s": 1357016400.5,
+    "release": "0.1.0",
+}

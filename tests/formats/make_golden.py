@@ -1,0 +1,54 @@
+"""Writes the golden files of a format's version, once, before its release. Run by hand from the project's root:
+
+    python -m tests.formats.make_golden
+
+Files that exist are left alone: a released version never gets other bytes. To see what would be written instead,
+delete them first, and look at the difference before you keep it.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from statebackend._codec.commit import Commit, encode_commit
+from statebackend._codec.records import ChangeSet, StateChange, change_set
+from statebackend._codec.segment import encode_segment
+from statebackend.ids import SequenceNumber
+from statebackend.settings import Compression
+from tests.codec.samples import COMPRESSIONS
+from tests.formats import content_v1
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def change_sets(content: list[tuple[str, int, content_v1.Changes]]) -> list[ChangeSet]:
+    """The content as the library has it."""
+    return [
+        change_set(log_id, SequenceNumber(number), [StateChange(*change) for change in changes])
+        for log_id, number, changes in content
+    ]
+
+
+def segment(content: list[tuple[str, int, content_v1.Changes]], compression: Compression) -> bytes:
+    """The bytes of a segment, as this release writes it."""
+    return b"".join(encode_segment(change_sets(content), compression).chunks)
+
+
+def golden_files() -> dict[str, bytes]:
+    """Every golden file, as this release writes it."""
+    return {
+        "segment-v1-example.bin": segment(content_v1.EXAMPLE, "none"),
+        **{f"segment-v1-{name}.bin": segment(content_v1.SEGMENT, name) for name in COMPRESSIONS},
+        "commit-v1.bin": encode_commit(msgspec.convert(content_v1.COMMIT, Commit)),
+    }
+
+
+if __name__ == "__main__":
+    GOLDEN.mkdir(exist_ok=True)
+    for name, data in golden_files().items():
+        path = GOLDEN / name
+        if path.exists():
+            print(f"{name}: kept")
+        else:
+            path.write_bytes(data)
+            print(f"{name}: {len(data)} bytes written")

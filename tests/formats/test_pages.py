@@ -1,0 +1,118 @@
+"""The pages in `docs/formats` say what the code does: grammars, codes, fields and examples are compared with it."""
+
+import inspect
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import pytest
+
+from statebackend._codec import commit, compression, frame, records, schema, segment
+from statebackend._codec.commit import Commit, RangeState, StateDescriptor
+from statebackend.ids import ChangeSetHandle, Handle, SourceMark
+from tests.formats.make_golden import GOLDEN
+
+PAGES = Path(__file__).parents[2] / "docs" / "formats"
+SEGMENT_PAGE = (PAGES / "segment.md").read_text(encoding="utf-8")
+COMMIT_PAGE = (PAGES / "commit.md").read_text(encoding="utf-8")
+
+
+def fenced(page: str, kind: str) -> list[list[str]]:
+    """The lines of each block of that kind."""
+    return [block.splitlines() for block in re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL)]
+
+
+def grammar(module: ModuleType) -> list[str]:
+    """The indented lines of a module's docstring."""
+    lines = (inspect.getdoc(module) or "").splitlines()
+    return [line.removeprefix("    ") for line in lines if line.startswith("    ")]
+
+
+def cells(page: str, header: str) -> list[list[str]]:
+    """The rows of the table whose first heading, or headings, are `header`; without backquotes."""
+    rows = page.split(f"\n| {header} |", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
+    return [[cell.strip().replace("`", "") for cell in row.strip("|").split("|")] for row in rows]
+
+
+def field_names(type_: type[msgspec.Struct]) -> list[str]:
+    """The names of a struct's fields, in order."""
+    return [field.name for field in msgspec.structs.fields(type_)]
+
+
+@pytest.mark.parametrize(
+    ("page", "module"),
+    [
+        (SEGMENT_PAGE, segment),
+        (SEGMENT_PAGE, frame),
+        (SEGMENT_PAGE, records),
+        (COMMIT_PAGE, commit),
+        (COMMIT_PAGE, schema),
+    ],
+    ids=["segment", "frame", "records", "commit", "schema"],
+)
+def test_grammar_on_the_page_is_the_one_in_the_code(page: str, module: ModuleType) -> None:
+    """Line by line."""
+    assert grammar(module)
+    assert grammar(module) in fenced(page, "text")
+
+
+@pytest.mark.parametrize(
+    ("page", "golden", "whole"),
+    [(SEGMENT_PAGE, "segment-v1-example.bin", True), (COMMIT_PAGE, "commit-v1.bin", False)],
+    ids=["segment", "commit"],
+)
+def test_example_is_the_golden_file(page: str, golden: str, whole: bool) -> None:
+    """Byte by byte, at the offsets it gives; of a commit, what stands before the manifest."""
+    data = (GOLDEN / golden).read_bytes()
+    assert f"`tests/formats/golden/{golden}`, {len(data)} bytes" in page
+    (lines,) = fenced(page, "hexdump")
+    offset = 0
+    for line in filter(None, lines):
+        at, shown, meaning = re.fullmatch(r"([0-9a-f]{4})  ((?:[0-9a-f]{2} )+) +(\S.*)", line).groups()  # type: ignore[union-attr]
+        part = bytes.fromhex(shown)
+        assert (int(at, 16), part) == (offset, data[offset : offset + len(part)]), meaning
+        offset += len(part)
+    assert offset == (len(data) if whole else 16)
+
+
+def test_manifest_on_the_page_is_the_golden_file() -> None:
+    """Value by value, in the same order."""
+    (lines,) = fenced(COMMIT_PAGE, "json")
+    manifest = msgspec.msgpack.decode((GOLDEN / "commit-v1.bin").read_bytes()[16:])
+    assert json.dumps(json.loads("\n".join(lines))) == json.dumps(manifest)
+
+
+def test_codecs_on_the_page_are_those_in_the_code() -> None:
+    """With their bounds."""
+    shown = [(int(code), name, int(bound)) for code, name, _, bound in cells(SEGMENT_PAGE, "Code | `codec`")]
+    assert shown == [(codec.code, name, codec.expansion_max) for name, codec in compression._CODECS.items()]
+
+
+def test_operations_on_the_page_are_those_in_the_code() -> None:
+    """With their codes."""
+    shown = [(int(code), name) for code, name, _ in cells(SEGMENT_PAGE, "Code | `operation`")]
+    assert shown == [(operation.value, operation.name) for operation in records.Operation]
+
+
+def test_fields_on_the_page_are_those_in_the_code() -> None:
+    """In the order in which they are written."""
+    rows = cells(COMMIT_PAGE, "Field")
+    assert [name for name, *_ in rows] == field_names(Commit)
+    meaning = {name: words for name, _, words in rows}
+    for name, part in (("ranges", RangeState), ("states", StateDescriptor), ("source", SourceMark)):
+        assert ", ".join(field_names(part)) in meaning[name]
+
+
+def test_handle_on_the_page_is_the_one_in_the_code() -> None:
+    """Its positions are its meaning."""
+    assert f"handle  := [{', '.join(field_names(ChangeSetHandle))}]" in COMMIT_PAGE
+    assert f"segment := [{', '.join(field_names(Handle))}]" in COMMIT_PAGE
+
+
+def test_every_field_of_a_change_is_on_the_page() -> None:
+    """And of a frame's header."""
+    named = {name for row in cells(SEGMENT_PAGE, "Field") for name in row[0].split(", ")}
+    assert named >= {*field_names(records.StateChange), "log_id", "sequence_number", "first", "last", "records"}
+    assert named >= {"raw_length", "codec"}

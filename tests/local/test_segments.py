@@ -1,0 +1,113 @@
+"""The local copies over several roots: where a key lies, who may change what, and what is cleared away."""
+
+import zlib
+
+import pytest
+
+from statebackend._local.segments import LocalSegments
+from statebackend.abc import Capability
+from statebackend.errors import ObjectNotFoundError, StoreAccessError
+from statebackend.objectstore import MemoryStore
+from statebackend.testing import Fail, FaultyStore
+
+KEYS = [f"segments/{number}" for number in range(40)]
+
+
+def home(key: str, roots: int) -> int:
+    return zlib.crc32(key.encode()) % roots
+
+
+async def keys(store) -> list[str]:
+    return [info.key async for info in store.list("")]
+
+
+@pytest.mark.parametrize("roots", [1, 2, 3])
+async def test_a_key_lies_in_the_root_that_its_checksum_names(roots: int) -> None:
+    """The same one in every process, which a salted hash would not be; and every root gets its share."""
+    stores = [MemoryStore() for _ in range(roots)]
+    segments = LocalSegments(stores)
+    for key in KEYS:
+        await segments.put(key, [key.encode()])
+    for index, store in enumerate(stores):
+        assert await keys(store) == sorted(key for key in KEYS if home(key, roots) == index) != []
+    assert await keys(segments) == sorted(KEYS)
+    assert [await segments.get(key) for key in KEYS] == [key.encode() for key in KEYS]
+
+
+async def test_it_can_what_all_of_its_roots_can() -> None:
+    """One root in memory makes the whole not durable."""
+
+    class OnlyLists(MemoryStore):
+        @property
+        def capabilities(self) -> frozenset[Capability]:
+            return frozenset({Capability.LIST, Capability.DURABLE})
+
+    assert LocalSegments([MemoryStore(), OnlyLists()]).capabilities == {Capability.LIST}
+
+
+async def test_a_root_of_another_backend_is_read_and_never_changed() -> None:
+    """Two backends on one host: the second one uses what the first one wrote, and touches nothing."""
+    foreign = FaultyStore(MemoryStore())
+    await foreign.put("segments/a", [b"x"])
+    segments = LocalSegments([foreign], owned=[False])
+    foreign.calls.clear()
+    for call in (
+        segments.put("segments/a", [b"y"]),
+        segments.put_if_absent("segments/b", [b"y"]),
+        segments.delete("segments/a"),
+    ):
+        with pytest.raises(StoreAccessError):
+            await call
+    assert await segments.prune(keep=()) == 0
+    assert foreign.calls == []
+    assert await segments.get("segments/a") == b"x"
+    assert await segments.get_range("segments/a", 0, 1) == b"x"
+    assert await segments.head("segments/a") is not None
+    assert await keys(segments) == ["segments/a"]
+
+
+async def test_prune_removes_what_is_not_kept_and_counts_it() -> None:
+    """Orphans of killed attempts go; what the restored checkpoint needs stays."""
+    stores = [MemoryStore(), MemoryStore()]
+    segments = LocalSegments(stores)
+    for key in KEYS:
+        await segments.put(key, [b"x"])
+    keep = {*KEYS[:15], "segments/never-there"}
+    assert await segments.prune(keep) == len(KEYS) - 15
+    assert await keys(segments) == sorted(KEYS[:15])
+    assert await segments.prune(keep) == 0
+
+
+async def test_prune_leaves_the_roots_of_others_alone() -> None:
+    """Only the owner knows what is needed there."""
+    stores = [MemoryStore(), MemoryStore()]
+    await stores[0].put("segments/orphan", [b"x"])
+    await stores[1].put("segments/orphan", [b"x"])
+    assert await LocalSegments(stores, owned=[True, False]).prune(keep=()) == 1
+    assert (await keys(stores[0]), await keys(stores[1])) == ([], ["segments/orphan"])
+
+
+async def test_with_another_number_of_roots_moved_copies_are_missing_and_get_pruned() -> None:
+    """A copy where nobody looks is no copy: it is not listed, and `prune` takes it away although it is kept."""
+    stores = [MemoryStore(), MemoryStore()]
+    for key in KEYS:
+        await stores[0].put(key, [b"x"])
+    segments = LocalSegments(stores)
+    moved = [key for key in KEYS if home(key, 2) == 1]
+    with pytest.raises(ObjectNotFoundError):
+        await segments.get(moved[0])
+    assert await keys(segments) == sorted(set(KEYS) - set(moved))
+    assert await segments.prune(KEYS) == len(moved)
+    assert await keys(stores[0]) == sorted(set(KEYS) - set(moved))
+
+
+@pytest.mark.parametrize("operation", ["list", "delete"])
+async def test_a_root_that_fails_does_not_keep_prune_from_the_others(operation) -> None:
+    """Best effort: no error, and what could be removed is."""
+    stores = [FaultyStore(MemoryStore()), FaultyStore(MemoryStore())]
+    for store in stores:
+        await store.put("segments/orphan", [b"x"])
+    stores[0].plan.append(Fail(operation=operation))
+    assert await LocalSegments(stores).prune(keep=()) == 1
+    stores[0].plan.clear()
+    assert (await keys(stores[0]), await keys(stores[1])) == (["segments/orphan"], [])

@@ -1,0 +1,84 @@
+"""Lives of one job in bad weather keep every promise, and a backend that breaks one is found out."""
+
+from collections.abc import Callable
+
+import pytest
+
+import statebackend as sb
+from statebackend.objectstore.scoped import ScopedStore
+from statebackend.testing.simulation import BrokenError, Sabotage, simulate
+
+SEEDS_IN_A_TEST = 15
+
+
+@pytest.mark.parametrize("first", range(0, 150, SEEDS_IN_A_TEST))
+def test_every_seed_keeps_every_promise(first: int) -> None:
+    """Crashes, zombies, lost answers, cancellations: each seed ends with the state of some committed batch, whole."""
+    commits = sum(simulate(seed).commits for seed in range(first, first + SEEDS_IN_A_TEST))
+    assert commits > SEEDS_IN_A_TEST
+
+
+@pytest.mark.parametrize("seed", range(0, 200, 10))
+def test_a_seed_decides_its_run(seed: int) -> None:
+    """The same seed gives the same trace, but for the order of what belongs to one instant."""
+    assert sorted(simulate(seed).trace) == sorted(simulate(seed).trace)
+
+
+class _Overwriting(ScopedStore):
+    """Creates what is there already: two writers both win."""
+
+    async def put_if_absent(self, key: str, body: sb.Body) -> None:
+        await self.put(key, body)
+
+
+class _Forgetful(ScopedStore):
+    """Acknowledges segments and stores every other one."""
+
+    count = 0
+
+    async def put(self, key: str, body: sb.Body) -> None:
+        self.count += 1
+        if "segments/" not in key or self.count % 2:
+            await super().put(key, body)
+
+
+class _Garbling(ScopedStore):
+    """Changes a byte of some segments on their way."""
+
+    async def put(self, key: str, body: sb.Body) -> None:
+        content = bytearray(b"".join(body))
+        if "segments/" in key and len(content) % 3 == 0:
+            content[len(content) // 2] ^= 1
+        await super().put(key, [bytes(content)])
+
+
+class _Tidy(ScopedStore):
+    """Deletes the segment that was uploaded before a commit: cleans up what it does not own."""
+
+    newest = ""
+
+    async def put(self, key: str, body: sb.Body) -> None:
+        await super().put(key, body)
+        self.newest = key if "segments/" in key else self.newest
+
+    async def put_if_absent(self, key: str, body: sb.Body) -> None:
+        await super().put_if_absent(key, body)
+        if self.newest:
+            await self.delete(self.newest)
+
+
+@pytest.mark.parametrize("wrong", [_Overwriting, _Forgetful, _Garbling, _Tidy])
+def test_a_wrong_store_is_found_out(wrong: Callable[[sb.ObjectStore, str], sb.ObjectStore]) -> None:
+    """Within a few dozen seeds, whatever it does wrong, and the error says how to see it again."""
+
+    class Wrong(Sabotage):
+        def store(self, store: sb.ObjectStore) -> sb.ObjectStore:
+            return wrong(store, "")
+
+    def simulate_many() -> None:
+        for seed in range(60):
+            simulate(seed, sabotage=Wrong())
+
+    with pytest.raises(BrokenError) as caught:
+        simulate_many()
+    assert f"STATEBACKEND_SEED={caught.value.seed}" in str(caught.value)

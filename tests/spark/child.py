@@ -1,0 +1,53 @@
+"""A process that runs a stream until it has caught up, or kills itself on the way. Started by `test_kill.py`.
+
+Arguments: the stream's folder; when to die: `function` or `commit`; in which batch. There is no warning, no `finally`,
+no `atexit`: SIGKILL, to the process and to the JVM that it has started.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from conftest import Counting, Stream, build_session
+
+import statebackend as sb
+
+
+class Mortal(Counting):
+    """Counts, and dies in the middle of its batch: the state has changed, nothing is committed."""
+
+    def __init__(self, last_batch: int) -> None:
+        super().__init__()
+        self._last_batch = last_batch
+
+    def __call__(self, df, batch_id, backend) -> None:
+        super().__call__(df, batch_id, backend)
+        if batch_id == self._last_batch:
+            die()
+
+
+class Witness(sb.Observer):
+    """Dies when it sees the checkpoint: it is committed, and Spark has not heard of it."""
+
+    def __init__(self, last_batch: int) -> None:
+        self._last_batch = last_batch
+
+    def checkpoint_committed(self, info: sb.CheckpointInfo) -> None:
+        if info.checkpoint_id == self._last_batch:
+            die()
+
+
+def die() -> None:
+    os.killpg(0, signal.SIGKILL)
+
+
+def main(folder: Path, dies_in: str, last_batch: int) -> None:
+    stream = Stream(build_session(folder / "warehouse"), folder)
+    function = Mortal(last_batch) if dies_in == "function" else Counting()
+    observer = Witness(last_batch) if dies_in == "commit" else None
+    stream.run(sb.spark.StatefulSink(function, stream.settings, observer=observer))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

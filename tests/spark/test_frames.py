@@ -1,0 +1,123 @@
+"""The batch's frame where Spark is not needed to show it: who sent it, and how asynchronous code gets off the loop."""
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Iterator
+
+import anyio
+import pytest
+
+import statebackend as sb
+from statebackend.errors import BatchError, InputError, SettingsError
+from statebackend.spark import frames
+from statebackend.spark.bridge import QueryThread
+
+
+class ConnectSession:
+    """A Spark Connect session: another class than the classic one, without a context."""
+
+
+class ConnectFrame:
+    """A frame of such a session."""
+
+    sparkSession = ConnectSession()  # noqa: N815 - Spark's name
+
+
+@pytest.fixture
+def _inherited() -> Iterator[None]:
+    """As within a sink, with nothing to inherit."""
+    hops = frames._Hops(inherit=lambda function: function, limiter=anyio.CapacityLimiter(1))
+    token = frames._hops.set(hops)
+    yield
+    frames._hops.reset(token)
+
+
+def test_on_connect_the_query_has_to_be_named() -> None:
+    """Nothing there tells which query a batch belongs to; guessing would apply batches twice."""
+    with pytest.raises(SettingsError):
+        frames.source_mark(ConnectFrame(), 3, None)
+    assert frames.source_mark(ConnectFrame(), 3, "mine") == sb.SourceMark("mine", 3, "")
+
+
+def test_on_connect_there_is_no_stop_to_ask_for_and_no_job_group_to_cancel() -> None:
+    """Both do nothing, instead of failing every batch."""
+    query = QueryThread(ConnectFrame(), "")
+    query.raise_if_stopped()
+    query.cancel_jobs()
+
+
+def test_outside_a_streaming_query_the_query_has_to_be_named(spark) -> None:
+    """The same on a classic session, when the sink is called by hand."""
+    df = spark.range(1)
+    with pytest.raises(SettingsError):
+        frames.source_mark(df, 0, None)
+    assert frames.source_mark(df, 0, "mine").query_id == "mine"
+
+
+def test_a_sink_called_by_hand_applies_its_batches(stream, spark, open_sink, read) -> None:
+    """With a query id of its own it needs no stream."""
+
+    async def function(df, batch_id, backend) -> None:
+        rows = await sb.spark.to_arrow(df)
+        backend.value_state("counts", int)["rows"] = rows.num_rows
+
+    sink = open_sink(function, stream.settings, query_id="by hand")
+    sink(spark.range(3), 0)
+    sink(spark.range(4), 0)
+    assert read(stream.settings).counts == {"rows": 3}
+    sink(spark.range(5), 1)
+    assert read(stream.settings).counts == {"rows": 5}
+
+
+async def test_spark_actions_outside_a_sink_are_refused() -> None:
+    """There is no batch whose properties they could carry."""
+    with pytest.raises(InputError):
+        await sb.spark.run(int)
+
+
+@pytest.mark.usefixtures("_inherited")
+async def test_running_raises_what_the_function_raises_as_it_is() -> None:
+    """Not in a group; and what is no exception becomes one."""
+    error = ValueError()
+
+    def fail(error: BaseException) -> None:
+        raise error
+
+    with pytest.raises(ValueError) as caught:
+        await sb.spark.run(fail, error)
+    assert caught.value is error
+    with pytest.raises(BatchError):
+        await sb.spark.run(fail, KeyboardInterrupt())
+    assert await sb.spark.run(divmod, 7, 2) == (3, 1)
+
+
+@pytest.mark.usefixtures("_inherited")
+@pytest.mark.parametrize("how", ["task", "scope"])
+async def test_a_cancelled_run_waits_for_its_thread(how) -> None:
+    """However it is cancelled: a Spark action that goes on behind a batch's back would meet the next delivery."""
+    begun, may_end, ended = anyio.Event(), threading.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def work() -> None:
+        loop.call_soon_threadsafe(begun.set)
+        assert may_end.wait(60)
+        ended.set()
+
+    async def cancelled() -> bool:
+        with anyio.CancelScope() as scope:
+            scopes.append(scope)
+            await sb.spark.run(work)
+        return scope.cancelled_caught
+
+    scopes: list[anyio.CancelScope] = []
+    task = loop.create_task(cancelled(), context=contextvars.copy_context())
+    await begun.wait()
+    task.cancel() if how == "task" else scopes[0].cancel()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not task.done()
+    may_end.set()
+    await asyncio.wait([task])
+    assert ended.is_set()
+    assert task.cancelled() if how == "task" else task.result()

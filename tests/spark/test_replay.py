@@ -1,0 +1,99 @@
+"""The decision on a delivered batch, without Spark: what the state holds, it holds once."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statebackend.errors import RewindError, WrongQueryError
+from statebackend.ids import CheckpointId, CommitSequence, CommitSummary, Epoch, SourceMark
+from statebackend.spark.replay import Step, can_stand_under, decide
+
+
+def mark(query: str, batch: int, run: str = "run") -> SourceMark:
+    return SourceMark(query_id=query, batch_id=batch, run_id=run)
+
+
+def summary(source: SourceMark | None) -> CommitSummary:
+    return CommitSummary(CommitSequence(0), CheckpointId(0), Epoch(1), None, source, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("batch", "step"), [(4, RewindError), (5, Step.SKIP), (6, Step.PROCESS), (9, Step.PROCESS)], ids=str
+)
+@pytest.mark.parametrize("adopt", [False, True])
+def test_a_querys_own_batches_are_told_apart_by_their_id(batch, step, adopt) -> None:
+    """The newest is skipped, whatever run delivers it; later ones are new, gap or not; earlier ones are an error."""
+    own = mark("mine", 5)
+
+    def decided() -> Step:
+        return decide(mark("mine", batch, "another run"), newest=own, own=own, on_rewind="fail", adopt=adopt)
+
+    if isinstance(step, Step):
+        assert decided() is step
+    else:
+        with pytest.raises(step):
+            decided()
+
+
+@pytest.mark.parametrize("batch", [0, 7])
+def test_the_first_batch_of_all_is_processed(batch) -> None:
+    """There is nothing it could repeat, whatever its id."""
+    assert decide(mark("mine", batch), newest=None, own=None, on_rewind="fail", adopt=False) is Step.PROCESS
+
+
+def test_an_earlier_batch_rolls_back_where_that_is_asked_for() -> None:
+    """The policy says so, and only of a query's own batches."""
+    own = mark("mine", 5)
+    assert decide(mark("mine", 4), newest=own, own=own, on_rewind="rollback", adopt=False) is Step.ROLL_BACK
+
+
+@pytest.mark.parametrize("batch", [4, 5, 6])
+def test_another_querys_state_is_refused_whatever_the_batch_id(batch) -> None:
+    """Batch ids of two queries have nothing to do with each other."""
+    with pytest.raises(WrongQueryError):
+        decide(mark("mine", batch), newest=mark("theirs", 5), own=None, on_rewind="rollback", adopt=False)
+
+
+def test_an_adopting_query_still_knows_its_own_batches_below_the_other_ones() -> None:
+    """Two queries that take turns on one state: what either has applied is in it, also below the other's commits."""
+    newest, own = mark("theirs", 9), mark("mine", 5)
+    assert decide(mark("mine", 5), newest=newest, own=own, on_rewind="fail", adopt=True) is Step.SKIP
+    assert decide(mark("mine", 6), newest=newest, own=own, on_rewind="fail", adopt=True) is Step.PROCESS
+    assert decide(mark("mine", 0), newest=newest, own=None, on_rewind="fail", adopt=True) is Step.PROCESS
+
+
+def test_a_batch_can_stand_on_an_earlier_one_of_its_own_query_only() -> None:
+    """That is where a rollback ends."""
+    delivered = mark("mine", 5)
+    assert can_stand_under(summary(mark("mine", 4)), delivered)
+    assert not can_stand_under(summary(mark("mine", 5)), delivered)
+    assert not can_stand_under(summary(mark("theirs", 4)), delivered)
+    assert not can_stand_under(summary(None), delivered)
+
+
+deliveries = st.lists(st.tuples(st.sampled_from(["left", "right"]), st.integers(0, 5)), max_size=40)
+
+
+@given(deliveries=deliveries, rollback=st.booleans(), adopt=st.booleans())
+def test_whatever_is_delivered_the_state_holds_each_batch_at_most_once(deliveries, rollback, adopt) -> None:
+    """In a history that is followed by the decisions, each query's batch ids only grow."""
+    history: list[SourceMark] = []
+    for query, batch in deliveries:
+        delivered = mark(query, batch)
+        newest = history[-1] if history else None
+        own = next((each for each in reversed(history) if each.query_id == query), None)
+        try:
+            step = decide(delivered, newest=newest, own=own, on_rewind="rollback" if rollback else "fail", adopt=adopt)
+        except (RewindError, WrongQueryError):
+            continue
+        if step is Step.ROLL_BACK:
+            while history and not can_stand_under(summary(history[-1]), delivered):
+                history.pop()
+            if not history:
+                continue  # nothing to roll back to, which the sink reports
+        if step is not Step.SKIP:
+            history.append(delivered)
+        assert any((each.query_id, each.batch_id) == (query, batch) for each in history)
+        for name in ("left", "right"):
+            ids = [each.batch_id for each in history if each.query_id == name]
+            assert ids == sorted(set(ids))

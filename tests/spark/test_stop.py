@@ -1,0 +1,205 @@
+"""Stopping a query: the function is cancelled and cleaned up first, soon, and nothing of its batch is committed.
+
+The bound is the claim: well under two seconds. What is measured is Spark's own `stop()`, which returns when the
+stream's thread, and with it our callback, has ended.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+import statebackend as sb
+from statebackend.objectstore import MemoryStore
+
+STOP_BOUND_S = 2.0
+
+
+def stop_timed(query) -> float:
+    """Stop the query and return how long that took."""
+    begun_s = time.monotonic()
+    query.stop()
+    took_s = time.monotonic() - begun_s
+    assert not query.isActive
+    return took_s
+
+
+class HangingStore(MemoryStore):
+    """Hangs in the operation and at the keys it is told to, until cancelled."""
+
+    def __init__(self, operation: str, hangs_at: Callable[[str], bool]) -> None:
+        super().__init__()
+        self.reached = threading.Event()
+        self.released = False
+        self._operation = operation
+        self._hangs_at = hangs_at
+
+    async def _hang(self, operation: str, key: str) -> None:
+        if not self.released and operation == self._operation and self._hangs_at(key):
+            self.reached.set()
+            await anyio.sleep_forever()
+
+    async def put(self, key: str, body: sb.Body) -> None:
+        await self._hang("put", key)
+        await super().put(key, body)
+
+    async def get(self, key: str) -> bytes:
+        await self._hang("get", key)
+        return await super().get(key)
+
+
+def test_stopping_cancels_a_coroutine_and_waits_for_its_cleanup(stream, open_sink, async_counting, read) -> None:
+    """Its `finally` may await, as in any cancelled asyncio task, and has run when `stop()` returns."""
+    begun, cleaned_up = threading.Event(), threading.Event()
+
+    async def function(df, batch_id, backend) -> None:
+        await async_counting(df, batch_id, backend)
+        if batch_id == 1 and not cleaned_up.is_set():
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0.01)
+                cleaned_up.set()
+
+    sink = open_sink(function, stream.settings)
+    stream.feed("a")
+    stream.feed("a", "b")
+    query = stream.start(sink)
+    assert begun.wait(60)
+    assert stop_timed(query) < STOP_BOUND_S
+    assert cleaned_up.is_set()
+    assert query.exception() is None
+    assert read(stream.settings).counts == {"a": 1}
+    stream.run(sink)
+    assert read(stream.settings).counts == {"a": 2, "b": 1}
+    assert async_counting.batches == [0, 1, 1]
+
+
+def test_stopping_ends_a_spark_job_that_a_coroutine_waits_for(stream, open_sink, read) -> None:
+    """The job belongs to the query though it was started from another thread, so Spark cancels it."""
+    begun = threading.Event()
+
+    async def function(df, batch_id, backend) -> None:
+        begun.set()
+        await sb.spark.to_arrow(endless(df.sparkSession))
+
+    stream.feed("a")
+    query = stream.start(open_sink(function, stream.settings))
+    assert begun.wait(60)
+    assert stop_timed(query) < STOP_BOUND_S
+    assert query.exception() is None
+    assert read(stream.settings).batches == []
+
+
+def test_stopping_ends_a_job_that_starts_only_after_the_stop(stream, open_sink) -> None:
+    """Spark cancels a query's jobs first and interrupts it second; a job in between is ours to cancel."""
+    in_thread, stopping = threading.Event(), threading.Event()
+
+    def start_late(df) -> None:
+        in_thread.set()
+        assert stopping.wait(60)
+        endless(df.sparkSession).collect()
+
+    async def tell_when_cancelled() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopping.set()
+
+    async def function(df, batch_id, backend) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(tell_when_cancelled)
+            tasks.start_soon(sb.spark.run, start_late, df)
+
+    stream.feed("a")
+    query = stream.start(open_sink(function, stream.settings))
+    assert in_thread.wait(60)
+    assert stop_timed(query) < STOP_BOUND_S
+    assert stopping.is_set()
+    assert query.exception() is None
+
+
+def test_stopping_ends_a_spark_job_of_a_synchronous_function(stream, open_sink, read) -> None:
+    """It runs on the query's own thread, where Spark interrupts it; what it raises must get through as it is."""
+    begun = threading.Event()
+
+    def function(df, batch_id, backend) -> None:
+        begun.set()
+        endless(df.sparkSession).collect()
+
+    stream.feed("a")
+    query = stream.start(open_sink(function, stream.settings))
+    assert begun.wait(60)
+    assert stop_timed(query) < STOP_BOUND_S
+    assert query.exception() is None
+    assert read(stream.settings).batches == []
+
+
+def test_an_error_that_comes_after_the_stop_counts_as_the_stop(stream, open_sink, read) -> None:
+    """It is mostly a consequence, as of a cancelled job. Spark hears of the stop, and so the query has not failed."""
+    begun = threading.Event()
+
+    def function(df, batch_id, backend) -> None:
+        thread = df.sparkSession._jvm.java.lang.Thread.currentThread()
+        begun.set()
+        while not thread.isInterrupted():
+            pass
+        raise ValueError("a consequence")
+
+    stream.feed("a")
+    query = stream.start(open_sink(function, stream.settings))
+    assert begun.wait(60)
+    assert stop_timed(query) < STOP_BOUND_S
+    assert query.exception() is None
+    assert read(stream.settings).batches == []
+
+
+@pytest.mark.parametrize(
+    ("operation", "hangs_at"),
+    [("get", lambda key: True), ("put", lambda key: "/commits/" not in key)],
+    ids=["opening", "uploading"],
+)
+def test_stopping_ends_the_wait_for_a_store_that_hangs(stream, open_sink, counting, operation, hangs_at) -> None:
+    """A restore may take long and an upload may hang: both are waited for with an eye on the query."""
+    store = HangingStore(operation, hangs_at)
+    settings = sb.Settings(job="stream", primary="memory://unused", upload_timeout_s=0, close_timeout_s=0.5)
+    sink = open_sink(counting, settings, store=store)
+    stream.feed("a")
+    query = stream.start(sink)
+    assert store.reached.wait(60)
+    assert stop_timed(query) < STOP_BOUND_S
+    assert query.exception() is None
+    store.released = True
+    before = list(counting.batches)
+    stream.run(sink)
+    assert counting.batches == [*before, 0]
+
+
+def test_a_job_that_a_coroutine_starts_carries_the_querys_properties(stream, open_sink) -> None:
+    """Captured on the callback thread: on the loop's thread, where the hop begins, there are none."""
+    seen = []
+
+    def properties(df) -> list[str | None]:
+        names = ("spark.jobGroup.id", "sql.streaming.queryId", "streaming.sql.batchId")
+        return [df.sparkSession.sparkContext.getLocalProperty(name) for name in names]
+
+    async def function(df, batch_id, backend) -> None:
+        for _ in range(2):
+            seen.append(await sb.spark.run(properties, df))
+            seen.append(threading.current_thread().name)
+
+    stream.feed("a")
+    stream.feed("a")
+    query = stream.run(open_sink(function, stream.settings))
+    found = [[query.runId, query.id, batch] for batch in ("0", "0", "1", "1")]
+    assert seen[::2] == found
+    assert set(seen[1::2]) == {"statebackend-spark"}
+
+
+def endless(session):
+    """A frame that takes hours to compute and ends soon when its job is cancelled."""
+    return session.range(10**13).selectExpr("sum(hash(id))")

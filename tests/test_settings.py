@@ -1,0 +1,342 @@
+"""Settings check themselves when they are made, wherever they come from, and name what is wrong."""
+
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from statebackend.errors import LocalRootError, PrimaryUrlError, SettingsError, UnknownSettingError
+from statebackend.settings import Settings, Tuning, check_primary
+
+BASE: dict[str, Any] = {"job": "fleet", "primary": "memory://fleet"}
+NOT_NEGATIVE_S = ["persist_delay_s", "upload_timeout_s", "retry_delay_s", "secondary_grace_s"]
+POSITIVE_S = ["commit_timeout_s", "close_timeout_s"]
+AT_LEAST_ONE = [
+    "in_flight_bytes_max",
+    "upload_attempts_max",
+    "restore_concurrency_max",
+    "io_threads_max",
+    "cpu_threads_max",
+]
+NOT_NEGATIVE_BYTES = ["persist_size_threshold_bytes", "preemptive_persist_threshold_bytes"]
+
+
+def settings(**values: Any) -> Settings:
+    return Settings(**{**BASE, **values})
+
+
+def test_the_defaults_are_legal_and_only_job_and_primary_are_needed() -> None:
+    """The least a person has to say."""
+    made = settings()
+    assert (made.job, made.primary, made.local, made.max_parallelism) == ("fleet", "memory://fleet", (), 128)
+    with pytest.raises(TypeError):
+        Settings(job="fleet")  # type: ignore[call-arg]
+
+
+def test_every_setting_of_speed_has_its_bounds_tested_here() -> None:
+    """A new knob without a check would be the one that somebody sets to -1."""
+    tested = {*NOT_NEGATIVE_S, *POSITIVE_S, *AT_LEAST_ONE, *NOT_NEGATIVE_BYTES}
+    assert tested == set(Tuning.__struct_fields__)
+
+
+@pytest.mark.parametrize("name", [*NOT_NEGATIVE_S, *POSITIVE_S])
+@pytest.mark.parametrize("value", [-0.001, -math.inf, math.inf, math.nan])
+def test_a_duration_is_finite_and_not_negative(name: str, value: float) -> None:
+    """Infinity is refused too: a wait without an end is how a stream hangs for ever."""
+    with pytest.raises(SettingsError) as caught:
+        settings(**{name: value})
+    assert name in caught.value.facts
+
+
+@pytest.mark.parametrize("name", POSITIVE_S)
+def test_a_deadline_must_leave_some_time(name: str) -> None:
+    """Zero would give up before it began."""
+    with pytest.raises(SettingsError) as caught:
+        settings(**{name: 0})
+    assert name in caught.value.facts
+
+
+@pytest.mark.parametrize("name", NOT_NEGATIVE_S)
+def test_a_pause_may_be_nothing(name: str) -> None:
+    """Zero means "not at all", which is legal for a delay and a grace."""
+    assert getattr(settings(**{name: 0}), name) == 0
+
+
+@pytest.mark.parametrize("name", AT_LEAST_ONE)
+@pytest.mark.parametrize("value", [0, -1])
+def test_a_bound_lets_at_least_one_through(name: str, value: int) -> None:
+    """A bound of zero would wait for ever."""
+    with pytest.raises(SettingsError) as caught:
+        settings(persist_size_threshold_bytes=0, **{name: value})
+    assert name in caught.value.facts
+    assert getattr(settings(persist_size_threshold_bytes=0, **{name: 1}), name) == 1
+
+
+@pytest.mark.parametrize("name", NOT_NEGATIVE_BYTES)
+def test_a_threshold_may_be_zero_but_not_negative(name: str) -> None:
+    """Zero sends at once."""
+    assert getattr(settings(**{name: 0}), name) == 0
+    with pytest.raises(SettingsError) as caught:
+        settings(**{name: -1})
+    assert name in caught.value.facts
+
+
+def test_a_full_segment_must_fit_in_flight() -> None:
+    """Equal is enough; one byte more is refused, and both settings are named."""
+    settings(persist_size_threshold_bytes=1000, in_flight_bytes_max=1000)
+    with pytest.raises(SettingsError) as caught:
+        settings(persist_size_threshold_bytes=1001, in_flight_bytes_max=1000)
+    assert dict(caught.value.facts) == {"persist_size_threshold_bytes": 1001, "in_flight_bytes_max": 1000}
+
+
+@pytest.mark.parametrize("job", ["a", "fleet-2013_v1.0", "0", "x" * 100])
+def test_a_job_name_is_a_file_name_everywhere(job: str) -> None:
+    """Letters, digits, dot, underscore and dash, at most 100."""
+    assert settings(job=job).job == job
+
+
+@pytest.mark.parametrize("job", ["", ".hidden", "..", "-dash", "a/b", "a b", "a\n", "ümlaut", "x" * 101, "a\0b"])
+def test_any_other_job_name_is_refused(job: str) -> None:
+    """It becomes a part of keys and paths, so it must not lead anywhere else."""
+    with pytest.raises(SettingsError) as caught:
+        settings(job=job)
+    assert caught.value.facts["job"] == job
+
+
+@pytest.mark.parametrize("url", ["memory://name", "memory://name/", "file:///data/state", "file://localhost/data"])
+def test_a_primary_of_a_known_form_is_taken(url: str) -> None:
+    """Each form that the error message lists, and its equal spellings."""
+    assert settings(primary=url).primary == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "name",
+        "/data/state",
+        "C:\\data",
+        "http://host/path",
+        "gs://bucket",
+        "memory:",
+        "memory://",
+        "memory:///path",
+        "memory://name/path",
+        "file:",
+        "file://",
+        "file:///",
+        "file://data/state",
+        "file:relative/path",
+        "file:///data?mode=fast",
+        "file:///data#part",
+        "file://[",
+    ],
+)
+def test_any_other_primary_is_refused_with_the_known_forms(url: str) -> None:
+    """The message is the manual here: it lists what would have been right."""
+    for make in (lambda: settings(primary=url), lambda: check_primary(url)):
+        with pytest.raises(PrimaryUrlError) as caught:
+            make()
+        assert caught.value.facts["primary"] == url
+        assert "memory://NAME" in str(caught.value)
+        assert "file:///" in str(caught.value)
+
+
+@pytest.mark.parametrize("root", ["relative", "./here", "~/state", ""])
+def test_a_local_root_is_absolute(root: str) -> None:
+    """Where it lies must not depend on the directory that Spark was started in."""
+    with pytest.raises(LocalRootError) as caught:
+        settings(local=("/fine", root))
+    assert caught.value.facts["root"] == root
+
+
+@pytest.mark.parametrize("second", ["/data/a", "/data/a/", "/data/b/../a", "/data//a"])
+def test_local_roots_differ_however_they_are_spelt(second: str) -> None:
+    """Two names of one directory would be two owners of it."""
+    with pytest.raises(LocalRootError):
+        settings(local=("/data/a", second))
+
+
+def test_a_list_of_local_roots_becomes_a_tuple() -> None:
+    """Settings are values: they can be compared, hashed and shared."""
+    made = settings(local=["/data/a", "/data/b"])
+    assert made.local == ("/data/a", "/data/b")
+    assert hash(made) == hash(settings(local=("/data/a", "/data/b")))
+
+
+@pytest.mark.parametrize("value", [0, -1, 32_769])
+def test_max_parallelism_lies_within_its_bounds(value: int) -> None:
+    """Both ends are included."""
+    assert [settings(max_parallelism=end).max_parallelism for end in (1, 32_768)] == [1, 32_768]
+    with pytest.raises(SettingsError) as caught:
+        settings(max_parallelism=value)
+    assert dict(caught.value.facts) == {"max_parallelism": value}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("compression", "gzip"),
+        ("compression", None),
+        ("job", 5),
+        ("primary", None),
+        ("local", "/data/a"),
+        ("local", (1,)),
+        ("local", (Path("/data/a"),)),
+        ("max_parallelism", "128"),
+        ("max_parallelism", 12.5),
+        ("io_threads_max", True),
+        ("persist_delay_s", "fast"),
+        ("persist_delay_s", None),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_a_settings_error_that_names_the_setting(name: str, value: object) -> None:
+    """Also where nothing between the person and the constructor checks types; a string is not a list of roots."""
+    with pytest.raises(SettingsError) as caught:
+        settings(**{name: value})
+    assert caught.value.facts == {name: value}
+
+
+def test_settings_are_frozen_values_that_can_be_sent_to_a_worker() -> None:
+    """Nobody changes them under a running backend, and a pickled copy is equal."""
+    made = settings(local=("/data/a",), persist_delay_s=1)
+    assert pickle.loads(pickle.dumps(made)) == made
+    with pytest.raises(AttributeError):
+        made.job = "other"  # type: ignore[misc]
+
+
+def test_a_copy_with_changes_is_checked_as_well() -> None:
+    """`msgspec.structs.replace` is no way around the checks."""
+    with pytest.raises(SettingsError):
+        msgspec.structs.replace(settings(), max_parallelism=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "closest"),
+    [
+        ("persist_delay", "persist_delay_s"),
+        ("persist_delay_ms", "persist_delay_s"),
+        ("jobs", "job"),
+        ("primry", "primary"),
+        ("max_paralellism", "max_parallelism"),
+        ("io_thread_max", "io_threads_max"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_closest_known_one(name: str, closest: str) -> None:
+    """A misspelt setting that is silently ignored is the worst of all."""
+    with pytest.raises(UnknownSettingError) as caught:
+        Settings.from_mapping({**BASE, name: 1})
+    assert caught.value.facts["name"] == name
+    assert repr(closest) in caught.value.message
+
+
+def test_an_unknown_name_that_is_like_no_other_is_refused_with_all_known_ones() -> None:
+    """The list is what one would look up next."""
+    with pytest.raises(UnknownSettingError) as caught:
+        Settings.from_mapping({**BASE, "zzz": 1})
+    assert all(name in caught.value.message for name in Settings.__struct_fields__)
+
+
+def test_a_mapping_of_strings_is_converted() -> None:
+    """Where everything is text, numbers and lists are read from it."""
+    made = Settings.from_mapping(
+        {**BASE, "local": " /data/a, /data/b ,", "persist_delay_s": "0.5", "io_threads_max": "3", "compression": "lz4"}
+    )
+    assert made == settings(local=("/data/a", "/data/b"), persist_delay_s=0.5, io_threads_max=3, compression="lz4")
+    assert Settings.from_mapping({**BASE, "local": ""}).local == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("persist_delay_s", "soon"), ("io_threads_max", "3.5"), ("compression", "gzip"), ("job", "")]
+)
+def test_text_that_is_no_value_is_a_settings_error(name: str, text: str) -> None:
+    """Not the error of the library that converts."""
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_mapping({**BASE, name: text})
+    assert name in str(caught.value)
+
+
+def test_a_missing_setting_is_named() -> None:
+    """`primary` has no default, and the message says so."""
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_mapping({"job": "fleet"})
+    assert "primary" in str(caught.value)
+
+
+def test_a_bad_value_from_a_mapping_keeps_its_own_error() -> None:
+    """The class tells which setting to change, whatever way the value came."""
+    with pytest.raises(PrimaryUrlError):
+        Settings.from_mapping({**BASE, "primary": "ftp://x"})
+    with pytest.raises(LocalRootError):
+        Settings.from_mapping({**BASE, "local": "relative"})
+
+
+def test_settings_come_from_a_table_of_a_toml_file(tmp_path: Path) -> None:
+    """Its own types are used as they are; other tables are somebody else's."""
+    path = tmp_path / "job.toml"
+    path.write_text(
+        '[statebackend]\njob = "fleet"\nprimary = "memory://fleet"\nlocal = ["/data/a"]\npersist_delay_s = 1\n'
+        '[other]\njob = "second"\nprimary = "memory://second"\n'
+    )
+    assert Settings.from_toml(path) == settings(local=("/data/a",), persist_delay_s=1.0)
+    assert Settings.from_toml(path, table="other").job == "second"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        b"not [ toml",
+        b"\xff\xfe",
+        b"",
+        b"statebackend = 5\n",
+        b"[other]\njob = 'fleet'\n",
+        b"[statebackend]\njob = 'fleet'\n",
+        b"[statebackend]\njob = 'fleet'\nprimary = 'memory://m'\nlocal = [[1]]\n",
+    ],
+    ids=["no file", "no toml", "no text", "empty", "no table", "other table", "no primary", "wrong type"],
+)
+def test_a_toml_file_that_does_not_say_it_is_a_settings_error(content: bytes | None, tmp_path: Path) -> None:
+    """Whatever is wrong with the file, it is one kind of error for the caller."""
+    path = tmp_path / "job.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SettingsError):
+        Settings.from_toml(path)
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names with the prefix count, all others do not; an unknown one with the prefix is an error."""
+    environ = {
+        "STATEBACKEND_JOB": "fleet",
+        "STATEBACKEND_PRIMARY": "memory://fleet",
+        "STATEBACKEND_LOCAL": "/data/a,/data/b",
+        "STATEBACKEND_IO_THREADS_MAX": "2",
+        "HOME": "/root",
+        "JOB": "another",
+    }
+    expected = settings(local=("/data/a", "/data/b"), io_threads_max=2)
+    assert Settings.from_env(environ) == expected
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert Settings.from_env() == expected
+    with pytest.raises(UnknownSettingError) as caught:
+        Settings.from_env({**environ, "STATEBACKEND_IO_THREAD_MAX": "2"})
+    assert caught.value.facts["name"] == "io_thread_max"
+
+
+def test_settings_come_from_a_spark_configuration() -> None:
+    """`getConf().getAll()` gives all of Spark's settings too; only ours are looked at."""
+    pairs = [
+        ("spark.app.name", "demo"),
+        ("spark.statebackend.job", "fleet"),
+        ("spark.statebackend.primary", "memory://fleet"),
+        ("spark.statebackend.max_parallelism", "16"),
+        ("spark.sql.shuffle.partitions", "4"),
+    ]
+    assert Settings.from_spark_conf(pairs) == settings(max_parallelism=16)
+    with pytest.raises(UnknownSettingError):
+        Settings.from_spark_conf([*pairs, ("spark.statebackend.maxParallelism", "16")])

@@ -1,0 +1,320 @@
+"""Threads are waited for, results come in order, and foreign code cannot end a task group without a word."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statebackend._tasks import StrayCancellationError, finish, foreign, hops_under_way, in_order, in_thread, open_tasks
+from statebackend.testing.virtual_time import VirtualClock, run_virtual
+
+
+class Interruption(BaseException):
+    """Not an `Exception`."""
+
+
+async def stray() -> None:
+    """Raise `CancelledError` although nobody has cancelled anything, as broken code does."""
+    await anyio.sleep(1)
+    raise asyncio.CancelledError
+
+
+# -------------------------------------------------------------------------------------------------------------- threads
+
+
+@run_virtual
+async def test_a_cancelled_hop_runs_to_its_end_first() -> None:
+    """No write goes on behind the back of a caller who was told that the call is over."""
+    begun, let_go = threading.Event(), threading.Event()
+    ended: list[str] = []
+
+    def write() -> None:
+        begun.set()
+        let_go.wait()
+        ended.append("thread")
+
+    async def call(scope: anyio.CancelScope) -> None:
+        with scope:
+            await in_thread(write, limiter=anyio.CapacityLimiter(1))
+        ended.append("caller")
+
+    scope = anyio.CancelScope()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(call, scope)
+        while not begun.is_set():
+            await anyio.lowlevel.checkpoint()
+        scope.cancel()
+        await anyio.lowlevel.checkpoint()
+        assert ended == []
+        let_go.set()
+    assert ended == ["thread", "caller"]
+
+
+@run_virtual
+async def test_a_hop_cancelled_while_it_waits_for_a_thread_has_not_run() -> None:
+    """Cancelled in the queue: nothing has happened, and nothing will."""
+    limiter = anyio.CapacityLimiter(1)
+    let_go = threading.Event()
+    ran: list[str] = []
+    scope = anyio.CancelScope()
+
+    async def second() -> None:
+        with scope:
+            await in_thread(ran.append, "second", limiter=limiter)
+        let_go.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: in_thread(let_go.wait, limiter=limiter))
+        while not limiter.borrowed_tokens:
+            await anyio.lowlevel.checkpoint()
+        tasks.start_soon(second)
+        await anyio.lowlevel.checkpoint()
+        scope.cancel()
+    assert ran == []
+
+
+@run_virtual
+async def test_hops_are_counted_while_they_are_under_way() -> None:
+    """What the virtual loop goes by: one more when a hop begins, one less when it ends, however it does."""
+    loop = asyncio.get_running_loop()
+    limiter = anyio.CapacityLimiter(1)
+    assert await in_thread(hops_under_way, loop, limiter=limiter) == 1
+    with pytest.raises(ZeroDivisionError):
+        await in_thread(lambda: 1 / 0, limiter=limiter)
+    assert hops_under_way(loop) == 0
+
+
+# --------------------------------------------------------------------------------------------------------- foreign code
+
+
+@run_virtual
+async def test_a_stray_cancellation_becomes_an_error() -> None:
+    """Foreign code that raises `CancelledError` on its own is a defect there, and is called one."""
+    with pytest.raises(StrayCancellationError):
+        await foreign(stray())
+
+
+@run_virtual
+async def test_a_real_cancellation_stays_one() -> None:
+    """Of a scope further out, of a deadline, and of the task itself."""
+    with anyio.move_on_after(1) as scope:
+        await foreign(anyio.sleep_forever())
+    assert scope.cancelled_caught
+    task = asyncio.ensure_future(foreign(anyio.sleep_forever()))
+    await anyio.lowlevel.checkpoint()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
+@run_virtual
+async def test_foreign_code_passes_on_results_and_errors() -> None:
+    """Anything else comes through as it is."""
+
+    async def answer(*, right: bool) -> int:
+        if right:
+            return 42
+        raise Interruption
+
+    assert await foreign(answer(right=True)) == 42
+    with pytest.raises(Interruption):
+        await foreign(answer(right=False))
+
+
+# ------------------------------------------------------------------------------------------------- tasks behind a block
+
+
+@run_virtual
+async def test_a_stray_cancellation_in_a_task_is_not_taken_for_the_end_of_the_block() -> None:
+    """Anyio's group would cancel the block and go on after it as if it had ended: half of it would be skipped."""
+    ended: list[str] = []
+
+    async def run() -> None:
+        async with open_tasks() as tasks:
+            tasks.start_soon(stray)
+            await anyio.sleep(5)
+            ended.append("block")
+
+    with pytest.raises(StrayCancellationError):
+        await run()
+    assert ended == []
+
+
+@run_virtual
+async def test_tasks_end_with_their_block_and_its_error_comes_out_as_it_is() -> None:
+    """What still runs is cancelled and awaited; the user's exception is not wrapped."""
+    cancelled: list[str] = []
+
+    async def work() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            cancelled.append("work")
+
+    async with open_tasks() as tasks:
+        tasks.start_soon(work)
+        await anyio.sleep(1)
+    assert cancelled == ["work"]
+    with pytest.raises(KeyError):
+        async with open_tasks() as tasks:
+            raise KeyError
+    with anyio.move_on_after(1) as scope:
+        async with open_tasks():
+            await anyio.sleep_forever()
+    assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize("how", ["scope", "task", "task, twice"])
+@run_virtual
+async def test_what_is_to_finish_runs_to_its_end_however_its_caller_is_cancelled(how: str) -> None:
+    """Then the cancellation is delivered, and not before."""
+    ended: list[str] = []
+    clock = VirtualClock()
+
+    async def work() -> None:
+        await anyio.sleep(10)
+        ended.append("work")
+
+    async def call() -> None:
+        try:
+            await finish(work)
+        finally:
+            ended.append("caller")
+
+    async def cancel_scope() -> None:
+        with anyio.move_on_after(1) as scope:
+            await call()
+        assert scope.cancelled_caught
+
+    task = asyncio.ensure_future(cancel_scope() if how == "scope" else call())
+    await anyio.sleep(1)
+    for _ in range({"scope": 0, "task": 1, "task, twice": 2}[how]):
+        task.cancel()
+        await anyio.sleep(1)
+    await asyncio.wait([task])
+    assert task.cancelled() == (how != "scope")
+    assert ended == ["work", "caller"]
+    assert clock.monotonic() == 10
+
+
+@run_virtual
+async def test_what_finishes_gives_its_result_or_its_error() -> None:
+    """As it is; a stray `CancelledError` of its own is an error as well, and not taken for one of the caller's."""
+
+    async def add(first: int, second: int) -> int:
+        return first + second
+
+    assert await finish(add, 1, 2) == 3
+    with pytest.raises(KeyError):
+        await finish(_raise, KeyError())
+    with pytest.raises(StrayCancellationError):
+        await finish(stray)
+
+
+# ------------------------------------------------------------------------------------------------------------- in order
+
+
+@given(st.lists(st.integers(0, 50)), st.integers(1, 5))
+@run_virtual
+async def test_results_are_consumed_in_order_and_few_are_on_their_way(delays: list[int], concurrency_max: int) -> None:
+    """However long each fetch takes: every item is consumed once, in order, and the bound holds at every moment."""
+    consumed: list[tuple[int, int]] = []
+    on_their_way = 0
+    most = 0
+
+    async def fetch(index: int) -> int:
+        nonlocal on_their_way, most
+        on_their_way += 1
+        most = max(most, on_their_way)
+        await anyio.sleep(delays[index])
+        return index * 2
+
+    async def consume(index: int, result: int) -> None:
+        nonlocal on_their_way
+        await anyio.sleep(1)
+        consumed.append((index, result))
+        on_their_way -= 1
+
+    await in_order(range(len(delays)), fetch, consume, concurrency_max=concurrency_max)
+    assert consumed == [(index, index * 2) for index in range(len(delays))]
+    assert most <= concurrency_max
+
+
+@run_virtual
+async def test_fetches_run_beside_each_other_and_beside_the_consumer() -> None:
+    """Ten fetches of 10 s, four at a time, take 30 s and not 100."""
+    clock = VirtualClock()
+
+    async def fetch(_: int) -> None:
+        await anyio.sleep(10)
+
+    async def consume(_: int, __: None) -> None:
+        pass
+
+    await in_order(range(10), fetch, consume, concurrency_max=4)
+    assert clock.monotonic() == 30
+
+
+@pytest.mark.parametrize("who", ["fetch", "consume"])
+@pytest.mark.parametrize(
+    ("fail", "error"), [(lambda: _raise(KeyError("gone")), KeyError), (stray, StrayCancellationError)]
+)
+def test_an_error_ends_it_as_it_is(who: str, fail: Callable[[], object], error: type[Exception]) -> None:
+    """The first error in order cancels the rest; nothing after it is consumed. A stray `CancelledError` is one too.
+
+    Let through by a task group, the latter would end a restore half way and call it done.
+    """
+    consumed: list[int] = []
+    begun: list[int] = []
+    cancelled: list[int] = []
+
+    async def fetch(index: int) -> None:
+        if who == "fetch" and index == 2:
+            await fail()  # type: ignore[misc]
+        if index > 3:
+            begun.append(index)
+            try:
+                await anyio.sleep_forever()
+            finally:
+                cancelled.append(index)
+
+    async def consume(index: int, _: None) -> None:
+        if who == "consume" and index == 2:
+            await fail()  # type: ignore[misc]
+        consumed.append(index)
+
+    @run_virtual
+    async def run() -> None:
+        await in_order(range(6), fetch, consume, concurrency_max=6)
+
+    with pytest.raises(error):
+        run()
+    assert consumed == [0, 1]
+    assert sorted(cancelled) == sorted(begun)
+
+
+async def _raise(error: Exception) -> None:
+    raise error
+
+
+@run_virtual
+async def test_a_cancelled_run_cancels_its_fetches() -> None:
+    """Cancelling it leaves no fetch behind, and consumes nothing more."""
+    cancelled: list[int] = []
+
+    async def fetch(index: int) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            cancelled.append(index)
+
+    async def consume(_: int, __: None) -> None:
+        raise AssertionError
+
+    with anyio.move_on_after(1):
+        await in_order(range(5), fetch, consume, concurrency_max=2)
+    assert sorted(cancelled) == [0, 1]

@@ -1,0 +1,57 @@
+"""One finds one's way: every file of the library is on the map, and nothing lies around at the top."""
+
+from fnmatch import fnmatch
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LIBRARY = ROOT / "statebackend"
+MAP = ROOT / "docs" / "explanation" / "internals.md"
+
+TOP_LEVEL = frozenset(
+    {
+        ".ci",
+        ".git",
+        ".gitattributes",
+        ".gitignore",
+        "LICENSE",
+        "README.md",
+        "benchmarks",
+        "docs",
+        "noxfile.py",
+        "pyproject.toml",
+        "statebackend",
+        "tests",
+    }
+)
+
+
+def test_map_names_every_file() -> None:
+    """Each file stands there by its path below `statebackend/`, such as `_codec/frame.py`; a room by `_codec/`."""
+    text = MAP.read_text(encoding="utf-8")
+    files = (path.relative_to(LIBRARY).as_posix() for path in sorted(LIBRARY.rglob("*.py")))
+    missing = [name for name in files if (name.removesuffix("__init__.py") or name) not in text]
+    assert missing == []
+
+
+def test_map_names_no_file_that_is_gone() -> None:
+    """A path in backquotes that ends in `.py` exists below `statebackend/`, or below the root."""
+    quoted = MAP.read_text(encoding="utf-8").split("`")[1::2]
+    gone = [
+        name
+        for name in quoted
+        if name.endswith(".py") and " " not in name and not ((LIBRARY / name).exists() or (ROOT / name).exists())
+    ]
+    assert gone == []
+
+
+def test_top_level_holds_only_what_belongs_there() -> None:
+    """Anything else has a folder to be in, or is named in `.gitignore`."""
+    ignored = [
+        line.strip("/\n") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines(keepends=True)
+    ]
+    stray = [
+        path.name
+        for path in ROOT.iterdir()
+        if path.name not in TOP_LEVEL and not any(fnmatch(path.name, pattern) for pattern in ignored)
+    ]
+    assert stray == []
