@@ -90,7 +90,7 @@ async def open_backend(
         base=base,
         next_sequence=CommitSequence(0 if end is None else end + 1),
         clock=clock,
-        new_stamp=_new_name,
+        new_stamp=_new_stamp,
         release=__version__,
     )
     async with (
@@ -111,7 +111,7 @@ async def open_backend(
             tasks=tasks,
             clock=clock,
             observer=observer,
-            new_name=_new_name,
+            new_name=_new_names(clock),
         )
         writer = ChangelogWriter(
             f"{states.key_groups.first}-{states.key_groups.last}",
@@ -261,5 +261,12 @@ def _policy(settings: Settings) -> RetryPolicy:
     )
 
 
-def _new_name() -> str:
+def _new_stamp() -> str:
     return uuid.uuid4().hex
+
+
+def _new_names(clock: Clock) -> Callable[[], str]:
+    """Names that nobody else makes. They sort in the order in which they were made: what is old can go first."""
+    begun_ms = int(clock.time() * 1000)
+    numbers = itertools.count()
+    return lambda: f"{begun_ms:012x}-{next(numbers):08x}-{uuid.uuid4().hex}"

@@ -24,7 +24,7 @@ class LocalRetention:
         self._segments = segments
         self._tasks = tasks
         self._registry = LocalRegistry()
-        self._superseded: set[str] = set()
+        self._superseded: dict[str, None] = {}  # a set that keeps its order: the oldest copies go first
         self._removing = False
 
     def register(self, keys: Iterable[str], checkpoint_id: CheckpointId) -> None:
@@ -36,7 +36,7 @@ class LocalRetention:
 
     def confirm(self, checkpoint_id: CheckpointId) -> None:
         """`checkpoint_id` is committed: copies that only older ones use are removed, some time."""
-        self._superseded.update(self._registry.confirm(checkpoint_id))
+        self._superseded.update(dict.fromkeys(self._registry.confirm(checkpoint_id)))
         if self._superseded and not self._removing:
             with suppress(RuntimeError):  # anyio's word for a task group that has ended: the next open prunes
                 self._tasks.start_soon(self._remove_superseded)
@@ -49,7 +49,9 @@ class LocalRetention:
     async def _remove_superseded(self) -> None:
         try:
             while self._superseded:
-                await self._remove(self._superseded.pop())
+                key = next(iter(self._superseded))
+                del self._superseded[key]
+                await self._remove(key)
         finally:
             self._removing = False
 
