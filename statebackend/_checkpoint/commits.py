@@ -11,7 +11,7 @@ from typing import Final
 
 import anyio
 
-from statebackend._codec.commit import Commit, decode_commit, encode_commit
+from statebackend._codec.commit import Claim, Commit, decode_entry, encode_entry
 from statebackend._retry import RetryPolicy
 from statebackend.abc import Capability, ObjectStore
 from statebackend.errors import (
@@ -59,7 +59,10 @@ class CommitLog:
             data = await self._store.get(key)
         except ObjectNotFoundError as error:
             raise MissingObjectError("a commit object is gone", object=key) from error
-        return decode_commit(data, key, job=self._job)
+        entry = decode_entry(data, key, job=self._job)
+        if isinstance(entry, Claim):
+            raise CorruptCommitError("a claim where a commit should be", object=key, offset=0)
+        return entry
 
     async def ancestors(self, commit: Commit) -> AsyncIterator[Commit]:
         """`commit`, its parent, and so on to the first one."""
@@ -98,7 +101,7 @@ class CommitLog:
         Raises `FencedError` where another writer was first, `OutcomeUnknownError` where the store gave no usable
         answer within `commit_timeout_s`. A cancelled call leaves its outcome open: call it within `finish`.
         """
-        body = (encode_commit(commit),)
+        body = (encode_entry(commit, commit_key(commit.sequence)).body,)
         with anyio.move_on_after(self._timeout_s) as bounded:
             await self._create(commit, body)
         if bounded.cancelled_caught:

@@ -1,17 +1,21 @@
-"""The commit object: the one object whose put-if-absent makes a checkpoint exist.
+"""The entries of a job's log: the commit object, whose put-if-absent makes a checkpoint exist, and the claim.
 
-    commit   := magic version:u8 checksum:u32 length:u32 manifest                        little-endian
+    entry    := magic version:u8 checksum:u32 length:u32 manifest inline              little-endian
     magic    := "sbcommt"
-    checksum := crc32 of magic, version, length and manifest
-    manifest := msgpack map of the fields of `Commit`
+    checksum := crc32 of everything but itself
+    manifest := msgpack map of the fields of `Commit` or `Claim`, and "entry": "commit" or "claim"; `length` bytes
+    inline   := frame*                            change sets of a small checkpoint; none in a claim
 
-A field may be added with a default in the same version; a reader passes over fields it does not know. A reader that
-must not pass over something needs a new version.
+A handle into the object's own inline frames has an empty key, and counts its offset from where they begin. Whoever
+decodes gets it whole, as a later commit carries it: with the key, length and checksum of this object. A field may be
+added with a default in the same version; a reader passes over fields it does not know. A reader that must not pass over
+something needs a new version.
 """
 
 import struct
 import zlib
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -22,6 +26,7 @@ from statebackend.ids import (
     CommitSequence,
     CommitSummary,
     Epoch,
+    Handle,
     KeyGroupRange,
     SourceMark,
 )
@@ -29,8 +34,9 @@ from statebackend.ids import (
 MAGIC: Final = b"sbcommt"
 VERSION: Final = 1
 HEAD: Final = MAGIC + bytes([VERSION])
+_CHECKSUM = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
-_PREFIX = struct.Struct("<II")
+_START = len(HEAD) + _CHECKSUM.size + _LENGTH.size
 
 
 class StateDescriptor(msgspec.Struct, frozen=True):
@@ -42,14 +48,25 @@ class StateDescriptor(msgspec.Struct, frozen=True):
     schema: str
 
 
+class Base(msgspec.Struct, frozen=True, array_like=True):
+    """A segment that holds every entry of `key_groups` as of some moment, and what is stale or foreign besides.
+
+    Bases of one range do not overlap: which groups a base stands for shrinks when some of them are written anew.
+    """
+
+    segment: Handle
+    key_groups: tuple[KeyGroupRange, ...]
+
+
 class RangeState(msgspec.Struct, frozen=True):
-    """The state of one range of key groups: change sets, in the order in which they are to be applied."""
+    """The state of one range of key groups: its bases, then change sets, in the order in which they are applied."""
 
     key_groups: KeyGroupRange
     changelog: tuple[ChangeSetHandle, ...]
+    bases: tuple[Base, ...] = ()
 
 
-class Commit(msgspec.Struct, frozen=True, kw_only=True):
+class Commit(msgspec.Struct, frozen=True, kw_only=True, tag="commit", tag_field="entry"):
     """A committed checkpoint.
 
     `stamp` is unique to the attempt: whoever finds a commit at the sequence he wanted tells by it whether it is
@@ -77,52 +94,100 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def segments(self) -> frozenset[str]:
-        """Keys of every segment the commit points into."""
-        return frozenset(handle.segment.key for part in self.ranges for handle in part.changelog)
+        """Keys of every object the commit points into; its own, where it carries change sets inline."""
+        return frozenset(
+            segment.key
+            for part in self.ranges
+            for segment in (*(handle.segment for handle in part.changelog), *(base.segment for base in part.bases))
+        )
 
 
-_decoder = msgspec.msgpack.Decoder(Commit)
+class Claim(msgspec.Struct, frozen=True, kw_only=True, tag="claim", tag_field="entry"):
+    """A writer's first entry: from here on only he appends. `newest` is the last commit before it, if there is one."""
+
+    job: str
+    sequence: CommitSequence
+    epoch: Epoch
+    stamp: str
+    newest: CommitSequence | None
+    claimed_at_s: float = 0.0
+    release: str = ""
 
 
-def encode_commit(commit: Commit) -> bytes:
-    """The bytes of the commit object, known to decode. Raises `InputError` where a part has a wrong type.
+Entry = Commit | Claim
+_Entries = TypeVar("_Entries", Commit, Claim)
 
-    A struct does not check its fields when it is made, and a commit that does not decode closes the job for good.
+_decoder: Final = msgspec.msgpack.Decoder(Commit | Claim)
+IN_HERE: Final = Handle("", 0, 0, 0)
+"""The segment of a handle into the inline frames of the object that carries the handle."""
+
+
+class EncodedEntry(msgspec.Struct, Generic[_Entries], frozen=True):
+    """The bytes of an entry, and the entry as whoever reads them gets it: handles to inline frames are whole."""
+
+    entry: _Entries
+    body: bytes
+
+
+def encode_entry(entry: _Entries, key: str, inline: Sequence[bytes] = ()) -> EncodedEntry[_Entries]:
+    """The bytes of an entry to be created at `key`, known to decode. Raises `InputError` where a part has a wrong type.
+
+    A struct does not check its fields when it is made, and an entry that does not decode closes the job for good.
     """
     try:
-        manifest = msgspec.msgpack.encode(commit)
+        manifest = msgspec.msgpack.encode(entry)
         _decoder.decode(manifest)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"a part of the commit has a wrong type: {error}", sequence=commit.sequence) from error
-    length = _LENGTH.pack(len(manifest))
-    return b"".join((HEAD, _LENGTH.pack(_checksum(HEAD, length, manifest)), length, manifest))
+        raise InputError(f"a part of the commit has a wrong type: {error}", sequence=entry.sequence) from error
+    covered = b"".join((_LENGTH.pack(len(manifest)), manifest, *inline))
+    body = b"".join((HEAD, _CHECKSUM.pack(_checksum(HEAD, covered)), covered))
+    return EncodedEntry(_resolve(entry, key, body, _START + len(manifest)), body)
 
 
-def decode_commit(data: bytes, name: str, *, job: str) -> Commit:
-    """The commit in `data`, checked against its checksum and the job it should belong to.
+def decode_entry(data: bytes, key: str, *, job: str) -> Commit | Claim:
+    """The entry that lies at `key`, checked against its checksum and the job it should belong to.
 
     Raises `CorruptCommitError`, `UnsupportedVersionError` or `WrongJobError`, naming the object.
     """
-    start = len(HEAD) + _PREFIX.size
-    if len(data) < start or not data.startswith(MAGIC):
-        raise CorruptCommitError("not a commit object, or cut off", object=name, offset=0, size=len(data))
-    checksum, length = _PREFIX.unpack_from(data, len(HEAD))
-    if len(data) - start != length:
-        raise CorruptCommitError("commit object has the wrong length", object=name, offset=start, length=length)
-    if _checksum(data[: len(HEAD)], _LENGTH.pack(length), data[start:]) != checksum:
-        raise CorruptCommitError("commit checksum differs", object=name, offset=len(HEAD))
+    if len(data) < _START or not data.startswith(MAGIC):
+        raise CorruptCommitError("not a commit object, or cut off", object=key, offset=0, size=len(data))
+    (checksum,) = _CHECKSUM.unpack_from(data, len(HEAD))
+    covered = memoryview(data)[len(HEAD) + _CHECKSUM.size :]
+    if _checksum(data[: len(HEAD)], covered) != checksum:
+        raise CorruptCommitError("commit checksum differs, or the object is cut off", object=key, offset=len(HEAD))
     if (version := data[len(MAGIC)]) != VERSION:
-        raise UnsupportedVersionError("commit of another release", object=name, version=version, known=VERSION)
+        raise UnsupportedVersionError("commit of another release", object=key, version=version, known=VERSION)
+    (length,) = _LENGTH.unpack_from(covered)
+    if _START + length > len(data):
+        raise CorruptCommitError("the manifest is longer than the object", object=key, offset=_START, length=length)
     try:
-        commit = _decoder.decode(data[start:])
+        entry = _decoder.decode(data[_START : _START + length])
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-        raise CorruptCommitError(f"manifest does not decode: {error}", object=name, offset=start) from error
-    if commit.job != job:
-        raise WrongJobError("the commit belongs to another job", object=name, job=job, job_found=commit.job)
-    return commit
+        raise CorruptCommitError(f"manifest does not decode: {error}", object=key, offset=_START) from error
+    if entry.job != job:
+        raise WrongJobError("the commit belongs to another job", object=key, job=job, job_found=entry.job)
+    return _resolve(entry, key, data, _START + length)
 
 
-def _checksum(*parts: bytes) -> int:
+def _resolve(entry: _Entries, key: str, body: bytes, inline_offset: int) -> _Entries:
+    """The entry with whole handles to its own inline frames, which begin at `inline_offset` of `body`."""
+    if isinstance(entry, Claim) or len(body) == inline_offset:
+        return entry
+    here = Handle(key, 0, len(body), zlib.crc32(body))
+
+    def whole(handle: ChangeSetHandle) -> ChangeSetHandle:
+        if handle.segment != IN_HERE:
+            return handle
+        return msgspec.structs.replace(handle, segment=here, offset=inline_offset + handle.offset)
+
+    ranges = tuple(
+        msgspec.structs.replace(part, changelog=tuple(whole(handle) for handle in part.changelog))
+        for part in entry.ranges
+    )
+    return msgspec.structs.replace(entry, ranges=ranges)
+
+
+def _checksum(*parts: bytes | memoryview) -> int:
     checksum = 0
     for part in parts:
         checksum = zlib.crc32(part, checksum)

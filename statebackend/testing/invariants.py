@@ -10,7 +10,7 @@ from functools import lru_cache
 import msgspec
 
 from statebackend._checkpoint.commits import PREFIX, commit_key
-from statebackend._codec.commit import Commit, decode_commit
+from statebackend._codec.commit import Commit, decode_entry
 from statebackend._codec.records import Operation, StateChange, key_of
 from statebackend._codec.segment import checksum_of, decode_change_set
 from statebackend.ids import ChangeSetHandle, CommitSummary, Handle, Key
@@ -24,7 +24,8 @@ Contents = Mapping[tuple[str, Key], object]
 
 def read_log(objects: Objects, job: str) -> Sequence[Commit]:
     """Every commit of a job, in order. Raises `CorruptCommitError` or `WrongJobError` for one that is not whole."""
-    return [decode_commit(objects[key], key, job=job) for key in sorted(objects) if key.startswith(PREFIX)]
+    entries = (decode_entry(objects[key], key, job=job) for key in sorted(objects) if key.startswith(PREFIX))
+    return [entry for entry in entries if isinstance(entry, Commit)]
 
 
 def read_contents(commit: Commit, objects: Objects) -> Contents:

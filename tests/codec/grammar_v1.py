@@ -81,9 +81,9 @@ def read_commit(data: bytes) -> dict[str, Any]:
     """The manifest, as MessagePack gives it."""
     assert data[:8] == COMMIT_HEAD
     checksum, length = struct.unpack("<II", data[8:16])
-    assert length == len(data) - 16
+    assert length <= len(data) - 16
     assert checksum == zlib.crc32(data[:8] + data[12:])
-    manifest = msgspec.msgpack.decode(data[16:])
+    manifest = msgspec.msgpack.decode(data[16 : 16 + length])
     assert isinstance(manifest, dict)
     return manifest
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend._codec.commit import Commit, RangeState, StateDescriptor, decode_commit, encode_commit
+from statebackend._codec.commit import Commit, RangeState, StateDescriptor, decode_entry, encode_entry
 from statebackend.errors import CorruptCommitError, InputError, UnsupportedVersionError, WrongJobError
 from statebackend.ids import (
     ChangeSetHandle,
@@ -105,7 +105,7 @@ def error_of(error: type[Exception], call: Callable[..., object], *args: Any, **
 
 def corruption_of(data: bytes) -> CorruptCommitError:
     """The error of decoding `data`, which names the object and a place in it."""
-    error: CorruptCommitError = error_of(CorruptCommitError, decode_commit, data, NAME, job=JOB)
+    error: CorruptCommitError = error_of(CorruptCommitError, decode_entry, data, NAME, job=JOB)
     assert error.facts["object"] == NAME
     assert 0 <= error.facts["offset"] <= max(len(data), 16)
     return error
@@ -115,21 +115,21 @@ def corruption_of(data: bytes) -> CorruptCommitError:
 @given(COMMITS)
 def test_commit_comes_back_by_both_readers(commit: Commit) -> None:
     """The library's, and the one that knows the grammar only."""
-    data = encode_commit(commit)
-    assert decode_commit(data, NAME, job=JOB) == commit
+    data = encode_entry(commit, NAME).body
+    assert decode_entry(data, NAME, job=JOB) == commit
     assert msgspec.convert(read_commit(data), Commit) == commit
 
 
 def test_manifest_is_a_map_of_the_fields() -> None:
     """So that a field can be added, and so that a person can read it with any MessagePack tool."""
-    manifest = read_commit(encode_commit(sample()))
-    assert list(manifest) == [field.name for field in msgspec.structs.fields(Commit)]
+    manifest = read_commit(encode_entry(sample(), NAME).body)
+    assert list(manifest) == ["entry", *(field.name for field in msgspec.structs.fields(Commit))]
     assert manifest["ranges"][0]["changelog"] == [[["segments/a1", 0, 611, 0xDEADBEEF], "0-127", 0, 8, 99, [3, 9], 5]]
 
 
 def test_every_flipped_bit_is_found() -> None:
     """In the version too: it lies under the checksum, so damage is never taken for a newer release."""
-    data = encode_commit(sample())
+    data = encode_entry(sample(), NAME).body
     for offset in range(len(data)):
         for bit in range(8):
             damaged = bytearray(data)
@@ -139,7 +139,7 @@ def test_every_flipped_bit_is_found() -> None:
 
 def test_every_cut_is_found() -> None:
     """At whatever length the object ends, and with something behind it."""
-    data = encode_commit(sample())
+    data = encode_entry(sample(), NAME).body
     for length in range(len(data)):
         corruption_of(data[:length])
     corruption_of(data + b"\0")
@@ -157,9 +157,9 @@ def test_every_cut_is_found() -> None:
         pytest.param(b"\x81\xa6ranges\xdd\xff\xff\xff\xff", id="4 billion ranges"),
         pytest.param(b"\x81\xa3job\xa1\xff", id="job not UTF-8"),
         pytest.param({"job": JOB}, id="fields missing"),
-        pytest.param(read_commit(encode_commit(sample())) | {"epoch": "3"}, id="epoch not a number"),
+        pytest.param(read_commit(encode_entry(sample(), NAME).body) | {"epoch": "3"}, id="epoch not a number"),
         pytest.param(
-            read_commit(encode_commit(sample())) | {"ranges": [{"key_groups": [9, 3], "changelog": []}]},
+            read_commit(encode_entry(sample(), NAME).body) | {"ranges": [{"key_groups": [9, 3], "changelog": []}]},
             id="key groups the wrong way round",
         ),
     ],
@@ -172,31 +172,31 @@ def test_manifest_that_is_none_is_refused(manifest: Any) -> None:
 @pytest.mark.parametrize("version", [0, 2, 255])
 def test_commit_of_another_release_is_told_from_damage(version: int) -> None:
     """Whatever its manifest is: a reader of version 1 does not look into it."""
-    error = error_of(UnsupportedVersionError, decode_commit, write_commit(b"?", version=version), NAME, job=JOB)
+    error = error_of(UnsupportedVersionError, decode_entry, write_commit(b"?", version=version), NAME, job=JOB)
     assert (error.facts["object"], error.facts["version"]) == (NAME, version)
 
 
 def test_commit_of_another_job_is_refused() -> None:
     """It is whole, but state of one job must not continue another's."""
-    error = error_of(WrongJobError, decode_commit, encode_commit(sample(job="other")), NAME, job=JOB)
+    error = error_of(WrongJobError, decode_entry, encode_entry(sample(job="other"), NAME).body, NAME, job=JOB)
     assert (error.facts["job"], error.facts["job_found"]) == (JOB, "other")
 
 
 def test_reader_passes_over_fields_it_does_not_know() -> None:
     """Within version 1 a later release may say more, in the manifest and in each part of it."""
-    manifest = read_commit(encode_commit(sample()))
+    manifest = read_commit(encode_entry(sample(), NAME).body)
     manifest["outbox"] = ["later"]
     manifest["states"][0]["ttl_s"] = 5
     manifest["ranges"][0]["changelog"][0].append("later")
-    assert decode_commit(write_commit(manifest), NAME, job=JOB) == sample()
+    assert decode_entry(write_commit(manifest), NAME, job=JOB) == sample()
 
 
 def test_fields_with_defaults_may_be_missing() -> None:
     """An earlier release of version 1 did not write them."""
-    manifest = read_commit(encode_commit(sample()))
+    manifest = read_commit(encode_entry(sample(), NAME).body)
     for name in ("source", "committed_at_s", "release"):
         del manifest[name]
-    decoded = decode_commit(write_commit(manifest), NAME, job=JOB)
+    decoded = decode_entry(write_commit(manifest), NAME, job=JOB)
     assert decoded == sample(source=None, committed_at_s=0.0, release="")
 
 
@@ -215,4 +215,4 @@ def test_fields_with_defaults_may_be_missing() -> None:
 def test_commit_that_would_not_decode_is_never_written(changed: dict[str, Any]) -> None:
     """A struct does not check its fields. One such object in the log would close the job for good."""
     with pytest.raises(InputError):
-        encode_commit(sample(**changed))
+        encode_entry(sample(**changed), NAME)

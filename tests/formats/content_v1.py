@@ -33,6 +33,7 @@ SEGMENT: list[tuple[str, int, Changes]] = [
 ]
 
 COMMIT: dict[str, Any] = {
+    "entry": "commit",
     "job": "fleet",
     "sequence": 7,
     "checkpoint_id": 42,
@@ -44,6 +45,7 @@ COMMIT: dict[str, Any] = {
         {
             "key_groups": [0, 127],
             "changelog": [[["segments/0a1b2c", 0, 113, 1618522507], "0-127", 0, 8, 66, [6, 13], 2]],
+            "bases": [],
         }
     ],
     "states": [

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from statebackend._codec.commit import Commit, decode_commit
+from statebackend._codec.commit import Commit, decode_entry
 from statebackend._codec.frame import FrameHeader
 from statebackend._codec.records import key_of
 from statebackend._codec.segment import decode_segment
@@ -57,7 +57,7 @@ def test_commit_holds_what_was_written() -> None:
     """By both readers."""
     data = (GOLDEN / "commit-v1.bin").read_bytes()
     assert grammar_v1.read_commit(data) == content_v1.COMMIT
-    assert decode_commit(data, "commit-v1.bin", job="fleet") == msgspec.convert(content_v1.COMMIT, Commit)
+    assert decode_entry(data, "commit-v1.bin", job="fleet") == msgspec.convert(content_v1.COMMIT, Commit)
 
 
 @pytest.mark.parametrize("name", ["segment-v1-example.bin", "segment-v1-none.bin", "commit-v1.bin"])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, cast
 
 from statebackend._checkpoint.commits import HINT_KEY, PREFIX
-from statebackend._codec.commit import Commit, decode_commit
+from statebackend._codec.commit import Commit, decode_entry
 from statebackend.abc import CheckpointInfo
 from statebackend.testing import invariants
 from statebackend.testing.crash_store import Write
@@ -127,7 +127,8 @@ class SimulatedJob:
 
     def _watch_commit(self, write: Write, key: str) -> None:
         assert write.operation == "put_if_absent", f"{write.operation} of a commit"
-        commit = decode_commit(write.data, key, job=JOB)
+        commit = decode_entry(write.data, key, job=JOB)
+        assert isinstance(commit, Commit)
         attempt = self._attempt_of(commit)
         assert not attempt.final, f"attempt {attempt.number} was told that it is over, and is committed now"
         assert attempt.sequence is None, f"attempt {attempt.number} is committed twice"
