@@ -117,7 +117,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, tag="claim", tag_field="e
 Entry = Commit | Claim
 _Entries = TypeVar("_Entries", Commit, Claim)
 
-_decoder: Final = msgspec.msgpack.Decoder(Commit | Claim)
+_decoder: Final[msgspec.msgpack.Decoder[Commit | Claim]] = msgspec.msgpack.Decoder(Commit | Claim)
 IN_HERE: Final = Handle("", 0, 0, 0)
 """The segment of a handle into the inline frames of the object that carries the handle."""
 
@@ -166,7 +166,7 @@ def decode_entry(data: bytes, key: str, *, job: str) -> Commit | Claim:
         raise CorruptCommitError(f"manifest does not decode: {error}", object=key, offset=_START) from error
     if entry.job != job:
         raise WrongJobError("the commit belongs to another job", object=key, job=job, job_found=entry.job)
-    return _resolve(entry, key, data, _START + length)
+    return _resolve(entry, key, data, _START + length) if isinstance(entry, Commit) else entry
 
 
 def _resolve(entry: _Entries, key: str, body: bytes, inline_offset: int) -> _Entries:
