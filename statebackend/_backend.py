@@ -11,20 +11,22 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.backend import StateBackend
-from statebackend._checkpoint.commits import CommitLog
+from statebackend._checkpoint.commits import CommitLog, LogEnd
 from statebackend._checkpoint.coordinator import CheckpointCoordinator
 from statebackend._checkpoint.restore import LocalCopies, Restore
 from statebackend._clock import SystemClock
-from statebackend._codec.commit import Commit
-from statebackend._local.directories import open_local_directories
+from statebackend._codec.commit import Claim, Commit
+from statebackend._local.directories import open_local_directories, segments_directory
 from statebackend._local.retention import LocalRetention
 from statebackend._local.segments import LocalSegments
 from statebackend._observers import Observers
@@ -33,14 +35,17 @@ from statebackend._state.keyed import KeyedStates
 from statebackend._tasks import open_tasks
 from statebackend._version import __version__
 from statebackend.abc import Clock, ObjectStore, Observer, RestoreReport, StateChangeUploader
-from statebackend.errors import SettingsError
-from statebackend.ids import CheckpointId, CommitSequence, KeyGroupRange, all_key_groups
+from statebackend.errors import FencedError, SettingsError
+from statebackend.ids import CheckpointId, Epoch, KeyGroupRange, all_key_groups
 from statebackend.objectstore import LocalStore, open_memory_store
 from statebackend.objectstore.scoped import CountingStore, ScopedStore
 from statebackend.settings import Settings, check_primary
 from statebackend.uploaders import DuplicatingUploader, PrimaryUploader
 
 _log = logging.getLogger(__name__)
+
+CLAIM_ATTEMPTS_MAX: Final = 16
+"""Each failure is another writer who opened the job, or committed, in that very moment."""
 
 OpenUploader = Callable[[ObjectStore, ObjectStore | None], StateChangeUploader]
 
@@ -56,6 +61,7 @@ async def open_backend(
     uploader: StateChangeUploader | OpenUploader | None = None,
     clock: Clock | None = None,
     observer: Observer | None = None,
+    read_only: bool = False,
 ) -> AsyncGenerator[StateBackend, None]:
     """Open the job's state as of its newest committed checkpoint, or of `checkpoint_id`; empty for a new job.
 
@@ -63,41 +69,42 @@ async def open_backend(
     names. `local_stores`: used instead of directories in `settings.local`, one for each; nobody else may write there.
     `uploader`: your own, or a callable that is given the primary and the local store and returns one.
 
-    Opening writes nothing to the primary. Raises `WrongJobError`, `CheckpointNotFoundError`, `CorruptCommitError`,
-    `CorruptSegmentError`, `MissingObjectError`, `LocalRootError`, or `SettingsError` where the settings contradict
-    what was committed. Leaving the context forgets uncommitted changes, and ends within `close_timeout_s` and the
-    second that an upload under way is given to remove what it wrote.
+    Opening claims the job, by an entry in its log: whoever opened it before is fenced, and finds out by `FencedError`
+    at his next checkpoint. With `read_only` nothing is written, neither to the primary nor to the local copy, and
+    nobody is fenced; `checkpoint` raises `InputError` then, and in the backend of a part of the key groups, whose
+    snapshots a `CheckpointCoordinator` commits.
+
+    Raises `WrongJobError`, `CheckpointNotFoundError`, `CorruptCommitError`, `LocalRootError`, or `SettingsError` where
+    the settings contradict what was committed, and has claimed nothing; `CorruptSegmentError`, `MissingObjectError`,
+    and `StoreError`s with or without a claim. Leaving the context forgets uncommitted changes, and ends within
+    `close_timeout_s` and the second that an upload under way is given to remove what it wrote.
     """
     clock, observer = clock or SystemClock(), Observers(observer or Observer())
+    owned = key_groups or all_key_groups(settings.max_parallelism)
+    commits = not read_only and owned == all_key_groups(settings.max_parallelism)
     primary = CountingStore(ScopedStore(store or open_store(settings), f"{settings.job}/"))
-    log = CommitLog(primary, settings.job, policy=_policy(settings), timeout_s=settings.commit_timeout_s)
-    end = await log.newest_sequence()
-    if checkpoint_id is None:
-        newest = base = None if end is None else await log.load(end)
-    else:
-        base = await log.find(end, CheckpointId(checkpoint_id))
-        newest = None if end is None else await log.readable(end)
-    _check_parallelism(settings, newest)
-    states = KeyedStates(
-        key_groups or all_key_groups(settings.max_parallelism),
-        settings.max_parallelism,
-        base.states if base is not None else (),
-    )
-    coordinator = CheckpointCoordinator(
-        log,
-        settings,
-        newest=newest,
-        base=base,
-        next_sequence=CommitSequence(0 if end is None else end + 1),
-        clock=clock,
-        new_stamp=_new_stamp,
-        release=__version__,
-    )
+    log = CommitLog(primary, settings.job, policy=_policy(settings), timeout_s=settings.commit_timeout_s, clock=clock)
+    position = await _look(log, settings, checkpoint_id)
     async with (
         _telling_requests(primary, observer) as tell_requests,
-        _open_local(settings, local_stores) as local,
+        _open_local(settings, local_stores, read_only=read_only) as local,
         open_tasks() as tasks,
     ):
+        claim = None
+        if commits:
+            claim, position = await _claim(log, settings, checkpoint_id, position)
+        newest, base = position.newest, position.base
+        states = KeyedStates(owned, settings.max_parallelism, base.states if base is not None else ())
+        coordinator = CheckpointCoordinator(
+            log,
+            settings,
+            newest=newest,
+            base=base,
+            claim=claim,
+            clock=clock,
+            new_stamp=_new_stamp,
+            release=__version__,
+        )
         restored = None
         if base is not None:
             restored = await _restore(base, states, primary, local, settings=settings, clock=clock)
@@ -111,7 +118,7 @@ async def open_backend(
             tasks=tasks,
             clock=clock,
             observer=observer,
-            new_name=_new_names(clock),
+            new_name=_new_names(position.epoch if claim is None else claim.epoch),
         )
         writer = ChangelogWriter(
             f"{states.key_groups.first}-{states.key_groups.last}",
@@ -136,6 +143,42 @@ async def open_backend(
         finally:
             with anyio.move_on_after(settings.close_timeout_s, shield=True):
                 await backend.close()
+
+
+class _Position(msgspec.Struct, frozen=True):
+    """Where a job is: the end of its log, its newest commit, and the one that the state is to be restored from."""
+
+    end: LogEnd | None
+    newest: Commit | None
+    base: Commit | None
+
+    @property
+    def epoch(self) -> Epoch:
+        """Of the newest claim; 0 where there is none, or where it cannot be read."""
+        return Epoch(0) if self.end is None or self.end.entry is None else self.end.entry.epoch
+
+
+async def _look(log: CommitLog, settings: Settings, checkpoint_id: int | None) -> _Position:
+    end = await log.end()
+    if checkpoint_id is None:
+        newest = base = await log.newest(end)
+    else:  # perhaps to go back behind damaged commits: the newest that can be read is the newest
+        base = await log.find(end, CheckpointId(checkpoint_id))
+        newest = (None if end is None else await log.readable(end.sequence)) or base
+    _check_parallelism(settings, newest)
+    return _Position(end, newest, base)
+
+
+async def _claim(
+    log: CommitLog, settings: Settings, checkpoint_id: int | None, position: _Position
+) -> tuple[Claim, _Position]:
+    """Claim the job, and say where it was then: nothing is committed between that position and the claim."""
+    for _ in range(CLAIM_ATTEMPTS_MAX):
+        claim = await log.claim(position.end, stamp=_new_stamp(), release=__version__)
+        if claim is not None:
+            return claim, position
+        position = await _look(log, settings, checkpoint_id)
+    raise FencedError("others claim this job again and again: stop all but one", attempts=CLAIM_ATTEMPTS_MAX)
 
 
 def open_store(settings: Settings) -> ObjectStore:
@@ -165,8 +208,17 @@ async def _telling_requests(primary: CountingStore, observer: Observer) -> Async
 
 
 @asynccontextmanager
-async def _open_local(settings: Settings, instead: Sequence[ObjectStore] | None) -> AsyncGenerator[LocalCopies | None]:
+async def _open_local(
+    settings: Settings, instead: Sequence[ObjectStore] | None, *, read_only: bool
+) -> AsyncGenerator[LocalCopies | None]:
     """The local copies, writable unless another live backend of this job owns one of the roots."""
+    if read_only:
+        stores = instead or [
+            LocalStore(segments_directory(root, settings.job), io_threads_max=settings.io_threads_max)
+            for root in settings.local
+        ]
+        yield LocalCopies(LocalSegments(stores, owned=[False] * len(stores)), writable=False) if stores else None
+        return
     if instead:
         segments = LocalSegments(instead, bytes_max=settings.local_bytes_max)
         await segments.take_stock()
@@ -265,8 +317,10 @@ def _new_stamp() -> str:
     return uuid.uuid4().hex
 
 
-def _new_names(clock: Clock) -> Callable[[], str]:
-    """Names that nobody else makes. They sort in the order in which they were made: what is old can go first."""
-    begun_ms = int(clock.time() * 1000)
+def _new_names(epoch: Epoch) -> Callable[[], str]:
+    """Names that nobody else makes. They sort in the order in which they were made, and tell the reign they are of.
+
+    A sweep goes by that: what no commit reaches, and is of an older reign than the newest, never will be reached.
+    """
     numbers = itertools.count()
-    return lambda: f"{begun_ms:012x}-{next(numbers):08x}-{uuid.uuid4().hex}"
+    return lambda: f"{epoch:08d}-{next(numbers):08d}-{uuid.uuid4().hex}"

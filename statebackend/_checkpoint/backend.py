@@ -142,7 +142,7 @@ class StateBackend:
             return info
 
     async def history(self) -> AsyncIterator[CommitSummary]:
-        """The commit that the state stands on, its parent, and so on to the job's first."""
+        """The commit that the state stands on, its parent, and so on to the job's first, or the oldest retained."""
         if self._coordinator.base is not None:
             async for commit in self._log.ancestors(self._coordinator.base):
                 yield commit.summary
@@ -152,6 +152,8 @@ class StateBackend:
         if not self._closed:
             self._closed = True
             await self._writer.truncate_and_close(self._snapshot_to)
+            if self._failure is None:
+                await self._log.write_hint()
 
     async def _snapshot(self, checkpoint_id: CheckpointId) -> tuple[SnapshotResult, int]:
         await self._drain()

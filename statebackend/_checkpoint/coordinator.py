@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from statebackend._checkpoint.commits import CommitLog
-from statebackend._codec.commit import Commit, RangeState, StateDescriptor
+from statebackend._codec.commit import Claim, Commit, RangeState, StateDescriptor
 from statebackend.abc import Clock
 from statebackend.errors import CheckpointExistsError, InputError
-from statebackend.ids import CheckpointId, CommitSequence, Epoch, KeyGroupRange, SnapshotResult, SourceMark
+from statebackend.ids import CheckpointId, CommitSequence, KeyGroupRange, SnapshotResult, SourceMark
 from statebackend.settings import Settings
 
 
@@ -16,7 +16,7 @@ class CheckpointCoordinator:
 
     `newest` is the job's newest commit, `base` the one that the state was restored from. They differ after a restore of
     an older checkpoint, and the next commit then begins a branch: its parent is `base`, its id is above that of
-    `newest`, and it takes `next_sequence`, behind the end of the log.
+    `newest`. It follows `claim`, by which this writer has opened the job; without one nothing can be committed.
     """
 
     def __init__(
@@ -26,18 +26,17 @@ class CheckpointCoordinator:
         *,
         newest: Commit | None,
         base: Commit | None,
-        next_sequence: CommitSequence,
+        claim: Claim | None,
         clock: Clock,
         new_stamp: Callable[[], str],
         release: str,
     ) -> None:
         self.base = base
         self._newest = newest
-        self._next_sequence = next_sequence
+        self._last: Claim | Commit | None = claim  # our own last entry
         self._log = log
         self._job: Final = settings.job
         self._max_parallelism: Final = settings.max_parallelism
-        self._epoch = Epoch(1 if newest is None else newest.epoch + 1)
         self._clock = clock
         self._new_stamp = new_stamp
         self._release = release
@@ -48,7 +47,11 @@ class CheckpointCoordinator:
         return CheckpointId(0 if self._newest is None else self._newest.checkpoint_id + 1)
 
     def check(self, checkpoint_id: CheckpointId) -> None:
-        """Raise `CheckpointExistsError` unless `checkpoint_id` may be the next one."""
+        """Raise `CheckpointExistsError` unless `checkpoint_id` may be the next one, `InputError` without a claim."""
+        if self._last is None:
+            raise InputError(
+                "opened to read, or for a part of the key groups: it cannot commit", checkpoint_id=checkpoint_id
+            )
         if checkpoint_id < self.next_checkpoint_id:
             raise CheckpointExistsError(
                 "checkpoint ids grow: use a larger one", checkpoint_id=checkpoint_id, smallest=self.next_checkpoint_id
@@ -67,13 +70,14 @@ class CheckpointCoordinator:
         `CommitLog.append`; like that, it is to be called within `finish`.
         """
         self.check(checkpoint_id)
+        assert self._last is not None
         ordered = sorted(snapshots, key=lambda snapshot: snapshot.key_groups)
         _check_coverage([snapshot.key_groups for snapshot in ordered], self._max_parallelism)
         commit = Commit(
             job=self._job,
-            sequence=self._next_sequence,
+            sequence=CommitSequence(self._last.sequence + 1),
             checkpoint_id=checkpoint_id,
-            epoch=self._epoch,
+            epoch=self._last.epoch,
             parent=None if self.base is None else self.base.sequence,
             stamp=self._new_stamp(),
             max_parallelism=self._max_parallelism,
@@ -83,9 +87,8 @@ class CheckpointCoordinator:
             committed_at_s=self._clock.time(),
             release=self._release,
         )
-        size_bytes = await self._log.append(commit)
-        self._newest = self.base = commit
-        self._next_sequence = CommitSequence(commit.sequence + 1)
+        size_bytes = len((await self._log.append(commit)).body)
+        self._newest = self.base = self._last = commit
         return commit, size_bytes
 
 

@@ -81,6 +81,11 @@ def claim_root(root: str | os.PathLike[str], job: str) -> LocalDirectory:
         raise LocalRootError("a local root cannot be used", root=str(path), reason=reason) from error
 
 
+def segments_directory(root: str | os.PathLike[str], job: str) -> Path:
+    """Where the copies of a job's segments lie under `root`. For who only reads: it may not be there."""
+    return Path(root) / f"job_{job}" / _SEGMENTS_NAME
+
+
 @asynccontextmanager
 async def open_local_directories(
     roots: Sequence[str | os.PathLike[str]], job: str

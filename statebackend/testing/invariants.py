@@ -10,7 +10,7 @@ from functools import lru_cache
 import msgspec
 
 from statebackend._checkpoint.commits import PREFIX, commit_key
-from statebackend._codec.commit import Commit, decode_entry
+from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
 from statebackend._codec.records import Operation, StateChange, key_of
 from statebackend._codec.segment import checksum_of, decode_change_set
 from statebackend.ids import ChangeSetHandle, CommitSummary, Handle, Key
@@ -22,10 +22,14 @@ Contents = Mapping[tuple[str, Key], object]
 """Every value of a job, by the name of its state and its key."""
 
 
-def read_log(objects: Objects, job: str) -> Sequence[Commit]:
-    """Every commit of a job, in order. Raises `CorruptCommitError` or `WrongJobError` for one that is not whole."""
-    entries = (decode_entry(objects[key], key, job=job) for key in sorted(objects) if key.startswith(PREFIX))
-    return [entry for entry in entries if isinstance(entry, Commit)]
+def read_log(objects: Objects, job: str) -> Sequence[Entry]:
+    """The entries of a job's log, in order. Raises `CorruptCommitError` or `WrongJobError` for one that is not whole."""
+    return [decode_entry(objects[key], key, job=job) for key in sorted(objects) if key.startswith(PREFIX)]
+
+
+def commits_of(log: Iterable[Entry]) -> Sequence[Commit]:
+    """The commits among the entries."""
+    return [entry for entry in log if isinstance(entry, Commit)]
 
 
 def read_contents(commit: Commit, objects: Objects) -> Contents:
@@ -50,24 +54,33 @@ def handles_of(commit: Commit) -> Iterable[ChangeSetHandle]:
 # ---------------------------------------------------------------------------------------------------- the commit log
 
 
-def assert_log_has_no_gap(commits: Sequence[Commit], objects: Objects) -> None:
-    """Sequences are 0, 1, 2, ..., each under its own key: a restore that probes forward finds the end."""
-    sequences = [commit.sequence for commit in commits]
-    assert sequences == list(range(len(sequences))), f"not without gaps: {sequences}"
-    assert all(commit_key(sequence) in objects for sequence in sequences), "a commit lies under a foreign key"
+def assert_log_has_no_gap(log: Sequence[Entry], objects: Objects) -> None:
+    """Each sequence follows the one before, each under its own key: a restore that probes forward finds the end."""
+    sequences = [entry.sequence for entry in log]
+    assert sequences == list(range(sequences[0], sequences[0] + len(log)) if log else ()), f"gaps: {sequences}"
+    assert all(commit_key(sequence) in objects for sequence in sequences), "an entry lies under a foreign key"
 
 
-def assert_commits_follow(commit: Commit, earlier: Sequence[Commit]) -> None:
-    """It is the next one; ids grow, epochs do not decrease, and the parent is an earlier commit. The first has none."""
-    assert commit.sequence == len(earlier), f"commit {commit.sequence} after {len(earlier)} others"
-    if not earlier:
-        assert commit.parent is None, f"the first commit has a parent: {commit.parent}"
+def assert_entry_follows(entry: Entry, log: Sequence[Entry]) -> None:
+    """It is the next one. A claim raises the epoch and names the newest commit; a commit is of the last claim's epoch.
+
+    Ids of checkpoints grow, and a commit's parent is an earlier commit; the first has none.
+    """
+    assert entry.sequence == len(log), f"entry {entry.sequence} after {len(log)} others"
+    epoch = log[-1].epoch if log else 0
+    commits = commits_of(log)
+    newest = commits[-1] if commits else None
+    if isinstance(entry, Claim):
+        assert entry.epoch == epoch + 1, f"epoch {entry.epoch} claimed after {epoch}"
+        assert entry.newest == (None if newest is None else newest.sequence), f"a claim on commit {entry.newest}"
         return
-    newest = earlier[-1]
-    assert commit.checkpoint_id > newest.checkpoint_id, f"id {commit.checkpoint_id} after {newest.checkpoint_id}"
-    assert commit.epoch >= newest.epoch, f"epoch {commit.epoch} after {newest.epoch}"
-    assert commit.parent is not None, "a later commit has no parent"
-    assert 0 <= commit.parent < commit.sequence, f"no such parent: {commit.parent}"
+    assert log, "a commit before the first claim"
+    assert entry.epoch == epoch, f"a commit of epoch {entry.epoch} in epoch {epoch}"
+    if newest is None:
+        assert entry.parent is None, f"the first commit has a parent: {entry.parent}"
+        return
+    assert entry.checkpoint_id > newest.checkpoint_id, f"id {entry.checkpoint_id} after {newest.checkpoint_id}"
+    assert entry.parent in {commit.sequence for commit in commits}, f"no such parent: {entry.parent}"
 
 
 def assert_commit_is_whole(commit: Commit, objects: Objects) -> None:
@@ -122,11 +135,12 @@ def assert_newest_of_its_time(sequence: int | None, *, newest_at_begin: int, new
 
 def assert_same_history(history: Sequence[CommitSummary], commits: Sequence[Commit]) -> None:
     """The newest commit, its parent, and so on to the first."""
+    by_sequence = {commit.sequence: commit for commit in commits}
     expected: list[CommitSummary] = []
-    sequence = commits[-1].sequence if commits else None
-    while sequence is not None:
-        expected.append(commits[sequence].summary)
-        sequence = commits[sequence].parent
+    commit = commits[-1] if commits else None
+    while commit is not None:
+        expected.append(commit.summary)
+        commit = None if commit.parent is None else by_sequence[commit.parent]
     assert list(history) == expected, f"the history is {history}"
 
 

@@ -1,12 +1,12 @@
 """What is true of the simulated job, and what its lives were told: the two are compared whenever either changes."""
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
 from statebackend._checkpoint.commits import HINT_KEY, PREFIX
-from statebackend._codec.commit import Commit, decode_entry
+from statebackend._codec.commit import Commit, Entry, decode_entry
 from statebackend.abc import CheckpointInfo
 from statebackend.testing import invariants
 from statebackend.testing.crash_store import Write
@@ -43,19 +43,30 @@ class SimulatedJob:
         self._late = late
         self.primary: Final = Place("primary", watch=self._watch)
         self.objects: Final[Mapping[str, bytes]] = _Scoped(self.primary.objects, ROOT)
-        self.commits: Final[list[Commit]] = []
+        self.log: Final[list[Entry]] = []
         self.attempts: Final[list[Attempt]] = []
         self.failure: Exception | None = None
         self._reached: set[str] = set()
 
     @property
+    def commits(self) -> Sequence[Commit]:
+        """Every commit, in order."""
+        return invariants.commits_of(self.log)
+
+    @property
     def newest(self) -> int:
         """The sequence of the newest commit, -1 before the first."""
-        return len(self.commits) - 1
+        return max((commit.sequence for commit in self.commits), default=-1)
+
+    def commit_at(self, sequence: int) -> Commit:
+        """The commit at that place of the log."""
+        entry = self.log[sequence]
+        assert isinstance(entry, Commit), f"no commit at {sequence}"
+        return entry
 
     def contents_at(self, sequence: int) -> Contents:
-        """What the commit was to hold."""
-        return {} if sequence < 0 else self._attempt_of(self.commits[sequence]).contents
+        """What the commit was to hold; nothing before the first."""
+        return {} if sequence < 0 else self._attempt_of(self.commit_at(sequence)).contents
 
     @contextmanager
     def judging(self) -> Generator[None, None, None]:
@@ -107,8 +118,8 @@ class SimulatedJob:
         with self.judging():
             log = invariants.read_log(self.objects, JOB)
             invariants.assert_log_has_no_gap(log, self.objects)
-            assert log == self.commits, "a commit has changed after it was made"
-            for commit in log:
+            assert log == self.log, "an entry has changed after it was made"
+            for commit in self.commits:
                 invariants.assert_commit_is_whole(commit, self.objects)
             lost = [each.number for each in self.attempts if each.outcome == "acknowledged" and each.sequence is None]
             assert not lost, f"acknowledged, and lost: {lost}"
@@ -119,26 +130,29 @@ class SimulatedJob:
         with self.judging():
             key = write.key.removeprefix(ROOT)
             if key.startswith(PREFIX):
-                self._watch_commit(write, key)
+                self._watch_log(write, key)
             elif write.operation == "delete":
                 assert key not in self._reached, f"deleted, and a commit points into it: {key}"
             elif key != HINT_KEY:
                 assert write.key not in self.primary.objects, f"a name is used twice: {key}"
 
-    def _watch_commit(self, write: Write, key: str) -> None:
-        assert write.operation == "put_if_absent", f"{write.operation} of a commit"
-        commit = decode_entry(write.data, key, job=JOB)
-        assert isinstance(commit, Commit)
+    def _watch_log(self, write: Write, key: str) -> None:
+        assert write.operation == "put_if_absent", f"{write.operation} of an entry"
+        entry = decode_entry(write.data, key, job=JOB)
+        invariants.assert_entry_follows(entry, self.log)
+        if isinstance(entry, Commit):
+            self._judge_commit(entry)
+        self.log.append(entry)
+
+    def _judge_commit(self, commit: Commit) -> None:
         attempt = self._attempt_of(commit)
         assert not attempt.final, f"attempt {attempt.number} was told that it is over, and is committed now"
         assert attempt.sequence is None, f"attempt {attempt.number} is committed twice"
         assert attempt.checkpoint_id == commit.checkpoint_id, "committed under another id"
-        invariants.assert_commits_follow(commit, self.commits)
         invariants.assert_commit_is_whole(commit, self.objects)
         contents = invariants.read_contents(commit, self.objects)
         invariants.assert_same_contents(contents, attempt.contents, f"commit {commit.sequence}")
         attempt.sequence = commit.sequence
-        self.commits.append(commit)
         self._reached |= commit.segments()
 
     def _attempt_of(self, commit: Commit) -> Attempt:

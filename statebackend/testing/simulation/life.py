@@ -11,6 +11,7 @@ import anyio
 from statebackend._backend import open_backend
 from statebackend._changelog.ledger import Ledger
 from statebackend._checkpoint.backend import StateBackend
+from statebackend._codec.commit import Commit
 from statebackend.abc import CheckpointInfo, ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import (
     BackendClosedError,
@@ -154,11 +155,11 @@ class Life:
             self._judge_leaving()
 
     async def _open(self, opening: anyio.CancelScope) -> None:
-        newest = self._job.newest
-        base = self._chance.randrange(newest + 1) if self.plan.branches and newest >= 0 else None
+        newest, commits = self._job.newest, self._job.commits
+        base = self._chance.choice(commits) if self.plan.branches and commits else None
         async with open_backend(
             self._world.settings,
-            checkpoint_id=None if base is None else self._job.commits[base].checkpoint_id,
+            checkpoint_id=None if base is None else base.checkpoint_id,
             store=self._world.sabotage.store(self._primary),
             local_stores=None if self._local is None else [self._local[1]],
             uploader=self._world.sabotage.uploader(),
@@ -174,14 +175,14 @@ class Life:
                 self._leaving_since = self._clock.monotonic()
                 self._tell("leaves")
 
-    def _judge_opened(self, backend: StateBackend, newest: int, base: int | None) -> None:
+    def _judge_opened(self, backend: StateBackend, newest: int, base: Commit | None) -> None:
         sequence = None if backend.newest is None else backend.newest.sequence
         self._tell(f"opened on commit {sequence}")
         with self._job.judging():
             if base is None:
                 invariants.assert_newest_of_its_time(sequence, newest_at_begin=newest, newest_at_end=self._job.newest)
             else:
-                assert sequence == base, f"asked for commit {base}, opened on {sequence}"
+                assert sequence == base.sequence, f"asked for commit {base.sequence}, opened on {sequence}"
             assert (None if backend.restored is None else backend.restored.sequence) == sequence, "restored another one"
             self._contents = dict(self._job.contents_at(-1 if sequence is None else sequence))
 
@@ -291,7 +292,7 @@ class Life:
         with self._job.judging():
             if info.local:
                 assert self._local is not None, "said to be local, and there is no local copy"
-                commit = self._job.commits[info.sequence]
+                commit = self._job.commit_at(info.sequence)
                 invariants.assert_local_copy_is_complete(commit, self._local[0].objects, self._job.objects)
 
     def _judge_leaving(self) -> None:
