@@ -179,7 +179,7 @@ class UploadError(StateBackendError, OSError):
 
 
 class FencedError(StateBackendError):
-    """A newer writer has committed to this job. Stop; nothing of the newer writer was touched."""
+    """A newer writer has opened this job. Stop; nothing was committed, and nothing of the newer writer was touched."""
 
 
 class OutcomeUnknownError(StateBackendError):

@@ -16,10 +16,11 @@ CheckpointId = NewType("CheckpointId", int)
 """The caller's name of a checkpoint. Grows; a gap is legal."""
 
 CommitSequence = NewType("CommitSequence", int)
-"""Position of a commit object in the job's commit log: 0, 1, 2, ... without gaps."""
+"""Position of an entry in the job's log: 0, 1, 2, ... without gaps. Commits and claims are entries, so commits alone
+have gaps."""
 
 Epoch = NewType("Epoch", int)
-"""Number of a writer's reign over a job. A commit of a lower epoch after a higher one cannot exist."""
+"""Number of a writer's reign over a job, from 1. No commit of a lower one can exist after a claim."""
 
 Key = str | int | bytes | tuple["Key", ...]
 """A key: `str`, `int` within 64 bits, `bytes`, or a non-empty tuple of the three."""

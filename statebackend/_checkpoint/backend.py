@@ -30,6 +30,7 @@ from statebackend.ids import (
     ChangeSetHandle,
     CheckpointId,
     CommitSummary,
+    Epoch,
     KeyGroupRange,
     SequenceNumber,
     SnapshotResult,
@@ -95,6 +96,11 @@ class StateBackend:
     def newest(self) -> CommitSummary | None:
         """The commit that the state stands on, `None` before the first one."""
         return None if self._coordinator.base is None else self._coordinator.base.summary
+
+    @property
+    def epoch(self) -> Epoch:
+        """The reign that opening has begun: who opens the job after this has a larger one. 0 for who cannot commit."""
+        return self._coordinator.epoch
 
     @property
     def next_checkpoint_id(self) -> CheckpointId:

@@ -145,12 +145,12 @@ class CommitLog:
         """Where the log ends, by the hint and by probing; `None` for a job without entries."""
         self._contact = self._now()  # before the first request: what is found was the end at some moment after it
         if (hint := await self._read_hint()) is not None:
-            begin, epoch = hint
+            begin, stamp = hint
             sequence = await self._probe(begin)
             with contextlib.suppress(MissingObjectError):
                 found = await self._end_at(sequence)
-                # Alone where the hint says, a stray can lie in place of what was swept. It is older than the hint.
-                if sequence > begin or (found.entry is not None and found.entry.epoch >= epoch):
+                # Alone where the hint says, a stray can lie in place of what was swept: not what the hint was for.
+                if sequence > begin or (found.entry is not None and found.entry.stamp.encode() == stamp):
                     return found
         begin = await self._list_last()
         return None if begin is None else await self._end_at(await self._probe(begin))
@@ -178,13 +178,13 @@ class CommitLog:
     async def _exists(self, sequence: int) -> bool:
         return await self._store.head(commit_key(sequence)) is not None
 
-    async def _read_hint(self) -> tuple[CommitSequence, Epoch] | None:
+    async def _read_hint(self) -> tuple[CommitSequence, bytes] | None:
         try:
             text = await self._store.get(HINT_KEY)
         except ObjectNotFoundError:
             return None
-        sequence, _, epoch = text.partition(b" ")
-        return (CommitSequence(int(sequence)), Epoch(int(epoch))) if sequence.isdigit() and epoch.isdigit() else None
+        sequence, _, stamp = text.partition(b" ")
+        return (CommitSequence(int(sequence)), stamp) if sequence.isdigit() else None
 
     async def _list_last(self) -> CommitSequence | None:
         if Capability.LIST not in self._store.capabilities:  # nor can such a store be swept: its log begins at 0
@@ -267,8 +267,8 @@ class CommitLog:
     async def write_hint(self) -> None:
         """Say where the own last entry lies, if it has not been said. No error: an older hint costs some probes."""
         if (entry := self._hint_due) is not None:
-            with anyio.move_on_after(self._timeout_s), contextlib.suppress(StoreError):
-                await self._store.put(HINT_KEY, (b"%d %d" % (entry.sequence, entry.epoch),))
+            with anyio.move_on_after(self._timeout_s), contextlib.suppress(Exception):
+                await self._store.put(HINT_KEY, (b"%d %s" % (entry.sequence, entry.stamp.encode()),))
                 self._hint_due = None
 
     async def _create(self, entry: Entry, body: tuple[bytes]) -> None:

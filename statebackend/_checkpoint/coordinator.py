@@ -7,7 +7,7 @@ from statebackend._checkpoint.commits import CommitLog
 from statebackend._codec.commit import Claim, Commit, RangeState, StateDescriptor
 from statebackend.abc import Clock
 from statebackend.errors import CheckpointExistsError, InputError
-from statebackend.ids import CheckpointId, CommitSequence, KeyGroupRange, SnapshotResult, SourceMark
+from statebackend.ids import CheckpointId, CommitSequence, Epoch, KeyGroupRange, SnapshotResult, SourceMark
 from statebackend.settings import Settings
 
 
@@ -40,6 +40,11 @@ class CheckpointCoordinator:
         self._clock = clock
         self._new_stamp = new_stamp
         self._release = release
+
+    @property
+    def epoch(self) -> Epoch:
+        """Of the claim; 0 without one."""
+        return Epoch(0) if self._last is None else self._last.epoch
 
     @property
     def next_checkpoint_id(self) -> CheckpointId:

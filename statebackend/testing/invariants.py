@@ -23,7 +23,7 @@ Contents = Mapping[tuple[str, Key], object]
 
 
 def read_log(objects: Objects, job: str) -> Sequence[Entry]:
-    """The entries of a job's log, in order. Raises `CorruptCommitError` or `WrongJobError` for one that is not whole."""
+    """The entries of a job's log, in order. Raises `CorruptCommitError`, `WrongJobError` for one not whole."""
     return [decode_entry(objects[key], key, job=job) for key in sorted(objects) if key.startswith(PREFIX)]
 
 

@@ -3,7 +3,7 @@
     python -m tests.backend.killed_child DIRECTORY [NTH MOMENT]
 
 Prints the number of each batch once its checkpoint was acknowledged. With NTH it sends itself SIGKILL at the NTH
-request to the primary after opening, before or after the request took effect.
+request to the primary, those of opening among them, before or after the request took effect.
 """
 
 import asyncio
@@ -58,13 +58,11 @@ class Suicide(Fault):
 
 
 async def run(directory: Path, fault: Suicide | None) -> None:
-    store = FaultyStore(LocalStore(directory / "primary"))
+    store = FaultyStore(LocalStore(directory / "primary"), [fault] if fault is not None else [])
     async with sb.open_backend(settings_in(directory), store=store) as backend:
         state = backend.value_state("n", int)
         newest = backend.newest.source if backend.newest is not None else None
         batch = 0 if newest is None else newest.batch_id + 1
-        if fault is not None:
-            store.plan.append(fault)
         while True:
             apply(state, batch_changes(batch))
             await backend.checkpoint(backend.next_checkpoint_id, source=sb.SourceMark("q", batch))

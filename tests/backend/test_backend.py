@@ -10,11 +10,13 @@ import msgspec
 import pytest
 
 import statebackend as sb
+from statebackend._checkpoint.commits import HINT_KEY, commit_key
 from statebackend.errors import (
     BackendClosedError,
     CheckpointExistsError,
     CheckpointNotFoundError,
     FencedError,
+    InputError,
     OutcomeUnknownError,
     StoreUnavailableError,
     UploadError,
@@ -25,15 +27,48 @@ from statebackend.testing import Fail, FaultyStore, Hold
 from tests.backend.conftest import Leg, local_segments, tree_of
 
 
-async def test_a_new_job_is_empty_and_opening_it_writes_nothing_to_the_primary(
-    settings: sb.Settings, tmp_path: Path
-) -> None:
-    """No commit, no restore, and not a byte in the primary before the first checkpoint."""
+async def test_a_new_job_is_empty_and_opening_it_only_claims_it(settings: sb.Settings, tmp_path: Path) -> None:
+    """No commit and no restore; in the primary a claim, and the hint that says where it lies."""
     async with sb.open_backend(settings) as backend:
         assert backend.restored is None
         assert backend.newest is None
+        assert backend.epoch == 1
         assert dict(backend.value_state("legs", Leg)) == {}
-    assert tree_of(tmp_path / "primary") == {}
+    assert set(tree_of(tmp_path / "primary")) == {f"fleet/{commit_key(0)}", f"fleet/{HINT_KEY}"}
+    async with sb.open_backend(settings) as backend:
+        assert backend.epoch == 2
+
+
+async def test_opened_to_read_it_writes_nothing_and_fences_nobody(settings: sb.Settings, tmp_path: Path) -> None:
+    """Neither copy has changed by a byte, a damaged one included; a checkpoint is refused; the writer goes on."""
+    async with sb.open_backend(settings) as writer:
+        for number in (1, 2):
+            writer.value_state("n", int)["k"] = number
+            await writer.checkpoint(number)
+        (_, damaged) = local_segments(tmp_path / "local")
+        damaged.write_bytes(b"damaged")
+        before = tree_of(tmp_path)
+        async with sb.open_backend(settings, read_only=True) as reader:
+            numbers = reader.value_state("n", int)
+            assert numbers["k"] == 2
+            assert reader.restored is not None
+            assert [fallback.repaired for fallback in reader.restored.fallbacks] == [False]
+            numbers["k"] = 3
+            with pytest.raises(InputError):
+                await reader.checkpoint(3)
+            assert [summary.checkpoint_id async for summary in reader.history()] == [2, 1]
+        async with sb.open_backend(settings, read_only=True, checkpoint_id=1) as reader:
+            assert reader.value_state("n", int)["k"] == 1
+        assert tree_of(tmp_path) == before
+        await writer.checkpoint(3)
+
+
+async def test_opened_to_read_where_nothing_is_it_makes_nothing(settings: sb.Settings, tmp_path: Path) -> None:
+    """No directory, no lock, no claim: the job is empty."""
+    async with sb.open_backend(settings, read_only=True) as reader:
+        assert reader.newest is None
+    assert not (tmp_path / "primary").exists()
+    assert not (tmp_path / "local").exists()
 
 
 async def test_a_checkpoint_brings_everything_before_it_back(settings: sb.Settings) -> None:
@@ -101,8 +136,8 @@ async def test_a_checkpoint_writes_both_copies_and_says_what_it_cost(settings: s
     (segment,) = [content for name, content in primary.items() if name.startswith("segments/")]
     assert [path.read_bytes() for path in local] == [segment]
     assert info.local_bytes == len(segment)
-    assert info.primary_bytes == len(segment) + len(primary["commits/000000000000"])
-    assert (info.checkpoint_id, info.sequence, info.changes, info.local) == (5, 0, 1000, True)
+    assert info.primary_bytes == len(segment) + len(primary[commit_key(1)])
+    assert (info.checkpoint_id, info.sequence, info.changes, info.local) == (5, 1, 1000, True)
 
 
 async def test_the_same_or_a_smaller_checkpoint_id_changes_nothing(settings: sb.Settings, tmp_path: Path) -> None:
@@ -179,13 +214,13 @@ async def test_a_wrong_value_leaves_the_state_as_it_was(settings: sb.Settings) -
 
 
 async def test_two_writers_of_one_job_exactly_one_commits(settings: sb.Settings) -> None:
-    """The second to commit is fenced, deletes nothing, and what the first committed is what comes back."""
+    """The one that opened first is fenced before the other commits, deletes nothing, and does not come back."""
     async with sb.open_backend(settings) as zombie, sb.open_backend(settings) as newer:
         zombie.value_state("n", int)["k"] = 1
         newer.value_state("n", int)["k"] = 2
-        await newer.checkpoint(1)
         with pytest.raises(FencedError):
             await zombie.checkpoint(1)
+        await newer.checkpoint(1)
         with pytest.raises(BackendClosedError):
             await zombie.checkpoint(2)
         await newer.checkpoint(2)
@@ -212,7 +247,7 @@ async def test_a_second_backend_of_the_job_leaves_the_local_copies_to_the_first(
 
 async def test_a_commit_whose_answer_is_lost_is_ours(settings: sb.Settings) -> None:
     """The store made the object and the response was lost: the retry finds our own stamp and goes on."""
-    store = FaultyStore(MemoryStore(), [Fail(operation="put_if_absent", moment="after", nth=1)])
+    store = FaultyStore(MemoryStore(), [Fail(operation="put_if_absent", moment="after", nth=2)])
     no_wait = sb.Settings(job="fleet", primary="memory://unused", persist_delay_s=0.0, retry_delay_s=0.0)
     async with sb.open_backend(no_wait, store=store) as backend:
         backend.value_state("n", int)["k"] = 1
@@ -229,12 +264,12 @@ async def test_a_commit_that_gets_no_answer_is_neither_success_nor_failure() -> 
     async with sb.open_backend(settings, store=store) as backend:
         backend.value_state("n", int)["k"] = 0
         await backend.checkpoint(0)
-    silent = Fail(operation="put_if_absent")
+    silent = Fail(operation="put_if_absent", nth=2, onwards=True)  # the claim comes before
     async with sb.open_backend(settings, store=FaultyStore(store, [silent])) as backend:
         backend.value_state("n", int)["k"] = 1
         with pytest.raises(OutcomeUnknownError):
             await backend.checkpoint(1)
-        assert silent.matched == settings.upload_attempts_max
+        assert silent.matched == 1 + settings.upload_attempts_max
         with pytest.raises(BackendClosedError):
             await backend.checkpoint(1)
     async with sb.open_backend(settings, store=store) as backend:
@@ -279,7 +314,7 @@ async def test_a_checkpoint_cancelled_before_its_commit_loses_nothing(settings: 
 @pytest.mark.parametrize("how", ["scope", "task"])
 async def test_a_checkpoint_cancelled_during_its_commit_finishes_it(settings: sb.Settings, how: str) -> None:
     """Once the commit object is on its way its outcome is awaited, by whichever way the caller is cancelled."""
-    store, gate = MemoryStore(), Hold(operation="put_if_absent", nth=1)
+    store, gate = MemoryStore(), Hold(operation="put_if_absent", nth=2)
     async with sb.open_backend(settings, store=FaultyStore(store, [gate])) as backend:
         backend.value_state("n", int)["k"] = 1
         scope = anyio.CancelScope()

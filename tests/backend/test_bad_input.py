@@ -22,7 +22,7 @@ from statebackend.errors import (
     ValueEncodeError,
     WrongJobError,
 )
-from tests.backend.conftest import Leg, local_segments, tree_of
+from tests.backend.conftest import Leg, data_of, local_segments, tree_of
 
 
 class Loose(msgspec.Struct):
@@ -104,13 +104,13 @@ async def test_a_value_that_cannot_be_encoded_is_refused(written: sb.Settings, v
 
 async def test_a_state_opened_with_another_type_is_refused(written: sb.Settings, tmp_path: Path) -> None:
     """The error carries both schemas; the state can still be opened as it was written."""
-    before = tree_of(tmp_path)
+    before = data_of(tmp_path)
     async with sb.open_backend(written) as backend:
         with pytest.raises(StateTypeError) as caught:
             backend.value_state("legs", Loose)
         assert caught.value.facts["schema_written"] != caught.value.facts["schema_declared"]
         assert len(backend.value_state("legs", Leg)) == 2
-    assert tree_of(tmp_path) == before
+    assert data_of(tmp_path) == before
 
 
 async def test_a_key_of_another_owner_is_refused(settings: sb.Settings) -> None:
@@ -133,7 +133,7 @@ async def test_a_key_of_another_owner_is_refused(settings: sb.Settings) -> None:
 async def test_a_damaged_segment_without_a_good_copy_is_named(
     written: sb.Settings, damage: str, copy: str, tmp_path: Path
 ) -> None:
-    """Every copy is bad: the object, the offset and the reason are told, and nothing is changed."""
+    """Every copy is bad: the object, the offset and the reason are told, and no data is changed."""
     (first, _) = local_segments(tmp_path / "local")
     paths = [tmp_path / "primary/fleet/segments" / first.name, first]
     if copy == "primary":
@@ -144,12 +144,12 @@ async def test_a_damaged_segment_without_a_good_copy_is_named(
             _flip(path, 20)
         else:
             path.write_bytes(path.read_bytes()[:-7])
-    before = tree_of(tmp_path)
+    before = data_of(tmp_path)
     with pytest.raises(CorruptSegmentError) as caught:
         await _open(written)
     assert caught.value.facts["object"] == f"segments/{first.name}"
     assert "offset" in caught.value.facts
-    assert tree_of(tmp_path) == before
+    assert data_of(tmp_path) == before
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
@@ -157,7 +157,7 @@ async def test_a_damaged_commit_is_named_and_an_earlier_one_can_be_opened(
     written: sb.Settings, damage: str, tmp_path: Path
 ) -> None:
     """The newest commit is bad: that is an error, never silently the one before; asking for that one works."""
-    path = tmp_path / "primary/fleet" / commit_key(1)
+    path = tmp_path / "primary/fleet" / commit_key(2)
     if damage == "flip":
         _flip(path, len(path.read_bytes()) // 2)
     else:
@@ -165,14 +165,18 @@ async def test_a_damaged_commit_is_named_and_an_earlier_one_can_be_opened(
     before = tree_of(tmp_path)
     with pytest.raises(CorruptCommitError) as caught:
         await _open(written)
-    assert caught.value.facts["object"] == commit_key(1)
+    assert caught.value.facts["object"] == commit_key(2)
     assert tree_of(tmp_path) == before
+    async with sb.open_backend(written, checkpoint_id=1):
+        pass
+    with pytest.raises(CorruptCommitError):  # nobody has decided yet to go on without it
+        await _open(written)
     async with sb.open_backend(written, checkpoint_id=1) as backend:
         assert set(backend.value_state("legs", Leg)) == {"N1"}
         assert backend.newest is not None
-        assert backend.newest.sequence == 0
+        assert backend.newest.sequence == 1
         info = await backend.checkpoint(backend.next_checkpoint_id)
-        assert info.sequence == 2  # behind the damaged one, which stays for whoever looks into it
+        assert info.sequence == 5  # behind the damaged one, which stays for whoever looks into it, and two claims
     assert (await _open(written)) is not None
 
 

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 import statebackend as sb
+from statebackend._codec.commit import Claim
+from statebackend.testing.invariants import read_log
+from tests.backend.conftest import tree_of
 from tests.backend.killed_child import apply, batch_changes, settings_in
 
 ROOT = Path(__file__).parents[2]
@@ -62,10 +65,12 @@ async def test_killed_from_outside_again_and_again(tmp_path: Path, seed: int) ->
 
 
 async def test_killed_at_every_request_of_the_protocol(tmp_path: Path) -> None:
-    """One job, killed at each request of its first batches, before and after the request took effect."""
+    """One job, killed at each request of opening it and of the next batches, before and after it took effect."""
     acknowledged = -1
-    for nth in range(1, 6):
+    for nth in range(1, 13):
         for moment in ("before", "after"):
             acknowledged = max(acknowledged, run_child(tmp_path, str(nth), moment))
             await check(tmp_path, acknowledged)
+    log = read_log({name.removeprefix("primary/killed/"): data for name, data in tree_of(tmp_path).items()}, "killed")
+    assert sum(isinstance(entry, Claim) for entry in log) == log[-1].epoch
     assert acknowledged > 5

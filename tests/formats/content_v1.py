@@ -60,3 +60,14 @@ COMMIT: dict[str, Any] = {
     "committed_at_s": 1357016400.5,
     "release": "0.1.0",
 }
+
+CLAIM: dict[str, Any] = {
+    "entry": "claim",
+    "job": "fleet",
+    "sequence": 8,
+    "epoch": 4,
+    "stamp": "b07d2c96a1e84f35862f0c9d7e51a3f4",
+    "newest": 7,
+    "claimed_at_s": 1357016460.25,
+    "release": "0.1.0",
+}

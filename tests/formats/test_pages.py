@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from statebackend._codec import commit, compression, frame, records, schema, segment
-from statebackend._codec.commit import Commit, RangeState, StateDescriptor
+from statebackend._codec.commit import Claim, Commit, RangeState, StateDescriptor
 from statebackend.ids import ChangeSetHandle, Handle, SourceMark
 from tests.formats.make_golden import GOLDEN
 
@@ -77,10 +77,11 @@ def test_example_is_the_golden_file(page: str, golden: str, whole: bool) -> None
     assert offset == (len(data) if whole else 16)
 
 
-def test_manifest_on_the_page_is_the_golden_file() -> None:
+@pytest.mark.parametrize(("block", "golden"), [(0, "commit-v1.bin"), (1, "claim-v1.bin")])
+def test_manifest_on_the_page_is_the_golden_file(block: int, golden: str) -> None:
     """Value by value, in the same order."""
-    (lines,) = fenced(COMMIT_PAGE, "json")
-    manifest = msgspec.msgpack.decode((GOLDEN / "commit-v1.bin").read_bytes()[16:])
+    lines = fenced(COMMIT_PAGE, "json")[block]
+    manifest = msgspec.msgpack.decode((GOLDEN / golden).read_bytes()[16:])
     assert json.dumps(json.loads("\n".join(lines))) == json.dumps(manifest)
 
 
@@ -98,6 +99,7 @@ def test_operations_on_the_page_are_those_in_the_code() -> None:
 
 def test_fields_on_the_page_are_those_in_the_code() -> None:
     """In the order in which they are written."""
+    assert [name for name, *_ in cells(COMMIT_PAGE, "Field of a claim")] == field_names(Claim)
     rows = cells(COMMIT_PAGE, "Field")
     assert [name for name, *_ in rows] == field_names(Commit)
     meaning = {name: words for name, _, words in rows}

@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 
 import statebackend as sb
+from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
 from statebackend._tasks import open_tasks
 from statebackend.objectstore import LocalStore
 from statebackend.testing import Fault, FaultyStore
@@ -110,7 +111,16 @@ class Disk:
     @property
     def commits(self) -> set[Path]:
         """The commit objects."""
-        return set(self.directory.glob(f"primary/{JOB}/commits/[!.]*"))
+        return {path for path, entry in self._log() if isinstance(entry, Commit)}
+
+    @property
+    def claims(self) -> set[Path]:
+        """The other entries of the log."""
+        return {path for path, entry in self._log() if isinstance(entry, Claim)}
+
+    def _log(self) -> list[tuple[Path, Entry]]:
+        paths = self.directory.glob(f"primary/{JOB}/commits/[!.]*")
+        return [(path, decode_entry(path.read_bytes(), path.name, job=JOB)) for path in paths]
 
     @property
     def temporaries(self) -> set[Path]:

@@ -145,8 +145,8 @@ async def test_a_local_copy_whose_process_was_killed_is_pruned(killed: Callable[
 @row("copy-uncommitted")
 async def test_a_local_copy_of_a_commit_that_was_not_made_is_pruned(disk: Disk) -> Fate:
     """Nobody answered, and nobody had heard. The primary's copy is left to a sweep."""
-    disk.primary.plan.append(Fail(operation="put_if_absent"))
     async with disk.backend() as backend:
+        disk.primary.plan.append(Fail(operation="put_if_absent"))
         with pytest.raises(OutcomeUnknownError):
             await commit(backend, 1)
     watch = Watch(disk.copies)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from statebackend._checkpoint.commits import HINT_EVERY
 from statebackend._local.directories import claim_root
 from statebackend.errors import FencedError
 from statebackend.testing import Fail
@@ -38,10 +39,10 @@ async def test_a_commit_object_whose_answer_was_lost_is_asked_for_again_and_stay
             written.append(_inode(disk))
             await super().strike()
 
-    disk.primary.plan.append(Noted(operation="put_if_absent", moment="after", nth=1))
     async with disk.backend() as backend:
+        disk.primary.plan.append(Noted(operation="put_if_absent", moment="after", nth=1))
         await commit(backend, 1)
-    assert disk.primary.calls.count(("put_if_absent", f"{JOB}/commits/000000000000")) == 2
+    assert disk.primary.calls.count(("put_if_absent", f"{JOB}/commits/000000000001")) == 2
     return "stays" if written == [_inode(disk)] else "replaced"
 
 
@@ -73,16 +74,34 @@ async def test_a_commit_object_on_a_branch_that_was_left_stays(disk: Disk) -> Fa
     return watch.fate()
 
 
+@row("claim")
+async def test_a_claim_stays(disk: Disk) -> Fate:
+    """One for each time the job was opened to write, however that ended."""
+    async with disk.backend() as backend:
+        watch = Watch(disk.claims)
+        await commit(backend, 1)
+    await disk.reopen()
+    async with disk.backend() as zombie:
+        await disk.reopen()
+        with pytest.raises(FencedError):
+            await commit(zombie, 2)
+    assert len(disk.claims) == 4
+    return watch.fate()
+
+
 @row("hint")
 async def test_the_hint_is_overwritten(disk: Disk) -> Fate:
-    """By the commit sixteen later, and by none before it."""
+    """By the sixty-fourth entry, by none before it, and by who leaves in peace."""
     async with disk.backend() as backend:
-        await commit(backend, 1)
-        watch = Watch([disk.directory / "primary" / JOB / "newest"])
-        for checkpoint_id in range(2, 17):
+        hint = Watch([disk.directory / "primary" / JOB / "newest"])
+        for checkpoint_id in range(1, HINT_EVERY):
             await commit(backend, checkpoint_id)
+        assert hint.fate() == "stays"
+        await commit(backend, HINT_EVERY)
+        assert hint.fate() == "replaced"
+        watch = Watch([disk.directory / "primary" / JOB / "newest"])
+        await commit(backend, HINT_EVERY + 1)
         assert watch.fate() == "stays"
-        await commit(backend, 17)
     return watch.fate()
 
 

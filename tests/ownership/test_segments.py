@@ -142,15 +142,15 @@ async def test_the_checkpoint_after_a_cancelled_one_commits_what_that_uploaded(d
 
 @row("checkpoint-refused")
 async def test_a_checkpoint_that_is_refused_costs_no_upload(disk: Disk) -> Fate:
-    """A part of the key groups cannot commit alone: the error says so, twice, and what is uploaded is uploaded once."""
-    async with disk.backend(key_groups=sb.KeyGroupRange(0, 63)) as backend:
-        numbers = backend.value_state("n", int)
-        numbers[next(key for key in range(1000) if _owns(backend, key))] = 1
+    """A source mark of a wrong type cannot be committed: the error says so, twice; what is uploaded is uploaded once."""
+    wrong = sb.SourceMark("q", "seven")  # type: ignore[arg-type]  # the user's bug
+    async with disk.backend() as backend:
+        backend.value_state("n", int)["k"] = 1
         with pytest.raises(InputError):
-            await backend.checkpoint(1)
+            await backend.checkpoint(1, source=wrong)
         watch = Watch(disk.both)
         with pytest.raises(InputError):
-            await backend.checkpoint(1)
+            await backend.checkpoint(1, source=wrong)
         await settle()
         assert len(disk.both) == 2
         assert disk.commits == set()
@@ -163,8 +163,8 @@ async def test_a_checkpoint_that_is_refused_costs_no_upload(disk: Disk) -> Fate:
 async def test_nobody_deletes_what_a_commit_may_point_into(disk: Disk) -> Fate:
     """No answer ever came, and the commit had been made: the job comes back from both files."""
     lost = Fail(operation="put_if_absent", moment="after")
-    disk.primary.plan += [lost, Fail(operation="get", key="*/commits/*")]
     async with disk.backend() as backend:
+        disk.primary.plan += [lost, Fail(operation="get", key="*/commits/*")]
         with pytest.raises(OutcomeUnknownError):
             await commit(backend, 1)
         watch = Watch(disk.both)

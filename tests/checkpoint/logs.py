@@ -1,0 +1,43 @@
+"""Commits and claims as the log takes them, and a log on any store."""
+
+from statebackend._checkpoint.commits import CommitLog
+from statebackend._clock import SystemClock
+from statebackend._codec.commit import Claim, Commit
+from statebackend._retry import RetryPolicy
+from statebackend.abc import Clock, ObjectStore
+from statebackend.ids import CheckpointId, CommitSequence, Epoch
+
+
+def log_on(store: ObjectStore, *, timeout_s: float = 60.0, clock: Clock | None = None) -> CommitLog:
+    policy = RetryPolicy(attempts_max=3, delay_s=0.0)
+    return CommitLog(store, "fleet", policy=policy, timeout_s=timeout_s, clock=clock or SystemClock())
+
+
+def commit(
+    sequence: int,
+    *,
+    stamp: str = "mine",
+    checkpoint_id: int | None = None,
+    epoch: int = 1,
+    parent: int | None = None,
+) -> Commit:
+    """By default the id is ten times the sequence, and the parent the entry before."""
+    before = CommitSequence(sequence - 1) if sequence else None
+    return Commit(
+        job="fleet",
+        sequence=CommitSequence(sequence),
+        checkpoint_id=CheckpointId(10 * sequence if checkpoint_id is None else checkpoint_id),
+        epoch=Epoch(epoch),
+        parent=before if parent is None else CommitSequence(parent),
+        stamp=stamp,
+        max_parallelism=128,
+        ranges=(),
+        states=(),
+    )
+
+
+async def claim(log: CommitLog, stamp: str = "claim") -> Claim:
+    """Open the job for writing, as `open_backend` does."""
+    claimed = await log.claim(await log.end(), stamp=stamp, release="")
+    assert claimed is not None
+    return claimed

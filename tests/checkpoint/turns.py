@@ -1,0 +1,175 @@
+"""Whole backends on one store whose requests happen one at a time, in an order that somebody chooses.
+
+    race = await run_race([2, 1], choose)          two drivers: each opens the job; one commits twice, the other once
+
+Each request waits for its turn. `choose(n)` says which of n things happens next: the request of one of the drivers, in
+their order, or, while deaths are left, the end of one of them, before its request or after it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import anyio
+
+import statebackend as sb
+from statebackend._codec.commit import Commit, Entry, decode_entry
+from statebackend.abc import Body
+from statebackend.errors import FencedError, StateBackendError
+from statebackend.objectstore import MemoryStore
+from statebackend.testing import Fault, FaultyStore, invariants
+from statebackend.testing.virtual_time import run_virtual
+
+JOB = "raced"
+SETTINGS = sb.Settings(job=JOB, primary="memory://unused", persist_delay_s=0.0, retry_delay_s=0.0, max_parallelism=1)
+
+Choose = Callable[[int], int]
+
+
+class DeadError(StateBackendError):
+    """The process of this driver has ended."""
+
+
+class WatchedStore(MemoryStore):
+    """The log as it grows, judged entry by entry, and whatever was deleted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[Entry] = []
+        self.deleted: list[str] = []
+        self.wrong: list[AssertionError] = []
+
+    async def put_if_absent(self, key: str, body: Body) -> None:
+        await super().put_if_absent(key, body)
+        entry = decode_entry(b"".join(body), key, job=JOB)
+        try:
+            invariants.assert_entry_follows(entry, self.log)
+        except AssertionError as error:
+            self.wrong.append(error)
+        self.log.append(entry)
+
+    async def delete(self, key: str) -> None:
+        self.deleted.append(key)
+        await super().delete(key)
+
+
+@dataclass(kw_only=True, eq=False)
+class Driver(Fault):
+    """One process, what it was told, and the fault by which its store lets it wait for its turn."""
+
+    commits: int
+    epoch: int = 0
+    acknowledged: list[int] = field(default_factory=list[int])
+    fenced: bool = False
+    dead: bool = False
+    done: bool = False
+    turn: anyio.Event | None = None
+
+    async def strike(self) -> None:
+        if not self.dead:
+            self.turn = anyio.Event()
+            with anyio.CancelScope(shield=True):
+                await self.turn.wait()
+        if self.dead:
+            raise DeadError("killed")
+
+    def go(self) -> None:
+        """Let its request happen."""
+        assert self.turn is not None
+        self.turn, turn = None, self.turn
+        turn.set()
+
+
+@dataclass(kw_only=True, eq=False)
+class _LastBreath(Fault):
+    """The request has happened, and nobody lives to hear of it."""
+
+    driver: Driver
+    moment: str = "after"  # type: ignore[assignment]
+    due: bool = False
+
+    async def strike(self) -> None:
+        if self.due:
+            self.driver.dead = True
+            raise DeadError("killed")
+
+
+@dataclass
+class Race:
+    """What came of it."""
+
+    store: WatchedStore
+    drivers: Sequence[Driver]
+
+    @property
+    def commits(self) -> Sequence[Commit]:
+        return invariants.commits_of(self.store.log)
+
+
+async def run_race(commits: Sequence[int], choose: Choose, *, deaths: int = 0, keys: str = "*") -> Race:
+    """Run one driver for each number of commits, until all have ended. Requests for other `keys` wait for nobody.
+
+    On a loop in virtual time: to see that everybody waits takes some of it.
+    """
+    race = Race(WatchedStore(), [Driver(commits=count, key=keys) for count in commits])
+    breaths = [_LastBreath(driver=driver) for driver in race.drivers]
+    async with anyio.create_task_group() as tasks:
+        for driver, breath in zip(race.drivers, breaths, strict=True):
+            tasks.start_soon(_drive, driver, FaultyStore(race.store, [driver, breath]))
+        while True:
+            await anyio.wait_all_tasks_blocked()
+            waiting = [number for number, driver in enumerate(race.drivers) if driver.turn is not None]
+            if not waiting:
+                break
+            how, which = divmod(choose(len(waiting) * (3 if deaths else 1)), len(waiting))
+            driver = race.drivers[waiting[which]]
+            driver.dead = how == 1
+            breaths[waiting[which]].due = how == 2
+            deaths -= how > 0
+            driver.go()
+    assert all(driver.done for driver in race.drivers)
+    return race
+
+
+def run_chosen(commits: Sequence[int], choose: Choose, *, deaths: int = 0, keys: str = "*") -> Race:
+    """As `run_race`, from a test that has no loop."""
+    races: list[Race] = []
+
+    async def run() -> None:
+        races.append(await run_race(commits, choose, deaths=deaths, keys=keys))
+
+    run_virtual(run)()
+    return races[0]
+
+
+async def _drive(driver: Driver, store: FaultyStore) -> None:
+    try:
+        async with sb.open_backend(SETTINGS, store=store) as backend:
+            driver.epoch = backend.epoch
+            for _ in range(driver.commits):
+                info = await backend.checkpoint(backend.next_checkpoint_id)
+                driver.acknowledged.append(info.sequence)
+    except FencedError:
+        driver.fenced = True
+    except DeadError:
+        pass
+    driver.done = True
+
+
+def every_schedule() -> Iterator[tuple[list[int], Choose]]:
+    """Every sequence of choices there is, depth first. Each `Choose` is to be used up before the next is taken."""
+    prefix: list[int] = []
+    while True:
+        made: list[int] = []
+        widths: list[int] = []
+
+        def choose(width: int, made: list[int] = made, widths: list[int] = widths) -> int:
+            made.append(prefix[len(made)] if len(made) < len(prefix) else 0)
+            widths.append(width)
+            return made[-1]
+
+        yield made, choose
+        while made and made[-1] + 1 == widths[len(made) - 1]:
+            made.pop()
+        if not made:
+            return
+        prefix = [*made[:-1], made[-1] + 1]
