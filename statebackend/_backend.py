@@ -213,11 +213,10 @@ async def _open_local(
 ) -> AsyncGenerator[LocalCopies | None]:
     """The local copies, writable unless another live backend of this job owns one of the roots."""
     if read_only:
-        stores = instead or [
-            LocalStore(segments_directory(root, settings.job), io_threads_max=settings.io_threads_max)
-            for root in settings.local
-        ]
-        yield LocalCopies(LocalSegments(stores, owned=[False] * len(stores)), writable=False) if stores else None
+        places = [segments_directory(root, settings.job) for root in settings.local]
+        readable = instead or [LocalStore(place, io_threads_max=settings.io_threads_max) for place in places]
+        owned = [False] * len(readable)
+        yield LocalCopies(LocalSegments(readable, owned=owned), writable=False) if readable else None
         return
     if instead:
         segments = LocalSegments(instead, bytes_max=settings.local_bytes_max)

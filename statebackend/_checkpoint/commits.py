@@ -152,8 +152,8 @@ class CommitLog:
                 # Alone where the hint says, a stray can lie in place of what was swept: not what the hint was for.
                 if sequence > begin or (found.entry is not None and found.entry.stamp.encode() == stamp):
                     return found
-        begin = await self._list_last()
-        return None if begin is None else await self._end_at(await self._probe(begin))
+        last = await self._list_last()
+        return None if last is None else await self._end_at(await self._probe(last))
 
     async def _end_at(self, sequence: CommitSequence) -> LogEnd:
         try:

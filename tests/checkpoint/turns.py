@@ -6,7 +6,7 @@ Each request waits for its turn. `choose(n)` says which of n things happens next
 their order, or, while deaths are left, the end of one of them, before its request or after it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import anyio
@@ -155,21 +155,21 @@ async def _drive(driver: Driver, store: FaultyStore) -> None:
     driver.done = True
 
 
-def every_schedule() -> Iterator[tuple[list[int], Choose]]:
-    """Every sequence of choices there is, depth first. Each `Choose` is to be used up before the next is taken."""
-    prefix: list[int] = []
-    while True:
-        made: list[int] = []
-        widths: list[int] = []
+class Schedule:
+    """One sequence of choices: those of `prefix`, and the first there is from then on."""
 
-        def choose(width: int, made: list[int] = made, widths: list[int] = widths) -> int:
-            made.append(prefix[len(made)] if len(made) < len(prefix) else 0)
-            widths.append(width)
-            return made[-1]
+    def __init__(self, prefix: Sequence[int]) -> None:
+        self._prefix = prefix
+        self._made: list[tuple[int, int]] = []
 
-        yield made, choose
-        while made and made[-1] + 1 == widths[len(made) - 1]:
+    def __call__(self, width: int) -> int:
+        choice = self._prefix[len(self._made)] if len(self._made) < len(self._prefix) else 0
+        self._made.append((choice, width))
+        return choice
+
+    def next(self) -> "Schedule | None":
+        """The one that follows, depth first, once this one has been used up."""
+        made = list(self._made)
+        while made and made[-1][0] + 1 == made[-1][1]:
             made.pop()
-        if not made:
-            return
-        prefix = [*made[:-1], made[-1] + 1]
+        return Schedule([*(choice for choice, _ in made[:-1]), made[-1][0] + 1]) if made else None

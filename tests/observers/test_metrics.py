@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import statebackend as sb
+from statebackend._codec.commit import Commit, decode_entry
 from statebackend.observers import Distribution, Histogram, Metrics, PrometheusObserver
 from statebackend.observers.kinds import KEPT_MAX, LABELS_MAX, OTHER
 from statebackend.testing import Fail, FaultyUploader, run_virtual
@@ -225,4 +226,5 @@ async def test_failures_of_a_store_are_seen_through_the_backend(tmp_path: Path) 
 
 def _commits(root: Path) -> int:
     """Bytes of the commit objects."""
-    return sum(path.stat().st_size for path in (root / "primary").rglob("commits/*") if path.name.isdigit())
+    files = (path.read_bytes() for path in (root / "primary").rglob("commits/*") if path.name.isdigit())
+    return sum(len(data) for data in files if isinstance(decode_entry(data, "", job="fleet"), Commit))

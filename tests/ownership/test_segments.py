@@ -142,7 +142,7 @@ async def test_the_checkpoint_after_a_cancelled_one_commits_what_that_uploaded(d
 
 @row("checkpoint-refused")
 async def test_a_checkpoint_that_is_refused_costs_no_upload(disk: Disk) -> Fate:
-    """A source mark of a wrong type cannot be committed: the error says so, twice; what is uploaded is uploaded once."""
+    """A source mark of a wrong type is no part of a commit: said twice, and what is uploaded is uploaded once."""
     wrong = sb.SourceMark("q", "seven")  # type: ignore[arg-type]  # the user's bug
     async with disk.backend() as backend:
         backend.value_state("n", int)["k"] = 1
