@@ -222,6 +222,16 @@ def test_confirming_what_is_not_there_takes_nothing() -> None:
     assert ledger.confirm(at(0), at(1), CP2) == [uploaded(0)]
 
 
+def test_a_confirmation_leaves_another_checkpoint_that_still_waits() -> None:
+    """What it waits for is not uploaded, so no commit can have it: it is kept when it arrives."""
+    ledger = ledger_with(1)
+    ledger.persist(at(0), CP1)
+    assert ledger.confirm(at(0), at(1), CP2) == []
+    assert ledger.truncate(at(1)) == []
+    assert ledger.succeed([uploaded(0)]) == []
+    assert ledger.confirm(at(0), at(1), CP1) == [uploaded(0)]
+
+
 def test_a_commit_that_holds_all_of_a_checkpoint_ends_it() -> None:
     """Bounded: of a checkpoint whose outcome is never told, nothing is remembered once a later commit has all of it."""
     ledger = held_by_two_checkpoints()
