@@ -156,7 +156,7 @@ class StateBackend:
     async def _snapshot(self, checkpoint_id: CheckpointId) -> tuple[SnapshotResult, int]:
         await self._drain()
         to = self._writer.next_sequence_number()
-        uploaded = await self._writer.persist(self._committed_to)
+        uploaded = await self._writer.persist(self._committed_to, checkpoint_id)
         primary_bytes, local_bytes = _stored_bytes(uploaded)
         snapshot = SnapshotResult(
             checkpoint_id=checkpoint_id,
@@ -186,10 +186,12 @@ class StateBackend:
                     snapshot.checkpoint_id, [snapshot], self._states.descriptors, source
                 )
             except InputError:  # nothing was written: the next checkpoint has it all
+                await self._writer.reset(self._committed_to, self._snapshot_to, snapshot.checkpoint_id)
                 if self._retention is not None:
                     self._retention.abort(snapshot.checkpoint_id)
                 raise
-        self._writer.confirm(self._snapshot_to)
+        self._writer.confirm(self._committed_to, self._snapshot_to, snapshot.checkpoint_id)
+        await self._writer.truncate(self._snapshot_to)  # the next commit lists it again by itself
         if self._retention is not None:
             self._retention.confirm(snapshot.checkpoint_id)
         self._handles = snapshot.primary

@@ -54,7 +54,7 @@ def read_frame(frame: bytes) -> Frame:
     checksum, size = struct.unpack("<II", frame[:8])
     assert size == len(frame) - 8
     assert checksum == zlib.crc32(frame[4:])
-    sequence_number, first, last, records, raw_length, codec, log_id_length = struct.unpack("<QHHIIBB", frame[8:30])
+    sequence_number, first, last, records, raw_length, codec, log_id_length = struct.unpack("<QhhIIBB", frame[8:30])
     log_id = frame[30 : 30 + log_id_length].decode()
     payload = frame[30 + log_id_length :]
     if codec != 0:
@@ -107,7 +107,7 @@ def write_frame(
 ) -> bytes:
     """A frame that says what it is told to say. Its checksum is right."""
     length = len(log_id) if log_id_length is None else log_id_length
-    header = struct.pack("<QHHIIBB", sequence_number, first, last, records, raw_length, codec, length)
+    header = struct.pack("<QhhIIBB", sequence_number, first, last, records, raw_length, codec, length)
     body = header + log_id + payload
     covered = struct.pack("<I", len(body) if size is None else size) + body
     return struct.pack("<I", zlib.crc32(covered)) + covered

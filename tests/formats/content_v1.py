@@ -30,6 +30,7 @@ SEGMENT: list[tuple[str, int, Changes]] = [
     ),
     ("64-127", 0, [(64 + number % 64, 1, 0, f"key {number:04d}", b"value " * 4) for number in range(100)]),
     ("64-127", 1, [(127, 0, 0, "key 0000", b"")]),
+    ("64-127", 2, [(-1, 8, 0, "", b"metadata")]),
 ]
 
 COMMIT: dict[str, Any] = {

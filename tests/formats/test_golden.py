@@ -9,7 +9,7 @@ from statebackend._codec.commit import Commit, decode_entry
 from statebackend._codec.frame import FrameHeader
 from statebackend._codec.records import key_of
 from statebackend._codec.segment import decode_segment
-from statebackend.ids import KeyGroupRange, SequenceNumber
+from statebackend.ids import EMPTY_RANGE, KeyGroupRange, SequenceNumber
 from tests.codec import grammar_v1
 from tests.codec.samples import COMPRESSIONS
 from tests.formats import content_v1
@@ -34,7 +34,7 @@ def test_segment_holds_what_was_written(name: str, content: list[tuple[str, int,
         FrameHeader(
             log_id,
             SequenceNumber(number),
-            KeyGroupRange(min(change[0] for change in changes), max(change[0] for change in changes)),
+            _span([change[0] for change in changes]),
             len(changes),
         )
         for log_id, number, changes in content
@@ -72,3 +72,7 @@ def test_each_golden_segment_uses_the_codec_of_its_name() -> None:
         compression: (GOLDEN / f"segment-v1-{compression}.bin").read_bytes()[8 + 28] for compression in COMPRESSIONS
     }
     assert codecs == {"none": 0, "lz4": 1, "snappy": 2, "zstd": 3}
+
+
+def _span(key_groups: list[int]) -> KeyGroupRange:
+    return EMPTY_RANGE if key_groups == [-1] else KeyGroupRange(min(key_groups), max(key_groups))
