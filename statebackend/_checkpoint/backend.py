@@ -25,7 +25,7 @@ from statebackend._state.keyed import KeyedStates
 from statebackend._state.value_state import ValueState
 from statebackend._tasks import finish
 from statebackend.abc import CheckpointInfo, Clock, Observer, RestoreReport
-from statebackend.errors import BackendClosedError, InputError
+from statebackend.errors import BackendClosedError, InputError, StoreAccessError
 from statebackend.ids import (
     ChangeSetHandle,
     CheckpointId,
@@ -185,6 +185,9 @@ class StateBackend:
                 committed = await self._coordinator.commit(
                     snapshot.checkpoint_id, [snapshot], self._states.descriptors, source
                 )
+            except StoreAccessError:  # refused, and read back: there is no commit that needs it
+                await self._writer.reset(self._committed_to, self._snapshot_to, snapshot.checkpoint_id)
+                raise
             except InputError:  # nothing was written: the next checkpoint has it all
                 await self._writer.reset(self._committed_to, self._snapshot_to, snapshot.checkpoint_id)
                 if self._retention is not None:
