@@ -88,6 +88,15 @@ def read_commit(data: bytes) -> dict[str, Any]:
     return manifest
 
 
+def read_local_snapshot(data: bytes) -> dict[str, Any]:
+    """The manifest, as MessagePack gives it."""
+    assert data[:8] == b"sblocal\x01"
+    assert struct.unpack("<I", data[8:12]) == (zlib.crc32(data[:8] + data[12:]),)
+    manifest = msgspec.msgpack.decode(data[12:])
+    assert isinstance(manifest, dict)
+    return manifest
+
+
 def _key(key: Any) -> Any:
     return tuple(map(_key, key)) if isinstance(key, list) else key
 
@@ -111,6 +120,11 @@ def write_frame(
     body = header + log_id + payload
     covered = struct.pack("<I", len(body) if size is None else size) + body
     return struct.pack("<I", zlib.crc32(covered)) + covered
+
+
+def write_local_snapshot(head: bytes, manifest: bytes) -> bytes:
+    """A local snapshot with that head and manifest. Its checksum is right."""
+    return head + struct.pack("<I", zlib.crc32(head + manifest)) + manifest
 
 
 def write_segment(frames: Sequence[bytes], index: bytes | Sequence[Any], *, version: int = 1) -> bytes:

@@ -61,3 +61,11 @@ COMMIT: dict[str, Any] = {
     "committed_at_s": 1357016400.5,
     "release": "0.1.0",
 }
+
+LOCAL_SNAPSHOT: dict[str, Any] = {
+    "job": "fleet",
+    "operator": "jumps",
+    "checkpoint_id": 42,
+    "key_groups": [0, 127],
+    "changelog": [[["segments/0a1b2c", 0, 113, 1618522507], "0-127", 0, 8, 66, [6, 13], 2]],
+}

@@ -7,6 +7,7 @@ import pytest
 
 from statebackend._codec.commit import Commit, decode_entry
 from statebackend._codec.frame import FrameHeader
+from statebackend._codec.local_snapshot import LocalSnapshot, decode_local_snapshot
 from statebackend._codec.records import key_of
 from statebackend._codec.segment import decode_segment
 from statebackend.ids import EMPTY_RANGE, KeyGroupRange, SequenceNumber
@@ -23,7 +24,10 @@ SEGMENTS = [
 
 def test_every_golden_file_is_tested() -> None:
     """One that nobody reads proves nothing."""
-    assert {path.name for path in GOLDEN.iterdir()} == {name for name, _ in SEGMENTS} | {"commit-v1.bin"}
+    assert {path.name for path in GOLDEN.iterdir()} == {name for name, _ in SEGMENTS} | {
+        "commit-v1.bin",
+        "local-snapshot-v1.bin",
+    }
 
 
 @pytest.mark.parametrize(("name", "content"), SEGMENTS)
@@ -60,7 +64,16 @@ def test_commit_holds_what_was_written() -> None:
     assert decode_entry(data, "commit-v1.bin", job="fleet") == msgspec.convert(content_v1.COMMIT, Commit)
 
 
-@pytest.mark.parametrize("name", ["segment-v1-example.bin", "segment-v1-none.bin", "commit-v1.bin"])
+def test_local_snapshot_holds_what_was_written() -> None:
+    """By both readers."""
+    data = (GOLDEN / "local-snapshot-v1.bin").read_bytes()
+    assert grammar_v1.read_local_snapshot(data) == content_v1.LOCAL_SNAPSHOT
+    assert decode_local_snapshot(data, "") == msgspec.convert(content_v1.LOCAL_SNAPSHOT, LocalSnapshot)
+
+
+@pytest.mark.parametrize(
+    "name", ["segment-v1-example.bin", "segment-v1-none.bin", "commit-v1.bin", "local-snapshot-v1.bin"]
+)
 def test_this_release_writes_the_same_bytes(name: str) -> None:
     """Where no compressor has a say: those may find shorter bytes for the same content in their next release."""
     assert golden_files()[name] == (GOLDEN / name).read_bytes()
