@@ -59,7 +59,7 @@ class LocalStateStore:
         self._check_owner(snapshot)
         checkpoint_id = snapshot.checkpoint_id
         late = checkpoint_id < max(self._snapshots, default=self._confirmed) and checkpoint_id not in self._snapshots
-        if late or checkpoint_id < self._confirmed or self._disposed:
+        if late or self._disposed:
             await self._remove([checkpoint_id])
             return
         directory = SnapshotDirectory(self.layout.checkpoint_directory(checkpoint_id))
@@ -71,10 +71,8 @@ class LocalStateStore:
             raise StoreUnavailableError(
                 "a local snapshot could not be stored", path=directory.path, reason=str(error)
             ) from error
-        if checkpoint_id in self._snapshots:
+        if checkpoint_id in self._snapshots:  # else it was pruned meanwhile, and who did that removes it after us
             self._snapshots[checkpoint_id] = snapshot
-        else:  # it was pruned meanwhile
-            await self._remove([checkpoint_id])
 
     async def retrieve(self, checkpoint_id: CheckpointId) -> LocalSnapshot | None:
         """The snapshot of a checkpoint, from memory or from the disk. `None` where there is none that can be used.
