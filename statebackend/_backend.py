@@ -26,7 +26,8 @@ from statebackend._checkpoint.coordinator import CheckpointCoordinator
 from statebackend._checkpoint.restore import LocalCopies, Restore
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Claim, Commit
-from statebackend._local.directories import open_local_directories, segments_directory
+from statebackend._local.directories import open_local_directories
+from statebackend._local.layout import segments_directory
 from statebackend._local.retention import LocalRetention
 from statebackend._local.segments import LocalSegments
 from statebackend._observers import Observers
@@ -213,7 +214,7 @@ async def _open_local(
 ) -> AsyncGenerator[LocalCopies | None]:
     """The local copies, writable unless another live backend of this job owns one of the roots."""
     if read_only:
-        places = [segments_directory(root, settings.job) for root in settings.local]
+        places = [segments_directory(Path(root), settings.job) for root in settings.local]
         readable = instead or [LocalStore(place, io_threads_max=settings.io_threads_max) for place in places]
         owned = [False] * len(readable)
         yield LocalCopies(LocalSegments(readable, owned=owned), writable=False) if readable else None

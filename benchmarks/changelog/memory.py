@@ -16,6 +16,7 @@ import anyio
 from benchmarks.changelog.parts import LateStore, open_log, set_change, settings
 from benchmarks.contest import Line, Report
 from statebackend import Body
+from statebackend.ids import CheckpointId, SequenceNumber
 from statebackend.objectstore import MemoryStore
 from statebackend.settings import KiB, MiB
 from statebackend.uploaders import PrimaryUploader
@@ -63,7 +64,7 @@ async def _write_fast(latency_s: float) -> None:
             writer.append(set_change(0, number.to_bytes(8, "big"), bytes(VALUE_BYTES)))
             if number % 256 == 0:
                 await writer.room()
-        writer.confirm(writer.next_sequence_number())
+        writer.confirm(SequenceNumber(0), writer.next_sequence_number(), CheckpointId(1))
 
 
 def _resident_peak_bytes() -> int:

@@ -15,6 +15,7 @@ import anyio
 
 from benchmarks.changelog.parts import directory, made_up, open_log, set_change, settings
 from benchmarks.contest import Line, Report, contest, ratio
+from statebackend.ids import CheckpointId, SequenceNumber
 from statebackend.objectstore import LocalStore
 from statebackend.uploaders import DuplicatingUploader
 
@@ -75,7 +76,7 @@ async def _append_and_persist(path: Path, changes: Sequence[tuple[int, bytes, by
         uploaded = await writer.persist(0)  # type: ignore[arg-type]  # a plain number is the first one
         assert sum(each.handle.records for each in uploaded) == CHANGES
         assert all(each.local for each in uploaded)
-        writer.confirm(writer.next_sequence_number())
+        writer.confirm(SequenceNumber(0), writer.next_sequence_number(), CheckpointId(1))
 
 
 def _must_not_drop(name: str, reason: str) -> None:

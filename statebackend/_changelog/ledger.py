@@ -1,26 +1,34 @@
-"""Where every change of one writer is: open, sealed, in flight, uploaded, or gone. Pure: it decides, `writer` does.
+"""Where every change of one writer is. Pure: it decides, `writer` does.
 
-    append -> open set -> seal -> sealed -> persist -> in flight -> succeed -> uploaded -> truncate -> gone
-                                                           └-> fail -> gone, remembered by its number only
+    append -> open -> seal -> sealed -> persist -> in flight -> succeed -> uploaded -> confirm -> confirmed -> gone
+                               │  ^                   └-> fail -> gone, remembered by its number only
+                               v  │ reset, or asked for again
+                              inline -> confirm -> gone
 
-A change set is in exactly one of these places. Ranges are `from` inclusive, `to` exclusive. Failed and truncated change
-sets are not kept: a failed range fails again at once when asked for, because its owner has to replay.
+A change set is in exactly one of these places. Ranges are `from` inclusive, `to` exclusive. Two things keep what is
+uploaded: the log, until it is truncated because a base covers it, and every checkpoint that asked for it, until that is
+confirmed, reset or subsumed. When neither does it is handed out to be deleted. So uploads die up to the lower of what
+is materialized and what checkpoints under way need, whichever is told first.
+
+Failed and truncated change sets are not kept: a failed range fails again at once when asked for, because its owner has
+to replay. Nor are those that a confirmed checkpoint holds inline: only its commit knows where they are.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Final
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
-from statebackend._codec.records import ChangeSet, StateChange, change_set
+from statebackend._codec.records import ChangeSet, StateChange, change_set, metadata
 from statebackend.errors import BackendClosedError, InputError, UploadError
-from statebackend.ids import ChangeSetHandle, Key, SequenceNumber
+from statebackend.ids import ChangeSetHandle, CheckpointId, Key, SequenceNumber
 
 CHANGE_OVERHEAD_BYTES: Final = 16
 """Added to a change's key and data for what surrounds them in a segment; an estimate, for thresholds only."""
 
 
 _SIZED: Final = frozenset({str, bytes})
+T = TypeVar("T")
 
 
 class UploadedChangeSet(msgspec.Struct, frozen=True):
@@ -33,12 +41,13 @@ class UploadedChangeSet(msgspec.Struct, frozen=True):
 class Persist(msgspec.Struct, eq=False):
     """A request to make a range durable. Done when it has every change set of the range, or an error.
 
-    It holds its own results: truncating the log meanwhile takes nothing from it. Each request is itself: two of one
-    range are not equal, for one may be given up while the other waits.
+    It holds its own results. Each request is itself: two of one range are not equal, for one may be given up while the
+    other waits. With a checkpoint id its range is kept for that checkpoint, also when it is done.
     """
 
     from_: SequenceNumber
     to: SequenceNumber
+    checkpoint_id: CheckpointId | None
     found: dict[SequenceNumber, UploadedChangeSet]
     error: Exception | None = None
 
@@ -57,6 +66,10 @@ class Persist(msgspec.Struct, eq=False):
         """Whether the change set of that number lies in the range."""
         return self.from_ <= number < self.to
 
+    def lies_within(self, from_: SequenceNumber, to: SequenceNumber) -> bool:
+        """Whether it is done and nothing of it lies outside `from_` to `to`."""
+        return self.done and from_ <= self.from_ and self.to <= to
+
     def offer(self, uploaded: UploadedChangeSet) -> None:
         """Keep a change set that lies in the range."""
         if self.covers(uploaded.handle.sequence_number):
@@ -72,12 +85,17 @@ class Ledger:
         self._open: list[StateChange] = []
         self._next = SequenceNumber(0)  # the number the open set will get
         self._lowest = SequenceNumber(0)  # everything below is truncated
+        self._inline_to = SequenceNumber(0)  # below, something is in a commit and nowhere else
         self._end: SequenceNumber | None = None  # closed: everything from here on is unwanted
         self._sealed: dict[SequenceNumber, ChangeSet] = {}
+        self._inline: dict[SequenceNumber, ChangeSet] = {}  # handed out as they are, for a commit
         self._in_flight: set[SequenceNumber] = set()
         self._uploaded: dict[SequenceNumber, UploadedChangeSet] = {}
+        self._kept: dict[SequenceNumber, UploadedChangeSet] = {}  # uploaded, out of the log, and held by a request
+        self._confirmed: dict[SequenceNumber, UploadedChangeSet] = {}  # a commit owns their segments
         self._failed: tuple[SequenceNumber, Exception] | None = None
         self._waiting: list[Persist] = []
+        self._held: list[Persist] = []  # for checkpoints that are neither confirmed nor reset nor subsumed
 
     def append(self, change: StateChange) -> None:
         """Add to the open set. The sequence number does not move. After `close` the change is dropped.
@@ -93,6 +111,15 @@ class Ledger:
         if self._end is None:
             self._open.extend(changes)
             self.open_bytes += size_bytes
+
+    def append_meta(self, data: bytes) -> None:
+        """Add metadata, as a change set of its own: it lies behind what was appended before, and concerns all groups.
+
+        Not among other changes: a reader passes over change sets that hold nothing of its key groups.
+        """
+        self.seal()
+        self.append(metadata(data))
+        self.seal()
 
     def seal(self) -> SequenceNumber:
         """Close the open set, unless it is empty, and return the number of the next one."""
@@ -111,111 +138,196 @@ class Ledger:
         self.seal()
         return self._take(number)
 
-    def persist(self, from_: SequenceNumber) -> tuple[Persist, Sequence[ChangeSet]]:
+    def take_inline(self, from_: SequenceNumber, bytes_max: int) -> Sequence[ChangeSet] | None:
+        """Every change set from `from_` on, sealed and in order, if all are here and small; otherwise `None`.
+
+        Here: not uploaded, nor on the way. Small: at most `bytes_max` together, by `size_of`. They stay, to be handed
+        out again or uploaded, until `confirm` says that a commit holds them. Raises as `persist` does.
+        """
+        self._check(from_)
+        here = [self._sealed.get(number) or self._inline.get(number) for number in _numbers(from_, self._next)]
+        size_bytes = self.open_bytes + sum(each.size_bytes for each in here if each is not None)
+        if None in here or size_bytes > bytes_max:
+            return None
+        self.seal()
+        for number in _numbers(from_, self._next):
+            if number in self._sealed:
+                self._inline[number] = self._sealed.pop(number)
+        return [self._inline[number] for number in _numbers(from_, self._next)]
+
+    def persist(
+        self, from_: SequenceNumber, checkpoint_id: CheckpointId | None = None
+    ) -> tuple[Persist, Sequence[ChangeSet]]:
         """Ask for everything from `from_` on: what to wait for, and what to upload now.
 
-        What is uploaded or in flight already is not uploaded again. Raises `UploadError` at once for a range that
-        failed before, `InputError` for one that is truncated or not appended yet.
+        What is uploaded or in flight already is not uploaded again. For a checkpoint the range is kept, from now until
+        that is confirmed, reset or subsumed, or the request is abandoned. Raises `UploadError` at once for a range that
+        failed before, `InputError` for one that is truncated, in a commit only, or not appended yet.
         """
         self._check(from_)
         self.seal()
         taken = self._take(from_)
-        request = Persist(from_, self._next, {})
-        for uploaded in self._uploaded.values():
+        request = Persist(from_, self._next, checkpoint_id, {})
+        for uploaded in (*self._confirmed.values(), *self._uploaded.values()):
             request.offer(uploaded)
         if not request.done:
             self._waiting.append(request)
+        if checkpoint_id is not None:
+            self._held.append(request)
         return request, taken
 
-    def abandon(self, request: Persist) -> None:
-        """Nobody waits for the request any more. Its uploads go on and can be used by the next one."""
-        if request in self._waiting:
-            self._waiting.remove(request)
+    def abandon(self, request: Persist) -> Sequence[UploadedChangeSet]:
+        """Nobody waits for the request any more. Its uploads go on and can be used by the next one.
+
+        Returns what was kept for it alone: the caller releases it.
+        """
+        self._waiting = [each for each in self._waiting if each is not request]
+        self._held = [each for each in self._held if each is not request]
+        return self._drop_unwanted()
 
     def succeed(self, results: Iterable[UploadedChangeSet]) -> Sequence[UploadedChangeSet]:
         """Sets in flight are durable. Returns those that nobody wants any more: the caller releases them."""
-        unwanted: list[UploadedChangeSet] = []
         for result in results:
             number = result.handle.sequence_number
             self._in_flight.remove(number)
+            (self._uploaded if self._is_in_log(number) else self._kept)[number] = result
             for request in self._waiting:
                 request.offer(result)
-            if self._is_wanted(number):
-                self._uploaded[number] = result
-            elif not self._is_awaited(number):
-                unwanted.append(result)
         self._forget_done()
-        return unwanted
+        return self._drop_unwanted()
 
-    def fail(self, numbers: Collection[SequenceNumber], error: Exception) -> None:
-        """Sets in flight could not be made durable: exactly the requests whose range touches them fail."""
+    def fail(self, numbers: Collection[SequenceNumber], error: Exception) -> Sequence[UploadedChangeSet]:
+        """Sets in flight could not be made durable: exactly the requests whose range touches them fail.
+
+        Returns what was kept for those alone: the caller releases it.
+        """
         self._in_flight.difference_update(numbers)
         highest = max(numbers)
         for request in self._waiting:
             if any(request.covers(number) for number in numbers):
                 request.error = _upload_error(highest, error)
         self._forget_done()
-        if self._is_wanted(highest) and (self._failed is None or self._failed[0] < highest):
+        if self._is_in_log(highest) and (self._failed is None or self._failed[0] < highest):
             self._failed = (highest, error)
+        return self._drop_unwanted()
+
+    def confirm(
+        self, from_: SequenceNumber, to: SequenceNumber, checkpoint_id: CheckpointId
+    ) -> Sequence[UploadedChangeSet]:
+        """The checkpoint is committed. Returns all that is uploaded of its range: its commit owns it now.
+
+        Its range is what was asked for in its name, and `from_` to `to`. The change sets stay until they are truncated,
+        so that a later checkpoint can ask for them again; only those taken inline go. What is missing was truncated
+        before, which is normal, or is on its way for another checkpoint.
+        """
+        self._check_range(from_, to)
+        own = [Persist(from_, to, None, {}), *self._of(checkpoint_id)]
+        self._held = [each for each in self._held if each not in own and not each.lies_within(from_, to)]
+        inline = [number for number in self._inline if from_ <= number < to]
+        for number in inline:
+            del self._inline[number]
+            self._inline_to = max(self._inline_to, SequenceNumber(number + 1))
+        confirmed = _pop(self._uploaded, own)
+        self._confirmed |= confirmed
+        return [*_pop(self._kept, own).values(), *confirmed.values()]
+
+    def reset(
+        self, from_: SequenceNumber, to: SequenceNumber, checkpoint_id: CheckpointId
+    ) -> Sequence[UploadedChangeSet]:
+        """The checkpoint came to nothing. What it uploaded or took inline stays, for the next one.
+
+        Returns what was truncated meanwhile and kept for it alone: the caller releases it.
+        """
+        self._check_range(from_, to)
+        for number in [number for number in self._inline if from_ <= number < to]:
+            self._sealed[number] = self._inline.pop(number)
+        self._held = [each for each in self._held if each.checkpoint_id != checkpoint_id]
+        return self._drop_unwanted()
+
+    def subsume(self, checkpoint_id: CheckpointId) -> Sequence[UploadedChangeSet]:
+        """A newer checkpoint has taken the place of this one and all before it: nothing is kept for them any more.
+
+        Returns what was truncated and kept for them alone: the caller releases it. A checkpoint that is not known is
+        fine, and so is one whose outcome was never told.
+        """
+        self._held = [each for each in self._held if each.checkpoint_id is None or each.checkpoint_id > checkpoint_id]
+        return self._drop_unwanted()
 
     def truncate(self, to: SequenceNumber) -> Sequence[UploadedChangeSet]:
-        """Forget everything below `to`. Returns what was uploaded of it: the caller releases it.
+        """No future checkpoint needs anything below `to`: a base covers it, or a commit that the next one builds on.
 
-        What lies in the range of a waiting request is not among it: that request's caller gets its handles, and their
-        segments must not be gone then. Should the request come to nothing, a sweep finds them.
+        Returns what was uploaded of it and belongs to nobody: the caller releases it. What a request waits for, or a
+        checkpoint under way holds, is not among it yet.
         """
-        return [each for each in self.confirm(to) if not self._is_awaited(each.handle.sequence_number)]
-
-    def confirm(self, to: SequenceNumber) -> Sequence[UploadedChangeSet]:
-        """Forget everything below `to`. Returns all that was uploaded of it: it belongs to a checkpoint now."""
-        if to > self._next:
-            raise InputError("cannot truncate beyond what was appended", to=to, next=self._next)
+        self._check_range(self._lowest, max(self._lowest, to))
         self._lowest = max(self._lowest, to)
-        self._sealed = {number: each for number, each in self._sealed.items() if number >= to}
-        return self._drop(lambda number: number < to)
+        for sets in (self._sealed, self._inline):
+            _pop_below(sets, self._lowest)
+        _pop_below(self._confirmed, self._lowest)
+        self._kept |= _pop_below(self._uploaded, self._lowest)
+        return self._drop_unwanted()
 
-    def close(self, from_: SequenceNumber) -> Sequence[UploadedChangeSet]:
-        """Nothing from `from_` on is wanted any more, and nobody is left waiting. Closing again changes nothing.
+    def close(self, from_: SequenceNumber | None = None) -> Sequence[UploadedChangeSet]:
+        """Only what a checkpoint below `from_` holds is wanted any more, and nobody is left waiting.
 
-        Returns what was uploaded from `from_` on: the caller releases it. What lies below may be part of a checkpoint
-        whose commit is still under way, so it is kept.
+        Returns everything else that was uploaded: the caller releases it. What is held may be part of a checkpoint
+        whose commit is still under way, so it is kept until that is confirmed, reset or subsumed. Without `from_` every
+        checkpoint's is. Closing again changes nothing.
         """
         if self._end is not None:
             return ()
-        self._end = from_
+        self._end = self._next if from_ is None else from_
         self._open, self.open_bytes = [], 0
-        self._sealed.clear()
+        for place in (self._sealed, self._inline, self._confirmed):
+            place.clear()
+        self._kept |= _pop_below(self._uploaded, self._next)
         for request in self._waiting:
             request.error = BackendClosedError("the changelog was closed before the changes were durable")
-        self._waiting.clear()
-        return self._drop(lambda number: number >= from_)
+        self._forget_done()
+        return self._drop_unwanted()
 
     def check_invariants(self) -> None:
-        """A change set is in exactly one place, below the next number, and not both truncated and kept.
+        """A change set is in exactly one place, below the next number, and kept for a reason.
 
         And whoever waits, waits for something that is under way.
         """
-        places = [set(self._sealed), self._in_flight, set(self._uploaded)]
+        in_log = [set(place) for place in (self._sealed, self._inline, self._uploaded, self._confirmed)]
+        places = [*in_log, set(self._kept), self._in_flight]
         everywhere = set[SequenceNumber]().union(*places)
         assert len(everywhere) == sum(map(len, places)), "a change set in two places"
         assert all(number < self._next for number in everywhere), "a change set from the future"
-        assert all(number >= self._lowest for number in (*self._sealed, *self._uploaded)), "truncated, and kept"
-        assert all(map(self._is_wanted, self._uploaded)), "kept beyond the end"
+        assert all(map(self._is_in_log, set().union(*in_log))), "truncated or closed, and in the log"
+        assert not any(map(self._is_in_log, self._kept)), "in the log, and kept apart"
+        assert all(map(self._is_held, self._kept)), "kept for nobody"
         assert self.open_bytes == sum(map(size_of, self._open)), "bytes of the open set miscounted"
-        assert self._end is None or not (self._open or self._sealed or self._waiting), "closed, and not empty"
+        assert self._end is None or not (self._open or any(in_log) or self._waiting), "closed, and not empty"
         assert not any(request.done for request in self._waiting), "a finished request still waits"
         assert all(self._reachable(request) for request in self._waiting), "a request waits for what will never come"
+        assert all(request.error is None for request in self._held), "kept for a checkpoint that failed"
 
     def _take(self, from_: SequenceNumber) -> Sequence[ChangeSet]:
-        taken = [self._sealed.pop(number) for number in sorted(self._sealed) if number >= from_]
+        here = self._sealed | self._inline
+        taken = [here[number] for number in sorted(here) if number >= from_]
+        for each in taken:
+            self._sealed.pop(each.sequence_number, None)
+            self._inline.pop(each.sequence_number, None)
         self._in_flight.update(each.sequence_number for each in taken)
         return taken
 
-    def _is_wanted(self, number: SequenceNumber) -> bool:
-        return number >= self._lowest and (self._end is None or number < self._end)
+    def _of(self, checkpoint_id: CheckpointId) -> Sequence[Persist]:
+        return [each for each in self._held if each.checkpoint_id == checkpoint_id]
 
-    def _is_awaited(self, number: SequenceNumber) -> bool:
-        return any(request.covers(number) for request in self._waiting)
+    def _is_in_log(self, number: SequenceNumber) -> bool:
+        return number >= self._lowest and self._end is None
+
+    def _is_held(self, number: SequenceNumber) -> bool:
+        if self._end is not None and number >= self._end:
+            return False
+        return any(request.covers(number) for request in (*self._waiting, *self._held))
+
+    def _drop_unwanted(self) -> Sequence[UploadedChangeSet]:
+        unwanted = sorted(number for number in self._kept if not self._is_held(number))
+        return [self._kept.pop(number) for number in unwanted]
 
     def _reachable(self, request: Persist) -> bool:
         missing = set(range(request.from_, request.to)) - set(request.found)
@@ -228,14 +340,30 @@ class Ledger:
             raise _upload_error(*self._failed)
         if self._lowest > from_:
             raise InputError("the range begins in what was truncated", from_=from_, lowest=self._lowest)
-        if from_ > self._next:
-            raise InputError("the range begins beyond what was appended", from_=from_, next=self._next)
+        if self._inline_to > from_:
+            raise InputError("the range begins in what only a commit holds", from_=from_, inline_to=self._inline_to)
+        self._check_range(from_, self._next)
+
+    def _check_range(self, from_: SequenceNumber, to: SequenceNumber) -> None:
+        if not from_ <= to <= self._next:
+            raise InputError("not a range of what was appended", from_=from_, to=to, next=self._next)
 
     def _forget_done(self) -> None:
         self._waiting = [request for request in self._waiting if not request.done]
+        self._held = [request for request in self._held if request.error is None]
 
-    def _drop(self, unwanted: Callable[[SequenceNumber], bool]) -> Sequence[UploadedChangeSet]:
-        return [self._uploaded.pop(number) for number in sorted(self._uploaded) if unwanted(number)]
+
+def _numbers(from_: SequenceNumber, to: SequenceNumber) -> Iterable[SequenceNumber]:
+    return map(SequenceNumber, range(from_, to))
+
+
+def _pop_below(place: dict[SequenceNumber, T], to: SequenceNumber) -> dict[SequenceNumber, T]:
+    return {number: place.pop(number) for number in sorted(place) if number < to}
+
+
+def _pop(place: dict[SequenceNumber, T], ranges: Sequence[Persist]) -> dict[SequenceNumber, T]:
+    covered = [number for number in sorted(place) if any(each.covers(number) for each in ranges)]
+    return {number: place.pop(number) for number in covered}
 
 
 def size_of(change: StateChange) -> int:

@@ -25,8 +25,11 @@ class SegmentRead(msgspec.Struct, frozen=True):
 
 
 def plan_reads(handles: Sequence[ChangeSetHandle], key_groups: KeyGroupRange) -> Sequence[SegmentRead]:
-    """The files that hold changes of `key_groups`, in order. Neighbours in one file become one read."""
-    wanted = (handle for handle in handles if handle.key_groups.intersection(key_groups))
+    """The files that hold changes of `key_groups`, in order. Neighbours in one file become one read.
+
+    Metadata is read whatever the range: it concerns who reads the log, and has no key group.
+    """
+    wanted = (handle for handle in handles if not handle.key_groups or handle.key_groups.intersection(key_groups))
     grouped = groupby(wanted, key=lambda handle: handle.segment)
     return [SegmentRead(segment, tuple(change_sets)) for segment, change_sets in grouped]
 

@@ -5,6 +5,7 @@ shares the segment. Only the retry layer decides that an upload failed. Every at
 waits is told how it ended, also when the backend ends first.
 """
 
+import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 
@@ -23,6 +24,8 @@ from statebackend.abc import Clock, Observer, StateChangeUploader, UploadedSegme
 from statebackend.errors import BackendClosedError
 from statebackend.ids import ChangeSetHandle
 from statebackend.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 
 class _Waiting:
@@ -63,6 +66,7 @@ class UploadScheduler:
         self._sender = SegmentSender(uploader, settings, tasks=tasks, clock=clock, observer=observer, new_name=new_name)
         self._delay_s = settings.persist_delay_s
         self._size_threshold_bytes = settings.persist_size_threshold_bytes
+        self._close_timeout_s = settings.close_timeout_s
         self._tasks = tasks
         self._clock = clock
         self._observer = observer
@@ -248,12 +252,23 @@ class UploadScheduler:
         return unwanted
 
     async def _discard_all(self, unused: Sequence[UploadedSegment], done: anyio.Event) -> None:
+        """Nobody else knows of these: an end of `tasks` cuts it short only after `close_timeout_s`."""
+        remaining = list(reversed(unused))
         try:
-            for uploaded in unused:
-                await anyio.lowlevel.checkpoint_if_cancelled()  # each removal is shielded: their sum must not be
-                await self._sender.discard(uploaded)
+            await self._discard_each(remaining)
+        except anyio.get_cancelled_exc_class():
+            with anyio.move_on_after(self._close_timeout_s, shield=True):
+                await self._discard_each(remaining)
+            for uploaded in remaining:
+                _log.warning("the backend ended before an unused segment was deleted: key=%s", uploaded.primary.key)
+            raise
         finally:
             done.set()
+
+    async def _discard_each(self, remaining: list[UploadedSegment]) -> None:
+        while remaining:
+            await anyio.lowlevel.checkpoint_if_cancelled()  # each removal is shielded: their sum must not be
+            await self._sender.discard(remaining.pop())
 
 
 def _end(batch: Iterable[_Waiting], error: Exception) -> None:

@@ -5,7 +5,8 @@ waits. The upload belongs to the log, not to the caller: cancelling `persist` lo
 """
 
 from collections.abc import Sequence
-from typing import Final
+from contextlib import suppress
+from typing import Final, Self
 
 import anyio
 import anyio.lowlevel
@@ -15,7 +16,7 @@ from statebackend._changelog.ledger import Ledger, UploadedChangeSet, size_of
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._codec.records import ChangeSet, StateChange
 from statebackend.errors import BackendClosedError
-from statebackend.ids import SequenceNumber
+from statebackend.ids import CheckpointId, SequenceNumber
 
 
 class ChangelogWriter:
@@ -49,6 +50,13 @@ class ChangelogWriter:
             for change in changes:
                 self.append(change)
 
+    def append_meta(self, data: bytes) -> None:
+        """Add metadata in memory, behind what was appended before. Every reader of the log gets it, whatever its range.
+
+        It is a change set of its own. Never waits, never fails; nothing is uploaded before somebody asks.
+        """
+        self._ledger.append_meta(data)
+
     async def room(self) -> None:
         """Wait until less is in flight than the limit: where the pressure of a slow store reaches who appends.
 
@@ -61,42 +69,90 @@ class ChangelogWriter:
         """Seal what is open: everything appended so far lies below the returned number."""
         return self._ledger.seal()
 
-    async def persist(self, from_: SequenceNumber) -> Sequence[UploadedChangeSet]:
+    async def persist(
+        self, from_: SequenceNumber, checkpoint_id: CheckpointId | None = None
+    ) -> Sequence[UploadedChangeSet]:
         """Wait until every change from `from_` up to now is durable in the primary; their handles, in order.
 
-        Raises `UploadError` if one of them could not be uploaded; it is not tried again. After a cancelled call the
-        uploads go on, and the next call for the range finds them.
+        What is returned is kept for the checkpoint until `confirm`, `reset` or `subsume` says what became of it.
+        Without a checkpoint nothing is: then a truncation of the range deletes it. Raises `UploadError` if a change set
+        could not be uploaded; it is not tried again. After a cancelled call the uploads go on, and the next call for
+        the range finds them.
         """
-        request, to_upload = self._ledger.persist(from_)
+        request, to_upload = self._ledger.persist(from_, checkpoint_id)
         try:
             self._submit(to_upload)
             del to_upload  # the changes go as soon as they are encoded, and not when they are durable
             while not request.done:
                 await self._progress.wait()
-        finally:
-            self._ledger.abandon(request)
-        return request.result()
+            return request.result()
+        except BaseException:
+            self._release_later(self._ledger.abandon(request))
+            raise
 
-    def confirm(self, to: SequenceNumber) -> None:
-        """A commit holds the handles of everything below `to` and owns their segments: the log may forget it."""
-        self._scheduler.confirm(self._ledger.confirm(to))
+    def take_inline(self, from_: SequenceNumber, bytes_max: int) -> Sequence[ChangeSet] | None:
+        """Every change set from `from_` up to now, in order, for a commit that carries them itself; `None` to persist.
+
+        Not `None` only if nothing of the range is uploaded or on its way, and all of it is at most `bytes_max` by
+        estimate. The change sets stay in the log: `confirm` says that a commit holds them, and until then the next call
+        of this or of `persist` has them again. After that only the commit does, so ranges begin behind them. Raises as
+        `persist` does.
+        """
+        return self._ledger.take_inline(from_, bytes_max)
+
+    def confirm(self, from_: SequenceNumber, to: SequenceNumber, checkpoint_id: CheckpointId) -> None:
+        """A commit holds the handles of what was persisted for this checkpoint, and of `from_` to `to`.
+
+        It owns their segments from now on. The log still knows them, and `persist` finds them, until `truncate`. A
+        range that was truncated before is fine. Raises `InputError` for one that was never appended.
+        """
+        self._scheduler.confirm(self._ledger.confirm(from_, to, checkpoint_id))
+
+    async def reset(self, from_: SequenceNumber, to: SequenceNumber, checkpoint_id: CheckpointId) -> None:
+        """This checkpoint came to nothing: what it uploaded, or took inline, is used by the next one.
+
+        Only what was truncated meanwhile is deleted. After a cancelled call that goes on. Raises as `confirm` does.
+        """
+        await self._scheduler.release(self._ledger.reset(from_, to, checkpoint_id))
+
+    async def subsume(self, checkpoint_id: CheckpointId) -> None:
+        """No checkpoint up to this one exists any more: what was truncated and kept for them is deleted.
+
+        Unless a commit owns it. Also right for a checkpoint whose outcome was never told, and for one that is not
+        known. After a cancelled call the deletion goes on.
+        """
+        await self._scheduler.release(self._ledger.subsume(checkpoint_id))
 
     async def truncate(self, to: SequenceNumber) -> None:
-        """Forget everything below `to`; segments of it that nobody confirmed or waits for are deleted.
+        """No checkpoint to come needs anything below `to`: the log forgets it. Segments that nobody needs are deleted.
 
-        After a cancelled call it is forgotten just the same, and the deletion goes on.
+        Kept are those that a commit owns, that a `persist` waits for, or that a checkpoint under way holds; the last
+        until its outcome is told. After a cancelled call the log has forgotten, and the deletion goes on.
         """
         await self._scheduler.release(self._ledger.truncate(to))
 
     async def truncate_and_close(self, from_: SequenceNumber) -> None:
-        """Close: what was uploaded from `from_` on is deleted, and whoever waits gets `BackendClosedError`.
+        """Close. What was uploaded is deleted, but for what a checkpoint under way holds of the log below `from_`.
 
-        `from_` is the end of the last checkpoint that was begun: what lies below may still be committed. Closing again
-        changes nothing. After a cancelled call the log is closed, and the deletion goes on.
+        Whoever waits gets `BackendClosedError`. What is kept may still be committed: `confirm`, `reset` and `subsume`
+        say so. Closing again changes nothing. After a cancelled call the log is closed, and the deletion goes on.
         """
+        await self._close(from_)
+
+    async def aclose(self) -> None:
+        """As `truncate_and_close`, without a bound: what any checkpoint under way holds may still be committed."""
+        await self._close(None)
+
+    async def _close(self, from_: SequenceNumber | None) -> None:
         unwanted = self._ledger.close(from_)
         self._wake()
         await self._scheduler.release(unwanted)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
 
     def _submit(self, change_sets: Sequence[ChangeSet]) -> None:
         if change_sets:
@@ -109,7 +165,7 @@ class ChangelogWriter:
         try:
             results = await upload
         except Exception as error:  # noqa: BLE001  # kept by the ledger for whoever asks for the range
-            self._fail(numbers, error)
+            await self._scheduler.release(self._fail(numbers, error))
         except BaseException:
             self._fail(numbers, BackendClosedError("the backend ended before the changes were durable"))
             raise
@@ -118,9 +174,15 @@ class ChangelogWriter:
             self._wake()
             await self._scheduler.release(unwanted)
 
-    def _fail(self, numbers: Sequence[SequenceNumber], error: Exception) -> None:
-        self._ledger.fail(numbers, error)
+    def _fail(self, numbers: Sequence[SequenceNumber], error: Exception) -> Sequence[UploadedChangeSet]:
+        unwanted = self._ledger.fail(numbers, error)
         self._wake()
+        return unwanted
+
+    def _release_later(self, unwanted: Sequence[UploadedChangeSet]) -> None:
+        if unwanted:
+            with suppress(RuntimeError):  # anyio's word for a task group that has ended: a sweep finds them
+                self._tasks.start_soon(self._scheduler.release, unwanted)
 
     def _wake(self) -> None:
         self._progress.set()

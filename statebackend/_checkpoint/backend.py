@@ -25,7 +25,7 @@ from statebackend._state.keyed import KeyedStates
 from statebackend._state.value_state import ValueState
 from statebackend._tasks import finish
 from statebackend.abc import CheckpointInfo, Clock, Observer, RestoreReport
-from statebackend.errors import BackendClosedError, InputError
+from statebackend.errors import BackendClosedError, InputError, StoreAccessError
 from statebackend.ids import (
     ChangeSetHandle,
     CheckpointId,
@@ -164,7 +164,7 @@ class StateBackend:
     async def _snapshot(self, checkpoint_id: CheckpointId) -> tuple[SnapshotResult, int]:
         await self._drain()
         to = self._writer.next_sequence_number()
-        uploaded = await self._writer.persist(self._committed_to)
+        uploaded = await self._writer.persist(self._committed_to, checkpoint_id)
         primary_bytes, local_bytes = _stored_bytes(uploaded)
         snapshot = SnapshotResult(
             checkpoint_id=checkpoint_id,
@@ -193,11 +193,16 @@ class StateBackend:
                 committed = await self._coordinator.commit(
                     snapshot.checkpoint_id, [snapshot], self._states.descriptors, source
                 )
+            except StoreAccessError:  # refused, and read back: there is no commit that needs it
+                await self._writer.reset(self._committed_to, self._snapshot_to, snapshot.checkpoint_id)
+                raise
             except InputError:  # nothing was written: the next checkpoint has it all
+                await self._writer.reset(self._committed_to, self._snapshot_to, snapshot.checkpoint_id)
                 if self._retention is not None:
                     self._retention.abort(snapshot.checkpoint_id)
                 raise
-        self._writer.confirm(self._snapshot_to)
+        self._writer.confirm(self._committed_to, self._snapshot_to, snapshot.checkpoint_id)
+        await self._writer.truncate(self._snapshot_to)  # the next commit lists it again by itself
         if self._retention is not None:
             self._retention.confirm(snapshot.checkpoint_id)
         self._handles = snapshot.primary

@@ -3,8 +3,10 @@
     frame    := checksum:u32 size:u32 header log_id payload                              little-endian
     checksum := crc32 of everything behind it
     size     := number of bytes behind it
-    header   := sequence_number:u64 first:u16 last:u16 records:u32 raw_length:u32 codec:u8 log_id_length:u8
+    header   := sequence_number:u64 first:i16 last:i16 records:u32 raw_length:u32 codec:u8 log_id_length:u8
     payload  := changes (see `records`), `raw_length` bytes of them, compressed by `codec`
+
+Metadata concerns no key group: its frames hold nothing else, and their span is the empty one, 0 to -1.
 
 A reader checks before it believes: the size against the bytes at hand, then the checksum, then the rest.
 """
@@ -22,7 +24,7 @@ from statebackend.ids import KeyGroupRange, SequenceNumber
 from statebackend.settings import Compression, MiB
 
 _PREFIX = struct.Struct("<II")
-_HEADER = struct.Struct("<QHHIIBB")
+_HEADER = struct.Struct("<QhhIIBB")
 HEAD_BYTES: Final = _PREFIX.size + _HEADER.size
 FRAME_RAW_BYTES_MAX: Final = 1024 * MiB
 """More than this in one change set is refused when writing, and taken for damage when reading."""

@@ -20,11 +20,11 @@ from typing import Final
 
 import anyio
 
+from statebackend._local.layout import job_directory, segments_directory
 from statebackend._tasks import in_thread
 from statebackend.errors import LocalRootError
 
 _LOCK_NAME: Final = "lock"
-_SEGMENTS_NAME: Final = "taskowned"
 
 
 class LocalDirectory:
@@ -75,15 +75,10 @@ def claim_root(root: str | os.PathLike[str], job: str) -> LocalDirectory:
     if not path.is_absolute():
         raise LocalRootError("a local root must be an absolute path", root=str(path))
     try:
-        return _claimed(path, path / f"job_{job}")
+        return _claimed(path, job)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise LocalRootError("a local root cannot be used", root=str(path), reason=reason) from error
-
-
-def segments_directory(root: str | os.PathLike[str], job: str) -> Path:
-    """Where the copies of a job's segments lie under `root`. For who only reads: it may not be there."""
-    return Path(root) / f"job_{job}" / _SEGMENTS_NAME
 
 
 @asynccontextmanager
@@ -106,11 +101,11 @@ async def open_local_directories(
         yield tuple([await in_thread(claim, root, limiter=limiter) for root in roots])
 
 
-def _claimed(root: Path, job_directory: Path) -> LocalDirectory:
-    segments = job_directory / _SEGMENTS_NAME
-    for directory in (root, job_directory, segments):
-        _make_directory(directory)
-    lock = io.FileIO(os.open(job_directory / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600), "r+")
+def _claimed(root: Path, job: str) -> LocalDirectory:
+    segments = segments_directory(root, job)
+    for directory in (root, segments.parent, segments):
+        make_directory(directory)
+    lock = io.FileIO(os.open(job_directory(root, job) / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600), "r+")
     try:
         return LocalDirectory(root, segments, lock, owned=_locked(lock))
     except BaseException:
@@ -118,10 +113,10 @@ def _claimed(root: Path, job_directory: Path) -> LocalDirectory:
         raise
 
 
-def _make_directory(path: Path) -> None:
+def make_directory(path: Path) -> None:
     """Make `path`, which nobody else may read, and check that we may write there."""
     if not path.parent.exists():
-        _make_directory(path.parent)
+        make_directory(path.parent)
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
     if not path.is_dir():

@@ -4,6 +4,8 @@ Values are kept encoded for two reasons. The collector does not track bytes, so 
 every read decodes a fresh object, so that a value changed in place after `get` cannot make memory and log differ.
 """
 
+from collections.abc import Iterable, Iterator
+
 from statebackend._codec.records import Operation, StateChange, key_of
 from statebackend.errors import UnsupportedVersionError
 from statebackend.ids import Key
@@ -22,3 +24,9 @@ def apply(table: HeapTable, change: StateChange) -> None:
         table.pop(key_of(change), None)
     else:
         raise UnsupportedVersionError("a change of a newer release", operation=change.operation)
+
+
+def entries(table: HeapTable, state_id: int, group: int, keys: Iterable[Key]) -> Iterator[StateChange]:
+    """Changes that rebuild the entries of `keys`, all of one key group."""
+    for key in keys:
+        yield StateChange(group, Operation.SET, state_id, key, table[key])

@@ -1,13 +1,14 @@
 """The keyed states of one backend: what was declared, what was restored, and the way between state and changelog."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, NewType, TypeVar
 
 from statebackend._codec.commit import StateDescriptor
 from statebackend._codec.records import StateChange
 from statebackend._codec.serializers import MsgspecSerializer
 from statebackend._state import value_state
-from statebackend._state.heap import HeapTable, apply
+from statebackend._state.heap import HeapTable, apply, entries
 from statebackend._state.key_groups import key_group
 from statebackend._state.value_state import ValueState
 from statebackend.errors import DataError, InputError, KeyGroupError, StateTypeError
@@ -25,7 +26,7 @@ class KeyedStates:
 
     def __init__(self, key_groups: KeyGroupRange, max_parallelism: int, known: Iterable[StateDescriptor] = ()) -> None:
         self.key_groups: Final = key_groups
-        self._max_parallelism = max_parallelism
+        self._place = partial(key_group, max_parallelism=max_parallelism)
         self._owns_all = key_groups == all_key_groups(max_parallelism)
         self._descriptors: dict[str, StateDescriptor] = {descriptor.name: descriptor for descriptor in known}
         self._tables: dict[int, HeapTable] = {descriptor.state_id: {} for descriptor in self._descriptors.values()}
@@ -76,6 +77,10 @@ class KeyedStates:
                     )
                 apply(table, change)
 
+    def snapshot(self) -> "StatesSnapshot":
+        """What the states hold now, undeclared ones too, whether it was drained or not: a copy of references."""
+        return StatesSnapshot({state_id: table.copy() for state_id, table in self._tables.items()}, self._place)
+
     def _describe(self, name: str, kind: str, schema: str) -> StateDescriptor:
         if type(name) is not str or not name or not name.isprintable():
             raise InputError("a state's name is a str of printable characters", name=ascii(name))
@@ -96,9 +101,34 @@ class KeyedStates:
         return known
 
     def _group_of(self, key: Key) -> int:
-        group = key_group(key, self._max_parallelism)
+        group = self._place(key)
         if not self._owns_all and group not in self.key_groups:
             raise KeyGroupError(
                 "the key belongs to another owner", key=key, key_group=group, owned=str(self.key_groups)
             )
         return group
+
+
+class StatesSnapshot:
+    """Every entry of the states at one moment. What is done to them later is not in it, so any thread may read it."""
+
+    def __init__(self, tables: Mapping[int, HeapTable], place: Callable[[Key], int]) -> None:
+        self._tables = tables
+        self._place = place
+
+    def changes(self, groups: frozenset[int]) -> Iterator[StateChange]:
+        """Changes that rebuild the entries of these key groups from nothing, one group after the other.
+
+        The first step places every key, about a second per million. Each call begins anew.
+        """
+        placed: dict[int, list[tuple[int, list[Key]]]] = {group: [] for group in sorted(groups)}
+        for state_id, table in self._tables.items():
+            keys_by_group: dict[int, list[Key]] = {}
+            for key in table:
+                keys_by_group.setdefault(self._place(key), []).append(key)
+            for group, keys in keys_by_group.items():
+                if group in placed:
+                    placed[group].append((state_id, keys))
+        for group, found in placed.items():
+            for state_id, keys in found:
+                yield from entries(self._tables[state_id], state_id, group, keys)

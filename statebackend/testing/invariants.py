@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import msgspec
 
-from statebackend._checkpoint.commits import PREFIX, commit_key
+from statebackend._checkpoint.commits import HINT_KEY, PREFIX, commit_key
 from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
 from statebackend._codec.records import Operation, StateChange, key_of
 from statebackend._codec.segment import checksum_of, decode_change_set
@@ -109,6 +109,17 @@ def assert_local_copy_is_complete(commit: Commit, local: Objects, primary: Objec
         key = handle.segment.key
         assert key in local, f"said to be local, and is not there: {key}"
         assert local[key] == primary[key], f"the copies differ: {key}"
+
+
+def assert_nothing_is_left_over(stored: Iterable[str], commits: Iterable[Commit]) -> None:
+    """Of what a process has stored and not deleted all is of use: commits, the hint, and what a commit points into.
+
+    For one that has left by itself, whose stores deleted what it asked them to, and that knows what became of its
+    commits. One that was killed leaves what it had not committed.
+    """
+    reached = frozenset[str]().union(*(commit.segments() for commit in commits))
+    left_over = sorted(key for key in stored if not key.startswith(PREFIX) and key != HINT_KEY and key not in reached)
+    assert not left_over, f"stored, in no commit, and not deleted: {left_over}"
 
 
 # ---------------------------------------------------------------------------------------------------------- the state

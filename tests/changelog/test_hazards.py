@@ -18,7 +18,7 @@ from statebackend._changelog.writer import ChangelogWriter
 from statebackend._tasks import open_tasks
 from statebackend.abc import Body
 from statebackend.errors import BackendClosedError, StoreUnavailableError, UploadError
-from statebackend.ids import SequenceNumber
+from statebackend.ids import CheckpointId, SequenceNumber
 from statebackend.objectstore import MemoryStore
 from statebackend.testing.virtual_time import VirtualClock, run_virtual, settle
 from statebackend.uploaders import DuplicatingUploader
@@ -233,7 +233,7 @@ async def test_hazard_7_a_pre_emptive_upload_in_flight_belongs_to_the_checkpoint
         results: list[UploadedChangeSet] = []
 
         async def persist() -> None:
-            results.extend(await log.writer.persist(FIRST))
+            results.extend(await log.writer.persist(FIRST, CheckpointId(1)))
 
         log.tasks.start_soon(persist)
         await settle()
@@ -241,7 +241,7 @@ async def test_hazard_7_a_pre_emptive_upload_in_flight_belongs_to_the_checkpoint
         await settle()
         assert [each.local for each in results] == [True]
         end = log.writer.next_sequence_number()
-        log.writer.confirm(end)
+        log.writer.confirm(FIRST, end, CheckpointId(1))
         await log.writer.truncate(end)
         await log.writer.truncate_and_close(end)
     assert uploader.discarded == []

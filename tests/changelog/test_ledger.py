@@ -2,10 +2,13 @@
 
 import pytest
 
-from statebackend._changelog.ledger import CHANGE_OVERHEAD_BYTES, Ledger, UploadedChangeSet
+from statebackend._changelog.ledger import CHANGE_OVERHEAD_BYTES, Ledger, UploadedChangeSet, size_of
+from statebackend._codec.records import NO_KEY_GROUP
 from statebackend.errors import BackendClosedError, InputError, UploadError
-from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange, SequenceNumber
+from statebackend.ids import EMPTY_RANGE, ChangeSetHandle, CheckpointId, Handle, KeyGroupRange, SequenceNumber
 from tests.changelog.fakes import change
+
+CP1, CP2, CP3 = map(CheckpointId, (1, 2, 3))
 
 
 def at(number: int) -> SequenceNumber:
@@ -122,15 +125,118 @@ def test_the_failure_of_a_truncated_set_is_forgotten() -> None:
     assert request.done
 
 
-def test_truncating_takes_nothing_from_a_request_that_waits() -> None:
-    """It holds its own results, and their segments are not released: its caller is about to commit them."""
+def test_truncating_takes_nothing_from_a_checkpoint_under_way() -> None:
+    """Its caller is about to commit the handles: nothing is released while it waits, nor before it says what became."""
     ledger = ledger_with(2)
     ledger.persist(at(0))
     ledger.succeed([uploaded(0)])
-    request, _ = ledger.persist(at(0))
+    request, _ = ledger.persist(at(0), CP1)
     assert ledger.truncate(at(2)) == []
     assert ledger.succeed([uploaded(1)]) == []
     assert request.result() == [uploaded(0), uploaded(1)]
+    assert ledger.confirm(at(0), at(2), CP1) == [uploaded(0), uploaded(1)]
+    assert ledger.subsume(CP1) == []
+
+
+def test_what_no_checkpoint_asked_for_goes_with_a_truncation() -> None:
+    """A persist for nobody keeps nothing: its range is truncated, so its uploads go as soon as they are there."""
+    ledger = ledger_with(1)
+    request, _ = ledger.persist(at(0))
+    assert ledger.truncate(at(1)) == []
+    assert ledger.succeed([uploaded(0)]) == [uploaded(0)]
+    assert request.done
+
+
+def test_what_is_truncated_waits_for_the_checkpoint_that_holds_it() -> None:
+    """Section 14: the lower of materialized and subsumed, whichever is told first. Here: materialized first."""
+    ledger = held_by_two_checkpoints()
+    assert ledger.truncate(at(3)) == [uploaded(2)]
+    assert ledger.subsume(CP1) == [uploaded(0)]
+    assert ledger.subsume(CP2) == [uploaded(1)]
+
+
+def test_what_is_subsumed_waits_for_its_truncation() -> None:
+    """Section 14, the other order. A checkpoint that is not known is fine."""
+    ledger = held_by_two_checkpoints()
+    assert ledger.subsume(CP2) == []
+    assert ledger.subsume(CP3) == []
+    assert ledger.truncate(at(2)) == [uploaded(0), uploaded(1)]
+    assert ledger.truncate(at(3)) == [uploaded(2)]
+
+
+def test_a_checkpoint_that_came_to_nothing_leaves_its_uploads_to_the_next_one() -> None:
+    """6.2, reset: nothing is released, nothing is uploaded again."""
+    ledger = held_by_two_checkpoints()
+    assert ledger.reset(at(1), at(2), CP2) == []
+    request, to_upload = ledger.persist(at(0), CP3)
+    assert to_upload == []
+    assert request.result() == [uploaded(0), uploaded(1), uploaded(2)]
+
+
+def test_what_was_truncated_under_a_checkpoint_goes_when_that_comes_to_nothing() -> None:
+    """A base covers it and no commit has it: the next checkpoint has no use for it, so nobody else would delete it."""
+    ledger = held_by_two_checkpoints()
+    assert ledger.truncate(at(2)) == []
+    assert ledger.reset(at(0), at(1), CP1) == [uploaded(0)]
+    assert ledger.confirm(at(1), at(2), CP2) == [uploaded(1)]
+
+
+def held_by_two_checkpoints() -> Ledger:
+    """Uploaded: set 0 for checkpoint 1, set 1 for checkpoint 2, set 2 for nobody."""
+    ledger = Ledger("a")
+    for number, checkpoint_id in enumerate((CP1, CP2, None)):
+        ledger.append(change())
+        ledger.persist(at(number), checkpoint_id)
+        ledger.succeed([uploaded(number)])
+    return ledger
+
+
+def test_a_confirmed_range_can_be_asked_for_again() -> None:
+    """6.2: until it is materialized, the next checkpoint begins with it. Its commit owns it and releases nothing."""
+    ledger = held_by_two_checkpoints()
+    assert ledger.confirm(at(0), at(1), CP1) == [uploaded(0)]
+    request, to_upload = ledger.persist(at(0), CP3)
+    assert to_upload == []
+    assert request.result() == [uploaded(0), uploaded(1), uploaded(2)]
+    assert ledger.truncate(at(1)) == []
+
+
+def test_a_confirmation_hands_over_what_was_asked_for_in_its_name() -> None:
+    """Row: FsStateChangelogWriterTest.testLocalFileAfterMaterialize: its range begins later than the one persisted."""
+    ledger = ledger_with(3)
+    ledger.persist(at(0), CP1)
+    ledger.succeed([uploaded(0), uploaded(1), uploaded(2)])
+    assert ledger.truncate(at(2)) == []
+    assert ledger.confirm(at(2), at(3), CP1) == [uploaded(0), uploaded(1), uploaded(2)]
+    assert ledger.truncate(at(3)) == []
+
+
+def test_confirming_what_is_not_there_takes_nothing() -> None:
+    """A confirmation that comes late, after an abort was told: what is not uploaded yet is neither lost nor given."""
+    ledger = ledger_with(1)
+    assert ledger.confirm(at(0), at(1), CP1) == []
+    _, to_upload = ledger.persist(at(0), CP2)
+    assert ledger.confirm(at(0), at(1), CP1) == []
+    assert [each.sequence_number for each in to_upload] == [0]
+    assert ledger.succeed([uploaded(0)]) == []
+    assert ledger.confirm(at(0), at(1), CP2) == [uploaded(0)]
+
+
+def test_a_confirmation_leaves_another_checkpoint_that_still_waits() -> None:
+    """What it waits for is not uploaded, so no commit can have it: it is kept when it arrives."""
+    ledger = ledger_with(1)
+    ledger.persist(at(0), CP1)
+    assert ledger.confirm(at(0), at(1), CP2) == []
+    assert ledger.truncate(at(1)) == []
+    assert ledger.succeed([uploaded(0)]) == []
+    assert ledger.confirm(at(0), at(1), CP1) == [uploaded(0)]
+
+
+def test_a_commit_that_holds_all_of_a_checkpoint_ends_it() -> None:
+    """Bounded: of a checkpoint whose outcome is never told, nothing is remembered once a later commit has all of it."""
+    ledger = held_by_two_checkpoints()
+    ledger.confirm(at(0), at(3), CP3)
+    assert ledger._held == []
 
 
 def test_a_truncated_set_that_nobody_waits_for_is_released_when_it_arrives() -> None:
@@ -150,7 +256,7 @@ def test_a_confirmed_range_is_handed_over_whole_whoever_waits() -> None:
     ledger.succeed([uploaded(0)])
     ledger.append(change())
     request, _ = ledger.persist(at(0))
-    assert ledger.confirm(at(1)) == [uploaded(0)]
+    assert ledger.confirm(at(0), at(1), CP1) == [uploaded(0)]
     ledger.succeed([uploaded(1)])
     assert request.result() == [uploaded(0), uploaded(1)]
 
@@ -162,6 +268,10 @@ def test_ranges_outside_the_log_are_refused() -> None:
     for wrong in (0, 4):
         with pytest.raises(InputError):
             ledger.persist(at(wrong))
+    for told in (ledger.confirm, ledger.reset):
+        for wrong_range in ((0, 4), (2, 1)):
+            with pytest.raises(InputError):
+                told(*map(at, wrong_range), CP1)
     with pytest.raises(InputError):
         ledger.truncate(at(4))
     _, to_upload = ledger.persist(at(1))
@@ -169,28 +279,33 @@ def test_ranges_outside_the_log_are_refused() -> None:
 
 
 def test_closing_leaves_nobody_waiting_and_keeps_what_may_be_committed() -> None:
-    """Hazard 15. Below `from_` a commit may be under way: kept. From there on: released, also what arrives later."""
-    ledger = ledger_with(2)
-    ledger.persist(at(0))
-    ledger.succeed([uploaded(0), uploaded(1)])
+    """Hazard 15. What a checkpoint below `from_` holds may be committed: kept. All else goes, now or later."""
+    ledger = held_by_two_checkpoints()
     ledger.append(change())
-    waiting, _ = ledger.persist(at(0))
-    assert ledger.close(at(1)) == [uploaded(1)]
+    waiting, _ = ledger.persist(at(0), CP3)
+    assert ledger.close(at(1)) == [uploaded(1), uploaded(2)]
     with pytest.raises(BackendClosedError):
         waiting.result()
-    assert ledger.succeed([uploaded(2)]) == [uploaded(2)]
+    assert ledger.succeed([uploaded(3)]) == [uploaded(3)]
     with pytest.raises(BackendClosedError):
         ledger.persist(at(0))
+    assert ledger.confirm(at(0), at(1), CP1) == [uploaded(0)]
+
+
+def test_closing_without_a_bound_keeps_what_any_checkpoint_holds() -> None:
+    """And whichever came to nothing is told afterwards: it goes then."""
+    ledger = held_by_two_checkpoints()
+    assert ledger.close() == [uploaded(2)]
+    assert ledger.confirm(at(0), at(1), CP1) == [uploaded(0)]
+    assert ledger.reset(at(1), at(2), CP2) == [uploaded(1)]
 
 
 def test_closing_twice_changes_nothing() -> None:
     """FLINK-25429: the second owner that closes must not release what the first one kept."""
-    ledger = ledger_with(1)
-    ledger.persist(at(0))
-    ledger.succeed([uploaded(0)])
-    assert ledger.close(at(1)) == []
+    ledger = held_by_two_checkpoints()
+    assert ledger.close(at(3)) == [uploaded(2)]
     assert ledger.close(at(0)) == ()
-    assert list(ledger._uploaded) == [0]
+    assert ledger.confirm(at(0), at(2), CP2) == [uploaded(0), uploaded(1)]
 
 
 def test_what_is_appended_after_closing_is_dropped() -> None:
@@ -211,3 +326,102 @@ def test_a_key_counts_towards_the_open_set(key: object, size_bytes: int) -> None
     ledger = Ledger("log")
     ledger.append(change(b"data", key=key))
     assert ledger.open_bytes == len(b"data") + size_bytes + CHANGE_OVERHEAD_BYTES
+
+
+# -------------------------------------------------------------------------------------------------------------- inline
+
+
+def test_inline_change_sets_stay_until_a_commit_has_them() -> None:
+    """Offered again, inline or for an upload, where the commit came to nothing, whether that was told or not."""
+    ledger = ledger_with(2)
+    ledger.append(change())
+    offered = taken(ledger, 0)
+    assert offered == [0, 1, 2]
+    ledger.append(change())
+    assert taken(ledger, 0) == [0, 1, 2, 3]
+    ledger.reset(at(0), at(4), CP1)
+    assert taken(ledger, 0) == [0, 1, 2, 3]
+    _, to_upload = ledger.persist(at(0), CP2)
+    assert [each.sequence_number for each in to_upload] == [0, 1, 2, 3]
+
+
+def test_inline_change_sets_go_with_the_commit_that_has_them() -> None:
+    """The log cannot give them again, so no later range begins before them."""
+    ledger = ledger_with(2)
+    taken(ledger, 0)
+    assert ledger.confirm(at(0), at(2), CP1) == []
+    for wrong in (0, 1):
+        with pytest.raises(InputError):
+            ledger.persist(at(wrong))
+        with pytest.raises(InputError):
+            ledger.take_inline(at(wrong), 1000)
+    ledger.append(change())
+    assert taken(ledger, 2) == [2]
+
+
+def test_only_what_is_all_here_is_taken_inline() -> None:
+    """A set that is uploaded, or on its way, would be stored twice; then all of the range is persisted."""
+    ledger = ledger_with(2)
+    ledger.persist(at(1))
+    assert ledger.take_inline(at(0), 1000) is None
+    ledger.succeed([uploaded(1)])
+    assert ledger.take_inline(at(0), 1000) is None
+    ledger.append(change())
+    assert taken(ledger, 2) == [2]
+    _, to_upload = ledger.persist(at(0))
+    assert [each.sequence_number for each in to_upload] == [0, 2]
+
+
+def test_only_what_is_small_is_taken_inline() -> None:
+    """The limit counts what is open too, and is reached by what is exactly as large. What is refused is not sealed."""
+    ledger = ledger_with(1)
+    ledger.append(change())
+    size_bytes = 2 * size_of(change())
+    assert ledger.take_inline(at(0), size_bytes - 1) is None
+    assert ledger.open_bytes > 0
+    offered = ledger.take_inline(at(0), size_bytes)
+    assert offered is not None
+    assert sum(each.size_bytes for each in offered) == size_bytes
+
+
+def test_an_empty_range_is_inline() -> None:
+    """Nothing to store is not too much to store."""
+    assert Ledger("a").take_inline(at(0), 0) == []
+
+
+def test_inline_change_sets_are_refused_where_a_persist_would_be() -> None:
+    """Failed, not appended yet, truncated, closed: the same errors, so that a caller need not ask twice."""
+    ledger = ledger_with(2)
+    ledger.truncate(at(1))
+    for wrong in (0, 3):
+        with pytest.raises(InputError):
+            ledger.take_inline(at(wrong), 1000)
+    ledger.persist(at(1))
+    ledger.fail([at(1)], OSError())
+    with pytest.raises(UploadError):
+        ledger.take_inline(at(1), 1000)
+    ledger.close()
+    with pytest.raises(BackendClosedError):
+        ledger.take_inline(at(2), 1000)
+
+
+def taken(ledger: Ledger, from_: int) -> list[int] | None:
+    """The numbers of what is taken inline."""
+    sets = ledger.take_inline(at(from_), 1000)
+    return None if sets is None else [each.sequence_number for each in sets]
+
+
+# ------------------------------------------------------------------------------------------------------------ metadata
+
+
+def test_metadata_is_a_change_set_of_its_own() -> None:
+    """Where it was appended among the others, and of no key group: a reader of any range must not pass over it."""
+    ledger = Ledger("a")
+    ledger.append(change())
+    ledger.append_meta(b"first")
+    ledger.append_meta(b"second")
+    ledger.append(change())
+    _, sets = ledger.persist(at(0))
+    assert [each.key_groups for each in sets] == [KeyGroupRange(0, 0), EMPTY_RANGE, EMPTY_RANGE, KeyGroupRange(0, 0)]
+    assert [each.changes[0].data for each in sets[1:3]] == [b"first", b"second"]
+    assert {each.changes[0].key_group for each in sets[1:3]} == {NO_KEY_GROUP}

@@ -1,5 +1,6 @@
 """The ledger against a model that keeps everything for ever and counts by hand."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -11,18 +12,21 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from statebackend._changelog.ledger import CHANGE_OVERHEAD_BYTES, Ledger, Persist, UploadedChangeSet
 from statebackend._codec.records import ChangeSet, Operation, StateChange
 from statebackend.errors import BackendClosedError, InputError, UploadError
-from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange, SequenceNumber
+from statebackend.ids import ChangeSetHandle, CheckpointId, Handle, KeyGroupRange, SequenceNumber
 
 CLOSE_SETS_MIN = 8
 
 
 KEY = "key"
+CHECKPOINTS = st.integers(1, 4).map(CheckpointId)
 
 
 class Place(Enum):
     SEALED = "sealed"
+    INLINE = "inline"
     IN_FLIGHT = "in flight"
     UPLOADED = "uploaded"
+    CONFIRMED = "confirmed"
     FAILED = "failed"
     GONE = "gone"
 
@@ -33,6 +37,7 @@ class ModelSet:
 
     data: list[bytes]
     place: Place = Place.SEALED
+    size_bytes: int = 0
 
 
 @dataclass(eq=False)
@@ -41,8 +46,17 @@ class ModelPersist:
 
     real: Persist
     missing: set[int]
+    checkpoint: int | None
     error: type[Exception] | None = None
     waiting: bool = True
+
+    @property
+    def holds(self) -> bool:
+        """Whether its range is kept for it."""
+        return self.waiting or (self.checkpoint is not None and self.error is None)
+
+    def covers(self, number: int) -> bool:
+        return self.real.from_ <= number < self.real.to
 
 
 @dataclass
@@ -54,31 +68,46 @@ class Model:
     failed: set[int] = field(default_factory=set)
     requests: list[ModelPersist] = field(default_factory=list)
     lowest: int = 0
+    inline_to: int = 0
     end: int | None = None
 
     def seal(self) -> None:
         if self.open:
-            self.sets.append(ModelSet(self.open))
+            self.sets.append(ModelSet(self.open, size_bytes=sum(map(size_of, self.open))))
             self.open = []
 
+    def numbers(self, *places: Place) -> list[int]:
+        return [number for number, each in enumerate(self.sets) if each.place in places]
+
     def take(self, from_: int) -> list[int]:
-        taken = [n for n, each in enumerate(self.sets) if n >= from_ and each.place is Place.SEALED]
-        for number in taken:
-            self.sets[number].place = Place.IN_FLIGHT
+        taken = [number for number in self.numbers(Place.SEALED, Place.INLINE) if number >= from_]
+        self.put(taken, Place.IN_FLIGHT)
         return taken
+
+    def put(self, numbers: Iterable[int], place: Place) -> None:
+        for number in numbers:
+            self.sets[number].place = place
 
     def expected_error(self, from_: int) -> type[Exception] | None:
         if self.end is not None:
             return BackendClosedError
         if any(number >= from_ for number in self.failed):
             return UploadError
-        return InputError if from_ < self.lowest or from_ > len(self.sets) else None
+        return InputError if from_ < max(self.lowest, self.inline_to) or from_ > len(self.sets) else None
 
-    def wants(self, number: int) -> bool:
-        return number >= self.lowest and (self.end is None or number < self.end)
+    def in_log(self, number: int) -> bool:
+        return number >= self.lowest and self.end is None
 
-    def awaits(self, number: int) -> bool:
-        return any(each.waiting and each.real.from_ <= number < each.real.to for each in self.requests)
+    def holds(self, number: int) -> bool:
+        """Whether somebody waits for it, or a checkpoint holds it that may still be committed."""
+        within = self.end is None or number < self.end
+        return within and any(each.holds and each.covers(number) for each in self.requests)
+
+    def drop_unwanted(self) -> list[int]:
+        uploaded = self.numbers(Place.UPLOADED)
+        dropped = [number for number in uploaded if not self.in_log(number) and not self.holds(number)]
+        self.put(dropped, Place.GONE)
+        return dropped
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -90,6 +119,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.model = Model()
         self.batches: list[list[int]] = []  # handed out for upload, not ended yet
         self.released: list[int] = []
+        self.confirmed: set[int] = set()  # a commit has them, for good
 
     # -------------------------------------------------------------------------------------------------------- events
 
@@ -98,6 +128,15 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.append(StateChange(0, Operation.SET, 0, KEY, data))
         if self.model.end is None:
             self.model.open.append(data)
+
+    @rule(data=st.binary(max_size=20))
+    def append_meta(self, data: bytes) -> None:
+        self.ledger.append_meta(data)
+        self.model.seal()
+        if self.model.end is None:
+            self.model.open.append(data)
+            self.model.seal()
+            self.model.sets[-1].size_bytes = len(data) + CHANGE_OVERHEAD_BYTES
 
     @rule(sets=st.integers(1, 3))
     def fill(self, sets: int) -> None:
@@ -116,98 +155,141 @@ class LedgerMachine(RuleBasedStateMachine):
         self.model.seal()
         self.upload(self.ledger.take_open(), self.model.take(number))
 
-    @rule(data=st.data())
-    def persist(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), checkpoint=st.one_of(st.none(), CHECKPOINTS))
+    def persist(self, data: st.DataObject, checkpoint: CheckpointId | None) -> None:
         asked = [each.real.from_ for each in self.model.requests if each.waiting]
         again = bool(asked) and data.draw(st.booleans())
         from_ = data.draw(st.sampled_from(asked)) if again else self.draw_number(data, beyond=1)
         if (expected := self.model.expected_error(from_)) is not None:
             with pytest.raises(expected):
-                self.ledger.persist(from_)
+                self.ledger.persist(from_, checkpoint)
             return
-        request, to_upload = self.ledger.persist(from_)
+        request, to_upload = self.ledger.persist(from_, checkpoint)
         self.model.seal()
         taken = self.model.take(from_)
         assert (request.from_, request.to) == (from_, len(self.model.sets))
-        missing = {n for n in range(from_, request.to) if self.model.sets[n].place is not Place.UPLOADED}
+        missing = set(range(from_, request.to)) - set(self.model.numbers(Place.UPLOADED, Place.CONFIRMED))
         assert request.done == (not missing)
-        self.model.requests.append(ModelPersist(request, missing, waiting=bool(missing)))
+        self.model.requests.append(ModelPersist(request, missing, checkpoint, waiting=bool(missing)))
         self.upload(to_upload, taken)
+
+    @rule(data=st.data(), bytes_max=st.sampled_from([0, 30, 100, 10_000]))
+    def take_inline(self, data: st.DataObject, bytes_max: int) -> None:
+        from_ = self.draw_number(data, beyond=1)
+        if (expected := self.model.expected_error(from_)) is not None:
+            with pytest.raises(expected):
+                self.ledger.take_inline(from_, bytes_max)
+            return
+        taken = self.ledger.take_inline(from_, bytes_max)
+        sets = self.model.sets[from_:]
+        here = all(each.place in {Place.SEALED, Place.INLINE} for each in sets)
+        size_bytes = sum(each.size_bytes for each in sets) + sum(map(size_of, self.model.open))
+        if not here or size_bytes > bytes_max:
+            assert taken is None
+            return
+        self.model.seal()
+        assert taken is not None
+        self.check_content(taken, list(range(from_, len(self.model.sets))))
+        self.model.put(range(from_, len(self.model.sets)), Place.INLINE)
 
     @precondition(lambda self: self.batches)
     @rule(data=st.data())
     def succeed(self, data: st.DataObject) -> None:
         numbers = self.draw_batch(data)
         unwanted = self.ledger.succeed([uploaded(number) for number in numbers])
-        expected = []
-        for number in numbers:
-            for request in self.model.requests:
-                request.missing.discard(number)
-            wanted = self.model.wants(number)
-            self.model.sets[number].place = Place.UPLOADED if wanted else Place.GONE
-            if not wanted and not self.model.awaits(number):
-                expected.append(number)
+        self.model.put(numbers, Place.UPLOADED)
+        for request in self.model.requests:
+            request.missing.difference_update(numbers)
         self.settle_requests()
-        self.release(unwanted, expected)
+        self.release(unwanted)
 
     @precondition(lambda self: self.batches)
     @rule(data=st.data())
     def fail(self, data: st.DataObject) -> None:
         numbers = self.draw_batch(data)
-        self.ledger.fail([SequenceNumber(number) for number in numbers], OSError())
-        for number in numbers:
-            self.model.sets[number].place = Place.FAILED
-            if self.model.wants(number):
-                self.model.failed.add(number)
-            for request in self.model.requests:
-                if request.waiting and request.real.from_ <= number < request.real.to:
-                    request.error = UploadError
+        unwanted = self.ledger.fail([SequenceNumber(number) for number in numbers], OSError())
+        self.model.put(numbers, Place.FAILED)
+        self.model.failed.update(filter(self.model.in_log, numbers))
+        for request in self.model.requests:
+            if request.waiting and any(map(request.covers, numbers)):
+                request.error = UploadError
         self.settle_requests()
+        self.release(unwanted)
 
-    @rule(data=st.data(), confirm=st.booleans())
-    def truncate(self, data: st.DataObject, confirm: bool) -> None:
+    @rule(data=st.data(), checkpoint=CHECKPOINTS)
+    def confirm(self, data: st.DataObject, checkpoint: CheckpointId) -> None:
+        from_, to = sorted((self.draw_number(data), self.draw_number(data)))
+        confirmed = self.ledger.confirm(from_, to, checkpoint)
+        own = [each for each in self.model.requests if each.holds and each.checkpoint == checkpoint]
+        covered = [
+            number
+            for number in self.model.numbers(Place.UPLOADED)
+            if from_ <= number < to or any(each.covers(number) for each in own)
+        ]
+        assert sorted(each.handle.sequence_number for each in confirmed) == covered
+        self.confirmed.update(covered)
+        self.model.put(filter(self.model.in_log, covered), Place.CONFIRMED)
+        self.model.put((number for number in covered if not self.model.in_log(number)), Place.GONE)
+        for number in self.model.numbers(Place.INLINE):
+            if from_ <= number < to:
+                self.model.sets[number].place = Place.GONE
+                self.model.inline_to = max(self.model.inline_to, number + 1)
+        for request in self.model.requests:
+            within = not request.waiting and from_ <= request.real.from_ and request.real.to <= to
+            if request.checkpoint == checkpoint or within:
+                request.checkpoint = None
+
+    @rule(data=st.data(), checkpoint=CHECKPOINTS)
+    def reset(self, data: st.DataObject, checkpoint: CheckpointId) -> None:
+        from_, to = sorted((self.draw_number(data), self.draw_number(data)))
+        unwanted = self.ledger.reset(from_, to, checkpoint)
+        inline = self.model.numbers(Place.INLINE)
+        self.model.put((number for number in inline if from_ <= number < to), Place.SEALED)
+        for request in self.model.requests:
+            if request.checkpoint == checkpoint:
+                request.checkpoint = None
+        self.release(unwanted)
+
+    @rule(checkpoint=CHECKPOINTS)
+    def subsume(self, checkpoint: CheckpointId) -> None:
+        unwanted = self.ledger.subsume(checkpoint)
+        for request in self.model.requests:
+            if request.checkpoint is not None and request.checkpoint <= checkpoint:
+                request.checkpoint = None
+        self.release(unwanted)
+
+    @rule(data=st.data())
+    def truncate(self, data: st.DataObject) -> None:
         to = self.draw_number(data)
-        gone = self.ledger.confirm(to) if confirm else self.ledger.truncate(to)
+        unwanted = self.ledger.truncate(to)
         self.model.lowest = max(self.model.lowest, to)
-        dropped = []
-        for number, each in enumerate(self.model.sets[:to]):
-            if each.place is Place.UPLOADED:
-                dropped.append(number)
-            if each.place in {Place.UPLOADED, Place.SEALED}:
-                each.place = Place.GONE
-        if confirm:
-            assert [each.handle.sequence_number for each in gone] == dropped
-        else:
-            self.release(gone, [number for number in dropped if not self.model.awaits(number)])
+        forgotten = self.model.numbers(Place.SEALED, Place.INLINE, Place.CONFIRMED)
+        self.model.put((number for number in forgotten if number < to), Place.GONE)
+        self.release(unwanted)
 
     @precondition(lambda self: self.model.requests)
     @rule(data=st.data())
     def abandon(self, data: st.DataObject) -> None:
         request = data.draw(st.sampled_from(self.model.requests))
-        self.ledger.abandon(request.real)
+        unwanted = self.ledger.abandon(request.real)
         self.model.requests.remove(request)
+        self.release(unwanted)
 
     @precondition(lambda self: len(self.model.sets) >= CLOSE_SETS_MIN)  # there is life after it, but little
-    @rule(data=st.data())
-    def close(self, data: st.DataObject) -> None:
-        from_ = self.draw_number(data)
+    @rule(data=st.data(), bounded=st.booleans())
+    def close(self, data: st.DataObject, bounded: bool) -> None:
+        from_ = self.draw_number(data) if bounded else None
         unwanted = self.ledger.close(from_)
         if self.model.end is not None:
             assert unwanted == ()
             return
-        self.model.end, self.model.open = from_, []
-        expected = []
-        for number, each in enumerate(self.model.sets):
-            if each.place is Place.UPLOADED and number >= from_:
-                expected.append(number)
-                each.place = Place.GONE
-            if each.place is Place.SEALED:
-                each.place = Place.GONE
+        self.model.end, self.model.open = len(self.model.sets) if from_ is None else from_, []
+        self.model.put(self.model.numbers(Place.SEALED, Place.INLINE, Place.CONFIRMED), Place.GONE)
         for request in self.model.requests:
             if request.waiting:
                 request.error = BackendClosedError
         self.settle_requests()
-        self.release(unwanted, expected)
+        self.release(unwanted)
 
     # ---------------------------------------------------------------------------------------------------- what holds
 
@@ -218,13 +300,15 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def it_is_where_the_model_is(self) -> None:
         def numbers(place: Place) -> set[int]:
-            return {number for number, each in enumerate(self.model.sets) if each.place is place}
+            return set(self.model.numbers(place))
 
-        assert self.ledger.open_bytes == sum(len(KEY) + len(data) + CHANGE_OVERHEAD_BYTES for data in self.model.open)
+        assert self.ledger.open_bytes == sum(map(size_of, self.model.open))
         assert self.ledger._next == len(self.model.sets)
         assert set(self.ledger._sealed) == numbers(Place.SEALED)
         assert self.ledger._in_flight == numbers(Place.IN_FLIGHT)
-        assert set(self.ledger._uploaded) == numbers(Place.UPLOADED)
+        assert set(self.ledger._inline) == numbers(Place.INLINE)
+        assert {*self.ledger._uploaded, *self.ledger._kept} == numbers(Place.UPLOADED)
+        assert set(self.ledger._confirmed) == numbers(Place.CONFIRMED)
         waiting = {id(each.real) for each in self.model.requests if each.waiting}
         assert {id(each) for each in self.ledger._waiting} == waiting
 
@@ -242,20 +326,26 @@ class LedgerMachine(RuleBasedStateMachine):
                 assert found == list(range(request.real.from_, request.real.to))
 
     @invariant()
-    def nothing_is_released_twice(self) -> None:
+    def nothing_is_released_twice_nor_what_a_commit_has(self) -> None:
         assert len(set(self.released)) == len(self.released)
+        assert self.confirmed.isdisjoint(self.released)
 
     # --------------------------------------------------------------------------------------------------------- steps
 
-    def upload(self, change_sets: list[ChangeSet], expected: list[int]) -> None:
+    def upload(self, change_sets: Sequence[ChangeSet], expected: list[int]) -> None:
         """The ledger hands out change sets: those the model expects, with what was appended to them."""
-        assert [each.sequence_number for each in change_sets] == expected
-        for each in change_sets:
-            assert [change.data for change in each.changes] == self.model.sets[each.sequence_number].data
+        self.check_content(change_sets, expected)
         if expected:
             self.batches.append(expected)
 
-    def release(self, unwanted: list[UploadedChangeSet], expected: list[int]) -> None:
+    def check_content(self, change_sets: Sequence[ChangeSet], expected: list[int]) -> None:
+        assert [each.sequence_number for each in change_sets] == expected
+        for each in change_sets:
+            assert [change.data for change in each.changes] == self.model.sets[each.sequence_number].data
+
+    def release(self, unwanted: Sequence[UploadedChangeSet]) -> None:
+        """The ledger lets go of change sets: those that nobody holds any more, and no other."""
+        expected = self.model.drop_unwanted()
         assert [each.handle.sequence_number for each in unwanted] == expected
         self.released += expected
 
@@ -272,6 +362,11 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def draw_batch(self, data: st.DataObject) -> list[int]:
         return self.batches.pop(data.draw(st.integers(0, len(self.batches) - 1)))
+
+
+def size_of(data: bytes) -> int:
+    """What a change of `KEY` counts as."""
+    return len(KEY) + len(data) + CHANGE_OVERHEAD_BYTES
 
 
 def uploaded(number: int) -> UploadedChangeSet:

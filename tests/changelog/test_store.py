@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from statebackend._changelog.reader import changes_of, frames_of, plan_reads, verify
 from statebackend._codec.records import Operation, StateChange
+from statebackend._state.keyed import KeyedStates
 from statebackend.errors import CorruptSegmentError
-from statebackend.ids import ChangeSetHandle, KeyGroupRange, SequenceNumber
+from statebackend.ids import EMPTY_RANGE, ChangeSetHandle, KeyGroupRange, SequenceNumber
 from statebackend.settings import Compression
 from statebackend.testing.virtual_time import run_virtual
 from tests.changelog.fakes import Uploader, change, open_log, scheduler_of, writer_on
@@ -25,7 +26,7 @@ def read(
 ) -> list[StateChange]:
     """Every change that the handles point to, as a restore reads them."""
     changes: list[StateChange] = []
-    for each in plan_reads(handles, ALL_GROUPS):
+    for each in plan_reads(handles, key_groups):
         data = uploader.stored[each.segment.key]
         verify(data, each.segment)
         changes += [
@@ -71,6 +72,23 @@ async def test_only_segments_with_wanted_key_groups_are_read() -> None:
     plan = plan_reads(handles, KeyGroupRange(0, 1))
     assert [each.segment.key for each in plan] == ["segment-1", "segment-3"]
     assert plan_reads(handles, KeyGroupRange(4, 127)) == []
+
+
+@run_virtual
+async def test_metadata_is_read_whatever_the_range() -> None:
+    """It says something about the log, also where none of its keys are wanted; and it is applied to no state."""
+    uploader = Uploader()
+    states = KeyedStates(KeyGroupRange(64, 127), 128)
+    async with open_log(uploader) as log:
+        log.writer.append_meta(b"one")
+        log.writer.append(change(key_group=0))
+        log.writer.append_meta(b"two")
+        handles = [each.handle for each in await log.writer.persist(FIRST)]
+    assert [handle.key_groups for handle in handles] == [EMPTY_RANGE, KeyGroupRange(0, 0), EMPTY_RANGE]
+    found = read(uploader, handles, states.key_groups)
+    assert [each.data for each in found] == [b"one", b"two"]
+    states.replay(found)
+    assert states.sizes == {}
 
 
 @run_virtual

@@ -8,7 +8,7 @@ import pytest
 
 from statebackend._changelog.ledger import CHANGE_OVERHEAD_BYTES, UploadedChangeSet
 from statebackend.errors import BackendClosedError, InputError, UploadError
-from statebackend.ids import SequenceNumber
+from statebackend.ids import CheckpointId, SequenceNumber
 from statebackend.testing.virtual_time import run_virtual, settle
 from tests.changelog.fakes import (
     FOREVER_S,
@@ -24,6 +24,7 @@ from tests.changelog.fakes import (
 )
 
 FIRST = SequenceNumber(0)
+CP1, CP2, CP3, CP4 = map(CheckpointId, (1, 2, 3, 4))
 Uploaded = list[UploadedChangeSet]
 
 
@@ -34,12 +35,14 @@ def append(log: Log, size_bytes: int, *, data: bytes = b"") -> bytes:
     return data
 
 
-async def persist(log: Log, from_: int, outcomes: list[Uploaded | Exception]) -> None:
+async def persist(
+    log: Log, from_: int, outcomes: list[Uploaded | Exception], checkpoint_id: CheckpointId | None = None
+) -> None:
     """Begin a persist in a task, and let it come as far as it can."""
 
     async def run() -> None:
         try:
-            outcomes.append(list(await log.writer.persist(SequenceNumber(from_))))
+            outcomes.append(list(await log.writer.persist(SequenceNumber(from_), checkpoint_id)))
         except Exception as error:  # noqa: BLE001  # kept for the test to look at
             outcomes.append(error)
 
@@ -47,10 +50,17 @@ async def persist(log: Log, from_: int, outcomes: list[Uploaded | Exception]) ->
     await settle()
 
 
-async def checkpoint(log: Log, from_: int) -> tuple[Uploaded, SequenceNumber]:
+async def checkpoint(log: Log, checkpoint_id: CheckpointId, from_: SequenceNumber) -> tuple[Uploaded, SequenceNumber]:
     """Persist everything from `from_` on: the handles, and the end of their range."""
     to = log.writer.next_sequence_number()
-    return list(await log.writer.persist(SequenceNumber(from_))), to
+    return list(await log.writer.persist(from_, checkpoint_id)), to
+
+
+async def committed(log: Log, checkpoint_id: CheckpointId, from_: SequenceNumber) -> tuple[Uploaded, SequenceNumber]:
+    """As `checkpoint`, and confirmed."""
+    uploaded, to = await checkpoint(log, checkpoint_id, from_)
+    log.writer.confirm(from_, to, checkpoint_id)
+    return uploaded, to
 
 
 def segments(uploaded: Uploaded) -> set[str]:
@@ -127,18 +137,16 @@ async def test_a_persist_makes_what_was_appended_durable() -> None:
 
 @run_virtual
 async def test_a_range_that_is_durable_is_not_uploaded_again() -> None:
-    """Row: FsStateChangelogWriterTest.testPersistAgain. Also what an aborted checkpoint uploaded.
-
-    Our `confirm` says that the commit has the handles, so the log forgets them; the next range begins where it ended.
-    """
+    """Row: FsStateChangelogWriterTest.testPersistAgain. Nor is what an aborted checkpoint uploaded."""
     uploader = Uploader()
     async with open_log(uploader) as log:
         append(log, 20)
-        first = await log.writer.persist(FIRST)
-        assert await log.writer.persist(FIRST) == first
-        end = log.writer.next_sequence_number()
-        log.writer.confirm(end)
-        assert await log.writer.persist(end) == []
+        first, end = await checkpoint(log, CP1, FIRST)
+        await log.writer.reset(FIRST, end, CP1)
+        assert await log.writer.persist(FIRST, CP2) == first
+        log.writer.confirm(FIRST, end, CP2)
+        assert await log.writer.persist(FIRST, CP3) == first
+        assert await log.writer.persist(end, CP4) == []
     assert len(uploader.attempts) == 1
 
 
@@ -172,14 +180,26 @@ async def test_only_what_is_new_is_uploaded() -> None:
 
 @run_virtual
 async def test_an_aborted_checkpoint_loses_nothing() -> None:
-    """Row: FsStateChangelogWriterTest.testPersistAfterReset. Aborting is cancelling: the next one has it all."""
+    """Row: FsStateChangelogWriterTest.testPersistAfterReset. Also where it had not begun to upload."""
+    uploader = Uploader()
+    async with open_log(uploader) as log:
+        data = append(log, 50)
+        await log.writer.reset(FIRST, log.writer.next_sequence_number(), CP1)
+        (uploaded,) = await log.writer.persist(FIRST, CP2)
+        assert contents(uploader, uploaded.handle.segment.key) == [data]
+    assert len(uploader.attempts) == 1
+
+
+@run_virtual
+async def test_a_cancelled_checkpoint_loses_nothing() -> None:
+    """As aborted, while its changes wait for company: the next one has them all, from one upload."""
     uploader = HeldUploader()
     async with open_log(uploader, persist_delay_s=1, persist_size_threshold_bytes=1000) as log:
         data = append(log, 50)
         with anyio.move_on_after(0.5):  # before anything is sent
-            await log.writer.persist(FIRST)
+            await log.writer.persist(FIRST, CP1)
         uploader.complete(1)
-        (uploaded,) = await log.writer.persist(FIRST)
+        (uploaded,) = await log.writer.persist(FIRST, CP2)
         assert contents(uploader, uploaded.handle.segment.key) == [data]
     assert len(uploader.attempts) == 1
 
@@ -298,25 +318,22 @@ async def test_a_pre_emptive_upload_survives_the_truncation_of_what_is_before_it
     uploader = Uploader()
     async with open_log(uploader, threshold_bytes=100) as log:
         append(log, 20)
-        _, end_1 = await checkpoint(log, 0)
-        log.writer.confirm(end_1)
+        _, end_1 = await committed(log, CP1, FIRST)
         append(log, 20)
         materialized = log.writer.next_sequence_number()
         append(log, 20)
-        _, end_2 = await checkpoint(log, materialized)
-        log.writer.confirm(end_2)
+        _, end_2 = await committed(log, CP2, materialized)
+        await log.writer.subsume(CP1)
         await log.writer.truncate(min(materialized, end_1))
         append(log, 20)
-        _, end_3 = await checkpoint(log, end_2)
-        log.writer.confirm(end_3)
+        await committed(log, CP3, materialized)
         append(log, 100)  # uploads pre-emptively
         await settle()
+        await log.writer.subsume(CP2)
         await log.writer.truncate(min(materialized, end_2))
         append(log, 20)
-        uploaded, end_4 = await checkpoint(log, end_3)
-        log.writer.confirm(end_4)
-        await log.writer.truncate(end_4)
-        assert len(uploaded) == 2
+        uploaded, _ = await committed(log, CP4, materialized)
+        assert len(uploaded) == 4
         assert segments(uploaded) <= set(uploader.stored)
     assert uploader.discarded == []
 
@@ -332,7 +349,7 @@ async def test_closing_keeps_what_a_checkpoint_may_still_commit() -> None:
         append(log, 20)
         outcomes: list[Uploaded | Exception] = []
         end = log.writer.next_sequence_number()
-        await persist(log, 0, outcomes)
+        await persist(log, 0, outcomes, CP1)
         append(log, 100)
         await anyio.sleep(2)
         (uploaded,) = outcomes
@@ -360,40 +377,102 @@ async def test_closing_deletes_what_no_checkpoint_asked_for() -> None:
 
 
 @run_virtual
+async def test_a_writer_is_a_context_and_its_end_is_a_close() -> None:
+    """What a checkpoint under way holds stays; what was reset, and what nobody asked for, goes."""
+    uploader = Uploader()
+    async with open_log(uploader) as log:
+        async with log.writer:
+            append(log, 20)
+            _, end = await checkpoint(log, CP1, FIRST)
+            append(log, 20)
+            await checkpoint(log, CP2, end)
+            await log.writer.reset(end, log.writer.next_sequence_number(), CP2)
+        assert uploader.discarded == ["segment-2"]
+        with pytest.raises(BackendClosedError):
+            await log.writer.persist(FIRST)
+        await log.writer.aclose()
+        log.writer.confirm(FIRST, end, CP1)
+    assert uploader.discarded == ["segment-2"]
+
+
+@run_virtual
+async def test_a_checkpoint_that_comes_to_nothing_after_the_close_is_deleted() -> None:
+    """Its owner hears of it late. Nobody else knows of the object."""
+    uploader = Uploader()
+    async with open_log(uploader) as log:
+        append(log, 20)
+        _, end = await checkpoint(log, CP1, FIRST)
+        await log.writer.aclose()
+        await log.writer.reset(FIRST, end, CP1)
+    assert uploader.discarded == ["segment-1"]
+
+
+@run_virtual
 async def test_local_copies_stay_with_what_is_confirmed() -> None:
     """Row: FsStateChangelogWriterTest.testLocalFileDiscard (before). Both copies of a segment live and die together."""
     uploader = Uploader(local=True)
     async with open_log(uploader, threshold_bytes=100) as log:
         append(log, 20)
-        _, end_1 = await checkpoint(log, 0)
-        log.writer.confirm(end_1)
+        await committed(log, CP1, FIRST)
         append(log, 100)
         await settle()
-        uploaded, end_2 = await checkpoint(log, end_1)
-        log.writer.confirm(end_2)
+        uploaded, _ = await committed(log, CP2, FIRST)
+        assert len(uploaded) == 2
         assert all(each.local for each in uploaded)
     assert uploader.discarded == []
 
 
 @run_virtual
 async def test_a_checkpoint_whose_commit_is_under_way_survives_a_truncation() -> None:
-    """Row: FsStateChangelogWriterTest.testLocalFileAfterMaterialize."""
+    """Row: FsStateChangelogWriterTest.testLocalFileAfterMaterialize. Its confirmation begins at the base."""
     uploader = Uploader(local=True)
     async with open_log(uploader) as log:
-        ends = []
-        for _ in range(2):
-            append(log, 20)
-            _, end = await checkpoint(log, ends[-1] if ends else 0)
-            log.writer.confirm(end)
-            ends.append(end)
         append(log, 20)
-        uploaded, end_3 = await checkpoint(log, ends[-1])  # not confirmed yet
+        await committed(log, CP1, FIRST)
         append(log, 20)
-        log.writer.next_sequence_number()  # a materialisation
-        await log.writer.truncate(ends[0])
-        log.writer.confirm(end_3)
+        await committed(log, CP2, FIRST)
+        append(log, 20)
+        uploaded, end_3 = await checkpoint(log, CP3, FIRST)  # not confirmed yet
+        append(log, 20)
+        materialized = log.writer.next_sequence_number()
+        await log.writer.subsume(CP1)
+        await log.writer.truncate(materialized)
+        log.writer.confirm(end_3, materialized, CP3)
+        await log.writer.subsume(CP2)
+        assert len(uploaded) == 3
         assert segments(uploaded) <= set(uploader.stored)
     assert uploader.discarded == []
+
+
+@run_virtual
+async def test_an_upload_goes_once_it_is_materialized_and_its_checkpoint_subsumed() -> None:
+    """Section 14. The outcome of the checkpoint was never told; a newer one that is gone says enough."""
+    uploader = Uploader()
+    async with open_log(uploader) as log:
+        append(log, 20)
+        _, end = await checkpoint(log, CP1, FIRST)
+        await log.writer.truncate(end)
+        assert uploader.discarded == []
+        await log.writer.subsume(CP2)
+    assert uploader.discarded == ["segment-1"]
+
+
+@run_virtual
+async def test_a_checkpoint_cancelled_over_a_truncation_leaves_nothing_behind() -> None:
+    """Its range was materialized while it waited, and it is given up: the upload is nobody's when it arrives."""
+    uploader = SlowUploader(0, 1)
+    async with open_log(uploader) as log:
+        append(log, 20)
+        await log.writer.persist(FIRST)
+        append(log, 20)
+        with anyio.move_on_after(0.5):
+            async with anyio.create_task_group() as checkpoints:
+                checkpoints.start_soon(log.writer.persist, FIRST, CP1)
+                await settle()
+                await log.writer.truncate(SequenceNumber(2))
+                assert uploader.discarded == []
+        await anyio.sleep(1)
+    assert uploader.discarded == ["segment-1", "segment-2"]
 
 
 @run_virtual
@@ -402,24 +481,26 @@ async def test_confirming_what_is_truncated_is_normal() -> None:
     uploader = Uploader()
     async with open_log(uploader) as log:
         append(log, 20)
-        _, end = await checkpoint(log, 0)
+        _, end = await checkpoint(log, CP1, FIRST)
+        await log.writer.reset(FIRST, end, CP1)
         await log.writer.truncate(end)
-        log.writer.confirm(end)
+        log.writer.confirm(FIRST, end, CP1)
         await log.writer.truncate(end)
     assert uploader.discarded == ["segment-1"]
 
 
 @run_virtual
-async def test_what_is_confirmed_is_forgotten() -> None:
+async def test_what_is_confirmed_and_truncated_is_forgotten() -> None:
     """Bounded: neither log nor scheduler remembers what a checkpoint owns, however long the process lives."""
     async with open_log(Uploader()) as log:
-        end = 0
-        for _ in range(10):
+        end = FIRST
+        for number in range(10):
             append(log, 20)
-            _, end = await checkpoint(log, end)
-            log.writer.confirm(end)
+            _, end = await committed(log, CheckpointId(number), end)
+            await log.writer.truncate(end)
         assert len(log.scheduler._ownership) == 0
-        assert log.writer._ledger._uploaded == {}
+        ledger = log.writer._ledger
+        assert not any((ledger._uploaded, ledger._kept, ledger._confirmed, ledger._held))
 
 
 @run_virtual
@@ -428,10 +509,9 @@ async def test_overlapping_checkpoints_lose_nothing_of_the_later_one() -> None:
     uploader = Uploader()
     async with open_log(uploader) as log:
         append(log, 20)
-        first, _ = await checkpoint(log, 0)
+        first, _ = await checkpoint(log, CP1, FIRST)
         append(log, 20)
-        second, end_2 = await checkpoint(log, 0)
-        log.writer.confirm(end_2)  # the first one's completion never arrives
+        second, end_2 = await committed(log, CP2, FIRST)  # the first one's completion never arrives
         await log.writer.truncate_and_close(end_2)
         assert segments(first) < segments(second)
         assert segments(second) == set(uploader.stored)
@@ -446,13 +526,36 @@ async def test_truncating_while_a_persist_waits_takes_nothing_from_it() -> None:
         await log.writer.persist(FIRST)
         append(log, 20)
         outcomes: list[Uploaded | Exception] = []
-        await persist(log, 0, outcomes)
+        await persist(log, 0, outcomes, CP1)
         await log.writer.truncate(SequenceNumber(2))
         await anyio.sleep(2)
         (uploaded,) = outcomes
         assert isinstance(uploaded, list)
         assert len(uploaded) == 2
         assert segments(uploaded) == set(uploader.stored)
+
+
+@run_virtual
+async def test_inline_change_sets_are_not_uploaded() -> None:
+    """They lie in the commit. Where that came to nothing the next checkpoint may upload them after all, once."""
+    uploader = Uploader()
+    async with open_log(uploader) as log:
+        data = append(log, 20)
+        inline = log.writer.take_inline(FIRST, 1000)
+        assert inline is not None
+        assert [change.data for each in inline for change in each.changes] == [data]
+        assert log.writer.take_inline(FIRST, 1) is None
+        assert uploader.sent == []
+        (uploaded,) = await log.writer.persist(FIRST, CP2)
+        assert contents(uploader, uploaded.handle.segment.key) == [data]
+        end = log.writer.next_sequence_number()
+        log.writer.confirm(FIRST, end, CP2)
+        append(log, 20)
+        assert log.writer.take_inline(end, 1000) is not None
+        log.writer.confirm(end, log.writer.next_sequence_number(), CP3)
+        with pytest.raises(InputError):
+            await log.writer.persist(end)
+    assert uploader.sent == [[("a", 0)]]
 
 
 # ---------------------------------------------------------------------------------------------------- closing, pressure
@@ -505,7 +608,7 @@ async def test_closing_twice_is_fine() -> None:
     uploader = Uploader()
     async with open_log(uploader) as log:
         append(log, 20)
-        _, end = await checkpoint(log, 0)
+        _, end = await checkpoint(log, CP1, FIRST)
         await log.writer.truncate_and_close(end)
         await log.writer.truncate_and_close(FIRST)
         with pytest.raises(BackendClosedError):

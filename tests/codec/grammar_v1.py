@@ -54,7 +54,7 @@ def read_frame(frame: bytes) -> Frame:
     checksum, size = struct.unpack("<II", frame[:8])
     assert size == len(frame) - 8
     assert checksum == zlib.crc32(frame[4:])
-    sequence_number, first, last, records, raw_length, codec, log_id_length = struct.unpack("<QHHIIBB", frame[8:30])
+    sequence_number, first, last, records, raw_length, codec, log_id_length = struct.unpack("<QhhIIBB", frame[8:30])
     log_id = frame[30 : 30 + log_id_length].decode()
     payload = frame[30 + log_id_length :]
     if codec != 0:
@@ -88,6 +88,15 @@ def read_commit(data: bytes) -> dict[str, Any]:
     return manifest
 
 
+def read_local_snapshot(data: bytes) -> dict[str, Any]:
+    """The manifest, as MessagePack gives it."""
+    assert data[:8] == b"sblocal\x01"
+    assert struct.unpack("<I", data[8:12]) == (zlib.crc32(data[:8] + data[12:]),)
+    manifest = msgspec.msgpack.decode(data[12:])
+    assert isinstance(manifest, dict)
+    return manifest
+
+
 def _key(key: Any) -> Any:
     return tuple(map(_key, key)) if isinstance(key, list) else key
 
@@ -107,10 +116,15 @@ def write_frame(
 ) -> bytes:
     """A frame that says what it is told to say. Its checksum is right."""
     length = len(log_id) if log_id_length is None else log_id_length
-    header = struct.pack("<QHHIIBB", sequence_number, first, last, records, raw_length, codec, length)
+    header = struct.pack("<QhhIIBB", sequence_number, first, last, records, raw_length, codec, length)
     body = header + log_id + payload
     covered = struct.pack("<I", len(body) if size is None else size) + body
     return struct.pack("<I", zlib.crc32(covered)) + covered
+
+
+def write_local_snapshot(head: bytes, manifest: bytes) -> bytes:
+    """A local snapshot with that head and manifest. Its checksum is right."""
+    return head + struct.pack("<I", zlib.crc32(head + manifest)) + manifest
 
 
 def write_segment(frames: Sequence[bytes], index: bytes | Sequence[Any], *, version: int = 1) -> bytes:

@@ -6,7 +6,7 @@ from typing import Any, get_args
 from hypothesis import strategies as st
 
 from statebackend._codec.frame import encode_frame
-from statebackend._codec.records import ChangeSet, Operation, StateChange, change_set, key_of
+from statebackend._codec.records import ChangeSet, Operation, StateChange, change_set, key_of, metadata
 from statebackend._codec.segment import decode_segment
 from statebackend.ids import SequenceNumber
 from statebackend.settings import Compression
@@ -36,11 +36,12 @@ CLEARS = st.builds(
     key=KEYS,
 )
 CHANGES = SETS | CLEARS
+METADATA = st.builds(metadata, st.binary(max_size=40))
 CHANGE_SETS = st.builds(
     change_set,
     log_id=st.text(max_size=20),
     sequence_number=st.integers(0, 2**64 - 1).map(SequenceNumber),
-    changes=st.lists(CHANGES, min_size=1, max_size=20),
+    changes=st.lists(CHANGES, min_size=1, max_size=20) | st.lists(METADATA, min_size=1, max_size=3),
 )
 
 

@@ -30,6 +30,7 @@ SEGMENT: list[tuple[str, int, Changes]] = [
     ),
     ("64-127", 0, [(64 + number % 64, 1, 0, f"key {number:04d}", b"value " * 4) for number in range(100)]),
     ("64-127", 1, [(127, 0, 0, "key 0000", b"")]),
+    ("64-127", 2, [(-1, 8, 0, "", b"metadata")]),
 ]
 
 COMMIT: dict[str, Any] = {
@@ -70,4 +71,12 @@ CLAIM: dict[str, Any] = {
     "newest": 7,
     "claimed_at_s": 1357016460.25,
     "release": "0.1.0",
+}
+
+LOCAL_SNAPSHOT: dict[str, Any] = {
+    "job": "fleet",
+    "operator": "jumps",
+    "checkpoint_id": 42,
+    "key_groups": [0, 127],
+    "changelog": [[["segments/0a1b2c", 0, 113, 1618522507], "0-127", 0, 8, 66, [6, 13], 2]],
 }

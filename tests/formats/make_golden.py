@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from statebackend._codec.commit import Claim, Commit, encode_entry
+from statebackend._codec.local_snapshot import LocalSnapshot, encode_local_snapshot
 from statebackend._codec.records import ChangeSet, StateChange, change_set
 from statebackend._codec.segment import encode_segment
 from statebackend.ids import SequenceNumber
@@ -39,6 +40,7 @@ def golden_files() -> dict[str, bytes]:
     return {
         "segment-v1-example.bin": segment(content_v1.EXAMPLE, "none"),
         **{f"segment-v1-{name}.bin": segment(content_v1.SEGMENT, name) for name in COMPRESSIONS},
+        "local-snapshot-v1.bin": encode_local_snapshot(msgspec.convert(content_v1.LOCAL_SNAPSHOT, LocalSnapshot)),
         "commit-v1.bin": encode_entry(msgspec.convert(content_v1.COMMIT, Commit), "commit-v1.bin").body,
         "claim-v1.bin": encode_entry(msgspec.convert(content_v1.CLAIM, Claim), "claim-v1.bin").body,
     }

@@ -7,9 +7,10 @@ import pytest
 
 from statebackend._codec.commit import Claim, Commit, decode_entry
 from statebackend._codec.frame import FrameHeader
+from statebackend._codec.local_snapshot import LocalSnapshot, decode_local_snapshot
 from statebackend._codec.records import key_of
 from statebackend._codec.segment import decode_segment
-from statebackend.ids import KeyGroupRange, SequenceNumber
+from statebackend.ids import EMPTY_RANGE, KeyGroupRange, SequenceNumber
 from tests.codec import grammar_v1
 from tests.codec.samples import COMPRESSIONS
 from tests.formats import content_v1
@@ -26,6 +27,7 @@ def test_every_golden_file_is_tested() -> None:
     assert {path.name for path in GOLDEN.iterdir()} == {name for name, _ in SEGMENTS} | {
         "commit-v1.bin",
         "claim-v1.bin",
+        "local-snapshot-v1.bin",
     }
 
 
@@ -37,7 +39,7 @@ def test_segment_holds_what_was_written(name: str, content: list[tuple[str, int,
         FrameHeader(
             log_id,
             SequenceNumber(number),
-            KeyGroupRange(min(change[0] for change in changes), max(change[0] for change in changes)),
+            _span([change[0] for change in changes]),
             len(changes),
         )
         for log_id, number, changes in content
@@ -70,7 +72,17 @@ def test_claim_holds_what_was_written() -> None:
     assert decode_entry(data, "claim-v1.bin", job="fleet") == msgspec.convert(content_v1.CLAIM, Claim)
 
 
-@pytest.mark.parametrize("name", ["segment-v1-example.bin", "segment-v1-none.bin", "commit-v1.bin", "claim-v1.bin"])
+def test_local_snapshot_holds_what_was_written() -> None:
+    """By both readers."""
+    data = (GOLDEN / "local-snapshot-v1.bin").read_bytes()
+    assert grammar_v1.read_local_snapshot(data) == content_v1.LOCAL_SNAPSHOT
+    assert decode_local_snapshot(data, "") == msgspec.convert(content_v1.LOCAL_SNAPSHOT, LocalSnapshot)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["segment-v1-example.bin", "segment-v1-none.bin", "commit-v1.bin", "claim-v1.bin", "local-snapshot-v1.bin"],
+)
 def test_this_release_writes_the_same_bytes(name: str) -> None:
     """Where no compressor has a say: those may find shorter bytes for the same content in their next release."""
     assert golden_files()[name] == (GOLDEN / name).read_bytes()
@@ -82,3 +94,7 @@ def test_each_golden_segment_uses_the_codec_of_its_name() -> None:
         compression: (GOLDEN / f"segment-v1-{compression}.bin").read_bytes()[8 + 28] for compression in COMPRESSIONS
     }
     assert codecs == {"none": 0, "lz4": 1, "snappy": 2, "zstd": 3}
+
+
+def _span(key_groups: list[int]) -> KeyGroupRange:
+    return EMPTY_RANGE if key_groups == [-1] else KeyGroupRange(min(key_groups), max(key_groups))

@@ -9,7 +9,7 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from statebackend._codec import commit, compression, frame, records, schema, segment
+from statebackend._codec import commit, compression, frame, local_snapshot, records, schema, segment
 from statebackend._codec.commit import Claim, Commit, RangeState, StateDescriptor
 from statebackend.ids import ChangeSetHandle, Handle, SourceMark
 from tests.formats.make_golden import GOLDEN
@@ -17,6 +17,7 @@ from tests.formats.make_golden import GOLDEN
 PAGES = Path(__file__).parents[2] / "docs" / "formats"
 SEGMENT_PAGE = (PAGES / "segment.md").read_text(encoding="utf-8")
 COMMIT_PAGE = (PAGES / "commit.md").read_text(encoding="utf-8")
+LOCAL_PAGE = (PAGES / "local-snapshot.md").read_text(encoding="utf-8")
 
 
 def fenced(page: str, kind: str) -> list[list[str]]:
@@ -49,8 +50,9 @@ def field_names(type_: type[msgspec.Struct]) -> list[str]:
         (SEGMENT_PAGE, records),
         (COMMIT_PAGE, commit),
         (COMMIT_PAGE, schema),
+        (LOCAL_PAGE, local_snapshot),
     ],
-    ids=["segment", "frame", "records", "commit", "schema"],
+    ids=["segment", "frame", "records", "commit", "schema", "local snapshot"],
 )
 def test_grammar_on_the_page_is_the_one_in_the_code(page: str, module: ModuleType) -> None:
     """Line by line."""
@@ -118,3 +120,8 @@ def test_every_field_of_a_change_is_on_the_page() -> None:
     named = {name for row in cells(SEGMENT_PAGE, "Field") for name in row[0].split(", ")}
     assert named >= {*field_names(records.StateChange), "log_id", "sequence_number", "first", "last", "records"}
     assert named >= {"raw_length", "codec"}
+
+
+def test_fields_of_a_local_snapshot_are_on_its_page() -> None:
+    """In the order in which they are written."""
+    assert [name for name, *_ in cells(LOCAL_PAGE, "Field")] == field_names(local_snapshot.LocalSnapshot)

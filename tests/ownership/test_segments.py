@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 import statebackend as sb
-from statebackend.errors import FencedError, InputError, OutcomeUnknownError
+from statebackend.errors import FencedError, InputError, OutcomeUnknownError, StoreAccessError
 from statebackend.testing import Fail, Hold
 from tests.ownership.disk import Disk, Watch, commit, settle
 from tests.ownership.table import Fate, row
@@ -114,6 +114,39 @@ async def test_what_no_checkpoint_took_goes_when_the_backend_is_left(disk: Disk)
         watch = Watch(disk.segments | {path for path in disk.copies if path.name in names(disk.segments)})
         assert watch.fate() == "stays"
     assert disk.both == set()
+    return watch.fate()
+
+
+@row("unclaimed-at-cancel")
+async def test_what_no_checkpoint_took_goes_when_the_backend_is_cancelled(disk: Disk) -> Fate:
+    """As above, but the block round the backend is cancelled, and with it every task that could delete."""
+    disk.primary.plan.append(Hold(operation="put", key=SEGMENTS, nth=2))
+    with anyio.CancelScope() as scope:
+        async with disk.backend(preemptive_persist_threshold_bytes=1, upload_timeout_s=0.0) as backend:
+            numbers = backend.value_state("n", int)
+            numbers["a"], numbers["b"] = 1, 2
+            with anyio.move_on_after(60.0):
+                await backend.checkpoint(1)
+            await settle()
+            watch = Watch(disk.segments | {path for path in disk.copies if path.name in names(disk.segments)})
+            assert watch.fate() == "stays"
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert disk.both == set()
+    return watch.fate()
+
+
+@row("commit-forbidden")
+async def test_what_a_commit_that_was_forbidden_had_uploaded_goes_when_the_backend_is_left(disk: Disk) -> Fate:
+    """The store has refused the commit object, and it is not there: no restore will ever want its segments."""
+    refused = StoreAccessError("made to refuse by a test")
+    disk.primary.plan.append(Fail(operation="put_if_absent", error=refused))
+    async with disk.backend() as backend:
+        with pytest.raises(StoreAccessError):
+            await commit(backend, 1)
+        watch = Watch(disk.both)
+        assert len(disk.both) == 2
+    assert disk.commits == set()
     return watch.fate()
 
 

@@ -67,7 +67,14 @@ class _Tidy(ScopedStore):
             await self.delete(self.newest)
 
 
-@pytest.mark.parametrize("wrong", [_Overwriting, _Forgetful, _Garbling, _Tidy])
+class _Hoarding(ScopedStore):
+    """Deletes nothing, and says that it did."""
+
+    async def delete(self, key: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("wrong", [_Overwriting, _Forgetful, _Garbling, _Tidy, _Hoarding])
 def test_a_wrong_store_is_found_out(wrong: Callable[[sb.ObjectStore, str], sb.ObjectStore]) -> None:
     """Within a few dozen seeds, whatever it does wrong, and the error says how to see it again."""
 

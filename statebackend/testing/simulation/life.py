@@ -27,7 +27,7 @@ from statebackend.ids import Key, SourceMark
 from statebackend.settings import Settings
 from statebackend.testing import invariants
 from statebackend.testing.cancellation import TURNS, How, cancelled, turns
-from statebackend.testing.simulation.job import JOB, Attempt, Outcome, SimulatedJob
+from statebackend.testing.simulation.job import JOB, ROOT, Attempt, Outcome, SimulatedJob
 from statebackend.testing.simulation.scenario import DISK_CALL_MAX_S, LifePlan
 from statebackend.testing.simulation.store import Connection, Place
 from statebackend.testing.virtual_time import VirtualClock
@@ -304,6 +304,15 @@ class Life:
                 bound_s = self._world.settings.close_timeout_s + REMOVAL_S
                 bound_s += 0.0 if self._local is None else 3 * DISK_CALL_MAX_S
                 invariants.assert_left_in_time(self._clock.monotonic() - self._leaving_since, bound_s)
+                self._judge_left_over()
+
+    def _judge_left_over(self) -> None:
+        """Not of a store that does things late, nor where something may be committed, nor if there was no time."""
+        assert self._leaving_since is not None
+        in_time = self._clock.monotonic() - self._leaving_since < self._world.settings.close_timeout_s
+        if in_time and not self._primary.late and not self._primary.in_doubt:
+            stored = self._primary.stored - self._primary.removed_in_vain  # told, and refused: for a sweep to find
+            invariants.assert_nothing_is_left_over([key.removeprefix(ROOT) for key in stored], self._job.commits)
 
     def _tell(self, text: str) -> None:
         self._world.tell(f"life{self.plan.number} {text}")

@@ -129,6 +129,12 @@ class Connection:
         later: Callable[[float, Write], object],
     ) -> None:
         self.requests = 0
+        self.stored: Final[set[str]] = set()
+        """Keys of what it has put there and not deleted since, as far as that was ever carried out."""
+        self.removed_in_vain: Final[set[str]] = set()
+        """Keys of what it has asked to be deleted, and what was not."""
+        self.in_doubt: Final[set[str]] = set()
+        """Keys of what it has tried to create, without being told that it did, or that it may not."""
         self._place = place
         self._weather = weather
         self._seed = seed
@@ -148,6 +154,11 @@ class Connection:
     def alive(self) -> bool:
         """Whether the process still has its way."""
         return not self._dead.is_set()
+
+    @property
+    def late(self) -> bool:
+        """Whether what was given up may still happen."""
+        return self._weather.late
 
     def die(self) -> None:
         """What is under way happens, or not, or later, or in part; from now on every call fails."""
@@ -191,10 +202,19 @@ class Connection:
 
     async def _write(self, write: Write) -> None:
         def carry_out() -> None:
-            if not self._place.apply(write):
+            if not self._apply(write):
                 raise ObjectExistsError("there is an object at that key already", key=write.key)
 
-        await self._request(write.operation, write.key, carry_out, write)
+        if write.operation == "delete":
+            self.removed_in_vain.add(write.key)
+        elif write.operation == "put_if_absent":
+            self.in_doubt.add(write.key)
+        try:
+            await self._request(write.operation, write.key, carry_out, write)
+        except StoreAccessError:
+            self.in_doubt.discard(write.key)
+            raise
+        self.in_doubt.discard(write.key)
 
     async def _request(self, operation: Operation, key: str, effect: Callable[[], T], write: Write | None = None) -> T:
         self._check()
@@ -268,9 +288,19 @@ class Connection:
         if outcome == "late":
             self._later(chance.uniform(0, LATE_S), write)
         elif outcome == "torn":
-            self._place.apply(replace(write, data=write.data[: chance.randrange(len(write.data) + 1)]))
+            self._apply(replace(write, data=write.data[: chance.randrange(len(write.data) + 1)]))
         elif outcome == "kept":
-            self._place.apply(write)
+            self._apply(write)
+
+    def _apply(self, write: Write) -> bool:
+        if not self._place.apply(write):
+            return False
+        if write.operation == "delete":
+            self.stored.discard(write.key)
+            self.removed_in_vain.discard(write.key)
+        else:
+            self.stored.add(write.key)
+        return True
 
     def _note(self, request: _Request, outcome: str) -> None:
         self._tell(f"{self._label} {request.operation} {self._name(request.operation, request.key)}: {outcome}")

@@ -1,0 +1,80 @@
+"""Where things of the local copy lie. Pure: nothing here touches the disk.
+
+    <root>/job_<job>/lock                                              see `directories`
+    <root>/job_<job>/taskowned/<segment>                               the copies of segments, of all owners
+    <root i>/job_<job>/op_<operator>_kg_<first>_<last>/chk_<id>/...    one owner's checkpoint; i = id mod roots
+
+The copies of segments are shared by checkpoints, and by the owners of key-group ranges that share a process; the
+directory of a checkpoint is one owner's own. So the one can go without the other (FLINK-27692, 27693).
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from statebackend.errors import LocalRootError, SettingsError
+from statebackend.ids import CheckpointId, KeyGroupRange
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_CHECKPOINT: Final = re.compile(r"chk_(0|[1-9][0-9]*)")
+
+
+def job_directory(root: Path, job: str) -> Path:
+    """All that a job has in one root."""
+    return root / f"job_{job}"
+
+
+def segments_directory(root: Path, job: str) -> Path:
+    """The copies of segments in one root."""
+    return job_directory(root, job) / "taskowned"
+
+
+class LocalLayout(msgspec.Struct, frozen=True):
+    """The directories of one owner of key groups. Checkpoints take the roots in turn, in the order given.
+
+    Raises `LocalRootError` where there is no root, or one is not an absolute path, `SettingsError` for a job or an
+    operator that cannot be a directory's name.
+    """
+
+    roots: tuple[Path, ...]
+    job: str
+    operator: str
+    key_groups: KeyGroupRange
+
+    def __post_init__(self) -> None:
+        if not self.roots:
+            raise LocalRootError("a local layout needs a root")
+        for root in self.roots:
+            if not (isinstance(root, Path) and root.is_absolute()):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise LocalRootError("a local root must be an absolute path", root=str(root))
+        for what, name in (("job", self.job), ("operator", self.operator)):
+            if not _NAME.fullmatch(name):
+                raise SettingsError(f"{what} must be 1 to 100 letters, digits, '.', '_' or '-'", **{what: name})
+
+    @property
+    def owner_directories(self) -> Sequence[Path]:
+        """One in each root."""
+        first, last = self.key_groups.first, self.key_groups.last
+        name = f"op_{self.operator}_kg_{first}_{last}"
+        return [job_directory(root, self.job) / name for root in self.roots]
+
+    def root_of(self, checkpoint_id: CheckpointId) -> Path:
+        """The root whose turn it is."""
+        return self.roots[checkpoint_id % len(self.roots)]
+
+    def owner_directory(self, checkpoint_id: CheckpointId) -> Path:
+        """Where this owner's part of the checkpoint lies, beside others of the same root."""
+        return self.owner_directories[checkpoint_id % len(self.roots)]
+
+    def checkpoint_directory(self, checkpoint_id: CheckpointId) -> Path:
+        """This owner's part of the checkpoint."""
+        return self.owner_directory(checkpoint_id) / f"chk_{checkpoint_id}"
+
+
+def checkpoint_of(name: str) -> CheckpointId | None:
+    """The checkpoint whose directory has that name, `None` for any other name."""
+    found = _CHECKPOINT.fullmatch(name)
+    return None if found is None else CheckpointId(int(found[1]))

@@ -1,0 +1,76 @@
+"""A snapshot holds every entry of one moment, and its changes rebuild them from nothing."""
+
+from typing import Any
+
+from statebackend._state.keyed import KeyedStates
+from statebackend.ids import KeyGroupRange
+from tests.state import sample_keys
+from tests.state.states import all_states, restored
+
+ALL = frozenset(range(128))
+
+
+def filled() -> KeyedStates:
+    """Two states, keys of every kind, something removed, half of it drained."""
+    states = all_states()
+    numbers, names = states.value_state("numbers", int), states.value_state("names", str)
+    keys: list[Any] = sample_keys.ALL_KEYS
+    numbers.update({key: place for place, key in enumerate(keys)})
+    list(states.drain())
+    names.update({key: repr(key) for key in keys[::2]})
+    del numbers[keys[0]]
+    return states
+
+
+def contents(states: KeyedStates) -> tuple[dict[Any, int], dict[Any, str]]:
+    """All that is in the two."""
+    return dict(states.value_state("numbers", int)), dict(states.value_state("names", str))
+
+
+def test_changes_rebuild_every_entry() -> None:
+    """Of every state, drained or not; the states' own log is as it was."""
+    states = filled()
+    rebuilt = restored(states, states.snapshot().changes(ALL))
+    assert contents(rebuilt) == contents(states)
+    assert {change.key for change in states.drain()} >= set(sample_keys.ALL_KEYS[2::2])
+
+
+def test_changes_hold_only_the_groups_asked_for_in_their_order() -> None:
+    """So a base can be written group by group; the parts together are the whole."""
+    states = filled()
+    snapshot = states.snapshot()
+    asked = frozenset(range(1, 128, 3))
+    part = list(snapshot.changes(asked))
+    rest = list(snapshot.changes(ALL - asked))
+    assert {change.key_group for change in part} <= asked
+    assert [change.key_group for change in part] == sorted(change.key_group for change in part)
+    assert contents(restored(states, part + rest)) == contents(states)
+    assert list(snapshot.changes(frozenset())) == []
+
+
+def test_later_writes_are_not_in_it() -> None:
+    """Nor what is declared later."""
+    states = filled()
+    before = contents(states)
+    snapshot = states.snapshot()
+    changes = snapshot.changes(ALL)
+    first = next(changes)
+    states.value_state("numbers", int).clear()
+    states.value_state("names", str).update(dict.fromkeys(sample_keys.STRINGS, "later"))
+    states.value_state("third", int)["a"] = 1
+    assert contents(restored(states, [first, *changes])) == before
+    assert contents(restored(states, snapshot.changes(ALL))) == before
+
+
+def test_states_that_nobody_declares_are_in_it() -> None:
+    """A base without them would lose them."""
+    states = filled()
+    undeclared = restored(states, states.snapshot().changes(ALL))
+    assert contents(restored(undeclared, undeclared.snapshot().changes(ALL))) == contents(states)
+
+
+def test_owner_of_a_part_has_only_its_groups_in_it() -> None:
+    """Whatever is asked for."""
+    states = filled()
+    part = restored(states, states.drain(), KeyGroupRange(0, 63))
+    assert {change.key_group for change in part.snapshot().changes(ALL)} <= set(range(64))
