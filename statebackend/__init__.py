@@ -1,6 +1,8 @@
 """statebackend: keyed state for PySpark `foreachBatch`, durable per micro-batch, back from the local copy first.
 
     open_backend, StateBackend      open a job's state, use it, checkpoint it
+    sweep                           delete what no retained checkpoint needs
+    savepoints, drop_savepoint      names that keep a checkpoint
     Settings                        what the job means, and how fast
     ValueState                      what user code reads and writes
     spark.StatefulSink              the callable for `foreachBatch` (needs the extra `spark`)
@@ -16,7 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from statebackend._backend import open_backend
 from statebackend._checkpoint.backend import StateBackend
+from statebackend._checkpoint.retention import Classified, Verdict
+from statebackend._checkpoint.savepoints import SavepointInfo
+from statebackend._checkpoint.sweep import SweepFailure, SweepReport
 from statebackend._state.value_state import ValueState
+from statebackend._upkeep import drop_savepoint, savepoints, sweep
 from statebackend._version import __version__
 from statebackend.abc import (
     Body,
@@ -55,6 +61,7 @@ __all__ = [
     "Capability",
     "CheckpointId",
     "CheckpointInfo",
+    "Classified",
     "Clock",
     "CommitSequence",
     "CommitSummary",
@@ -67,6 +74,7 @@ __all__ = [
     "ObjectStore",
     "Observer",
     "RestoreReport",
+    "SavepointInfo",
     "Segment",
     "SequenceNumber",
     "Serializer",
@@ -75,10 +83,16 @@ __all__ = [
     "StateBackend",
     "StateBackendError",
     "StateChangeUploader",
+    "SweepFailure",
+    "SweepReport",
     "UploadedSegment",
     "ValueState",
+    "Verdict",
     "__version__",
+    "drop_savepoint",
     "open_backend",
+    "savepoints",
+    "sweep",
 ]
 
 

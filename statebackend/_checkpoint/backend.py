@@ -18,6 +18,7 @@ from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.commits import CommitLog
 from statebackend._checkpoint.coordinator import CheckpointCoordinator
+from statebackend._checkpoint.savepoints import check_name
 from statebackend._codec.commit import Commit
 from statebackend._codec.records import StateChange
 from statebackend._local.retention import LocalRetention
@@ -116,12 +117,16 @@ class StateBackend:
         self._check_usable()
         return self._states.value_state(name, type_)
 
-    async def checkpoint(self, checkpoint_id: int, *, source: SourceMark | None = None) -> CheckpointInfo:
+    async def checkpoint(
+        self, checkpoint_id: int, *, source: SourceMark | None = None, savepoint: str | None = None
+    ) -> CheckpointInfo:
         """Make every change so far durable and commit it under `checkpoint_id`. An unchanged state commits as well.
 
         Returns when the commit object exists in the primary: from then on a restore sees all of it, before nothing.
-        Raises `CheckpointExistsError` for an id that is not larger than every committed one (nothing has changed, go
-        on), `UploadError`, `FencedError` or `OutcomeUnknownError` (open a new backend).
+        With `savepoint` it is kept under that name until that is dropped; the two come to exist in the same moment.
+        Raises `SavepointExistsError` where the name is taken, `CheckpointExistsError` for an id that is not larger than
+        every committed one (nothing has changed, go on), `UploadError`, `FencedError` or `OutcomeUnknownError` (open a
+        new backend).
 
         Cancelled before its commit is sent, a checkpoint has committed nothing and lost nothing: the next one holds
         its changes. Cancelled later, it finishes first.
@@ -130,9 +135,11 @@ class StateBackend:
         async with self._checkpointing:
             begun, requests = self._clock.monotonic(), self._primary.requests.total()
             self._coordinator.check(CheckpointId(checkpoint_id))
+            if savepoint is not None:
+                check_name(savepoint)
             with self._failing():
                 snapshot, changes = await self._snapshot(CheckpointId(checkpoint_id))
-                commit, commit_bytes = await finish(self._commit, snapshot, source)
+                commit, commit_bytes = await finish(self._commit, snapshot, source, savepoint)
             info = CheckpointInfo(
                 checkpoint_id=commit.checkpoint_id,
                 sequence=commit.sequence,
@@ -186,12 +193,14 @@ class StateBackend:
             self._writer.extend(step)
             await self._writer.room()
 
-    async def _commit(self, snapshot: SnapshotResult, source: SourceMark | None) -> tuple[Commit, int]:
+    async def _commit(
+        self, snapshot: SnapshotResult, source: SourceMark | None, savepoint: str | None
+    ) -> tuple[Commit, int]:
         """Commit the snapshot and stand on it. Not to be cut in two: it runs within `finish`."""
         with self._failing():
             try:
                 committed = await self._coordinator.commit(
-                    snapshot.checkpoint_id, [snapshot], self._states.descriptors, source
+                    snapshot.checkpoint_id, [snapshot], self._states.descriptors, source, savepoint
                 )
             except StoreAccessError:  # refused, and read back: there is no commit that needs it
                 await self._writer.reset(self._committed_to, self._snapshot_to, snapshot.checkpoint_id)

@@ -215,8 +215,13 @@ class CommitLog:
 
     # --------------------------------------------------------------------------------------------------- writing
 
-    async def claim(self, end: LogEnd | None, *, stamp: str, release: str) -> Claim | None:
+    async def claim(
+        self, end: LogEnd | None, *, stamp: str, release: str, base: CommitSequence | None = None
+    ) -> Claim | None:
         """Begin a reign behind `end`: no older writer can append from now on. `None` where somebody was first.
+
+        `base` is the commit to be continued, the newest by default. Another one has to be looked for *after* the claim:
+        until then a sweep may not know that it is wanted.
 
         Then look for the end again. Raises `StoreUnavailableError` where the store gave no usable answer. A failed or
         cancelled call may have made a claim, which fences older writers and does no other harm.
@@ -233,6 +238,7 @@ class CommitLog:
             newest=None if end is None else end.newest,
             claimed_at_s=self._clock.time(),
             release=release,
+            base=None if end is None or base == end.newest else base,
         )
         try:
             await self.append(claim)
