@@ -40,9 +40,9 @@ async def sweep(
     all that they point into. Safe beside writers and other sweeps, on whatever hosts. `min_age_s` is by the store's
     clock; whatever it says, a commit object stays for an hour, and as long as it is there all that it points into.
 
-    Raises `InputError` for a store that cannot list and where there is no such job, and `DataError`s where a damaged entry of the log, or one of a
-    newer release, leaves open what is needed: nothing is deleted then. What could not be deleted is in the report. A
-    cancelled sweep has deleted some of the garbage, and the next one goes on.
+    Raises `InputError` for a store that cannot list, or where there is no such job, and `DataError`s where a damaged
+    entry of the log, or one of a newer release, leaves open what is needed: nothing is deleted then. What could not be
+    deleted is in the report. A cancelled sweep has deleted some of the garbage, and the next one goes on.
     """
     clock = clock or SystemClock()
     primary = store or open_store(settings)

@@ -176,7 +176,11 @@ class World:
         checkpoint_id = int(backend.next_checkpoint_id)
         self.ids.append(checkpoint_id)
         backend.value_state("n", int)["k"] = checkpoint_id
-        info = await backend.checkpoint(checkpoint_id, **options)
+        mark = sb.SourceMark(str(self.number), 0)
+        info = await backend.checkpoint(checkpoint_id, source=mark, **options)
+        committed = self.store.log[f"commits/{info.sequence:012d}"]
+        assert isinstance(committed, Commit)
+        assert committed.source == mark, "acknowledged, and not of the log"
         if options:
             self.savepoints[options["savepoint"]] = info.sequence
 
@@ -271,8 +275,9 @@ async def race(plans: Sequence[Sequence[str] | None], chance: random.Random, dea
         for value in (2, 3, 4):
             forget(backend)
             await put(backend, value)
-    world.ids.extend((0, 1, 2, 3, 4))
     world.job.pass_time(3700.0)
+    await world.job.commit(5)
+    world.ids.extend(range(6))
     await world.run(plans)
     await world.settle_accounts()
     return world
