@@ -51,6 +51,11 @@ def commit_key(sequence: int) -> str:
     return f"{PREFIX}{sequence:012d}"
 
 
+def hint_of(entry: Entry) -> bytes:
+    """The content of the hint that names this entry."""
+    return b"%d %s" % (entry.sequence, entry.stamp.encode())
+
+
 class LogEnd(msgspec.Struct, frozen=True):
     """The last entry of a log; `entry` is `None` where that is damaged."""
 
@@ -274,7 +279,7 @@ class CommitLog:
         """Say where the own last entry lies, if it has not been said. No error: an older hint costs some probes."""
         if (entry := self._hint_due) is not None:
             with anyio.move_on_after(self._timeout_s), contextlib.suppress(Exception):
-                await self._store.put(HINT_KEY, (b"%d %s" % (entry.sequence, entry.stamp.encode()),))
+                await self._store.put(HINT_KEY, (hint_of(entry),))
                 self._hint_due = None
 
     async def _create(self, entry: Entry, body: tuple[bytes]) -> None:

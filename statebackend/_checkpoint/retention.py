@@ -98,7 +98,6 @@ def plan_log(
     *,
     retained: Collection[int],
     pinned: Mapping[int, str],
-    hint: int | None,
     ages: Ages,
 ) -> LogPlan:
     """Which entries stay. `modified_s`: when each of them was made, by the store's clock.
@@ -110,7 +109,7 @@ def plan_log(
     begin = end
     while begin - 1 in modified_s:
         begin -= 1
-    floor = min((each for each in (*retained, end if hint is None else hint, end) if each >= begin), default=end)
+    floor = min((each for each in (*retained, end) if each >= begin), default=end)
     keep: dict[int, str] = {}
     remove: list[int] = []
     for sequence in sorted(modified_s):

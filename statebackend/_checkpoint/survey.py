@@ -37,6 +37,7 @@ class View(msgspec.Struct, frozen=True):
     pinned: Mapping[int, str]
     known: Mapping[str, tuple[Verdict, str]]
     hint: int | None
+    """The entry that the hint names."""
     unresolved: str | None
 
     @property

@@ -10,6 +10,7 @@ A sweep that is killed, cancelled or refused between any two requests has left a
 is whole. The next sweep goes on.
 """
 
+import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -17,7 +18,7 @@ from typing import Final
 import anyio
 import msgspec
 
-from statebackend._checkpoint.commits import commit_key
+from statebackend._checkpoint.commits import HINT_KEY, commit_key, hint_of
 from statebackend._checkpoint.retention import Ages, Classified, Reach, Verdict, classify, entry_of, epoch_of, plan_log
 from statebackend._checkpoint.survey import Surveyor, View
 from statebackend._codec.commit import Commit, Entry
@@ -120,7 +121,6 @@ class Sweep:
             {sequence: info.modified_s for sequence, info in view.entries.items()},
             retained={commit.sequence for commit in view.retained},
             pinned=view.pinned,
-            hint=view.hint,
             ages=ages,
         )
         reach = Reach()
@@ -135,14 +135,18 @@ class Sweep:
         report = SweepReport(dry_run, tuple(classified), stopped=view.unresolved)
         if dry_run or report.stopped is not None or not report.garbage:
             return report
-        return await self._delete(report, log.remove, end=-1 if view.end is None else view.end.sequence)
+        return await self._delete(report, log.remove, view)
 
-    async def _delete(self, report: SweepReport, sequences: Sequence[int], *, end: int) -> SweepReport:
+    async def _delete(self, report: SweepReport, sequences: Sequence[int], view: View) -> SweepReport:
+        end = -1 if view.end is None else view.end.sequence
         entries = [commit_key(sequence) for sequence in sequences]
         data = [each.key for each in report.garbage if entry_of(each.key) is None]
         stopped = await self._wanted_again(sequences, end)
         if stopped is not None:
             return msgspec.structs.replace(report, stopped=stopped)
+        if view.end is not None and view.hint in sequences:
+            with contextlib.suppress(StoreError):  # it would name an entry that is gone: a search lists, then
+                await self._store.put(HINT_KEY, (hint_of(view.end),))
         deleted, failures = await self._delete_all(entries)
         if failures:  # what it points into stays with it
             data = [each.key for each in report.garbage if each.verdict is Verdict.ORPHAN]
