@@ -43,10 +43,9 @@ from statebackend.errors import (
     CheckpointNotFoundError,
     FencedError,
     InputError,
-    MissingObjectError,
     SettingsError,
 )
-from statebackend.ids import CheckpointId, CommitSequence, Epoch, KeyGroupRange, all_key_groups
+from statebackend.ids import CheckpointId, Epoch, KeyGroupRange, all_key_groups
 from statebackend.objectstore import LocalStore, open_memory_store
 from statebackend.objectstore.scoped import CountingStore, ScopedStore
 from statebackend.settings import Settings, check_primary
@@ -187,34 +186,22 @@ async def _look(
         if savepoint is not None:
             base = await savepoints.find(savepoint)
         else:
-            wanted = CheckpointId(checkpoint_id or 0)
-            retained = settings.checkpoints_retained
-            base = await _find(log, savepoints, wanted, end=end, newest=readable, retained=retained)
+            base = await _find(log, savepoints, end, CheckpointId(checkpoint_id or 0))
         newest = readable or base
     _check_parallelism(settings, newest)
     return _Position(end, newest, base)
 
 
-async def _find(
-    log: CommitLog,
-    savepoints: Savepoints,
-    checkpoint_id: CheckpointId,
-    *,
-    end: LogEnd | None,
-    newest: Commit | None,
-    retained: int,
-) -> Commit:
-    """Any retained commit by its id: of the log, or one of those that are kept below its oldest entry."""
+async def _find(log: CommitLog, savepoints: Savepoints, end: LogEnd | None, checkpoint_id: CheckpointId) -> Commit:
+    """Any retained commit by its id: of the log as far as it was not swept, or a savepoint."""
     try:
-        return await log.find(end, checkpoint_id)
+        found = await log.find(end, checkpoint_id)
+        if found.sequence >= await savepoints.floor():
+            return found
+        raise CheckpointNotFoundError("that checkpoint is not retained any more", checkpoint_id=checkpoint_id)
     except CheckpointNotFoundError:
         if (kept := await savepoints.with_id(checkpoint_id)) is not None:
             return kept
-        if newest is not None:
-            branch = log.ancestors(newest)
-            for _ in range(retained):
-                if (commit := await anext(branch, None)) is not None and commit.checkpoint_id == checkpoint_id:
-                    return commit
         raise
 
 
@@ -227,18 +214,10 @@ async def _claim(
         claim = await log.claim(position.end, stamp=_new_stamp(), release=__version__, base=base)
         if claim is not None:
             if claim.base is not None:
-                await _check_is_there(log, claim.base)
+                await look()  # a sweep that had begun before the claim may have deleted it; from now on none does
             return claim, position
         position = await look()
     raise FencedError("others claim this job again and again: stop all but one", attempts=CLAIM_ATTEMPTS_MAX)
-
-
-async def _check_is_there(log: CommitLog, base: CommitSequence) -> None:
-    """Whether a sweep that had begun before the claim has left the commit alone. From now on every sweep does."""
-    try:
-        await log.load_commit(base)
-    except MissingObjectError as error:
-        raise CheckpointNotFoundError("the checkpoint was swept while it was being opened", sequence=base) from error
 
 
 def open_sweep(primary: ObjectStore, settings: Settings, *, clock: Clock, min_age_s: float = MIN_AGE_S) -> Sweep:

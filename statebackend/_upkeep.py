@@ -4,6 +4,7 @@ Like `_backend.py` it puts the rooms together; unlike there, nothing lives on af
 """
 
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -83,7 +84,7 @@ async def verify(settings: Settings, *, store: ObjectStore | None = None) -> Ver
     `StoreError`.
     """
     primary = ScopedStore(store or open_store(settings), f"{settings.job}/")
-    roots = [LocalStore(segments_directory(root, settings.job)) for root in settings.local]
+    roots = [LocalStore(segments_directory(Path(root), settings.job)) for root in settings.local]
     report = await Verification(
         primary,
         LocalSegments(roots, owned=[False] * len(roots)) if roots else None,

@@ -276,8 +276,12 @@ class CommitLog:
         return encoded
 
     async def write_hint(self) -> None:
-        """Say where the own last entry lies, if it has not been said. No error: an older hint costs some probes."""
-        if (entry := self._hint_due) is not None:
+        """Say where the own last entry lies, if it has not been said. No error: an older hint costs some probes.
+
+        Only while that entry was the end not long ago. Later a sweep may have removed what followed it, and who begins
+        to search there would take it for the end.
+        """
+        if (entry := self._hint_due) is not None and self._since(self._contact) <= LOG_CONTACT_MAX_S:
             with anyio.move_on_after(self._timeout_s), contextlib.suppress(Exception):
                 await self._store.put(HINT_KEY, (hint_of(entry),))
                 self._hint_due = None

@@ -41,7 +41,7 @@ async def sweep_roots(
     """
     limiter = anyio.CapacityLimiter(1)
     for root in roots:
-        if not segments_directory(root, job).is_dir():
+        if not segments_directory(Path(root), job).is_dir():
             continue
         directory = await in_thread(claim_root, root, job, limiter=limiter)
         with closing(directory):

@@ -3,15 +3,15 @@
     plan_log     which entries of the log stay: the retained ones, and those without which it would have a gap
     classify     a verdict on every object under the job's scope
 
-What always holds: a commit object that exists is whole. What only an old commit points into is superseded in the moment
-in which that commit's own object goes, and not before. An object that no commit points into is garbage where its
-writer's reign is over, because that writer can commit no more; in the reign that lasts it may be about to be committed.
-What does not bear one of our names is not ours, and stays.
+What always holds: a commit that can be opened is whole. What only older ones point into is superseded. Of an entry that
+is superseded as a commit the object stays for as long as newer commits point into the change sets that it carries. An
+object that no commit points into is garbage where its writer's reign is over, because that writer can commit no more;
+in the reign that lasts it may be about to be committed. What does not bear one of our names is not ours, and stays.
 """
 
 import enum
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -26,7 +26,7 @@ CLOCK_SKEW_MAX_S: Final = 86_400.0
 """How far this host's clock may be ahead of the store's. An idle job, whose store has nothing newer, waits so long."""
 
 _DATA_NAME: Final = re.compile(r"(\d{8,})-\d{8,}-[0-9a-f]{32}")
-_NOT_DATA: Final = ("commits/", "savepoints/")
+_NOT_DATA: Final = ("commits/", "savepoints/", "swept/")
 
 
 class Verdict(enum.Enum):
@@ -37,6 +37,7 @@ class Verdict(enum.Enum):
     NEEDED = "needed"
     """A commit that stays points into it."""
     HINT = "hint"
+    """Where a search in the log begins, and below which entry it finds nothing."""
     SAVEPOINT = "savepoint"
     """The mark of a savepoint that exists."""
     LIVE = "live"
@@ -87,10 +88,19 @@ class Ages(msgspec.Struct, frozen=True):
 
 
 class LogPlan(msgspec.Struct, frozen=True):
-    """Of each entry that is there, by sequence: why it stays, or that it goes. `remove` is in order, oldest first."""
+    """Of each entry that is there, by sequence: why it stays, or that it goes. `remove` is in order, oldest first.
+
+    From `floor` on the log has no gap, and every commit is whole. Below it only the commits in `keep` are.
+    """
 
     keep: Mapping[int, str]
     remove: tuple[int, ...]
+    floor: int = 0
+
+    def without(self, needed: Container[str]) -> "LogPlan":
+        """The same, but nothing goes at a key that is needed: newer commits point into change sets that it carries."""
+        remove = tuple(sequence for sequence in self.remove if entry_key(sequence) not in needed)
+        return LogPlan(self.keep, remove, self.floor)
 
 
 def plan_log(
@@ -128,7 +138,7 @@ def plan_log(
             keep[sequence] = "too young: a late writer may miss it"
         else:
             remove.append(sequence)
-    return LogPlan(keep, tuple(remove))
+    return LogPlan(keep, tuple(remove), max(floor, 0))
 
 
 class Reach:

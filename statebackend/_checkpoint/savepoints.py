@@ -1,6 +1,7 @@
-"""Savepoints: names for commits that are kept until the name is dropped.
+"""Savepoints: names for commits that are kept until the name is dropped; and how far the others were swept.
 
-    mark := "savepoints/" name "/" sequence "-" stamp          an object of no bytes; sequence of 12 digits
+    mark  := "savepoints/" name "/" sequence "-" stamp         an object of no bytes; sequence of 12 digits
+    floor := "swept/" sequence                                 an object of no bytes
 
 A mark is made *before* the commit that it names, which it knows by its place in the log and by the stamp of its
 attempt. So the commit is the only moment at which anything comes to exist, here too: with it the savepoint is there,
@@ -29,6 +30,7 @@ from statebackend.errors import (
 from statebackend.ids import CheckpointId, CommitSequence
 
 PREFIX: Final = "savepoints/"
+FLOORS: Final = "swept/"
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _MARK: Final = re.compile(r"savepoints/([A-Za-z0-9][A-Za-z0-9._-]{0,99})/(\d{12,})-([A-Za-z0-9]{1,64})")
@@ -65,6 +67,17 @@ def mark_of(key: str) -> Mark | None:
     match = _MARK.fullmatch(key)
     mark = match and Mark(match[1], CommitSequence(int(match[2])), match[3])
     return mark if mark and mark.key == key else None
+
+
+def floor_key(sequence: int) -> str:
+    """Key of the mark that says: below this entry only savepoints can be opened."""
+    return f"{FLOORS}{sequence:012d}"
+
+
+def floor_of(key: str) -> int | None:
+    """What the key of such a mark says, `None` for what is none."""
+    number = key.removeprefix(FLOORS)
+    return int(number) if number.isdigit() and floor_key(int(number)) == key else None
 
 
 def check_name(name: str) -> str:
@@ -104,6 +117,16 @@ class Savepoints:
         if (found := await self._find(check_name(name))) is None:
             raise SavepointNotFoundError("the job has no savepoint of that name", name=name)
         return found
+
+    async def floor(self) -> int:
+        """The entry below which a sweep may have deleted what commits need, unless they are savepoints.
+
+        A sweep raises it before it looks who has claimed the job, and deletes after that. So who asks after his claim
+        knows what no sweep will touch. 0 where nothing was swept, or nothing can be.
+        """
+        if Capability.LIST not in self._store.capabilities:
+            return 0
+        return max([floor_of(info.key) or 0 async for info in self._store.list(FLOORS)], default=0)
 
     async def with_id(self, checkpoint_id: CheckpointId) -> Commit | None:
         """The commit of that id if it is a savepoint. Where nothing can be listed there are none."""

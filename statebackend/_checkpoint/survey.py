@@ -13,7 +13,7 @@ import msgspec
 
 from statebackend._checkpoint.commits import HINT_KEY, PREFIX, commit_key
 from statebackend._checkpoint.retention import Verdict, entry_of
-from statebackend._checkpoint.savepoints import Mark, Savepoints, mark_of
+from statebackend._checkpoint.savepoints import Mark, Savepoints, floor_of, mark_of
 from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
 from statebackend._tasks import in_order, in_thread
 from statebackend.abc import Capability, ObjectInfo, ObjectStore
@@ -26,7 +26,7 @@ class View(msgspec.Struct, frozen=True):
     """A job as it was seen.
 
     `retained` are the newest commits of the branch, newest first; `pinned` says of single commits why they are kept;
-    `known` has verdicts on the hint and on marks, by key. `unresolved`: why it cannot be known what is needed.
+    `known` has verdicts on the hint and on marks, by key.
     """
 
     entries: Mapping[int, ObjectInfo]
@@ -38,7 +38,8 @@ class View(msgspec.Struct, frozen=True):
     known: Mapping[str, tuple[Verdict, str]]
     hint: int | None
     """The entry that the hint names."""
-    unresolved: str | None
+    begun_s: float
+    """When the look began, by the monotonic clock."""
 
     @property
     def kept(self) -> Mapping[int, Commit]:
@@ -62,8 +63,11 @@ class Surveyor:
         self._savepoints = Savepoints(store, job)
         self._cpu = anyio.CapacityLimiter(CPU_THREADS_MAX)
 
-    async def look(self) -> View:
-        """The job as it is. Raises `DataError`s where an entry that matters is damaged, and `WrongJobError`."""
+    async def look(self, *, begun_s: float) -> View:
+        """The job as it is, from `begun_s` on.
+
+        Raises `DataError`s where an entry that matters is damaged, and `WrongJobError`.
+        """
         entries = {
             sequence: info async for info in self._store.list(PREFIX) if (sequence := entry_of(info.key)) is not None
         }
@@ -72,11 +76,8 @@ class Surveyor:
         retained = await self._branch(end, entries)
         savepoints, known = await self._marks(objects, -1 if end is None else end.sequence)
         pinned = {commit.sequence: f"savepoint {mark.name!r}" for mark, commit in savepoints.items()}
-        unresolved = None
         if isinstance(end, Claim) and end.base is not None:
             pinned[end.base] = f"the writer of epoch {end.epoch} continues it"
-            if end.base not in entries:
-                unresolved = f"commit {end.base} is gone, and the writer of epoch {end.epoch} continues it"
         return View(
             entries=entries,
             objects=objects,
@@ -84,9 +85,9 @@ class Surveyor:
             retained=retained,
             savepoints=savepoints,
             pinned=pinned,
-            known={**known, HINT_KEY: (Verdict.HINT, "where a search for the newest commit begins")},
+            known={**known, **_floors(objects), HINT_KEY: (Verdict.HINT, "where a search for the end begins")},
             hint=await self._hint(),
-            unresolved=unresolved,
+            begun_s=begun_s,
         )
 
     async def load(self, sequence: int) -> Entry:
@@ -166,3 +167,15 @@ class Surveyor:
             return None
         number = text.partition(b" ")[0]
         return int(number) if number.isdigit() else None
+
+
+def _floors(objects: Iterable[ObjectInfo]) -> dict[str, tuple[Verdict, str]]:
+    """Verdicts on what former sweeps have said of how far they went."""
+    floors = {info.key: floor for info in objects if (floor := floor_of(info.key)) is not None}
+    highest = max(floors.values(), default=0)
+    return {
+        key: (Verdict.HINT, "how far the log was swept")
+        if floor == highest
+        else (Verdict.SUPERSEDED, "the log was swept further since")
+        for key, floor in floors.items()
+    }

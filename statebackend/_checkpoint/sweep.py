@@ -1,16 +1,15 @@
 """Deletes what nobody needs any more: classify everything, look at the end of the log again, then delete, oldest first.
 
-    look -> classify -> look again -> delete log entries, oldest first -> look again -> delete what only they used
+    look -> classify -> say how far -> look for claims -> delete log entries, oldest first -> delete data, oldest first
 
-The last look is what makes it safe beside a writer who opens an old checkpoint. He claims the job, names in his claim
-the commit that he continues, and then looks whether that commit is still there. So either he finds that it is gone, or
-the sweep finds his claim, and leaves alone what the commit points into.
+To say how far and then to look is what makes it safe beside a writer who opens an old checkpoint. He claims the job,
+names in his claim the commit that he continues, and then looks how far sweeps have gone. So either he finds that it was
+swept, or the sweep finds his claim, and deletes nothing.
 
-A sweep that is killed, cancelled or refused between any two requests has left a job of which every commit that exists
-is whole. The next sweep goes on.
+A sweep that is killed, cancelled or refused between any two requests has left a job of which every commit that can be
+opened is whole. The next sweep goes on.
 """
 
-import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -18,8 +17,19 @@ from typing import Final
 import anyio
 import msgspec
 
-from statebackend._checkpoint.commits import HINT_KEY, commit_key, hint_of
-from statebackend._checkpoint.retention import Ages, Classified, Reach, Verdict, classify, entry_of, epoch_of, plan_log
+from statebackend._checkpoint.commits import HINT_KEY, LOG_CONTACT_MAX_S, commit_key, hint_of
+from statebackend._checkpoint.retention import (
+    Ages,
+    Classified,
+    LogPlan,
+    Reach,
+    Verdict,
+    classify,
+    entry_of,
+    epoch_of,
+    plan_log,
+)
+from statebackend._checkpoint.savepoints import floor_key
 from statebackend._checkpoint.survey import Surveyor, View
 from statebackend._codec.commit import Commit, Entry
 from statebackend._tasks import in_order
@@ -115,7 +125,7 @@ class Sweep:
 
         An object that cannot be deleted is reported and no error. A cancelled call has deleted some of the garbage.
         """
-        view = await self._surveyor.look()
+        view = await self._surveyor.look(begun_s=self._clock.monotonic())
         ages = Ages(newest_s=_newest_s(view), now_s=self._clock.time(), min_age_s=self._min_age_s)
         log = plan_log(
             {sequence: info.modified_s for sequence, info in view.entries.items()},
@@ -131,37 +141,41 @@ class Sweep:
 
         await self._surveyor.each((*log.keep, *log.remove), reached, doomed=frozenset(log.remove))
         epoch = Epoch(0) if view.end is None else view.end.epoch
+        log = log.without(reach.needed)
         classified = classify(view.objects, log=log, reach=reach, known=view.known, epoch=epoch, ages=ages)
-        report = SweepReport(dry_run, tuple(classified), stopped=view.unresolved)
-        if dry_run or report.stopped is not None or not report.garbage:
-            return report
-        return await self._delete(report, log.remove, view)
+        report = SweepReport(dry_run, tuple(classified))
+        return report if dry_run or not report.garbage else await self._delete(report, log, view)
 
-    async def _delete(self, report: SweepReport, sequences: Sequence[int], view: View) -> SweepReport:
-        end = -1 if view.end is None else view.end.sequence
-        entries = [commit_key(sequence) for sequence in sequences]
-        data = [each.key for each in report.garbage if entry_of(each.key) is None]
-        stopped = await self._wanted_again(sequences, end)
+    async def _delete(self, report: SweepReport, log: LogPlan, view: View) -> SweepReport:
+        stopped = await self._raise_floor(log, view) or await self._wanted_again(log, view)
         if stopped is not None:
             return msgspec.structs.replace(report, stopped=stopped)
-        if view.end is not None and view.hint in sequences:
-            with contextlib.suppress(StoreError):  # it would name an entry that is gone: a search lists, then
-                await self._store.put(HINT_KEY, (hint_of(view.end),))
-        deleted, failures = await self._delete_all(entries)
+        deleted, failures = await self._delete_all([commit_key(sequence) for sequence in log.remove])
+        data = [each for each in report.garbage if entry_of(each.key) is None]
         if failures:  # what it points into stays with it
-            data = [each.key for each in report.garbage if each.verdict is Verdict.ORPHAN]
-        stopped = await self._wanted_again(sequences, end)
-        if stopped is None:
-            data_deleted, data_failures = await self._delete_all(data)
-            deleted += data_deleted
-            failures += data_failures
-        return msgspec.structs.replace(report, deleted=tuple(deleted), failures=tuple(failures), stopped=stopped)
+            data = [each for each in data if each.verdict is Verdict.ORPHAN]
+        data_deleted, data_failures = await self._delete_all([each.key for each in data])
+        return msgspec.structs.replace(report, deleted=(*deleted, *data_deleted), failures=(*failures, *data_failures))
 
-    async def _wanted_again(self, sequences: Sequence[int], end: int) -> str | None:
-        """Whether somebody has opened one of these commits since the log ended at `end`: the reason to stop."""
-        doomed = frozenset(sequences)
-        for claim in await self._surveyor.claims_after(end):
-            if claim.base in doomed:
+    async def _raise_floor(self, log: LogPlan, view: View) -> str | None:
+        """Say how far this sweep goes, and see to it that a search for the end does not begin below. Why not, if not.
+
+        A hint is written only while its entry was the end not long ago: then no sweep can have gone beyond it.
+        """
+        if view.end is None:
+            return None
+        if log.floor and floor_key(log.floor) not in view.known:
+            await self._store.put(floor_key(log.floor), ())
+        if view.hint is not None and view.hint < log.floor:
+            if self._clock.monotonic() - view.begun_s > LOG_CONTACT_MAX_S:
+                return "the look at the job took too long: sweep again"
+            await self._store.put(HINT_KEY, (hint_of(view.end),))
+        return None
+
+    async def _wanted_again(self, log: LogPlan, view: View) -> str | None:
+        """Whether somebody has opened, since the look, a commit that is about to lose what it needs: why to stop."""
+        for claim in await self._surveyor.claims_after(-1 if view.end is None else view.end.sequence):
+            if claim.base is not None and claim.base < log.floor and claim.base not in log.keep:
                 return f"a writer has opened commit {claim.base} meanwhile: sweep again when it has committed"
         return None
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
+import msgspec
 import pytest
 
 import statebackend as sb
@@ -18,11 +20,13 @@ from statebackend.errors import (
     CheckpointNotFoundError,
     CorruptCommitError,
     InputError,
+    SavepointNotFoundError,
     StateBackendError,
     StoreUnavailableError,
     UnsupportedVersionError,
     WrongJobError,
 )
+from statebackend.ids import Handle
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, Fault, FaultyStore, Hold
 from statebackend.testing.virtual_time import VirtualClock, run_virtual
@@ -111,15 +115,82 @@ async def test_a_commit_that_exists_is_whole() -> None:
 
 
 async def test_the_hint_does_not_name_an_entry_that_goes() -> None:
-    """Whoever opens the job next finds the newest commit without listing; if the hint cannot be written, by listing."""
-    for faults, lists in ((), 0), ((Fail(operation="put", key="*/newest"),), 1):
-        job = await worked()
-        await job.store.put(f"{JOB}/newest", [b"2 1"])
-        await job.sweep(*faults)
-        store = FaultyStore(job.store)
-        async with sb.open_backend(job.settings, store=store, clock=job.clock, read_only=True) as backend:
-            assert backend.value_state("n", int)["k"] == 6
-        assert [operation for operation, _ in store.calls].count("list") == lists
+    """Whoever opens the job next finds the newest commit, without listing."""
+    job = await worked()
+    await job.store.put(f"{JOB}/newest", [b"2 stamp"])
+    await job.sweep()
+    store = FaultyStore(job.store)
+    async with sb.open_backend(job.settings, store=store, clock=job.clock, read_only=True) as backend:
+        assert backend.value_state("n", int)["k"] == 6
+    assert "list" not in {operation for operation, _ in store.calls}
+
+
+async def test_nothing_goes_while_the_hint_cannot_be_moved() -> None:
+    """Who begins to search at a savepoint would take it for the end, when what follows it is gone."""
+    job = await worked()
+    await job.store.put(f"{JOB}/newest", [b"2 stamp"])
+    with pytest.raises(StoreUnavailableError):
+        await job.sweep(Fail(operation="put", key="*/newest"))
+    assert len(await job.commits()) == 7
+
+
+async def test_a_hint_that_is_late_is_not_written() -> None:
+    """A writer who was fenced hours ago leaves; his last entry is a savepoint, and what followed it was swept."""
+    job = Job()
+    async with job.backend() as late:
+        await put(late, 0, savepoint="s")
+        for value in range(1, 4):
+            job.pass_time(3700.0)
+            await job.commit(value, value)
+        await job.sweep()
+        assert sorted(await job.commits()) == [0, 5, 6]
+    async with job.backend() as backend:
+        assert backend.value_state("n", int)["k"] == 3
+        await put(backend, 7)
+    assert await job.read() == 7
+
+
+async def test_a_sweep_that_took_too_long_to_look_deletes_nothing() -> None:
+    """Its hint would be as late as that of such a writer."""
+    job = await worked()
+    await job.store.put(f"{JOB}/newest", [b"2 stamp"])
+    hold = Hold(operation="get", key=f"*/{commit_key(5)}", moment="after")
+    reports: list[sb.SweepReport] = []
+
+    async def sweep() -> None:
+        reports.append(await job.sweep(hold))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sweep)
+        await hold.reached.wait()
+        job.pass_time(1801.0)
+        hold.release()
+    assert reports[0].stopped is not None
+    assert len(await job.commits()) == 7
+
+
+async def test_an_entry_stays_that_carries_change_sets_of_newer_commits() -> None:
+    """As an object; as a checkpoint it is gone, with what only it needed."""
+    job = await worked()
+    carrier = commit_key(3)  # checkpoint 2
+    async with job.backend() as backend:
+        here = Handle(carrier, 0, len(await job.store.get(f"{JOB}/{carrier}")), 0)
+        (handle,) = (await job.commits())[6].ranges[0].changelog
+        backend._handles = (msgspec.structs.replace(handle, segment=here),)
+        for value in (7, 8):
+            await put(backend, value)
+            backend._handles = backend._handles[:1]
+    report = await job.sweep()
+    assert carrier in await job.keys()
+    (kept,) = [each for each in report.objects if each.key == carrier]
+    assert kept.verdict is sb.Verdict.NEEDED
+    commits = await job.commits()
+    assert not commits[2].segments() <= set(await job.keys())
+    with pytest.raises(CheckpointNotFoundError):
+        await job.read(checkpoint_id=2)
+    with pytest.raises(CheckpointNotFoundError):
+        async with job.backend(checkpoint_id=2):
+            raise AssertionError("opened")
 
 
 async def test_entries_go_before_data_and_the_oldest_first() -> None:
@@ -296,9 +367,9 @@ async def test_an_entry_that_cannot_be_deleted_keeps_what_it_points_into() -> No
 
 
 async def test_a_sweep_finds_the_claim_of_who_opened_an_old_checkpoint_meanwhile() -> None:
-    """The sweep was about to delete that checkpoint: its data stay, and the branch goes on from there."""
+    """The sweep was about to say how far it goes, and to delete that checkpoint: nothing goes."""
     job = await worked()
-    hold = Hold(operation="delete", key="*/commits/*")
+    hold = Hold(operation="put", key="*/swept/*")
     reports: list[sb.SweepReport] = []
 
     async def sweep() -> None:
@@ -312,40 +383,36 @@ async def test_a_sweep_finds_the_claim_of_who_opened_an_old_checkpoint_meanwhile
             while not reports:
                 await anyio.lowlevel.checkpoint()
             assert reports[0].stopped is not None
-            assert 2 not in await job.commits()
-            again = await job.sweep()  # nobody knows any more what he needs, until he commits
-            assert again.stopped is not None
-            assert again.deleted == ()
+            assert reports[0].deleted == ()
+            again = await job.sweep()  # another finds the claim at the end, and keeps what it names
+            assert again.stopped is None
+            assert sorted(await job.commits()) == [2, 5, 6]
             backend.value_state("n", int)["other"] = 1
             await backend.checkpoint(backend.next_checkpoint_id)
     assert await job.read() == 2
-    assert (await job.sweep()).stopped is None
+    await job.sweep()
     assert await job.read() == 2
 
 
-async def test_a_sweep_that_looks_again_first_spares_the_checkpoint_that_was_opened() -> None:
-    """The claim came between the first look and the first deletion: nothing goes."""
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize(("operation", "key"), [("delete", "*/commits/*"), ("delete", "*/segments/*")])
+async def test_who_opens_a_checkpoint_while_a_sweep_deletes_it_is_told(operation: Any, key: str, moment: Any) -> None:
+    """The sweep has said how far it goes, and has looked for claims: too late. Local copies must not deceive him."""
     job = await worked()
-    hold = Hold(operation="get", key=f"*/{commit_key(5)}", moment="after")
-    reports: list[sb.SweepReport] = []
-
-    async def sweep() -> None:
-        reports.append(await job.sweep(hold))
-
+    hold = Hold(operation=operation, key=key, moment=moment, nth=1)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(sweep)
+        tasks.start_soon(job.sweep, hold)
         await hold.reached.wait()
-        async with job.backend(checkpoint_id=2):
-            hold.release()
-            while not reports:
-                await anyio.lowlevel.checkpoint()
-    assert reports[0].stopped is not None
-    assert reports[0].deleted == ()
-    assert sorted(await job.commits()) == [0, 1, 2, 3, 4, 5, 6]
+        with pytest.raises(CheckpointNotFoundError):
+            async with job.backend(checkpoint_id=4):
+                raise AssertionError("opened")
+        hold.release()
+    await assert_swept(job)
+    assert await job.read() == 6
 
 
-async def test_who_opens_a_checkpoint_that_a_sweep_deletes_meanwhile_is_told() -> None:
-    """He had found it, and the sweep was over before his claim: he must not go on from local copies."""
+async def test_who_found_a_checkpoint_before_a_sweep_and_claims_after_it_is_told() -> None:
+    """The whole sweep came between the two."""
     job = await worked()
     hold = Hold(operation="put_if_absent")
 
@@ -360,6 +427,31 @@ async def test_who_opens_a_checkpoint_that_a_sweep_deletes_meanwhile_is_told() -
         await job.sweep()
         hold.release()
     assert await job.read() == 6
+
+
+async def test_who_opens_a_savepoint_that_is_dropped_and_swept_meanwhile_is_told() -> None:
+    """As with any other checkpoint."""
+    job = Job()
+    async with job.backend() as backend:
+        for value in range(4):
+            forget(backend)
+            await put(backend, value, **({"savepoint": "s"} if value == 0 else {}))
+    job.pass_time(3700.0)
+    await job.commit(4, 5)
+    hold = Hold(operation="put_if_absent")
+
+    async def open_savepoint() -> None:
+        with pytest.raises(SavepointNotFoundError):
+            async with job.backend(hold, savepoint="s"):
+                raise AssertionError("opened")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(open_savepoint)
+        await hold.reached.wait()
+        await sb.drop_savepoint(job.settings, "s", store=job.store)
+        await job.sweep()
+        hold.release()
+    assert await job.read() == 5
 
 
 async def test_the_base_of_a_writer_who_has_not_committed_stays() -> None:
