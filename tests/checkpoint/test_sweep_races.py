@@ -1,7 +1,7 @@
 """Writers and sweepers on one store whose requests happen one at a time, in any order, with pauses of hours and deaths.
 
-Every request waits for its turn. After each one it is looked whether all that can be opened is whole: of every commit of
-the log from where it was swept to, and of every savepoint, whatever it points into.
+Every request waits for its turn. After each one it is looked whether all that can be opened is whole: of every commit
+of the log from where it was swept to, and of every savepoint, whatever it points into.
 """
 
 import asyncio
