@@ -118,15 +118,16 @@ def _misread(old: Any, new: Any, where: str) -> str | None:
     if old == new:
         return None
     if isinstance(new, dict) and "one_of" in new:
-        return _misread_union(old, new["one_of"], where)
+        return _misread_union(old, cast("Any", new), where)
     if not isinstance(old, dict) or not isinstance(new, dict):
         return f"{where}: {_text(old)} is no {_text(new)}"
     compare = next((found for word, found in _COMPARED.items() if word in old and word in new), _misread_particulars)
     return compare(old, new, where)
 
 
-def _misread_union(old: Any, choices: list[Any], where: str) -> str | None:
-    for each in old["one_of"] if isinstance(old, dict) and "one_of" in old else [old]:
+def _misread_union(old: Any, new: Any, where: str) -> str | None:
+    choices = _choices(new)
+    for each in _choices(old):
         reasons = [_misread(each, choice, where) for choice in choices]
         if None not in reasons:
             return f"{where}: {_text(each)} is none of {_text(choices)}"
@@ -199,6 +200,11 @@ def _misread_particulars(old: Any, new: Any, where: str) -> str | None:
 
 
 _COMPARED: Final = {"record": _misread_record, "row": _misread_row, "values": _misread_values}
+
+
+def _choices(plain: Any) -> list[Any]:
+    """What a union is of; anything else is of itself."""
+    return cast("dict[str, list[Any]]", plain).get("one_of", [plain]) if isinstance(plain, dict) else [plain]
 
 
 def _is_optional(field: Any) -> bool:

@@ -150,14 +150,14 @@ def serializer_of(type_: type[T] | Serializer[T]) -> MsgspecSerializer[T] | Boun
 def encode_many(serializer: Serializer[T], values: Sequence[T]) -> list[bytes]:
     """Bytes of each value. Raises `ValueEncodeError` for the first that has none."""
     if isinstance(serializer, MsgspecSerializer):
-        return cast("MsgspecSerializer[T]", serializer).encode_many(values)
+        return serializer.encode_many(values)
     return list(map(serializer.encode, values))
 
 
 def decode_many(serializer: Serializer[T], many: Sequence[bytes]) -> list[T]:
     """Fresh values. Raises `ValueDecodeError` for the first that does not decode."""
     if isinstance(serializer, MsgspecSerializer):
-        return cast("MsgspecSerializer[T]", serializer).decode_many(many)
+        return serializer.decode_many(many)
     return list(map(serializer.decode, many))
 
 

@@ -19,7 +19,7 @@ class Arrow(Protocol):
 def as_list(many: Iterable[T] | Arrow) -> list[T]:
     """The elements, as a list. Raises `InputError` for one str or bytes, whose characters nobody means."""
     if isinstance(many, list):
-        return cast("list[T]", many)
+        return many
     if isinstance(many, str | bytes):
         raise InputError("many are asked for: this is one", given=type(many).__name__)
     to_list = getattr(many, "to_pylist", None) or getattr(

@@ -70,9 +70,7 @@ class ValueTable:
 
     def changes(self, state_id: int, group: int, key: Key, renew: Renew | None) -> Iterator[StateChange]:
         """One `SET`."""
-        cell: bytes | None = self.entries[key]
-        if renew is not None and cell is not None:
-            cell = renew(cell)
+        cell = self.entries[key] if renew is None else renew(self.entries[key])
         if cell is not None:
             yield StateChange(group, Operation.SET, state_id, key, cell)
 

@@ -55,8 +55,10 @@ class OwnedKeys:
                 hashes = [xxh64_intdigest(key.encode(), SEED) for key in cast("Sequence[str]", keys)]
             except UnicodeEncodeError:
                 return list(map(self.group_of, keys))  # which says which one it is
-            parallelism = self._max_parallelism
-            return [(digest - _WRAP if digest >= _SIGN else digest) % parallelism for digest in hashes]
+            if _WRAP % self._max_parallelism == 0:  # the sign does not matter
+                mask = self._max_parallelism - 1
+                return [digest & mask for digest in hashes]
+            return [(digest - _WRAP if digest >= _SIGN else digest) % self._max_parallelism for digest in hashes]
         return list(map(self.group_of, keys))
 
 

@@ -88,7 +88,7 @@ class KeyedStates:
     ) -> ValueState[V]:
         """One value per key."""
         values = Values(type_, ttl=ttl, migrate=migrate)
-        state: ValueState[V] = self._state(name, ValueState, (type_,), shape_of(value_state.KIND, values))
+        state = self._state(name, ValueState[V], (type_,), shape_of(value_state.KIND, values))
         state.declare(values, default)
         return state
 
@@ -102,7 +102,7 @@ class KeyedStates:
     ) -> ListState[V]:
         """Many elements per key, in order."""
         values = Values(type_, ttl=ttl, migrate=migrate)
-        state: ListState[V] = self._state(name, ListState, (type_,), shape_of(list_state.KIND, values))
+        state = self._state(name, ListState[V], (type_,), shape_of(list_state.KIND, values))
         state.declare(values)
         return state
 
@@ -117,8 +117,8 @@ class KeyedStates:
     ) -> MapState[K, V]:
         """A map per key."""
         values, entry_keys = Values(type_, ttl=ttl, migrate=migrate), EntryKeys(key_type)
-        state: MapState[K, V] = self._state(
-            name, MapState, (key_type, type_), shape_of(map_state.KIND, values, entry_keys.schema)
+        state = self._state(
+            name, MapState[K, V], (key_type, type_), shape_of(map_state.KIND, values, entry_keys.schema)
         )
         state.declare(values, entry_keys)
         return state
@@ -134,7 +134,7 @@ class KeyedStates:
     ) -> ReducingState[V]:
         """One value per key, to which others are added."""
         values = Values(type_, ttl=ttl, migrate=migrate)
-        state: ReducingState[V] = self._state(name, ReducingState, (type_,), shape_of(reducing_state.KIND, values))
+        state = self._state(name, ReducingState[V], (type_,), shape_of(reducing_state.KIND, values))
         state.declare(values, reduce)
         return state
 
@@ -149,9 +149,7 @@ class KeyedStates:
         """One accumulator per key."""
         type_ = accumulator_type(aggregate)
         values: Values[Any] = Values(type_, ttl=ttl, migrate=migrate)
-        state: AggregatingState[V, R] = self._state(
-            name, AggregatingState, (type_,), shape_of(aggregating_state.KIND, values)
-        )
+        state = self._state(name, AggregatingState[V, R], (type_,), shape_of(aggregating_state.KIND, values))
         state.declare(values, aggregate)
         return state
 

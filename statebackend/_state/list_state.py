@@ -1,7 +1,7 @@
 """Many elements per key, in the order in which they were appended."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar, overload
+from typing import Final, TypeVar, cast, overload
 
 from statebackend._codec.cells import framed, split
 from statebackend._codec.records import Operation, StateChange
@@ -21,9 +21,9 @@ _REPLACED: Final = -1
 class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
     """A mapping from key to a list that survives this process.
 
-    `hops[key]` is a view of the key's list, empty where there is none: `hops[key].append("EWR")`. A key is in the
-    mapping when its list is not empty. `hops[key] = [...]` replaces the list, `del hops[key]` and `hops[key].clear()`
-    remove it.
+    `hops[key]`, as `hops.get(key)`, is a view of the key's list, empty where there is none:
+    `hops[key].append("EWR")`. A key is in the mapping when its list is not empty. `hops[key] = [...]` replaces the
+    list, `del hops[key]` and `hops[key].clear()` remove it.
 
     Elements are copied in and out. An append logs the element, whatever the list holds already; reading decodes all of
     it, and so does an index. Errors are those of `ValueState`.
@@ -47,14 +47,6 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
 
     def __setitem__(self, key: Key, elements: Iterable[V]) -> None:
         self._replace(key, self._row(elements))
-
-    @overload
-    def get(self, key: Key, /) -> "ListView[V] | None": ...
-    @overload
-    def get(self, key: Key, /, default: Any) -> Any: ...
-    def get(self, key: Key, /, default: Any = None) -> Any:
-        """The key's list, or `default` where it is empty."""
-        return self[key] if key in self else default  # noqa: SIM401  # it is what `get` is made of
 
     def append(self, key: Key, element: V) -> None:
         """Append one element to the key's list."""
@@ -200,7 +192,9 @@ class ListView(Sequence[V]):
         return self._state.read(self._key)[index]
 
     def __eq__(self, other: object) -> bool:
-        return list(self) == list(other) if isinstance(other, list | ListView) else NotImplemented
+        if not isinstance(other, list | ListView):
+            return NotImplemented
+        return list(self) == list(cast("Iterable[object]", other))
 
     def __repr__(self) -> str:
         return f"ListView({list(self)!r})"

@@ -1,7 +1,7 @@
 """A map per key, of which each entry is read, written and logged by itself."""
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -50,8 +50,9 @@ class EntryKeys(Generic[K]):
 class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"], Generic[K, V]):
     """A mapping from key to a map that survives this process.
 
-    `seen[key]` is a view of the key's map, empty where there is none: `seen[key]["EWR"] = 3`. A key is in the mapping
-    when its map is not empty. `seen[key] = {...}` replaces the map, `del seen[key]` and `seen[key].clear()` remove it.
+    `seen[key]`, as `seen.get(key)`, is a view of the key's map, empty where there is none: `seen[key]["EWR"] = 3`. A
+    key is in the mapping when its map is not empty. `seen[key] = {...}` replaces the map, `del seen[key]` and
+    `seen[key].clear()` remove it.
 
     Entries are copied in and out. A change of an entry logs that entry, whatever the map holds beside it. The keys
     within a map are of any type; their type cannot evolve. Errors are those of `ValueState`, for both.
@@ -77,14 +78,6 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
 
     def __setitem__(self, key: Key, entries: Mapping[K, V]) -> None:
         self._replace(key, self._encoded(entries))
-
-    @overload
-    def get(self, key: Key, /) -> "MapView[K, V] | None": ...
-    @overload
-    def get(self, key: Key, /, default: Any) -> Any: ...
-    def get(self, key: Key, /, default: Any = None) -> Any:
-        """The key's map, or `default` where it is empty."""
-        return self[key] if key in self else default  # noqa: SIM401  # it is what `get` is made of
 
     def put(self, key: Key, entry_key: K, value: V) -> None:
         """Set one entry of the key's map."""

@@ -5,7 +5,7 @@ The clock is whatever the batch says, so a batch that is delivered again sees th
 
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -38,7 +38,7 @@ class TimeToLive(msgspec.Struct, frozen=True):
 
     def read_clock(self) -> float:
         """The time now. Raises `InputError` where the clock gives none."""
-        now = self.now()
+        now = cast("object", self.now())
         if not isinstance(now, int | float) or not math.isfinite(now):
             raise InputError("the clock of a time-to-live gives seconds", now=repr(now))
         return float(now)

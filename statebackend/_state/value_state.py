@@ -1,7 +1,7 @@
 """One value per key."""
 
 from collections.abc import Callable, Iterable, MutableMapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, overload
 
 from msgspec import UNSET, UnsetType
 
@@ -56,7 +56,13 @@ class ValueState(CellState[V], MutableMapping[Key, V]):
     def __setitem__(self, key: Key, value: V) -> None:
         self._set(key, self._encode(value))
 
-    def pop(self, key: Key, default: T | UnsetType = UNSET) -> V | T:
+    @overload
+    def pop(self, key: Key, /) -> V: ...
+    @overload
+    def pop(self, key: Key, /, default: V) -> V: ...
+    @overload
+    def pop(self, key: Key, /, default: T) -> V | T: ...
+    def pop(self, key: Key, /, default: Any = UNSET) -> Any:
         """Remove the key and give its value, or `default` where there is none."""
         if key in self:
             value = self[key]

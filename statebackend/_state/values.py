@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
@@ -38,7 +38,7 @@ class Values(Generic[V]):
         self._upcasts: Final[Sequence[Upcast]] = (migrate,) if callable(migrate) else tuple(migrate)
         if not all(map(callable, self._upcasts)):
             raise InputError("`migrate` is a function, or a sequence of one per version", migrate=repr(migrate))
-        if ttl is not None and not isinstance(ttl, TimeToLive):
+        if not isinstance(cast("object", ttl), TimeToLive | None):
             raise InputError("`ttl` is a `TimeToLive`: it needs a clock", ttl=repr(ttl))
         self.serializer: Final = serializer_of(type_)
         self.version: Final = len(self._upcasts)
