@@ -74,8 +74,9 @@ class AggregatingState(CellState[Any], Mapping[Key, R], Generic[V, R]):
 
     def merge(self, key: Key, others: Iterable[Key]) -> None:
         """Merge the accumulators of `others` into the key's, and remove them. A key without one adds nothing."""
-        keys = list(dict.fromkeys([key, *(other for other in as_list(others) if other != key)]))
+        keys = [key, *as_list(others)]
         self._groups_of(keys)
+        keys = list(dict.fromkeys(keys))
         found = [cell for cell in map(self._cell, keys) if cell is not None]
         if not found:
             return
@@ -100,7 +101,9 @@ class AggregatingState(CellState[Any], Mapping[Key, R], Generic[V, R]):
 
 def accumulator_type(aggregate: Aggregate[Any, Any, Any]) -> Any:
     """What `create` is annotated to return. Raises `InputError` where it is not, or a method is missing."""
-    if not all(callable(getattr(aggregate, name, None)) for name in ("create", "add", "result", "merge")):
+    if isinstance(aggregate, type) or not all(
+        callable(getattr(aggregate, name, None)) for name in ("create", "add", "result", "merge")
+    ):
         raise InputError("an aggregate has create, add, result and merge", aggregate=repr(aggregate))
     try:
         return get_type_hints(aggregate.create, include_extras=True)["return"]
