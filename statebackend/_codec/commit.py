@@ -33,7 +33,7 @@ _LENGTH = struct.Struct("<I")
 _PREFIX = struct.Struct("<II")
 
 
-class StateDescriptor(msgspec.Struct, frozen=True):
+class StateDescriptor(msgspec.Struct, frozen=True, omit_defaults=True):
     """A declared state: its number in the changes, its name and kind, and what its values were written with.
 
     `schema` is the one of the newest declaration, `earlier` are those of the same version that stored values may have

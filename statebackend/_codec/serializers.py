@@ -19,6 +19,9 @@ T = TypeVar("T")
 VALUE_BYTES_MAX: Final = 512 * MiB
 """A larger value is refused when it is set: the frame that carries it could not be written."""
 
+OWN: Final = "own:"
+"""In front of the schema of a user's own serializer, which might otherwise look like one of ours: those are JSON."""
+
 BLOCK_VALUES: Final = 4096
 """Values that are proved or decoded together, and that the interpreter is held for."""
 
@@ -89,6 +92,8 @@ class MsgspecSerializer(Generic[T]):
 
     def misread(self, schema: str) -> str | None:
         """Why values written with another schema would be misread, `None` where they come back."""
+        if schema.startswith(OWN):
+            return "it was written by a serializer of its own"
         return misread(schema, self._type)
 
     def _proved(self, values: Sequence[T]) -> list[bytes] | None:
@@ -120,7 +125,7 @@ class BoundedSerializer(Generic[T]):
     def __init__(self, own: Serializer[T], *, value_bytes_max: int = VALUE_BYTES_MAX) -> None:
         if type(own.schema) is not str:
             raise InputError("a serializer's schema is a str", schema=repr(own.schema))
-        self.schema: Final = own.schema
+        self.schema: Final = OWN + own.schema
         self._own = own
         self._bytes_max = value_bytes_max
 
@@ -139,7 +144,7 @@ class BoundedSerializer(Generic[T]):
 
     def misread(self, schema: str) -> str | None:
         """Nobody knows: another schema needs an upcast."""
-        return f"a serializer of its own has this schema and no other, not {schema}"
+        return f"a serializer reads its own schema only, not {schema}"
 
 
 def serializer_of(type_: type[T] | Serializer[T]) -> MsgspecSerializer[T] | BoundedSerializer[T]:

@@ -37,7 +37,7 @@ K = TypeVar("K")
 R = TypeVar("R")
 S = TypeVar("S", bound=KeyedState[Any, Any])
 
-_TABLES: Final[Mapping[str, Callable[[], HeapTable]]] = {
+KINDS: Final[Mapping[str, Callable[[], HeapTable]]] = {
     value_state.KIND: ValueTable,
     reducing_state.KIND: ValueTable,
     aggregating_state.KIND: ValueTable,
@@ -195,7 +195,7 @@ class KeyedStates:
                 now=", ".join(map(repr, types)),
             )
         if found is None:
-            self._tables[descriptor.state_id] = _TABLES[shape.kind]()
+            self._tables[descriptor.state_id] = KINDS[shape.kind]()
         self._descriptors[name] = descriptor
         if declared is None:
             declared = types, class_(name, self._tables[descriptor.state_id], self._keys)
@@ -234,11 +234,11 @@ class StatesSnapshot:
 
 
 def _table_of(descriptor: StateDescriptor) -> HeapTable:
-    if descriptor.kind not in _TABLES:
+    if descriptor.kind not in KINDS:
         raise UnsupportedVersionError(
             "a state of a kind that this release does not know", state=descriptor.name, kind=descriptor.kind
         )
-    return _TABLES[descriptor.kind]()
+    return KINDS[descriptor.kind]()
 
 
 def _is_same(one: Any, other: Any) -> bool:

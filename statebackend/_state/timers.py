@@ -4,7 +4,7 @@ import heapq
 import math
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 from statebackend._codec.records import Operation, StateChange
 from statebackend._state.bulk import Arrow, as_list, check_as_many
@@ -19,6 +19,7 @@ KIND: Final = "timers"
 
 TimerClock = Literal["event", "processing"]
 
+_EXACT_INT_MAX: Final = 1 << 53
 _STALE_MAX: Final = 64
 _RANKS: Final = {int: 0, str: 1, bytes: 2}
 _TUPLE_RANK: Final = 3
@@ -135,9 +136,11 @@ class Timers(KeyedState[bytes, Any]):
 
 
 def _time(at: object) -> float:
-    if type(at) not in (int, float) or not math.isfinite(cast("float", at)) or float(cast("float", at)) != at:
-        raise InputError("a timer's time is a number that a float holds exactly", at=repr(at))
-    return float(cast("float", at))
+    if type(at) is float and math.isfinite(at):
+        return at
+    if type(at) is int and abs(at) <= _EXACT_INT_MAX:
+        return float(at)
+    raise InputError("a timer's time is a finite float, or an int that a float holds exactly", at=repr(at)[:40])
 
 
 def _times(cell: bytes) -> tuple[float, ...]:

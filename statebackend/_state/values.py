@@ -35,11 +35,12 @@ class Values(Generic[V]):
         ttl: TimeToLive | None = None,
         migrate: Upcast | Sequence[Upcast] = (),
     ) -> None:
-        self._upcasts: Final[Sequence[Upcast]] = (migrate,) if callable(migrate) else tuple(migrate)
-        if not all(map(callable, self._upcasts)):
+        upcasts = (migrate,) if callable(migrate) else migrate
+        if not isinstance(cast("object", upcasts), Sequence) or not all(map(callable, upcasts)):
             raise InputError("`migrate` is a function, or a sequence of one per version", migrate=repr(migrate))
         if not isinstance(cast("object", ttl), TimeToLive | None):
             raise InputError("`ttl` is a `TimeToLive`: it needs a clock", ttl=repr(ttl))
+        self._upcasts: Final = tuple(upcasts)
         self.serializer: Final = serializer_of(type_)
         self.version: Final = len(self._upcasts)
         self.ttl: Final = ttl

@@ -9,13 +9,16 @@ from types import ModuleType
 import msgspec
 import pytest
 
+from statebackend._codec import cells as cell_format
 from statebackend._codec import commit, compression, frame, records, schema, segment
 from statebackend._codec.commit import Commit, RangeState, StateDescriptor
+from statebackend._state.keyed import KINDS
 from statebackend.ids import ChangeSetHandle, Handle, SourceMark
 from tests.formats.make_golden import GOLDEN
 
 PAGES = Path(__file__).parents[2] / "docs" / "formats"
 SEGMENT_PAGE = (PAGES / "segment.md").read_text(encoding="utf-8")
+CELLS_PAGE = (PAGES / "cells.md").read_text(encoding="utf-8")
 COMMIT_PAGE = (PAGES / "commit.md").read_text(encoding="utf-8")
 
 
@@ -49,8 +52,9 @@ def field_names(type_: type[msgspec.Struct]) -> list[str]:
         (SEGMENT_PAGE, records),
         (COMMIT_PAGE, commit),
         (COMMIT_PAGE, schema),
+        (CELLS_PAGE, cell_format),
     ],
-    ids=["segment", "frame", "records", "commit", "schema"],
+    ids=["segment", "frame", "records", "commit", "schema", "cells"],
 )
 def test_grammar_on_the_page_is_the_one_in_the_code(page: str, module: ModuleType) -> None:
     """Line by line."""
@@ -94,6 +98,15 @@ def test_operations_on_the_page_are_those_in_the_code() -> None:
     """With their codes."""
     shown = [(int(code), name) for code, name, _ in cells(SEGMENT_PAGE, "Code | `operation`")]
     assert shown == [(operation.value, operation.name) for operation in records.Operation]
+
+
+def test_every_operation_and_kind_is_on_the_page_of_cells() -> None:
+    """With what their data is."""
+    rows = cells(CELLS_PAGE, "Kind")
+    assert {each for _, operations, _ in rows for each in operations.split(", ")} == {
+        operation.name for operation in records.Operation
+    }
+    assert {each for kinds, *_ in rows for each in kinds.split(", ")} == {*KINDS, "all"}
 
 
 def test_fields_on_the_page_are_those_in_the_code() -> None:
