@@ -2,7 +2,8 @@
 
     open_backend, StateBackend      open a job's state, use it, checkpoint it
     Settings                        what the job means, and how fast
-    ValueState                      what user code reads and writes
+    ValueState, ListState, MapState, ReducingState, AggregatingState    what user code reads and writes
+    Timers, TimeToLive              when a key is due, and how long what was written is there
     spark.StatefulSink              the callable for `foreachBatch` (needs the extra `spark`)
     ObjectStore, StateChangeUploader, Serializer, Observer, Clock       what you may implement
     CheckpointInfo, RestoreReport   what happened; `statebackend.observers` counts it
@@ -16,6 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from statebackend._backend import open_backend
 from statebackend._checkpoint.backend import StateBackend
+from statebackend._state.aggregating_state import Aggregate, AggregatingState
+from statebackend._state.list_state import ListState
+from statebackend._state.map_state import MapState
+from statebackend._state.reducing_state import ReducingState
+from statebackend._state.timers import Timers
+from statebackend._state.ttl import TimeToLive
 from statebackend._state.value_state import ValueState
 from statebackend._version import __version__
 from statebackend.abc import (
@@ -51,6 +58,8 @@ if TYPE_CHECKING:
     from statebackend import spark as spark
 
 __all__ = [
+    "Aggregate",
+    "AggregatingState",
     "Body",
     "Capability",
     "CheckpointId",
@@ -63,9 +72,12 @@ __all__ = [
     "Handle",
     "Key",
     "KeyGroupRange",
+    "ListState",
+    "MapState",
     "ObjectInfo",
     "ObjectStore",
     "Observer",
+    "ReducingState",
     "RestoreReport",
     "Segment",
     "SequenceNumber",
@@ -75,6 +87,8 @@ __all__ = [
     "StateBackend",
     "StateBackendError",
     "StateChangeUploader",
+    "TimeToLive",
+    "Timers",
     "UploadedSegment",
     "ValueState",
     "__version__",
