@@ -10,7 +10,8 @@ import socket
 import subprocess
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +19,20 @@ HOST: Final = "127.0.0.1"
 MINISTACK: Final = "ministack==1.5.33"
 MINISTACK_PYTHON: Final = "MINISTACK_PYTHON"
 """The environment variable that says where the interpreter is that has MiniStack. `nox` sets it."""
+CEPH_ROOT: Final = "CEPH_ROOT"
+"""The environment variable that says where Debian's packages of radosgw are unpacked. `nox -s integration` sets it."""
 START_TIMEOUT_S: Final = 60.0
 STARTS_MAX: Final = 5  # another program may take the port between our looking and the server's
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where it is, and who may use it."""
+
+    name: str
+    endpoint: str
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
 
 
 class ServerError(Exception):
@@ -27,14 +40,14 @@ class ServerError(Exception):
 
 
 @contextmanager
-def run_ministack(python: str | Path, log: Path) -> Generator[str]:
-    """An S3 without buckets; its endpoint. `log` takes what the server prints."""
+def run_ministack(python: str | Path, log: Path) -> Generator[Server]:
+    """An S3 without buckets. `log` takes what the server prints."""
     for start in range(1, STARTS_MAX + 1):
         port = free_port()
         process = _start_ministack(python, port, log)
         try:
             if _answers(process, port):
-                yield f"http://{HOST}:{port}"
+                yield Server("MiniStack", f"http://{HOST}:{port}", "anybody", "anything")
                 return
         finally:
             process.terminate()
@@ -67,10 +80,14 @@ def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
     end = time.monotonic() + START_TIMEOUT_S
     while process.poll() is None and time.monotonic() < end:
         try:
-            connection = http.client.HTTPConnection(HOST, port, timeout=5)
-            connection.request("GET", "/_ministack/health")
-            if connection.getresponse().status == 200:
-                return True
+            with closing(http.client.HTTPConnection(HOST, port, timeout=5)) as connection:
+                connection.request("GET", "/_ministack/health")
+                if connection.getresponse().status == 200:
+                    return True
         except OSError:
             time.sleep(0.05)
     return False
+
+
+def run_radosgw(root, directory):
+    raise NotImplementedError

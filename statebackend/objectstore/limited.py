@@ -10,7 +10,8 @@ from typing import Final
 import anyio
 import anyio.lowlevel
 
-RATE_MIN_PER_S: Final = 0.5
+RATE_MIN_PER_S: Final = 10.0
+"""The rate falls no further: S3 takes thousands, and a small job is not to stand still for one refused request."""
 DOUBLING_S: Final = 5.0
 """How long the rate takes to double after a store has throttled."""
 _FALL: Final = 0.7  # of what was sent in the last second: halving it would leave a third of what the store can do unused

@@ -1,16 +1,19 @@
 """One client for one store, on the loop that uses it: its configuration, its credentials, its life.
 
-aiobotocore repeats nothing here (`total_max_attempts=1`): a repeated conditional put would tell its own success as
-"there is one already", and pauses and budgets are `Retries`' business. Checksums are ours too, computed off the loop.
+Nothing is repeated below us (`total_max_attempts=1`, `SendsOnce`): a repeated conditional put would tell its own success
+as "there is one already", and pauses and budgets are `Retries`' business. Checksums are ours too, computed off the loop.
 """
 
+import functools
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
 import anyio
 from aiobotocore.config import AioConfig
+from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import get_session
+from botocore.loaders import create_loader
 
 from statebackend.errors import StoreAccessError
 from statebackend.objectstore.s3.errors import store_errors
@@ -24,9 +27,10 @@ CLOSE_TIMEOUT_S: Final = 5.0
 async def open_client(settings: Settings, bucket: str) -> AsyncGenerator[Any]:
     """A client for S3, closed at the end. Raises `StoreAccessError` where there are no credentials to be had.
 
-    Belongs to the running loop. Making the first one of a process blocks that loop for some 0.1 s.
+    Belongs to the running loop. Making the first one of a process blocks that loop for some 0.2 s.
     """
     session = get_session()
+    session.register_component("data_loader", _loader())
     keys = _keys(settings)
     stack = AsyncExitStack()
     try:
@@ -46,6 +50,24 @@ async def open_client(settings: Settings, bucket: str) -> AsyncGenerator[Any]:
     finally:
         with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
             await stack.aclose()
+
+
+class SendsOnce(AIOHTTPSession):  # type: ignore[misc]  # of a library without types
+    """aiobotocore's HTTP session, in which a request whose connection is lost is not sent a second time.
+
+    aiohttp does that with a PUT of its own accord: the answer to a conditional one would be that to its repetition.
+    """
+
+    async def _get_session(self, proxy_url: str | None) -> Any:
+        session = await super()._get_session(proxy_url)
+        session._retry_connection = False  # noqa: SLF001  # there is no public way; a test notices if this one is gone
+        return session
+
+
+@functools.cache
+def _loader() -> Any:
+    """What botocore knows of S3: read and parsed once per process, where each session would do it anew."""
+    return create_loader()
 
 
 def _keys(settings: Settings) -> dict[str, str]:
@@ -79,4 +101,5 @@ def _config(settings: Settings) -> AioConfig:
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         user_agent_extra="statebackend",
+        http_session_cls=SendsOnce,
     )
