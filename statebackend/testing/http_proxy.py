@@ -64,8 +64,11 @@ class HttpFault:
         self.struck += strikes
         return strikes
 
-    async def strike(self) -> bytes | None:
-        """Do what this fault does: an answer instead of the server's, or `None` to go on. `CutError` cuts."""
+    async def strike(self, answer: bytes | None) -> bytes | None:
+        """Do what this fault does: another answer than the server's, or the same. `CutError` cuts.
+
+        "before" there is none yet, `None`, and with `None` the request goes on to the server.
+        """
         raise NotImplementedError
 
 
@@ -77,7 +80,7 @@ class CutError(Exception):
 class Cut(HttpFault):
     """Resets the connection. "before": when the request has come and the server knows nothing of it yet."""
 
-    async def strike(self) -> bytes | None:
+    async def strike(self, answer: bytes | None) -> bytes | None:
         raise CutError
 
 
@@ -88,7 +91,7 @@ class Answer(HttpFault):
     status: int = 503
     code: str = "SlowDown"
 
-    async def strike(self) -> bytes | None:
+    async def strike(self, answer: bytes | None) -> bytes | None:
         body = f"<Error><Code>{self.code}</Code><Message>made up by a test</Message></Error>".encode()
         head = f"HTTP/1.1 {self.status} {self.code}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n"
         return head.encode() + body
@@ -105,10 +108,21 @@ class Silence(HttpFault):
         """Let go on what waits, and strike nothing any more."""
         self._released.set()
 
-    async def strike(self) -> bytes | None:
+    async def strike(self, answer: bytes | None) -> bytes | None:
         self.reached.set()
         await self._released.wait()
-        return None
+        return answer
+
+
+@dataclass(kw_only=True, eq=False)
+class Damage(HttpFault):
+    """Flips a bit of the last byte of the answer."""
+
+    moment: Moment = field(default="after", init=False)
+
+    async def strike(self, answer: bytes | None) -> bytes | None:
+        assert answer is not None
+        return answer[:-1] + bytes([answer[-1] ^ 1])
 
 
 @dataclass(frozen=True)
@@ -122,7 +136,7 @@ class _Message:
 class FaultProxy:
     """Passes requests on to a server, except for what its `plan` does to them. `open_fault_proxy` runs one.
 
-    The plan is a list that the test may change at any time; the first fault that strikes a request at a moment decides.
+    The plan is a list that the test may change at any time; all faults that strike a request apply, in order.
     `latency_s` is added to every request. `requests` is every one so far: its method and its target.
     """
 
@@ -162,11 +176,12 @@ class FaultProxy:
         self.requests.append((method, target))
         struck = [fault for fault in self.plan if fault.strikes(method, target, request.headers)]
         await anyio.sleep(self.latency_s)
-        answer = await _strike(struck, "before")
+        answer = await _strike(struck, "before", None)
         if answer is None:
             await server.send(request.content)
             answer = (await _read(from_server, None, asked=method)).content
-            answer = await _strike(struck, "after") or answer
+            answer = await _strike(struck, "after", answer)
+            assert answer is not None
         await client.send(answer)
 
 
@@ -185,11 +200,11 @@ async def open_fault_proxy(
         yield proxy
 
 
-async def _strike(faults: Iterable[HttpFault], moment: Moment) -> bytes | None:
+async def _strike(faults: Iterable[HttpFault], moment: Moment, answer: bytes | None) -> bytes | None:
     for fault in faults:
-        if fault.moment == moment and (answer := await fault.strike()) is not None:
-            return answer
-    return None
+        if fault.moment == moment:
+            answer = await fault.strike(answer)
+    return answer
 
 
 async def _read(stream: BufferedByteReceiveStream, sender: SocketStream | None, *, asked: str = "") -> _Message:

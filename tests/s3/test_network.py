@@ -13,7 +13,7 @@ from statebackend.errors import ObjectExistsError, StoreUnavailableError
 from statebackend.objectstore.s3 import open_s3_store
 from statebackend.settings import MiB
 from statebackend.testing.cancellation import cancelled
-from statebackend.testing.http_proxy import Answer, Cut, FaultProxy, Silence
+from statebackend.testing.http_proxy import Answer, Cut, Damage, FaultProxy, Silence
 from tests.s3.clients import objects_of, uploads_of
 
 LARGE = [b"abc" * MiB, b"defgh" * MiB, b"ij" * MiB]  # two parts
@@ -211,6 +211,15 @@ async def test_a_silent_server_is_not_waited_for_for_ever(
 
 async def test_a_damaged_answer_is_asked_for_again(by_proxy: Settings, proxy: FaultProxy, server: Server) -> None:
     """S3 sends the checksum of an object with it: bytes that were changed on their way are not believed."""
+    if server.name == "radosgw":
+        pytest.skip("this server keeps no checksums")
+    damage = Damage(method="GET", nth=1)
+    async with open_s3_store(by_proxy, writable=False) as store:
+        await store.put("object", [b"content"])
+        proxy.plan.append(damage)
+        assert await store.get("object") == b"content"
+    assert damage.struck == 1
+    assert proxy.count("GET") == 2
 
 
 async def test_an_outage_in_the_middle_of_a_job_costs_time_and_nothing_else(
