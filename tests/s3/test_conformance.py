@@ -23,8 +23,8 @@ class TestS3Store(ObjectStoreConformance):
 
     @asynccontextmanager
     async def open_store(self) -> AsyncGenerator[ObjectStore]:
-        async with open_s3_store(self._settings, writable=False) as store:  # whose probe would be an object there
+        async with open_s3_store(self._settings, commits=False) as store:  # whose probe would be an object there
             yield store
 
     def open_other(self, store: ObjectStore) -> AbstractAsyncContextManager[ObjectStore]:
-        return open_s3_store(self._settings, writable=False)
+        return open_s3_store(self._settings, commits=False)

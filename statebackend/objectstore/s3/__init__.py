@@ -25,11 +25,11 @@ __all__ = ["PROBE_KEY", "S3Store", "open_s3_store"]
 
 
 @asynccontextmanager
-async def open_s3_store(settings: Settings, *, writable: bool = True) -> AsyncGenerator[S3Store]:
+async def open_s3_store(settings: Settings, *, commits: bool = True) -> AsyncGenerator[S3Store]:
     """The store that an `s3://` primary names, with a client of its own, which belongs to the running loop.
 
-    Opened `writable` it first asks whether put-if-absent is kept, and so whether there is a bucket and a permission at
-    all: one request, two for a job that is new. Raises `UnfitStoreError`, `BucketNotFoundError`, `ClockSkewError`,
+    Opened by one who `commits` it first asks whether put-if-absent is kept, and so whether there is a bucket and a
+    permission at all: one request, two for a job that is new. Raises `UnfitStoreError`, `BucketNotFoundError`, `ClockSkewError`,
     `StoreAccessError`, and `StoreUnavailableError` after `s3_outage_s`.
     """
     url = urlsplit(settings.primary)
@@ -43,6 +43,6 @@ async def open_s3_store(settings: Settings, *, writable: bool = True) -> AsyncGe
     async with open_client(settings, url.netloc) as client:
         bucket = Bucket(client, url.netloc, retries=retries, timeout_s=settings.s3_request_timeout_s)
         store = S3Store(bucket, f"{prefix}/" if prefix else "", settings=settings)
-        if writable:
+        if commits:
             await store.check_put_if_absent(f"{settings.job}/{PROBE_KEY}")
         yield store
