@@ -1,10 +1,13 @@
-"""Two wrappers that each do one thing: a store below a prefix, and a store that counts its requests."""
+"""Two wrappers that each do one thing: a store below a prefix, and a store that counts its requests.
+
+And the one way to remove many objects, whatever the store: in batches where it can, one by one where it cannot.
+"""
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from statebackend.abc import Body, Capability, ObjectInfo, ObjectStore
+from statebackend.abc import Body, Capability, DeletesMany, ObjectInfo, ObjectStore
 
 
 class ScopedStore:
@@ -43,6 +46,10 @@ class ScopedStore:
     async def delete(self, key: str) -> None:
         """As the store inside."""
         await self._store.delete(self._prefix + key)
+
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        """As the store inside, or one by one."""
+        await delete_many(self._store, [self._prefix + key for key in keys])
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """As the store inside, with keys seen from here."""
@@ -95,8 +102,24 @@ class CountingStore:
         self.requests["delete"] += 1
         await self._store.delete(key)
 
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        """As the store inside, or one by one. Counts as one request."""
+        self.requests["delete_many"] += 1
+        await delete_many(self._store, keys)
+
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """As the store inside."""
         self.requests["list"] += 1
         async for info in self._store.list(prefix):
             yield info
+
+
+async def delete_many(store: ObjectStore, keys: Sequence[str]) -> None:
+    """Remove the objects, in few requests if `store` can. After a failed or cancelled call some are gone.
+
+    One by one it is one after the other, and ends at the first error.
+    """
+    if isinstance(store, DeletesMany):
+        return await store.delete_many(keys)
+    for key in keys:
+        await store.delete(key)
