@@ -4,7 +4,8 @@
     sweep                           delete what no retained checkpoint needs
     savepoints, drop_savepoint      names that keep a checkpoint
     Settings                        what the job means, and how fast
-    ValueState                      what user code reads and writes
+    ValueState, ListState, MapState, ReducingState, AggregatingState    what user code reads and writes
+    Timers, TimeToLive              when a key is due, and how long what was written is there
     spark.StatefulSink              the callable for `foreachBatch` (needs the extra `spark`)
     ObjectStore, StateChangeUploader, Serializer, Observer, Clock       what you may implement
     CheckpointInfo, RestoreReport   what happened; `statebackend.observers` counts it
@@ -21,6 +22,12 @@ from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.retention import Classified, Verdict
 from statebackend._checkpoint.savepoints import SavepointInfo
 from statebackend._checkpoint.sweep import SweepFailure, SweepReport
+from statebackend._state.aggregating_state import Aggregate, AggregatingState
+from statebackend._state.list_state import ListState
+from statebackend._state.map_state import MapState
+from statebackend._state.reducing_state import ReducingState
+from statebackend._state.timers import Timers
+from statebackend._state.ttl import TimeToLive
 from statebackend._state.value_state import ValueState
 from statebackend._upkeep import drop_savepoint, savepoints, sweep
 from statebackend._version import __version__
@@ -57,6 +64,8 @@ if TYPE_CHECKING:
     from statebackend import spark as spark
 
 __all__ = [
+    "Aggregate",
+    "AggregatingState",
     "Body",
     "Capability",
     "CheckpointId",
@@ -70,9 +79,12 @@ __all__ = [
     "Handle",
     "Key",
     "KeyGroupRange",
+    "ListState",
+    "MapState",
     "ObjectInfo",
     "ObjectStore",
     "Observer",
+    "ReducingState",
     "RestoreReport",
     "SavepointInfo",
     "Segment",
@@ -85,6 +97,8 @@ __all__ = [
     "StateChangeUploader",
     "SweepFailure",
     "SweepReport",
+    "TimeToLive",
+    "Timers",
     "UploadedSegment",
     "ValueState",
     "Verdict",

@@ -3,7 +3,8 @@
 Like `_backend.py` it puts the rooms together; unlike there, nothing lives on afterwards. Nobody is fenced.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -46,13 +47,12 @@ async def sweep(
     deleted is in the report. A cancelled sweep has deleted some of the garbage, and the next one goes on.
     """
     clock = clock or SystemClock()
-    primary = store or open_store(settings)
-    swept = open_sweep(ScopedStore(primary, f"{settings.job}/"), settings, clock=clock, min_age_s=min_age_s)
-    report = await swept.run(dry_run=dry_run)
-    _check_exists(settings, report.objects)
-    if isinstance(primary, LocalStore) and not dry_run:
-        oldest_write_s = clock.time() - CLOCK_SKEW_MAX_S - max(min_age_s, ENTRY_AGE_MIN_S)
-        await primary.remove_leftovers(f"{settings.job}/", before_s=oldest_write_s)
+    async with _primary(settings, store) as primary:
+        report = await open_sweep(primary, settings, clock=clock, min_age_s=min_age_s).run(dry_run=dry_run)
+        _check_exists(settings, report.objects)
+        if isinstance(primary.inside, LocalStore) and not dry_run:
+            oldest_write_s = clock.time() - CLOCK_SKEW_MAX_S - max(min_age_s, ENTRY_AGE_MIN_S)
+            await primary.inside.remove_leftovers(f"{settings.job}/", before_s=oldest_write_s)
     needed = {each.key for each in report.objects if each.verdict in (Verdict.NEEDED, Verdict.LIVE, Verdict.YOUNG)}
     held_back = dry_run or report.stopped is not None
     files = [file async for file in sweep_roots(settings.local, settings.job, needed, dry_run=held_back)]
@@ -61,18 +61,20 @@ async def sweep(
 
 async def savepoints(settings: Settings, *, store: ObjectStore | None = None) -> Sequence[SavepointInfo]:
     """Every savepoint of the job, in the order of their commits. Raises `InputError`, `DataError`, `StoreError`."""
-    return await _savepoints(settings, store).all()
+    async with _primary(settings, store) as primary:
+        return await Savepoints(primary, settings.job).all()
 
 
 async def drop_savepoint(settings: Settings, name: str, *, store: ObjectStore | None = None) -> None:
     """Let go of a savepoint: the next sweep may delete what it kept. Raises `SavepointNotFoundError`."""
-    await _savepoints(settings, store).drop(name)
+    async with _primary(settings, store) as primary:
+        await Savepoints(primary, settings.job).drop(name)
 
 
 async def inspect(settings: Settings, *, store: ObjectStore | None = None) -> Inspection:
     """What the job consists of. Raises `InputError` where there is no such job, `WrongJobError`, `StoreError`."""
-    primary = ScopedStore(store or open_store(settings), f"{settings.job}/")
-    found = await inspect_job(primary, settings.job, _surveyor(primary, settings))
+    async with _primary(settings, store) as primary:
+        found = await inspect_job(primary, settings.job, _surveyor(primary, settings))
     _check_exists(settings, found.places)
     return found
 
@@ -83,15 +85,15 @@ async def verify(settings: Settings, *, store: ObjectStore | None = None) -> Ver
     Damage is in the report, and no error. Raises `InputError` where there is no such job, `WrongJobError`,
     `StoreError`.
     """
-    primary = ScopedStore(store or open_store(settings), f"{settings.job}/")
     roots = [LocalStore(segments_directory(Path(root), settings.job)) for root in settings.local]
-    report = await Verification(
-        primary,
-        LocalSegments(roots, owned=[False] * len(roots)) if roots else None,
-        _surveyor(primary, settings),
-        retained=settings.checkpoints_retained,
-        concurrency_max=settings.restore_concurrency_max,
-    ).run()
+    async with _primary(settings, store) as primary:
+        report = await Verification(
+            primary,
+            LocalSegments(roots, owned=[False] * len(roots)) if roots else None,
+            _surveyor(primary, settings),
+            retained=settings.checkpoints_retained,
+            concurrency_max=settings.restore_concurrency_max,
+        ).run()
     _check_exists(settings, (*report.checkpoints, *report.damages))
     return report
 
@@ -110,8 +112,11 @@ def _check_exists(settings: Settings, found: Collection[object]) -> None:
         raise InputError("nothing of that job lies in the primary", job=settings.job, primary=settings.primary)
 
 
-def _savepoints(settings: Settings, store: ObjectStore | None) -> Savepoints:
-    return Savepoints(ScopedStore(store or open_store(settings), f"{settings.job}/"), settings.job)
+@asynccontextmanager
+async def _primary(settings: Settings, store: ObjectStore | None) -> AsyncGenerator[ScopedStore]:
+    """The job's part of its primary, or of `store`, which whoever opened it closes."""
+    async with nullcontext(store) if store is not None else open_store(settings, commits=False) as primary:
+        yield ScopedStore(primary, f"{settings.job}/")
 
 
 def _with_local(report: SweepReport, files: Sequence[LocalFile], *, deleting: bool) -> SweepReport:

@@ -105,6 +105,18 @@ class ObjectStore(Protocol):
         ...
 
 
+@runtime_checkable
+class DeletesMany(Protocol):
+    """What an `ObjectStore` may have besides, where many objects can be removed at less than a request each."""
+
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        """Remove the objects; what is not there is no error. Called by a sweep, with any number of keys.
+
+        Raises for the first that stays, when all have been tried. After a failed or cancelled call some are gone.
+        """
+        ...
+
+
 class Segment(msgspec.Struct, frozen=True):
     """One object to upload: the encoded change sets of one or more writers.
 
@@ -315,6 +327,7 @@ __all__ = [
     "ChangeSetHandle",
     "CheckpointInfo",
     "Clock",
+    "DeletesMany",
     "Fallback",
     "ObjectInfo",
     "ObjectStore",

@@ -8,11 +8,12 @@ Up to the commit everything can be cancelled and nothing is lost; from there on 
 """
 
 import itertools
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
+from msgspec import UNSET, UnsetType
 
 from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.writer import ChangelogWriter
@@ -22,10 +23,17 @@ from statebackend._checkpoint.savepoints import check_name
 from statebackend._codec.commit import Commit
 from statebackend._codec.records import StateChange
 from statebackend._local.retention import LocalRetention
+from statebackend._state.aggregating_state import Aggregate, AggregatingState
 from statebackend._state.keyed import KeyedStates
+from statebackend._state.list_state import ListState
+from statebackend._state.map_state import MapState
+from statebackend._state.reducing_state import ReducingState
+from statebackend._state.timers import TimerClock, Timers
+from statebackend._state.ttl import TimeToLive
 from statebackend._state.value_state import ValueState
+from statebackend._state.values import Upcast
 from statebackend._tasks import finish
-from statebackend.abc import CheckpointInfo, Clock, Observer, RestoreReport
+from statebackend.abc import CheckpointInfo, Clock, Observer, RestoreReport, Serializer
 from statebackend.errors import BackendClosedError, InputError, StoreAccessError
 from statebackend.ids import (
     ChangeSetHandle,
@@ -40,6 +48,8 @@ from statebackend.ids import (
 from statebackend.objectstore.scoped import CountingStore
 
 V = TypeVar("V")
+K = TypeVar("K")
+R = TypeVar("R")
 
 DRAIN_STEP: Final = 2048
 """Changes handed to the changelog between two turns of the loop."""
@@ -108,14 +118,81 @@ class StateBackend:
         """The smallest id that the next checkpoint may have."""
         return self._coordinator.next_checkpoint_id
 
-    def value_state(self, name: str, type_: type[V]) -> ValueState[V]:
+    def value_state(
+        self,
+        name: str,
+        type_: type[V] | Serializer[V],
+        *,
+        default: V | UnsetType = UNSET,
+        ttl: TimeToLive | None = None,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> ValueState[V]:
         """The value state of that name, declared on first use: a mapping from key to values of `type_`.
 
-        Raises `StateTypeError` where it was written with another type, `InputError` for a type that msgspec cannot
-        decode. Nothing is written before the next checkpoint.
+        `type_` is any type that msgspec can decode, or a `Serializer`. Its fields may be added with defaults, and
+        removed, from one run to the next. `migrate` holds one function for each other change there ever was: it gets
+        a value as it was before that change, as builtins, and returns it as after.
+
+        Raises `StateTypeError` where the state was written with another type, `InputError` for a type that msgspec
+        cannot decode. Nothing is written before the next checkpoint. All of this goes for the other kinds of state too.
         """
         self._check_usable()
-        return self._states.value_state(name, type_)
+        return self._states.value_state(name, type_, default=default, ttl=ttl, migrate=migrate)
+
+    def list_state(
+        self,
+        name: str,
+        type_: type[V] | Serializer[V],
+        *,
+        ttl: TimeToLive | None = None,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> ListState[V]:
+        """The list state of that name: a mapping from key to a list of elements of `type_`."""
+        self._check_usable()
+        return self._states.list_state(name, type_, ttl=ttl, migrate=migrate)
+
+    def map_state(
+        self,
+        name: str,
+        key_type: type[K] | Serializer[K],
+        type_: type[V] | Serializer[V],
+        *,
+        ttl: TimeToLive | None = None,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> MapState[K, V]:
+        """The map state of that name: a mapping from key to a map from `key_type` to `type_`."""
+        self._check_usable()
+        return self._states.map_state(name, key_type, type_, ttl=ttl, migrate=migrate)
+
+    def reducing_state(
+        self,
+        name: str,
+        type_: type[V] | Serializer[V],
+        reduce: Callable[[V, V], V],
+        *,
+        ttl: TimeToLive | None = None,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> ReducingState[V]:
+        """The reducing state of that name: a mapping from key to all that was added, reduced to one of `type_`."""
+        self._check_usable()
+        return self._states.reducing_state(name, type_, reduce, ttl=ttl, migrate=migrate)
+
+    def aggregating_state(
+        self,
+        name: str,
+        aggregate: Aggregate[Any, V, R],
+        *,
+        ttl: TimeToLive | None = None,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> AggregatingState[V, R]:
+        """The aggregating state of that name: a mapping from key to what `aggregate` makes of all that was added."""
+        self._check_usable()
+        return self._states.aggregating_state(name, aggregate, ttl=ttl, migrate=migrate)
+
+    def timers(self, name: str, clock: TimerClock = "event") -> Timers:
+        """The timers of that name: times of events, or of the processing, at which keys are due."""
+        self._check_usable()
+        return self._states.timers(name, clock)
 
     async def checkpoint(
         self, checkpoint_id: int, *, source: SourceMark | None = None, savepoint: str | None = None

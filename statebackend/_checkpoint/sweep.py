@@ -36,9 +36,12 @@ from statebackend._tasks import in_order
 from statebackend.abc import Clock, ObjectStore
 from statebackend.errors import InputError, StoreError
 from statebackend.ids import Epoch
+from statebackend.objectstore.scoped import delete_many, deletes_many
 
 MIN_AGE_S: Final = 3600.0
 """Least age of what is deleted, unless a caller says otherwise."""
+BATCH_MAX: Final = 1000
+"""Most objects that go in one call, where a store deletes many at once."""
 FIRST_SWEEP_S: Final = 60.0
 """When a backend that sweeps does so for the first time, at the latest."""
 
@@ -180,9 +183,22 @@ class Sweep:
         return None
 
     async def _delete_all(self, keys: Sequence[str]) -> tuple[list[str], list[SweepFailure]]:
-        """In the order given, several at a time. Errors are collected."""
+        """In the order given, several at a time or in batches. Errors are collected."""
         deleted: list[str] = []
         failures: list[SweepFailure] = []
+        if deletes_many(self._store):
+            for batch in (keys[begin : begin + BATCH_MAX] for begin in range(0, len(keys), BATCH_MAX)):
+                try:
+                    await delete_many(self._store, batch)
+                except StoreError:  # which of them, is found out one by one: it is no error that some are gone
+                    await self._delete_each(batch, deleted, failures)
+                else:
+                    deleted += batch
+        else:
+            await self._delete_each(keys, deleted, failures)
+        return deleted, failures
+
+    async def _delete_each(self, keys: Sequence[str], deleted: list[str], failures: list[SweepFailure]) -> None:
 
         async def delete(key: str) -> SweepFailure | None:
             try:
@@ -198,7 +214,6 @@ class Sweep:
                 failures.append(failure)
 
         await in_order(keys, delete, note, concurrency_max=self._concurrency_max)
-        return deleted, failures
 
 
 async def sweep_every(interval_s: float, sweep: Sweep) -> None:

@@ -39,13 +39,20 @@ _LENGTH = struct.Struct("<I")
 _START = len(HEAD) + _CHECKSUM.size + _LENGTH.size
 
 
-class StateDescriptor(msgspec.Struct, frozen=True):
-    """A declared state: its number in the changes, its name and kind, and the schema its values were written with."""
+class StateDescriptor(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A declared state: its number in the changes, its name and kind, and what its values were written with.
+
+    `schema` is the one of the newest declaration, `earlier` are those of the same version that stored values may have
+    besides. A cell that names no version is of version 0. `key_schema` is of the keys within a map.
+    """
 
     state_id: int
     name: str
     kind: str
     schema: str
+    key_schema: str = ""
+    version: int = 0
+    earlier: tuple[str, ...] = ()
 
 
 class Base(msgspec.Struct, frozen=True, array_like=True):

@@ -1,16 +1,20 @@
-"""Two wrappers that each do one thing: a store below a prefix, and a store that counts its requests."""
+"""Two wrappers that each do one thing: a store below a prefix, and a store that counts its requests.
+
+And the one way to remove many objects, whatever the store: in batches where it can, one by one where it cannot.
+"""
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from statebackend.abc import Body, Capability, ObjectInfo, ObjectStore
+from statebackend.abc import Body, Capability, DeletesMany, ObjectInfo, ObjectStore
 
 
 class ScopedStore:
     """The part of a store whose keys begin with `prefix`, seen without it."""
 
     def __init__(self, store: ObjectStore, prefix: str) -> None:
+        self.inside: Final = store
         self._store = store
         self._prefix = prefix
 
@@ -44,6 +48,10 @@ class ScopedStore:
         """As the store inside."""
         await self._store.delete(self._prefix + key)
 
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        """As the store inside, or one by one."""
+        await delete_many(self._store, [self._prefix + key for key in keys])
+
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """As the store inside, with keys seen from here."""
         async for info in self._store.list(self._prefix + prefix):
@@ -57,6 +65,7 @@ class CountingStore:
     """Counts the requests that go to a store, by kind."""
 
     def __init__(self, store: ObjectStore) -> None:
+        self.inside: Final = store
         self._store = store
         self.requests: Final[Counter[str]] = Counter()
 
@@ -95,8 +104,31 @@ class CountingStore:
         self.requests["delete"] += 1
         await self._store.delete(key)
 
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        """As the store inside, or one by one. Counts as one request."""
+        self.requests["delete_many"] += 1
+        await delete_many(self._store, keys)
+
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """As the store inside."""
         self.requests["list"] += 1
         async for info in self._store.list(prefix):
             yield info
+
+
+def deletes_many(store: ObjectStore) -> bool:
+    """Whether the store, or the one inside of the wrappers of this module, removes many objects in few requests."""
+    while isinstance(store, ScopedStore | CountingStore):
+        store = store.inside
+    return isinstance(store, DeletesMany)
+
+
+async def delete_many(store: ObjectStore, keys: Sequence[str]) -> None:
+    """Remove the objects, in few requests if `store` can. After a failed or cancelled call some are gone.
+
+    One by one it is one after the other, and ends at the first error.
+    """
+    if isinstance(store, DeletesMany):
+        return await store.delete_many(keys)
+    for key in keys:
+        await store.delete(key)
