@@ -1,0 +1,287 @@
+"""The command line: what it prints, for people and for programs, and how it ends."""
+
+import json
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import statebackend as sb
+from statebackend import cli
+
+ROOT = Path(__file__).parents[2]
+HEX = "0123456789abcdef" * 2
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+class Place:
+    """A job on real files, and the command line on it."""
+
+    def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.directory = directory
+        self.job = directory / "primary" / "fleet"
+        self.settings = sb.Settings(
+            job="fleet", primary=f"file://{directory}/primary", local=(f"{directory}/local",), persist_delay_s=0.0
+        )
+        self._capsys = capsys
+
+    def run(self, command: str, *options: str, job: str = "fleet", local: bool = True) -> tuple[int, str]:
+        """Exit status, and what was printed, errors last."""
+        where = ["--primary", self.settings.primary, "--job", job]
+        where += ["--local", self.settings.local[0]] if local else []
+        status = cli.main([command, *options, *where])
+        printed = self._capsys.readouterr()
+        return status, printed.out + printed.err
+
+    def segments(self) -> list[Path]:
+        return sorted((self.job / "segments").iterdir())
+
+
+async def _work(settings: sb.Settings) -> None:
+    async with sb.open_backend(settings) as backend:
+        for number in range(4):
+            backend.value_state("legs", int)["k"] = number
+            savepoint = "before-migration" if number == 0 else None
+            await backend.checkpoint(10 + number, source=sb.SourceMark("q", number), savepoint=savepoint)
+
+
+@pytest.fixture
+def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A job of four checkpoints, the first of them a savepoint."""
+    for name in ("JOB", "PRIMARY", "LOCAL", "CHECKPOINTS_RETAINED"):
+        monkeypatch.delenv(f"STATEBACKEND_{name}", raising=False)
+    made = Place(tmp_path, capsys)
+    anyio.run(_work, made.settings)
+    return made
+
+
+def flip(path: Path, offset: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 1
+    path.write_bytes(content)
+
+
+def test_inspect_shows_the_log_for_people(place: Place) -> None:
+    """Every entry, with its checkpoint, its batch and its savepoint; the states; how much lies where."""
+    status, printed = place.run("inspect")
+    assert status == cli.OK
+    assert "job fleet: newest checkpoint 13, epoch 1" in printed
+    rows = [line.split() for line in printed.splitlines()]
+    assert [row[2] for row in rows if row[1:3] == ["*", "commit"]] == ["commit"] * 4
+    assert any("savepoint before-migration" in line and " 10 " in line for line in printed.splitlines())
+    assert ["legs", "value", '"int"'] in rows
+    assert any(row[:2] == ["segments", "4"] for row in rows)
+
+
+def test_inspect_shows_the_log_for_programs(place: Place) -> None:
+    """The same, as JSON."""
+    _, printed = place.run("inspect", "--json")
+    found = json.loads(printed)
+    assert [row["kind"] for row in found["log"]] == ["claim", *["commit"] * 4]
+    assert [row["checkpoint_id"] for row in found["log"]] == [None, 10, 11, 12, 13]
+    assert [row["objects"] for row in found["log"]] == [0, 1, 2, 3, 4]
+    assert found["log"][1]["savepoints"] == ["before-migration"]
+    assert found["places"]["commits"][0] == 5
+
+
+def test_inspect_shows_the_branch_that_was_left(place: Place) -> None:
+    """What the newest commit does not descend from has no star."""
+
+    async def roll_back() -> None:
+        async with sb.open_backend(place.settings, checkpoint_id=11) as backend:
+            await backend.checkpoint(20)
+
+    anyio.run(roll_back)
+    found = json.loads(place.run("inspect", "--json")[1])
+    assert [row["checkpoint_id"] for row in found["log"] if row["on_branch"]] == [10, 11, 20]
+    assert [row["parent"] for row in found["log"] if row["kind"] == "claim"] == [None, 2]
+
+
+def test_inspect_shows_damage_and_goes_on(place: Place) -> None:
+    """One entry cannot be read; the others can."""
+    flip(place.job / "commits" / f"{2:012d}", 40)
+    status, printed = place.run("inspect")
+    assert status == cli.OK
+    (line,) = [line for line in printed.splitlines() if "damaged" in line]
+    assert "checksum" in line
+    assert "newest checkpoint 13" in printed
+
+
+def test_verify_reads_both_copies(place: Place) -> None:
+    """And counts what it has read."""
+    status, printed = place.run("verify", "--json")
+    found = json.loads(printed)
+    sizes = sum(path.stat().st_size for path in place.segments())
+    assert status == cli.OK
+    assert found["objects"] == {"primary": 4, "local": 4}
+    assert found["size_bytes"] == {"primary": sizes, "local": sizes}
+    assert found["checkpoints"] == [10, 11, 12, 13]  # three, and the savepoint
+    assert found["damages"] == []
+
+
+@pytest.mark.parametrize("copy", ["primary", "local"])
+def test_verify_names_the_object_and_the_offset_of_each_damage(place: Place, copy: str) -> None:
+    """At every byte of a segment, in either copy."""
+    root = place.job if copy == "primary" else place.directory / "local" / "job_fleet" / "taskowned"
+    path = sorted((root / "segments").iterdir())[1]
+    for offset in range(0, path.stat().st_size, 7):
+        flip(path, offset)
+        status, printed = place.run("verify")
+        assert status == cli.DAMAGE
+        (line,) = [line for line in printed.splitlines() if line.startswith("damaged")]
+        assert f"{copy} segments/{path.name} at offset " in line
+        assert "needed by checkpoints 11, 12, 13" in line
+        flip(path, offset)
+    assert place.run("verify")[0] == cli.OK
+
+
+def test_verify_finds_what_is_gone(place: Place) -> None:
+    """From the primary it is damage, of the local copy it is not."""
+    (place.directory / "local" / "job_fleet" / "taskowned" / "segments" / place.segments()[0].name).unlink()
+    status, printed = place.run("verify")
+    assert (status, "1 copies are missing" in printed) == (cli.OK, True)
+    place.segments()[0].unlink()
+    status, printed = place.run("verify")
+    assert status == cli.DAMAGE
+    assert "it is gone" in printed
+
+
+def test_verify_finds_a_damaged_commit(place: Place) -> None:
+    """And goes on with those before it."""
+    flip(place.job / "commits" / f"{4:012d}", 40)
+    status, printed = place.run("verify")
+    assert status == cli.DAMAGE
+    assert f"commits/{4:012d}" in printed
+    assert "10, 11, 12" in printed
+
+
+def test_sweep_is_a_dry_run_unless_told_to_delete(place: Place) -> None:
+    """It prints the same, and the second time it does it."""
+    orphan = place.job / "segments" / f"00000000-00000000-{HEX}"
+    orphan.write_bytes(b"left")
+    status, dry = place.run("sweep", "--min-age-s", "0")
+    assert status == cli.OK
+    assert orphan.name in dry
+    assert "epoch 0 is over" in dry
+    assert orphan.exists()
+    status, wet = place.run("sweep", "--min-age-s", "0", "--delete")
+    assert status == cli.OK
+    assert not orphan.exists()
+    assert dry.splitlines()[:-1] == wet.splitlines()[:-1]
+    assert len(place.segments()) == 4
+
+
+def test_sweep_lists_what_stays_if_asked(place: Place) -> None:
+    """With the reason for each."""
+    assert "points into it" not in place.run("sweep")[1]
+    printed = place.run("sweep", "--all")[1]
+    assert sum("points into it" in line for line in printed.splitlines()) == 4
+
+
+def test_a_foreign_object_is_reported_and_stays(place: Place) -> None:
+    """It is no error."""
+    (place.job / "notes.txt").write_bytes(b"theirs")
+    status, printed = place.run("sweep", "--min-age-s", "0", "--delete")
+    assert status == cli.OK
+    assert "notes.txt  (not one of our names)" in printed
+    assert (place.job / "notes.txt").exists()
+
+
+def test_savepoints_are_listed_and_dropped(place: Place) -> None:
+    """A second time it is not there any more."""
+    assert "before-migration  10" in place.run("savepoints")[1]
+    assert place.run("drop", "before-migration") == (cli.OK, "")
+    assert "before-migration" not in place.run("savepoints")[1]
+    status, printed = place.run("drop", "before-migration")
+    assert status == cli.WRONG_CALL
+    assert "before-migration" in printed
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "sweep"])
+def test_no_such_job_is_told(place: Place, command: str) -> None:
+    """A wrong name is not a healthy job."""
+    status, printed = place.run(command, job="flet")
+    assert status == cli.WRONG_CALL
+    assert "flet" in printed
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "sweep"])
+def test_a_store_that_refuses_is_told(place: Place, command: str) -> None:
+    """The primary is a file, and no directory."""
+    (place.directory / "file").write_bytes(b"")
+    arguments = [command, "--primary", f"file://{place.directory}/file/deeper", "--job", "fleet"]
+    assert cli.main(arguments) in (cli.WRONG_CALL, cli.NO_STORE)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (sb.StateBackendError("x"), cli.DAMAGE),
+        (sb.errors.StoreAccessError("x"), cli.NO_STORE),
+        (sb.errors.StoreUnavailableError("x"), cli.NO_STORE),
+        (sb.errors.CorruptCommitError("x"), cli.NOT_UNDERSTOOD),
+        (sb.errors.UnsupportedVersionError("x"), cli.NOT_UNDERSTOOD),
+        (sb.errors.WrongJobError("x"), cli.WRONG_CALL),
+        (sb.errors.SettingsError("x"), cli.WRONG_CALL),
+    ],
+)
+def test_every_error_has_its_status(
+    error: Exception, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the page says."""
+
+    async def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "inspect", fail)
+    assert cli.main(["inspect", "--primary", "memory://x", "--job", "x"]) == status
+    assert capsys.readouterr().err == "statebackend: x\n"
+
+
+def test_an_entry_of_a_newer_release_stops_a_sweep_and_not_a_look(place: Place) -> None:
+    """It may point into more than this release knows of."""
+    path = place.job / "commits" / f"{3:012d}"
+    body = path.read_bytes()
+    head = body[:7] + b"\x02"
+    path.write_bytes(head + zlib.crc32(head + body[12:]).to_bytes(4, "little") + body[12:])
+    status, printed = place.run("sweep", "--delete")
+    assert status == cli.NOT_UNDERSTOOD
+    assert "another release" in printed
+    status, printed = place.run("inspect")
+    assert status == cli.OK
+    assert "another release" in printed
+
+
+def test_settings_come_from_a_file_or_from_the_environment(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options go first."""
+    file = place.directory / "settings.toml"
+    file.write_text(f'[statebackend]\njob = "fleet"\nprimary = "{place.settings.primary}"\n', encoding="utf-8")
+    assert cli.main(["inspect", "--settings", str(file)]) == cli.OK
+    assert cli.main(["inspect", "--settings", str(file), "--job", "other"]) == cli.WRONG_CALL
+    monkeypatch.setenv("STATEBACKEND_PRIMARY", place.settings.primary)
+    monkeypatch.setenv("STATEBACKEND_JOB", "fleet")
+    assert cli.main(["inspect"]) == cli.OK
+    assert cli.main(["inspect", "--retain", "0"]) == cli.WRONG_CALL
+
+
+def test_without_a_job_the_call_is_wrong(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And so is an unknown command."""
+    monkeypatch.delenv("STATEBACKEND_JOB", raising=False)
+    assert cli.main(["inspect", "--primary", "memory://x"]) == cli.WRONG_CALL
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["explode"])
+    assert caught.value.code == cli.WRONG_CALL
+
+
+def test_the_package_is_a_command(place: Place) -> None:
+    """`python -m statebackend`, in a process of its own."""
+    command = [sys.executable, "-m", "statebackend", "verify", "--primary", place.settings.primary, "--job", "fleet"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.returncode, done.stderr) == (cli.OK, "")
+    assert "4 objects" in done.stdout
