@@ -648,3 +648,58 @@ async def test_a_store_that_does_not_answer_ends_the_sweep() -> None:
     with pytest.raises(StoreUnavailableError):
         await job.sweep(Fail(operation="get", key="*/commits/*"))
     assert await job.keys() == before
+
+
+# ------------------------------------------------------------------------------------------------- in batches
+
+
+class Batching(MemoryStore):
+    """Deletes many objects at once, those that are stuck excepted."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.batches: list[Sequence[str]] = []
+        self.stuck = ""
+
+    async def delete(self, key: str) -> None:
+        if key == self.stuck:
+            raise StoreUnavailableError("stuck", key=key)
+        await super().delete(key)
+
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        self.batches.append(keys)
+        for key in keys:
+            if key != self.stuck:
+                await self.delete(key)
+        if self.stuck in keys:
+            raise StoreUnavailableError("one of them is stuck")
+
+
+async def worked_in_batches() -> tuple[Job, Batching]:
+    job, before = Job(), await worked()
+    job.clock = before.clock
+    job.store = store = Batching(clock=job.clock)
+    async for info in before.store.list(""):
+        job.clock.now_s = info.modified_s
+        await store.put(info.key, [await before.store.get(info.key)])
+    return job, store
+
+
+async def test_a_store_that_can_deletes_many_at_once() -> None:
+    """Entries of the log in one call, what only they needed in the next."""
+    job, store = await worked_in_batches()
+    report = await sb.sweep(job.settings, dry_run=False, min_age_s=0.0, store=store, clock=job.clock)
+    assert [len(batch) for batch in store.batches] == [6, 5]
+    assert len(report.deleted) == 11
+    await assert_swept(job)
+
+
+async def test_what_stays_of_a_batch_is_named() -> None:
+    """The call says only that something stayed: each is tried again."""
+    job, store = await worked_in_batches()
+    (stuck, *_) = await job.keys("segments/")
+    store.stuck = f"{JOB}/{stuck}"
+    report = await sb.sweep(job.settings, dry_run=False, min_age_s=0.0, store=store, clock=job.clock)
+    assert [failure.key for failure in report.failures] == [stuck]
+    assert len(report.deleted) == 10
+    await assert_whole(job)
