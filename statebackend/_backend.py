@@ -7,7 +7,6 @@ uploads run.
 import itertools
 import logging
 import uuid
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.commits import CommitLog, LogEnd
 from statebackend._checkpoint.coordinator import CheckpointCoordinator
 from statebackend._checkpoint.restore import LocalCopies, Restore
+from statebackend._checkpoint.spending import Spending
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Claim, Commit
 from statebackend._local.directories import open_local_directories
@@ -100,11 +100,13 @@ async def open_backend(
     clock, observer = clock or SystemClock(), Observers(observer or Observer())
     owned = key_groups or all_key_groups(settings.max_parallelism)
     commits = not read_only and owned == all_key_groups(settings.max_parallelism)
-    primary = CountingStore(ScopedStore(store, f"{settings.job}/"))
+    counting = CountingStore(store)
+    primary = ScopedStore(counting, f"{settings.job}/")
+    spending = Spending(counting, settings, clock=clock, observer=observer)
     log = CommitLog(primary, settings.job, policy=_policy(settings), timeout_s=settings.commit_timeout_s, clock=clock)
     position = await _look(log, settings, checkpoint_id)
     async with (
-        _telling_requests(primary, observer) as tell_requests,
+        _telling_requests(spending),
         _open_local(settings, local_stores, read_only=read_only) as local,
         open_tasks() as tasks,
     ):
@@ -126,7 +128,7 @@ async def open_backend(
         restored = None
         if base is not None:
             restored = await _restore(base, states, primary, local, settings=settings, clock=clock)
-            tell_requests()
+            spending.tell()
             observer.restored(restored)
         if local is not None and local.writable:
             await local.store.prune(_needed(newest, base))
@@ -137,6 +139,7 @@ async def open_backend(
             clock=clock,
             observer=observer,
             new_name=_new_names(position.epoch if claim is None else claim.epoch),
+            persist_delay_s=spending.persist_delay_s,
         )
         writer = ChangelogWriter(
             f"{states.key_groups.first}-{states.key_groups.last}",
@@ -149,12 +152,11 @@ async def open_backend(
             writer,
             coordinator,
             log,
-            primary,
+            spending,
             retention=_retain(local, tasks, newest, base),
             restored=restored,
             clock=clock,
             observer=observer,
-            tell_requests=tell_requests,
         )
         try:
             yield backend
@@ -220,20 +222,12 @@ async def open_store(settings: Settings, *, commits: bool) -> AsyncGenerator[Obj
 
 
 @asynccontextmanager
-async def _telling_requests(primary: CountingStore, observer: Observer) -> AsyncGenerator[Callable[[], None]]:
-    """Tells of every request to the primary once: those so far when called, and the rest at the end."""
-    told = Counter[str]()
-
-    def tell() -> None:
-        requests = primary.requests - told
-        told.update(requests)
-        if requests:
-            observer.primary_requested(requests)
-
+async def _telling_requests(spending: Spending) -> AsyncGenerator[None]:
+    """Tells of the last requests when the backend has ended."""
     try:
-        yield tell
+        yield
     finally:
-        tell()
+        spending.tell()
 
 
 @asynccontextmanager

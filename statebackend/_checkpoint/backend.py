@@ -2,7 +2,7 @@
 
 One checkpoint, in the order of the calls:
 
-    drain the states into the changelog -> persist -> register the local copies -> commit -> confirm
+    drain the states into the changelog -> persist -> register the local copies -> hold -> commit -> confirm
 
 Up to the commit everything can be cancelled and nothing is lost; from there on it runs to its end.
 """
@@ -19,6 +19,7 @@ from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.commits import CommitLog
 from statebackend._checkpoint.coordinator import CheckpointCoordinator
+from statebackend._checkpoint.spending import Spending
 from statebackend._codec.commit import Commit
 from statebackend._codec.records import StateChange
 from statebackend._local.retention import LocalRetention
@@ -44,7 +45,6 @@ from statebackend.ids import (
     SnapshotResult,
     SourceMark,
 )
-from statebackend.objectstore.scoped import CountingStore
 
 V = TypeVar("V")
 K = TypeVar("K")
@@ -68,24 +68,22 @@ class StateBackend:
         writer: ChangelogWriter,
         coordinator: CheckpointCoordinator,
         log: CommitLog,
-        primary: CountingStore,
+        spending: Spending,
         *,
         retention: LocalRetention | None,
         restored: RestoreReport | None,
         clock: Clock,
         observer: Observer,
-        tell_requests: Callable[[], None],
     ) -> None:
         self.restored: Final = restored
         self._states = states
         self._writer = writer
         self._coordinator = coordinator
         self._log = log
-        self._primary = primary
+        self._spending = spending
         self._retention = retention
         self._clock = clock
         self._observer = observer
-        self._tell_requests = tell_requests
         self._handles = _handles_of(coordinator.base, states.key_groups)
         self._is_local = retention is not None and (
             restored is None or all(fallback.repaired for fallback in restored.fallbacks)
@@ -200,27 +198,34 @@ class StateBackend:
         Raises `CheckpointExistsError` for an id that is not larger than every committed one (nothing has changed, go
         on), `UploadError`, `FencedError` or `OutcomeUnknownError` (open a new backend).
 
-        Cancelled before its commit is sent, a checkpoint has committed nothing and lost nothing: the next one holds
-        its changes. Cancelled later, it finishes first.
+        Takes up to `persist_delay_max_s` longer where `put_budget_usd_month` wants it. Cancelled before its commit is
+        sent, a checkpoint has committed nothing and lost nothing: the next one holds its changes. Cancelled later, it
+        finishes first.
         """
         self._check_usable()
         async with self._checkpointing:
-            begun, requests = self._clock.monotonic(), self._primary.requests.total()
+            begun, requests = self._clock.monotonic(), self._spending.requests
             self._coordinator.check(CheckpointId(checkpoint_id))
             with self._failing():
                 snapshot, changes = await self._snapshot(CheckpointId(checkpoint_id))
+                await self._spending.hold(requests)
                 commit, commit_bytes = await finish(self._commit, snapshot, source)
+            spent = self._spending.since(requests)
             info = CheckpointInfo(
                 checkpoint_id=commit.checkpoint_id,
                 sequence=commit.sequence,
                 changes=changes,
                 primary_bytes=snapshot.primary_bytes + commit_bytes,
                 local_bytes=snapshot.local_bytes,
-                requests=self._primary.requests.total() - requests,
+                requests=spent.requests.total(),
                 seconds=self._clock.monotonic() - begun,
                 local=snapshot.local,
+                requests_by_kind=dict(spent.requests),
+                usd=spent.usd,
+                usd_month=spent.usd_month,
+                persist_delay_s=spent.persist_delay_s,
             )
-            self._tell_requests()
+            self._spending.tell()
             self._observer.checkpoint_committed(info)
             return info
 
