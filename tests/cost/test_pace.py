@@ -21,7 +21,7 @@ class Job:
     pace: PutPace
     now_s: float = 0.0
     spent_usd: float = 0.0
-    sent: list[tuple[float, float]] = field(default_factory=list)
+    sent: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
 
     def send(self, usd: float, *, pause_s: float = 0.0) -> float:
         """Idle, wait as told, spend; returns the wait."""
