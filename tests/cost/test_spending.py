@@ -171,6 +171,7 @@ async def test_what_a_caller_lets_pass_he_does_not_wait_again() -> None:
     async with sb.open_backend(
         settings_of(put_budget_usd_month=20.0), store=MemoryStore(), clock=VirtualClock()
     ) as backend:
+        await anyio.sleep(1)  # opening has cost a PUT too
         state = backend.value_state("n", int)
         for checkpoint_id in range(20):
             state["k"] = checkpoint_id

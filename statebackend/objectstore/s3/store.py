@@ -41,6 +41,8 @@ _PRICED_AS: Final[Mapping[str, str]] = {
     "get_object": "get",
     "head_object": "head",
     "list_objects_v2": "list",
+    "list_parts": "list",
+    "list_multipart_uploads": "list",
     "delete_object": "delete",
     "delete_objects": "delete_many",
 }
@@ -74,7 +76,7 @@ class S3Store:
         """`requests` by the method that costs the same: each request of an upload in parts is a `put`."""
         priced = Counter[str]()
         for operation, count in self.requests.items():
-            priced[_PRICED_AS[operation]] += count
+            priced[_PRICED_AS.get(operation, operation)] += count
         return priced
 
     async def put(self, key: str, body: Body) -> None:
