@@ -12,18 +12,15 @@ was given, made anew whenever the state is opened anew, as it is after a failed 
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final, TypeVar, cast
+from typing import Any, ClassVar, Final, cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from statebackend._checkpoint.backend import StateBackend
-from statebackend._state.value_state import ValueState
 from statebackend.errors import BatchError, InputError, SettingsError
 from statebackend.ids import Key, KeyGroupRange
 from statebackend.spark.grouping import Rows, by_key, in_order
-
-V = TypeVar("V")
 
 _pa: Any = pa  # it ships no types
 
@@ -32,12 +29,21 @@ Output = Callable[[DataFrame, int], object]
 
 
 class ProcessorContext:
-    """What a processor is told, and the way to its states. Made by the sink; one for each time the state is opened."""
+    """What a processor is told, and the way to its states: `context.value_state("legs", Leg)` and its like.
+
+    Made by the sink; one for each time the state is opened. Of the backend it has what declares state, and no more.
+    """
 
     def __init__(self, backend: StateBackend) -> None:
         self.batch_id = -1
         """Spark's id of the batch under way; that of the first one in `open`."""
         self._backend: Final = backend
+        self.value_state: Final = backend.value_state
+        self.list_state: Final = backend.list_state
+        self.map_state: Final = backend.map_state
+        self.reducing_state: Final = backend.reducing_state
+        self.aggregating_state: Final = backend.aggregating_state
+        self.timers: Final = backend.timers
 
     def is_of(self, backend: StateBackend) -> bool:
         """Whether its states are those of `backend`."""
@@ -48,12 +54,8 @@ class ProcessorContext:
         """The key groups whose keys come here: all of them."""
         return self._backend.key_groups
 
-    def value_state(self, name: str, type_: type[V]) -> ValueState[V]:
-        """As `StateBackend.value_state`."""
-        return self._backend.value_state(name, type_)
-
     def __getattr__(self, name: str) -> Any:
-        if name.endswith("_state") and not name.startswith("_"):  # every other kind of state, as the backend has it
+        if name.endswith("_state") and not name.startswith("_"):  # a kind of state that came later than this class
             return getattr(self._backend, name)
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 

@@ -4,7 +4,6 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -321,20 +320,17 @@ def test_arguments_that_cannot_be_are_refused_at_once(function, options) -> None
         sb.spark.StatefulSink(function, sb.Settings(job="j", primary="memory://processor"), **options)
 
 
-async def test_a_context_has_every_kind_of_state_that_the_backend_has() -> None:
-    """Also one that nobody has thought of here; and nothing else of the backend."""
-
-    class Backend(msgspec.Struct):
-        key_groups: sb.KeyGroupRange = sb.KeyGroupRange(0, 7)
-
-        def lucky_state(self, name: str) -> str:
-            return f"state {name}"
-
-        def close(self) -> None: ...
-
-    context = sb.spark.ProcessorContext(Backend())  # type: ignore[arg-type]
-    assert context.lucky_state("n") == "state n"
-    assert len(context.key_groups) == 8
-    for name in ("close", "unlucky_state"):
-        with pytest.raises(AttributeError):
-            getattr(context, name)
+async def test_a_context_has_every_kind_of_state_that_the_backend_has(stream) -> None:
+    """The backend's own, also one that nobody has thought of there; and nothing else of the backend."""
+    async with sb.open_backend(stream.settings) as backend:
+        context = sb.spark.ProcessorContext(backend)
+        kinds = [name for name in dir(backend) if name.endswith("_state") and not name.startswith("_")]
+        assert {"value_state", "list_state", "map_state"} <= set(kinds)
+        for kind in [*kinds, "timers"]:
+            assert getattr(context, kind) == getattr(backend, kind)
+        assert context.key_groups == backend.key_groups
+        backend.lucky_state = object()
+        assert context.lucky_state is backend.lucky_state
+        for name in ("checkpoint", "close", "unlucky_state"):
+            with pytest.raises(AttributeError):
+                getattr(context, name)
