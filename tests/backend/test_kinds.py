@@ -132,3 +132,25 @@ async def test_no_kind_is_declared_on_a_closed_backend(settings: sb.Settings) ->
     ):
         with pytest.raises(BackendClosedError):
             declare()
+
+
+async def test_operator_state_comes_back_by_its_mode(settings: sb.Settings) -> None:
+    """For the one owner there is, and for two that share: each says who the owners are."""
+    async with sb.open_backend(settings) as backend:
+        backend.operator_state("offsets", int).extend([1, 2, 3])
+        backend.operator_state("rules", str, "broadcast").append("x")
+        await backend.checkpoint(1)
+        backend.operator_state("offsets", int).append(4)  # and is killed before its checkpoint
+    halves = [sb.KeyGroupRange(0, 63), sb.KeyGroupRange(64, 127)]
+    shares: list[list[int]] = []
+    for part in halves:
+        async with sb.open_backend(settings, key_groups=part, owners=halves, read_only=True) as backend:
+            shares.append(list(backend.operator_state("offsets", int)))
+            assert list(backend.operator_state("rules", str, "broadcast")) == ["x"]
+    assert shares == [[1, 2], [3]]
+    async with sb.open_backend(settings) as backend:  # declares nothing
+        await backend.checkpoint(2)
+    async with sb.open_backend(settings) as backend:
+        assert list(backend.operator_state("offsets", int)) == [1, 2, 3]
+    with pytest.raises(BackendClosedError):
+        backend.operator_state("offsets", int)
