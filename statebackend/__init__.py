@@ -3,6 +3,7 @@
     open_backend, StateBackend      open a job's state, use it, checkpoint it
     Settings                        what the job means, and how fast
     ValueState, ListState, MapState, ReducingState, AggregatingState    what user code reads and writes
+    OperatorState                   what belongs to no key
     Timers, TimeToLive              when a key is due, and how long what was written is there
     spark.StatefulSink              the callable for `foreachBatch` (needs the extra `spark`)
     ObjectStore, StateChangeUploader, Serializer, Observer, Clock       what you may implement
@@ -20,6 +21,7 @@ from statebackend._checkpoint.backend import StateBackend
 from statebackend._state.aggregating_state import Aggregate, AggregatingState
 from statebackend._state.list_state import ListState
 from statebackend._state.map_state import MapState
+from statebackend._state.operator_state import OperatorState
 from statebackend._state.reducing_state import ReducingState
 from statebackend._state.timers import Timers
 from statebackend._state.ttl import TimeToLive
@@ -79,6 +81,7 @@ __all__ = [
     "ObjectInfo",
     "ObjectStore",
     "Observer",
+    "OperatorState",
     "ReducingState",
     "RestoreReport",
     "Segment",

@@ -56,6 +56,7 @@ async def open_backend(
     settings: Settings,
     *,
     key_groups: KeyGroupRange | None = None,
+    owners: Sequence[KeyGroupRange] | None = None,
     checkpoint_id: int | None = None,
     store: ObjectStore | None = None,
     local_stores: Sequence[ObjectStore] | None = None,
@@ -66,9 +67,11 @@ async def open_backend(
 ) -> AsyncGenerator[StateBackend, None]:
     """Open the job's state as of its newest committed checkpoint, or of `checkpoint_id`; empty for a new job.
 
-    `key_groups`: the part this process owns, all by default. `store`: used instead of the one `settings.primary`
-    names. `local_stores`: used instead of directories in `settings.local`, one for each; nobody else may write there.
-    `uploader`: your own, or a callable that is given the primary and the local store and returns one.
+    `key_groups`: the part this process owns, all by default. `owners`: all parts there are, this one included, by
+    which operator state is dealt out; only who has such state, and owns a part, has to say. `store`: used instead of
+    the one `settings.primary` names. `local_stores`: used instead of directories in `settings.local`, one for each;
+    nobody else may write there. `uploader`: your own, or a callable that is given the primary and the local store and
+    returns one.
 
     Opening claims the job, by an entry in its log: whoever opened it before is fenced, and finds out by `FencedError`
     at his next checkpoint. With `read_only` nothing is written, neither to the primary nor to the local copy, and
@@ -86,6 +89,7 @@ async def open_backend(
             open_backend(
                 settings,
                 key_groups=key_groups,
+                owners=owners,
                 checkpoint_id=checkpoint_id,
                 store=opened,
                 local_stores=local_stores,
@@ -114,7 +118,13 @@ async def open_backend(
         if commits:
             claim, position = await _claim(log, settings, checkpoint_id, position)
         newest, base = position.newest, position.base
-        states = KeyedStates(owned, settings.max_parallelism, base.states if base is not None else ())
+        states = KeyedStates(
+            owned,
+            settings.max_parallelism,
+            base.states if base is not None else (),
+            reported=base.ranges if base is not None else (),
+            owners=owners,
+        )
         coordinator = CheckpointCoordinator(
             log,
             settings,

@@ -27,14 +27,15 @@ from statebackend._state.aggregating_state import Aggregate, AggregatingState
 from statebackend._state.keyed import KeyedStates
 from statebackend._state.list_state import ListState
 from statebackend._state.map_state import MapState
+from statebackend._state.operator_state import Mode, OperatorState
 from statebackend._state.reducing_state import ReducingState
 from statebackend._state.timers import TimerClock, Timers
 from statebackend._state.ttl import TimeToLive
 from statebackend._state.value_state import ValueState
 from statebackend._state.values import Upcast
 from statebackend._tasks import finish
-from statebackend.errors import BackendClosedError, InputError, StoreAccessError
 from statebackend.abc import CheckpointInfo, Clock, Observer, RestoreReport, Serializer
+from statebackend.errors import BackendClosedError, InputError, StoreAccessError
 from statebackend.ids import (
     ChangeSetHandle,
     CheckpointId,
@@ -191,6 +192,23 @@ class StateBackend:
         self._check_usable()
         return self._states.timers(name, clock)
 
+    def operator_state(
+        self,
+        name: str,
+        type_: type[V] | Serializer[V],
+        mode: Mode = "split",
+        *,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> OperatorState[V]:
+        """The operator state of that name: a list of elements of `type_` that belongs to this owner and to no key.
+
+        With another number of owners, `split` deals the elements of all out anew, `union` gives all of them to each,
+        and `broadcast` gives each a copy. All of it is in every commit: it is for offsets and the like. Raises
+        `InputError` in the backend of a part of the key groups that was not told its `owners`.
+        """
+        self._check_usable()
+        return self._states.operator_state(name, type_, mode, migrate=migrate)
+
     async def checkpoint(self, checkpoint_id: int, *, source: SourceMark | None = None) -> CheckpointInfo:
         """Make every change so far durable and commit it under `checkpoint_id`. An unchanged state commits as well.
 
@@ -245,6 +263,7 @@ class StateBackend:
 
     async def _snapshot(self, checkpoint_id: CheckpointId) -> tuple[SnapshotResult, int]:
         await self._drain()
+        operator = self._states.operator_report()
         to = self._writer.next_sequence_number()
         uploaded = await self._writer.persist(self._committed_to, checkpoint_id)
         primary_bytes, local_bytes = _stored_bytes(uploaded)
@@ -255,6 +274,7 @@ class StateBackend:
             local=self._is_local and all(each.local for each in uploaded),
             primary_bytes=primary_bytes,
             local_bytes=local_bytes,
+            operator=operator,
         )
         self._snapshot_to = to
         if self._retention is not None:
