@@ -5,6 +5,7 @@
     savepoints, drop_savepoint      names that keep a checkpoint
     Settings                        what the job means, and how fast
     ValueState, ListState, MapState, ReducingState, AggregatingState    what user code reads and writes
+    OperatorState                   what belongs to no key
     Timers, TimeToLive              when a key is due, and how long what was written is there
     spark.StatefulSink              the callable for `foreachBatch` (needs the extra `spark`)
     ObjectStore, StateChangeUploader, Serializer, Observer, Clock       what you may implement
@@ -25,6 +26,7 @@ from statebackend._checkpoint.sweep import SweepFailure, SweepReport
 from statebackend._state.aggregating_state import Aggregate, AggregatingState
 from statebackend._state.list_state import ListState
 from statebackend._state.map_state import MapState
+from statebackend._state.operator_state import OperatorState
 from statebackend._state.reducing_state import ReducingState
 from statebackend._state.timers import Timers
 from statebackend._state.ttl import TimeToLive
@@ -36,6 +38,7 @@ from statebackend.abc import (
     Capability,
     CheckpointInfo,
     Clock,
+    CountsRequests,
     Fallback,
     ObjectInfo,
     ObjectStore,
@@ -74,6 +77,7 @@ __all__ = [
     "Clock",
     "CommitSequence",
     "CommitSummary",
+    "CountsRequests",
     "Epoch",
     "Fallback",
     "Handle",
@@ -84,6 +88,7 @@ __all__ = [
     "ObjectInfo",
     "ObjectStore",
     "Observer",
+    "OperatorState",
     "ReducingState",
     "RestoreReport",
     "SavepointInfo",

@@ -8,7 +8,6 @@ import functools
 import itertools
 import logging
 import uuid
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from statebackend._checkpoint.commits import CommitLog, LogEnd
 from statebackend._checkpoint.coordinator import CheckpointCoordinator
 from statebackend._checkpoint.restore import LocalCopies, Restore
 from statebackend._checkpoint.savepoints import Savepoints
+from statebackend._checkpoint.spending import Spending
 from statebackend._checkpoint.sweep import MIN_AGE_S, Sweep, sweep_every
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Claim, Commit
@@ -64,6 +64,7 @@ async def open_backend(
     settings: Settings,
     *,
     key_groups: KeyGroupRange | None = None,
+    owners: Sequence[KeyGroupRange] | None = None,
     checkpoint_id: int | None = None,
     savepoint: str | None = None,
     store: ObjectStore | None = None,
@@ -75,9 +76,11 @@ async def open_backend(
 ) -> AsyncGenerator[StateBackend, None]:
     """Open the job's state as of its newest checkpoint, of `checkpoint_id` or of `savepoint`; empty for a new job.
 
-    `key_groups`: the part this process owns, all by default. `store`: used instead of the one `settings.primary`
-    names. `local_stores`: used instead of directories in `settings.local`, one for each; nobody else may write there.
-    `uploader`: your own, or a callable that is given the primary and the local store and returns one.
+    `key_groups`: the part this process owns, all by default. `owners`: all parts there are, this one included, by
+    which operator state is dealt out; only who has such state, and owns a part, has to say. `store`: used instead of
+    the one `settings.primary` names. `local_stores`: used instead of directories in `settings.local`, one for each;
+    nobody else may write there. `uploader`: your own, or a callable that is given the primary and the local store and
+    returns one.
 
     Opening claims the job, by an entry in its log: whoever opened it before is fenced, and finds out by `FencedError`
     at his next checkpoint. With `read_only` nothing is written, neither to the primary nor to the local copy, and
@@ -95,6 +98,7 @@ async def open_backend(
             open_backend(
                 settings,
                 key_groups=key_groups,
+                owners=owners,
                 checkpoint_id=checkpoint_id,
                 savepoint=savepoint,
                 store=opened,
@@ -110,13 +114,15 @@ async def open_backend(
     clock, observer = clock or SystemClock(), Observers(observer or Observer())
     owned = key_groups or all_key_groups(settings.max_parallelism)
     commits = not read_only and owned == all_key_groups(settings.max_parallelism)
-    primary = CountingStore(ScopedStore(store, f"{settings.job}/"))
+    counting = CountingStore(store)
+    primary = ScopedStore(counting, f"{settings.job}/")
+    spending = Spending(counting, settings, clock=clock, observer=observer)
     log = CommitLog(primary, settings.job, policy=_policy(settings), timeout_s=settings.commit_timeout_s, clock=clock)
     savepoints = Savepoints(primary, settings.job, timeout_s=settings.commit_timeout_s)
     look = functools.partial(_look, log, savepoints, settings, checkpoint_id, savepoint)
     position = await look()
     async with (
-        _telling_requests(primary, observer) as tell_requests,
+        _telling_requests(spending),
         _open_local(settings, local_stores, read_only=read_only) as local,
         open_tasks() as tasks,
     ):
@@ -124,7 +130,13 @@ async def open_backend(
         if commits:
             claim, position = await _claim(log, look, position)
         newest, base = position.newest, position.base
-        states = KeyedStates(owned, settings.max_parallelism, base.states if base is not None else ())
+        states = KeyedStates(
+            owned,
+            settings.max_parallelism,
+            base.states if base is not None else (),
+            reported=base.ranges if base is not None else (),
+            owners=owners,
+        )
         coordinator = CheckpointCoordinator(
             log,
             settings,
@@ -139,7 +151,7 @@ async def open_backend(
         restored = None
         if base is not None:
             restored = await _restore(base, states, primary, local, settings=settings, clock=clock)
-            tell_requests()
+            spending.tell()
             observer.restored(restored)
         if local is not None and local.writable:
             await local.store.prune(_needed(newest, base))
@@ -150,6 +162,7 @@ async def open_backend(
             clock=clock,
             observer=observer,
             new_name=_new_names(position.epoch if claim is None else claim.epoch),
+            persist_delay_s=spending.persist_delay_s,
         )
         writer = ChangelogWriter(
             f"{states.key_groups.first}-{states.key_groups.last}",
@@ -162,12 +175,11 @@ async def open_backend(
             writer,
             coordinator,
             log,
-            primary,
+            spending,
             retention=_retain(local, tasks, newest, base),
             restored=restored,
             clock=clock,
             observer=observer,
-            tell_requests=tell_requests,
         )
         if claim is not None and settings.sweep_interval_s:
             tasks.start_soon(sweep_every, settings.sweep_interval_s, open_sweep(primary, settings, clock=clock))
@@ -271,20 +283,12 @@ async def open_store(settings: Settings, *, commits: bool) -> AsyncGenerator[Obj
 
 
 @asynccontextmanager
-async def _telling_requests(primary: CountingStore, observer: Observer) -> AsyncGenerator[Callable[[], None]]:
-    """Tells of every request to the primary once: those so far when called, and the rest at the end."""
-    told = Counter[str]()
-
-    def tell() -> None:
-        requests = primary.requests - told
-        told.update(requests)
-        if requests:
-            observer.primary_requested(requests)
-
+async def _telling_requests(spending: Spending) -> AsyncGenerator[None]:
+    """Tells of the last requests when the backend has ended."""
     try:
-        yield tell
+        yield
     finally:
-        tell()
+        spending.tell()
 
 
 @asynccontextmanager

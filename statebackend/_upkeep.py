@@ -19,7 +19,7 @@ from statebackend._checkpoint.survey import Surveyor
 from statebackend._checkpoint.sweep import MIN_AGE_S, SweepFailure, SweepReport
 from statebackend._checkpoint.verify import Verification, VerifyReport
 from statebackend._clock import SystemClock
-from statebackend._local.directories import segments_directory
+from statebackend._local.layout import segments_directory
 from statebackend._local.segments import LocalSegments
 from statebackend.abc import Clock, ObjectStore
 from statebackend.errors import InputError

@@ -85,6 +85,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
 
     persist_delay_s: float = 0.010
     """How long the first waiting change set waits for company before its segment is sent. 0: not at all."""
+    persist_delay_max_s: float = 10.0
+    """Most to which `put_budget_usd_month` lengthens the persist delay. Where that is not enough, more is spent."""
     persist_size_threshold_bytes: int = 10 * MiB
     """Waiting bytes that send a segment at once."""
     preemptive_persist_threshold_bytes: int = 5 * MiB
@@ -135,6 +137,17 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     s3_outage_s: float = 60.0
     """How long a request that may be repeated is, after its first failure, before it fails for its caller."""
 
+    put_budget_usd_month: float = 0.0
+    """What PUTs may cost in 30 days; the persist delay is lengthened, so that they do not cost more. 0: no budget."""
+    put_usd_per_1000: float = 0.005
+    """Price of 1,000 PUTs, plain or conditional. The four prices are those of S3 Standard, us-east-1, November 2026."""
+    get_usd_per_1000: float = 0.0004
+    """Price of 1,000 GETs, whole or ranged, or HEADs."""
+    list_usd_per_1000: float = 0.005
+    """Price of 1,000 pages of listings."""
+    delete_usd_per_1000: float = 0.0
+    """Price of 1,000 deletions."""
+
     def __post_init__(self) -> None:
         _check_types(self)
         for name in (
@@ -144,9 +157,15 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             "secondary_grace_s",
             "sweep_interval_s",
             "s3_outage_s",
+            "put_budget_usd_month",
+            "put_usd_per_1000",
+            "get_usd_per_1000",
+            "list_usd_per_1000",
+            "delete_usd_per_1000",
         ):
             _require(0 <= getattr(self, name) < math.inf, f"{name} must be finite and not negative", self, name)
         for name in (
+            "persist_delay_max_s",
             "commit_timeout_s",
             "close_timeout_s",
             "s3_connect_timeout_s",
@@ -187,6 +206,13 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             self,
             "s3_part_bytes",
             "s3_multipart_threshold_bytes",
+        )
+        _require(
+            self.put_budget_usd_month == 0 or self.persist_delay_s <= self.persist_delay_max_s,
+            "a budget only lengthens the persist delay: lower persist_delay_s or raise persist_delay_max_s",
+            self,
+            "persist_delay_s",
+            "persist_delay_max_s",
         )
 
 

@@ -91,7 +91,9 @@ class CheckpointCoordinator:
             parent=None if self.base is None else self.base.sequence,
             stamp=self._new_stamp(),
             max_parallelism=self._max_parallelism,
-            ranges=tuple(RangeState(snapshot.key_groups, snapshot.primary) for snapshot in ordered),
+            ranges=tuple(
+                RangeState(snapshot.key_groups, snapshot.primary, operator=snapshot.operator) for snapshot in ordered
+            ),
             states=states,
             source=source,
             committed_at_s=self._clock.time(),

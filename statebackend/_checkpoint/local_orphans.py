@@ -11,7 +11,8 @@ from typing import Final
 import anyio
 import msgspec
 
-from statebackend._local.directories import LocalDirectory, claim_root, segments_directory
+from statebackend._local.directories import LocalDirectory, claim_root
+from statebackend._local.layout import segments_directory
 from statebackend._tasks import in_thread
 from statebackend.abc import ObjectInfo
 from statebackend.errors import StoreError

@@ -75,7 +75,7 @@ class Surveyor:
         end = await self.load(max(entries)) if entries else None
         retained = await self._branch(end, entries)
         savepoints, known = await self._marks(objects, -1 if end is None else end.sequence)
-        pinned = {commit.sequence: f"savepoint {mark.name!r}" for mark, commit in savepoints.items()}
+        pinned: dict[int, str] = {commit.sequence: f"savepoint {mark.name!r}" for mark, commit in savepoints.items()}
         if isinstance(end, Claim) and end.base is not None:
             pinned[end.base] = f"the writer of epoch {end.epoch} continues it"
         return View(
@@ -136,7 +136,7 @@ class Surveyor:
     async def _branch(self, end: Entry | None, entries: Collection[int]) -> tuple[Commit, ...]:
         found: list[Commit] = []
         following = end.newest if isinstance(end, Claim) else None if end is None else end.sequence
-        while following in entries and len(found) < self._checkpoints_retained:
+        while following is not None and following in entries and len(found) < self._checkpoints_retained:
             entry = end if end is not None and end.sequence == following else await self.load(following)
             if isinstance(entry, Claim):
                 raise CorruptCommitError("a claim where a commit should be", object=commit_key(following), offset=0)

@@ -95,11 +95,11 @@ class Verification:
     async def _commits(self) -> dict[int, Commit]:
         """The commits that are retained, as far as they can be read."""
         store = self._stores["primary"]
-        entries = {entry async for info in store.list(PREFIX) if (entry := entry_of(info.key)) is not None}
+        entries = {sequence async for info in store.list(PREFIX) if (sequence := entry_of(info.key)) is not None}
         marks = [mark async for info in store.list(MARKS) if (mark := mark_of(info.key)) is not None]
         found: dict[int, Commit] = {}
         following: int | None = max(entries, default=None)
-        while following in entries and len(found) < self._retained:
+        while following is not None and following in entries and len(found) < self._retained:
             entry = await self._entry(following)
             if isinstance(entry, Commit):
                 found[following] = entry

@@ -28,6 +28,7 @@ from statebackend.ids import (
     Epoch,
     Handle,
     KeyGroupRange,
+    OperatorElements,
     SourceMark,
 )
 
@@ -71,6 +72,8 @@ class RangeState(msgspec.Struct, frozen=True):
     key_groups: KeyGroupRange
     changelog: tuple[ChangeSetHandle, ...]
     bases: tuple[Base, ...] = ()
+    operator: tuple[OperatorElements, ...] = ()
+    """What its owner held besides, under no key."""
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True, tag="commit", tag_field="entry"):

@@ -71,6 +71,7 @@ COMMIT: dict[str, Any] = {
             "key_groups": [0, 127],
             "changelog": [[["segments/0a1b2c", 0, 113, 1618522507], "0-127", 0, 8, 66, [6, 13], 2]],
             "bases": [],
+            "operator": [],
         }
     ],
     "states": [
