@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statebackend._checkpoint.commits import LOG_CONTACT_MAX_S, commit_key
@@ -137,6 +137,7 @@ def test_a_wrong_clock_on_this_host_makes_nothing_old() -> None:
     assert idle.is_old(NOW_S, at_least_s=10.0)
 
 
+@settings(deadline=None)
 @given(
     ages_s=st.lists(st.floats(0.0, 10_000.0), min_size=1, max_size=20),
     first=st.integers(0, 5),
