@@ -107,8 +107,10 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     close_timeout_s: float = 10.0
     """How long leaving the backend waits for uploads under way."""
 
+    sweep_interval_s: float = 0.0
+    """How often an open backend sweeps its job in the primary, behind the checkpoints' back. 0: never."""
     restore_concurrency_max: int = 16
-    """Files fetched at a time by a restore."""
+    """Files fetched at a time by a restore; entries and objects handled at a time by a sweep."""
     io_threads_max: int = 8
     """Worker threads for files at a time, in one store."""
     cpu_threads_max: int = 2
@@ -154,6 +156,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             "retry_delay_s",
             "secondary_grace_s",
             "s3_outage_s",
+            "sweep_interval_s",
             "put_budget_usd_month",
             "put_usd_per_1000",
             "get_usd_per_1000",
@@ -229,6 +232,8 @@ class Settings(Tuning, frozen=True, kw_only=True):
     """Bytes of local copies in each root. 0: no limit. Where it is reached, new segments have no local copy."""
     max_parallelism: int = 128
     """Number of key groups. Fixed when the job first commits: 1 to 32768."""
+    checkpoints_retained: int = 3
+    """Newest checkpoints that a sweep keeps, with all they need. Savepoints are kept besides."""
     compression: Compression = "zstd"
     """Compression of each frame. May change between two runs."""
 
@@ -257,6 +262,9 @@ class Settings(Tuning, frozen=True, kw_only=True):
             raise LocalRootError("the local roots must differ", local=self.local)
         _check_s3(self)
         _require(self.local_bytes_max >= 0, "local_bytes_max must not be negative", self, "local_bytes_max")
+        _require(
+            self.checkpoints_retained >= 1, "checkpoints_retained must be at least 1", self, "checkpoints_retained"
+        )
         _require(
             1 <= self.max_parallelism <= MAX_PARALLELISM_LIMIT,
             f"max_parallelism must lie within 1 and {MAX_PARALLELISM_LIMIT}",

@@ -12,7 +12,7 @@ from statebackend.errors import LocalRootError, PrimaryUrlError, SettingsError, 
 from statebackend.settings import Settings, Tuning, check_primary
 
 BASE: dict[str, Any] = {"job": "fleet", "primary": "memory://fleet"}
-NOT_NEGATIVE_S = ["persist_delay_s", "upload_timeout_s", "retry_delay_s", "secondary_grace_s"]
+NOT_NEGATIVE_S = ["persist_delay_s", "upload_timeout_s", "retry_delay_s", "secondary_grace_s", "sweep_interval_s"]
 POSITIVE_S = ["persist_delay_max_s", "commit_timeout_s", "close_timeout_s"]
 NOT_NEGATIVE_USD = [
     "put_budget_usd_month",
@@ -355,3 +355,12 @@ def test_settings_come_from_a_spark_configuration() -> None:
     assert Settings.from_spark_conf(pairs) == settings(max_parallelism=16)
     with pytest.raises(UnknownSettingError):
         Settings.from_spark_conf([*pairs, ("spark.statebackend.maxParallelism", "16")])
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_at_least_one_checkpoint_is_retained(count: int) -> None:
+    """The newest is needed by whoever opens the job next."""
+    with pytest.raises(SettingsError) as caught:
+        settings(checkpoints_retained=count)
+    assert "checkpoints_retained" in caught.value.facts
+    assert settings(checkpoints_retained=1).checkpoints_retained == 1

@@ -19,6 +19,7 @@ from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.commits import CommitLog
 from statebackend._checkpoint.coordinator import CheckpointCoordinator
+from statebackend._checkpoint.savepoints import check_name
 from statebackend._checkpoint.spending import Spending
 from statebackend._codec.commit import Commit
 from statebackend._codec.records import StateChange
@@ -209,12 +210,16 @@ class StateBackend:
         self._check_usable()
         return self._states.operator_state(name, type_, mode, migrate=migrate)
 
-    async def checkpoint(self, checkpoint_id: int, *, source: SourceMark | None = None) -> CheckpointInfo:
+    async def checkpoint(
+        self, checkpoint_id: int, *, source: SourceMark | None = None, savepoint: str | None = None
+    ) -> CheckpointInfo:
         """Make every change so far durable and commit it under `checkpoint_id`. An unchanged state commits as well.
 
         Returns when the commit object exists in the primary: from then on a restore sees all of it, before nothing.
-        Raises `CheckpointExistsError` for an id that is not larger than every committed one (nothing has changed, go
-        on), `UploadError`, `FencedError` or `OutcomeUnknownError` (open a new backend).
+        With `savepoint` it is kept under that name until that is dropped; the two come to exist in the same moment.
+        Raises `SavepointExistsError` where the name is taken, `CheckpointExistsError` for an id that is not larger than
+        every committed one (nothing has changed, go on), `UploadError`, `FencedError` or `OutcomeUnknownError` (open a
+        new backend).
 
         Takes up to `persist_delay_max_s` longer where `put_budget_usd_month` wants it. Cancelled before its commit is
         sent, a checkpoint has committed nothing and lost nothing: the next one holds its changes. Cancelled later, it
@@ -224,10 +229,12 @@ class StateBackend:
         async with self._checkpointing:
             begun, requests = self._clock.monotonic(), self._spending.requests
             self._coordinator.check(CheckpointId(checkpoint_id))
+            if savepoint is not None:
+                check_name(savepoint)
             with self._failing():
                 snapshot, changes = await self._snapshot(CheckpointId(checkpoint_id))
                 await self._spending.hold(requests)
-                commit, commit_bytes = await finish(self._commit, snapshot, source)
+                commit, commit_bytes = await finish(self._commit, snapshot, source, savepoint)
             spent = self._spending.since(requests)
             info = CheckpointInfo(
                 checkpoint_id=commit.checkpoint_id,
@@ -288,12 +295,14 @@ class StateBackend:
             self._writer.extend(step)
             await self._writer.room()
 
-    async def _commit(self, snapshot: SnapshotResult, source: SourceMark | None) -> tuple[Commit, int]:
+    async def _commit(
+        self, snapshot: SnapshotResult, source: SourceMark | None, savepoint: str | None
+    ) -> tuple[Commit, int]:
         """Commit the snapshot and stand on it. Not to be cut in two: it runs within `finish`."""
         with self._failing():
             try:
                 committed = await self._coordinator.commit(
-                    snapshot.checkpoint_id, [snapshot], self._states.descriptors, source
+                    snapshot.checkpoint_id, [snapshot], self._states.descriptors, source, savepoint
                 )
             except StoreAccessError:  # refused, and read back: there is no commit that needs it
                 await self._writer.reset(self._committed_to, self._snapshot_to, snapshot.checkpoint_id)

@@ -5,6 +5,7 @@ And the one way to remove many objects, whatever the store: in batches where it 
 
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from typing import Final
 
 from statebackend.abc import Body, Capability, CountsRequests, DeletesMany, ObjectInfo, ObjectStore
 
@@ -13,6 +14,7 @@ class ScopedStore:
     """The part of a store whose keys begin with `prefix`, seen without it."""
 
     def __init__(self, store: ObjectStore, prefix: str) -> None:
+        self.inside: Final = store
         self._store = store
         self._prefix = prefix
 
@@ -63,6 +65,7 @@ class CountingStore:
     """Counts the requests that go to a store, by the method that has their price."""
 
     def __init__(self, store: ObjectStore) -> None:
+        self.inside: Final = store
         self._store = store
         self._calls = Counter[str]()
         self._before = Counter(store.priced_requests) if isinstance(store, CountsRequests) else Counter[str]()
@@ -119,6 +122,13 @@ class CountingStore:
         self._calls["list"] += 1
         async for info in self._store.list(prefix):
             yield info
+
+
+def deletes_many(store: ObjectStore) -> bool:
+    """Whether the store, or the one inside of the wrappers of this module, removes many objects in few requests."""
+    while isinstance(store, ScopedStore | CountingStore):
+        store = store.inside
+    return isinstance(store, DeletesMany)
 
 
 async def delete_many(store: ObjectStore, keys: Sequence[str]) -> None:

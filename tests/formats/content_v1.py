@@ -96,6 +96,7 @@ CLAIM: dict[str, Any] = {
     "newest": 7,
     "claimed_at_s": 1357016460.25,
     "release": "0.1.0",
+    "base": 5,
 }
 
 LOCAL_SNAPSHOT: dict[str, Any] = {

@@ -9,6 +9,7 @@ from types import ModuleType
 import msgspec
 import pytest
 
+from statebackend._checkpoint import savepoints
 from statebackend._codec import cells as cell_format
 from statebackend._codec import commit, compression, frame, local_snapshot, records, schema, segment
 from statebackend._codec.commit import Claim, Commit, RangeState, StateDescriptor
@@ -54,10 +55,11 @@ def field_names(type_: type[msgspec.Struct]) -> list[str]:
         (SEGMENT_PAGE, records),
         (COMMIT_PAGE, commit),
         (COMMIT_PAGE, schema),
+        (COMMIT_PAGE, savepoints),
         (LOCAL_PAGE, local_snapshot),
         (CELLS_PAGE, cell_format),
     ],
-    ids=["segment", "frame", "records", "commit", "schema", "local snapshot", "cells"],
+    ids=["segment", "frame", "records", "commit", "schema", "savepoints", "local snapshot", "cells"],
 )
 def test_grammar_on_the_page_is_the_one_in_the_code(page: str, module: ModuleType) -> None:
     """Line by line."""
