@@ -315,6 +315,7 @@ def _open_uploader(
             secondary,
             secondary_grace_s=settings.secondary_grace_s,
             dropped=observer.local_copy_dropped,
+            root_of=secondary.root_of,
             tasks=tasks,
         )
     if isinstance(uploader, StateChangeUploader) and not isinstance(uploader, type):  # a class has the methods too

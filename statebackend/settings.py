@@ -99,7 +99,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     retry_delay_s: float = 0.5
     """Pause after an attempt that failed with an I/O error."""
     secondary_grace_s: float = 0.5
-    """How long a finished primary waits for the local copy before that copy is given up. Part of `upload_timeout_s`."""
+    """How long a finished primary waits for the local copy before that copy is given up. Does not make an upload late."""
     commit_timeout_s: float = 30.0
     """How long a commit waits for the store's answer before its outcome counts as unknown."""
     close_timeout_s: float = 10.0

@@ -57,7 +57,7 @@ class LocalSegments:
 
     async def delete(self, key: str) -> None:
         await self._writable(key).delete(key)
-        self._budgets[self._index(key)].deleted(key)
+        self._budgets[self.root_of(key)].deleted(key)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """The objects that `get` would find, in the order of their keys."""
@@ -65,7 +65,7 @@ class LocalSegments:
             info
             for index, store in enumerate(self._stores)
             async for info in store.list(prefix)
-            if self._index(info.key) == index
+            if self.root_of(info.key) == index
         ]
         for info in sorted(found, key=lambda info: info.key):
             yield info
@@ -94,7 +94,7 @@ class LocalSegments:
             await self._count(index)
         try:
             for key in sorted(budget.keys):
-                if key not in keep or self._index(key) != index:
+                if key not in keep or self.root_of(key) != index:
                     await self._stores[index].delete(key)
                     budget.deleted(key)
                     removed += 1
@@ -109,7 +109,7 @@ class LocalSegments:
             _logger.warning("could not list the local copies of one root: root=%d reason=%s", index, error)
 
     async def _write(self, key: str, body: Body, write: Callable[[str, Body], Awaitable[None]]) -> None:
-        budget = self._budgets[self._index(key)]
+        budget = self._budgets[self.root_of(key)]
         size_bytes = sum(memoryview(chunk).nbytes for chunk in body)
         budget.begin(key, size_bytes)
         try:
@@ -119,13 +119,14 @@ class LocalSegments:
             raise StoreAccessError("the local root does not take this key", key=key, reason=str(error)) from error
         budget.stored(key, size_bytes)
 
-    def _index(self, key: str) -> int:
+    def root_of(self, key: str) -> int:
+        """In which root a key lies, by its place among them."""
         return zlib.crc32(key.encode()) % len(self._stores)
 
     def _store(self, key: str) -> ObjectStore:
-        return self._stores[self._index(key)]
+        return self._stores[self.root_of(key)]
 
     def _writable(self, key: str) -> ObjectStore:
-        if not self._owned[self._index(key)]:
+        if not self._owned[self.root_of(key)]:
             raise StoreAccessError("another live backend owns this local root: here it is only read", key=key)
         return self._store(key)
