@@ -13,7 +13,7 @@ from statebackend.settings import Settings, Tuning, check_primary
 
 BASE: dict[str, Any] = {"job": "fleet", "primary": "memory://fleet"}
 NOT_NEGATIVE_S = ["persist_delay_s", "upload_timeout_s", "retry_delay_s", "secondary_grace_s"]
-POSITIVE_S = ["commit_timeout_s", "close_timeout_s"]
+POSITIVE_S = ["commit_timeout_s", "close_timeout_s", "local_read_timeout_s"]
 AT_LEAST_ONE = [
     "in_flight_bytes_max",
     "upload_attempts_max",

@@ -1,12 +1,18 @@
 """The local copies of all segments as one object store, spread over one store for each local root."""
 
 import logging
+import math
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from typing import TypeVar
+
+import anyio
 
 from statebackend._local.budget import ByteBudget
 from statebackend.abc import Body, Capability, ObjectInfo, ObjectStore
-from statebackend.errors import InputError, StoreAccessError
+from statebackend.errors import InputError, StoreAccessError, StoreUnavailableError
+
+T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
@@ -20,13 +26,23 @@ class LocalSegments:
 
     `bytes_max` is the most that may lie in one root, 0 for no limit. A put that would exceed it, together with those
     under way, raises `StoreUnavailableError` and writes nothing. What lies there already is counted by `take_stock`.
+
+    `read_timeout_s` bounds `get`, `get_range` and `repair`: what takes longer raises `StoreUnavailableError` with the
+    message "slow", and from then on they do so at once for that root.
     """
 
     def __init__(
-        self, stores: Sequence[ObjectStore], *, owned: Sequence[bool] | None = None, bytes_max: int = 0
+        self,
+        stores: Sequence[ObjectStore],
+        *,
+        owned: Sequence[bool] | None = None,
+        bytes_max: int = 0,
+        read_timeout_s: float = math.inf,
     ) -> None:
         self._stores = tuple(stores)
         self._owned = (True,) * len(self._stores) if owned is None else tuple(owned)
+        self._read_timeout_s = read_timeout_s
+        self._slow: set[int] = set()
         self._budgets = [ByteBudget(bytes_max) for _ in self._stores]
         assert len(self._owned) == len(self._stores) > 0
 
@@ -47,10 +63,14 @@ class LocalSegments:
         await self._write(key, body, self._writable(key).put_if_absent)
 
     async def get(self, key: str) -> bytes:
-        return await self._store(key).get(key)
+        return await self._in_time(key, lambda: self._store(key).get(key))
 
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
-        return await self._store(key).get_range(key, offset, length)
+        return await self._in_time(key, lambda: self._store(key).get_range(key, offset, length))
+
+    async def repair(self, key: str, body: Body) -> None:
+        """As `put`, in time for somebody who waits: a restore, which has found a copy missing or bad."""
+        await self._in_time(key, lambda: self.put(key, body))
 
     async def head(self, key: str) -> ObjectInfo | None:
         return await self._store(key).head(key)
@@ -118,6 +138,15 @@ class LocalSegments:
             # The key is one that the primary took, so it is the directory that is not as we made it.
             raise StoreAccessError("the local root does not take this key", key=key, reason=str(error)) from error
         budget.stored(key, size_bytes)
+
+    async def _in_time(self, key: str, call: Callable[[], Awaitable[T]]) -> T:
+        root = self.root_of(key)
+        if root not in self._slow:
+            with anyio.move_on_after(self._read_timeout_s):
+                return await call()
+            self._slow.add(root)
+            _logger.warning("a local root is too slow to restore from: root=%d", root)
+        raise StoreUnavailableError("slow")
 
     def root_of(self, key: str) -> int:
         """In which root a key lies, by its place among them."""

@@ -1,9 +1,11 @@
 """Local first, file by file, verified; the primary where that fails; repaired afterwards."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
 import statebackend as sb
@@ -164,3 +166,19 @@ async def test_of_a_shared_segment_an_owner_of_few_key_groups_fetches_its_own_pa
         assert backend.restored is not None
         assert backend.restored.bytes_primary < 8000
     assert metered.requests["get_range"] > 0
+
+
+async def test_a_local_copy_that_hangs_is_slow_and_the_primary_is_read(written: sb.Settings, tmp_path: Path) -> None:
+    """Every file comes from the primary, each fallback says why, and nothing waits for the hanging one."""
+    (first, *others) = local_segments(tmp_path / "local")
+    first.unlink()
+    os.mkfifo(first)  # nobody writes to it: opening it hangs as a dead disk does
+    try:
+        report = await restore(msgspec.structs.replace(written, local_read_timeout_s=0.2, close_timeout_s=0.05))
+    finally:
+        os.close(os.open(first, os.O_RDWR))  # the thread that was left behind goes on
+    reasons = {fallback.name: fallback.reason for fallback in report.fallbacks}
+    assert reasons.get(f"segments/{first.name}") == "slow"
+    assert set(reasons.values()) == {"slow"}
+    assert report.files_primary == len(reasons)
+    assert report.files_local + report.files_primary == len(others) + 1
