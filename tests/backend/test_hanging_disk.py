@@ -19,9 +19,9 @@ async def test_a_local_disk_that_hangs_neither_holds_up_a_commit_nor_the_end(
     may_end, gave_up, really_sync = threading.Event(), threading.Event(), os.fsync
 
     def hang(descriptor: int) -> None:
-        if Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(tmp_path / "local"):
-            if not may_end.wait(SAFETY_NET_S):
-                gave_up.set()
+        is_local = Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(tmp_path / "local")
+        if is_local and not may_end.wait(SAFETY_NET_S):
+            gave_up.set()
         really_sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", hang)
