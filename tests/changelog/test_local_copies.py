@@ -61,8 +61,8 @@ def append(copies: Copies, size_bytes: int = 10) -> None:
 
 @run_virtual
 async def test_copies_of_a_checkpoint_go_with_the_first_that_has_a_newer_base() -> None:
-    """Rows: FsStateChangelogWriterTest.testLocalFileDiscard (before) and FsStateChangelogWriterTest.testLocalFileDiscard
-    (after). Until then each checkpoint uses those of the one before it.
+    """Rows: FsStateChangelogWriterTest.testLocalFileDiscard (before), and
+    FsStateChangelogWriterTest.testLocalFileDiscard (after). Until then each checkpoint uses those of the one before it.
     """
     async with open_copies() as copies:
         append(copies)

@@ -12,6 +12,7 @@ from zlib import crc32
 
 import pytest
 
+import statebackend as sb
 from statebackend._local.segments import LocalSegments
 from statebackend._tasks import open_tasks
 from statebackend.abc import ObjectStore, Segment, UploadedSegment
@@ -160,3 +161,14 @@ async def test_the_size_of_a_local_copy_is_that_of_all_its_files() -> None:
     for key, size in (("metadata", 42), ("files/one", 1024), ("files/below/two", 128)):
         await segments.put(key, [bytes(size)])
     assert segments.held_bytes == [1194]
+
+
+async def test_segments_lie_below_their_job() -> None:
+    """Row: StateChangeFsUploaderTest.testBasePath. So that a job can be moved, or removed, as a whole (FLINK-28172)."""
+    store = MemoryStore()
+    async with sb.open_backend(sb.Settings(job="fleet", primary="memory://x", persist_delay_s=0.0), store=store) as job:
+        job.value_state("n", int)["k"] = 1
+        await job.checkpoint(1)
+    keys = [info.key async for info in store.list("")]
+    assert keys
+    assert all(key.startswith("fleet/") for key in keys)
