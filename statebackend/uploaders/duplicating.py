@@ -4,8 +4,8 @@ The primary decides. The local copy is best effort at every step: it may fail to
 hang, and the upload still succeeds, at most `secondary_grace_s` after the primary did.
 
 One task owns each local copy from its first byte to its end, which is "kept" or "removed". It runs in the task group
-of the uploader's owner and not in the upload, because a thread that is stuck in fsync cannot be abandoned: who waits
-for the task waits for the disk. The upload waits for an event, and can stop doing so.
+of the uploader's owner and not in the upload, because a thread that is stuck in fsync cannot be interrupted: who
+waits for the task waits for the disk. The upload waits for an event, and can stop doing so.
 """
 
 from collections.abc import Callable

@@ -178,7 +178,10 @@ def test_no_copy_of_the_newest_commit_or_of_one_under_way_is_given_up(events) ->
 
 
 def test_one_owner_s_commit_takes_nothing_from_another() -> None:
-    """The other one has not made its snapshot of that checkpoint yet: its copies are those of the one before."""
+    """The other one has not made its snapshot of that checkpoint yet: its copies are those of the one before.
+
+    Row: section 30, local: slot A is released while slot B of the same job still uses local log files.
+    """
     registries = LocalRegistries()
     registries.of("0-63").register(["shared", "left"], one(1))
     registries.of("64-127").register(["shared", "right"], one(1))

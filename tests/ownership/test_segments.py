@@ -229,7 +229,10 @@ async def test_a_fenced_writer_deletes_neither_its_own_segments_nor_those_of_oth
 
 @row("committed")
 async def test_what_a_commit_points_into_stays(disk: Disk) -> Fate:
-    """Over other checkpoints, another life, and the end of both."""
+    """Over other checkpoints, another life, and the end of both.
+
+    Row: section 30, local: restore locally, then first confirm.
+    """
     async with disk.backend() as backend:
         await commit(backend, 1)
         watch = Watch(disk.both)
