@@ -13,7 +13,7 @@ from statebackend.settings import Settings, Tuning, check_primary
 
 BASE: dict[str, Any] = {"job": "fleet", "primary": "memory://fleet"}
 NOT_NEGATIVE_S = ["persist_delay_s", "upload_timeout_s", "retry_delay_s", "secondary_grace_s", "sweep_interval_s"]
-POSITIVE_S = ["persist_delay_max_s", "commit_timeout_s", "close_timeout_s"]
+POSITIVE_S = ["persist_delay_max_s", "commit_timeout_s", "close_timeout_s", "local_read_timeout_s"]
 NOT_NEGATIVE_USD = [
     "put_budget_usd_month",
     "put_usd_per_1000",

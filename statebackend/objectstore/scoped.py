@@ -5,6 +5,7 @@ And the one way to remove many objects, whatever the store: in batches where it 
 
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from typing import Final
 
 from statebackend.abc import Body, Capability, CountsRequests, DeletesMany, ObjectInfo, ObjectStore
 

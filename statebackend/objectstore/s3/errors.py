@@ -121,7 +121,9 @@ def _answered(error: client.ClientError, facts: dict[str, Any]) -> StateBackendE
     if status == 404:
         return ObjectNotFoundError("no object at that key", **facts)
     if status in (301, 307, 308) or code == "AuthorizationHeaderMalformed":
-        return StoreAccessError("the bucket is in another region, or at another endpoint: correct the settings", **facts)
+        return StoreAccessError(
+            "the bucket is in another region, or at another endpoint: correct the settings", **facts
+        )
     return StoreAccessError("S3 refuses", **facts)
 
 
