@@ -13,20 +13,23 @@ import argparse
 import datetime as dt
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import anyio
 import msgspec
 
 from statebackend._checkpoint.inspect import Inspection, LogRow
+from statebackend._checkpoint.savepoints import SavepointInfo
 from statebackend._checkpoint.sweep import MIN_AGE_S, SweepReport
 from statebackend._checkpoint.verify import Damage, VerifyReport
 from statebackend._upkeep import drop_savepoint, inspect, savepoints, sweep, verify
 from statebackend._version import __version__
 from statebackend.errors import DataError, InputError, StateBackendError, StoreError, WrongOwnerError
 from statebackend.settings import ENVIRONMENT_PREFIX, Settings
+
+F = TypeVar("F")
 
 OK: Final = 0
 DAMAGE: Final = 1
@@ -60,9 +63,7 @@ async def _run(options: argparse.Namespace) -> int:
         await drop_savepoint(settings, options.name)
         return OK
     found = await savepoints(settings)
-    rows = [("savepoint", "checkpoint", "sequence", "committed at")]
-    rows += [(each.name, str(each.checkpoint_id), str(each.sequence), _time(each.committed_at_s)) for each in found]
-    return _show(found, lambda _: _table(rows), options)
+    return _show(found, _savepoint_lines, options)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -113,7 +114,7 @@ def _status(error: StateBackendError) -> int:
     return WRONG_CALL if isinstance(error, (InputError, WrongOwnerError)) else DAMAGE
 
 
-def _show(found: Any, lines: Any, options: argparse.Namespace, *, status: int = OK) -> int:
+def _show(found: F, lines: Callable[[F], Iterable[str]], options: argparse.Namespace, *, status: int = OK) -> int:
     if options.json:
         print(msgspec.json.format(msgspec.json.encode(found)).decode())
     else:
@@ -152,6 +153,11 @@ def _log_cells(row: LogRow) -> tuple[str, ...]:
         str(row.object_bytes),
         row.problem or ", ".join(f"savepoint {name}" for name in row.savepoints),
     )
+
+
+def _savepoint_lines(found: Sequence[SavepointInfo]) -> Iterator[str]:
+    rows = ((each.name, str(each.checkpoint_id), str(each.sequence), _time(each.committed_at_s)) for each in found)
+    yield from _table([("savepoint", "checkpoint", "sequence", "committed at"), *rows])
 
 
 def _verify_lines(report: VerifyReport) -> Iterator[str]:

@@ -82,7 +82,8 @@ def floor_of(key: str) -> int | None:
 
 def check_name(name: str) -> str:
     """Return `name`, or raise `InputError` for one that no savepoint can have."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    given: object = name  # a caller may be untyped
+    if not isinstance(given, str) or not _NAME.fullmatch(given):
         raise InputError("a savepoint's name is 1 to 100 letters, digits, '.', '_' or '-'", name=name)
     return name
 

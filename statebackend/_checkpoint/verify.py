@@ -82,7 +82,7 @@ class Verification:
         """Verify the retained commits and the savepoints. Raises `StoreError` where the primary does not answer."""
         commits = await self._commits()
         wanted = _wanted_by(commits.values())
-        reads = [(copy, each) for each in wanted.values() for copy in self._stores]
+        reads: list[tuple[Copy, _Wanted]] = [(copy, each) for each in wanted.values() for copy in self._stores]
         await in_order(reads, self._read, self._note, concurrency_max=self._concurrency_max)
         return VerifyReport(
             checkpoints=tuple(sorted(commit.checkpoint_id for commit in commits.values())),
