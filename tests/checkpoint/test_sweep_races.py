@@ -18,6 +18,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import statebackend as sb
+from statebackend._checkpoint.commits import commit_key
 from statebackend._checkpoint.savepoints import floor_of, mark_of
 from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
 from statebackend._tasks import simulate_threads
@@ -87,15 +88,23 @@ class WatchedStore(MemoryStore):
             if isinstance(entry, Commit) and self.bodies.get(f"{JOB}/{key}") == self.made[f"{JOB}/{key}"]
         ]
 
-    def check(self, savepoints: dict[str, int]) -> None:
-        """All that can be opened is whole, and what has to exist does."""
-        commits = self.commits()
+    def openable(self) -> list[Commit]:
+        """Those of `commits` that a sweep has not gone beyond, and savepoints."""
         inside = [key.removeprefix(f"{JOB}/") for key in self.bodies]
         floor = max((floor_of(key) or 0 for key in inside), default=0)
         marks = [mark for mark in map(mark_of, inside) if mark is not None]
-        for commit in commits:
-            if commit.sequence < floor and not any(mark.names(commit) for mark in marks):
-                continue  # nobody can open it
+        return [
+            commit for commit in self.commits() if commit.sequence >= floor or any(mark.names(commit) for mark in marks)
+        ]
+
+    def claims(self) -> list[str]:
+        """Keys of the claims that were made."""
+        return [key for key, entry in self.log.items() if isinstance(entry, Claim)]
+
+    def check(self, savepoints: dict[str, int]) -> None:
+        """All that can be opened is whole, and what has to exist does."""
+        commits = self.commits()
+        for commit in self.openable():
             missing = [key for key in commit.segments() if f"{JOB}/{key}" not in self.bodies]
             assert not missing, (commit.sequence, missing)
         sequences = {commit.sequence for commit in commits}
@@ -165,8 +174,7 @@ class World:
             return
         except MissingObjectError:
             # Before his claim, or after a newer one, a writer who is held up may find gone what he looks for.
-            claims = [key for key, entry in self.store.log.items() if isinstance(entry, Claim)]
-            assert ("put_if_absent", f"{JOB}/{max(claims)}") not in store.calls
+            assert ("put_if_absent", f"{JOB}/{max(self.store.claims())}") not in store.calls
 
     async def _step(self, store: FaultyStore, backend: sb.StateBackend, step: str) -> None:
         if step == "drop" and self.savepoints:
@@ -248,16 +256,17 @@ class World:
         await self.job.commit(4)
         await self.job.sweep()
         self.store.check(self.savepoints)
-        commits = self.store.commits()
-        needed = {f"{JOB}/{key}" for commit in commits for key in commit.segments()}
-        lying = {key for key in self.store.bodies if key.startswith(f"{JOB}/segments/")}
-        assert lying == needed
         named = {info.name: info.sequence for info in await sb.savepoints(self.job.settings, store=self.store)}
         assert self.savepoints.items() <= named.items()  # others belong to a writer who died before he was told
         marks = [key for key in self.store.bodies if key.startswith(f"{JOB}/savepoints/")]
         assert {key.split("/")[2] for key in marks} == named.keys()
-        entries = {key for key in self.store.bodies if key.startswith(f"{JOB}/commits/")}
-        assert len(entries) == 3 + len(set(named.values()))  # the two that are retained, and a claim between them
+        commits = self.store.openable()
+        assert len(commits) == self.job.settings.checkpoints_retained + len(set(named.values()))
+        needed = {key for commit in commits for key in (*commit.segments(), commit_key(commit.sequence))}
+        inside = {key.removeprefix(f"{JOB}/") for key in self.store.bodies}
+        assert {key for key in inside if key.startswith(("segments/", "commits/"))} - needed == {
+            max(self.store.claims())
+        }
         for commit in commits:
             if commit.checkpoint_id in self.ids:
                 assert await self.job.read(checkpoint_id=commit.checkpoint_id) == commit.checkpoint_id
