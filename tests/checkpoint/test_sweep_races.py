@@ -35,7 +35,7 @@ from statebackend.errors import (
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fault, FaultyStore
 from statebackend.testing.virtual_time import run_virtual, settle
-from tests.checkpoint.swept import JOB, Job, forget, put
+from tests.checkpoint.swept import JOB, Job, forget, inline, put
 
 STREAK = 0.85
 """How likely it is that whoever made the last request makes the next one: pauses in bad places need long streaks."""
@@ -146,7 +146,7 @@ class World:
     chance: random.Random
     deaths: int
     hours: int
-    job: Job = field(default_factory=Job)
+    inline_bytes_max: int
     values: dict[tuple[int, str], int] = field(default_factory=dict)
     """By sequence and stamp, what a commit was to hold."""
     savepoints: dict[str, int] = field(default_factory=dict)
@@ -155,6 +155,7 @@ class World:
     swept: int = 0
 
     def __post_init__(self) -> None:
+        self.job = Job(**inline(self.inline_bytes_max))
         self.store = WatchedStore(clock=self.job.clock)
         self.job.store = self.store
 
@@ -284,7 +285,7 @@ WRITER = st.builds(
 
 async def race(plans: Sequence[Sequence[str] | None], chance: random.Random, deaths: int, hours: int) -> World:
     simulate_threads(asyncio.get_running_loop(), anyio.lowlevel.checkpoint)
-    world = World(chance, deaths, hours)
+    world = World(chance, deaths, hours, inline_bytes_max=chance.choice([0, 2**16]))
     await world.job.commit(1, 2)
     async with world.job.backend() as backend:
         for value in (2, 3, 4):

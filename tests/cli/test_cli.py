@@ -13,6 +13,7 @@ import pytest
 
 import statebackend as sb
 from statebackend import cli
+from tests.checkpoint.swept import inline
 
 ROOT = Path(__file__).parents[2]
 HEX = "0123456789abcdef" * 2
@@ -27,7 +28,11 @@ class Place:
         self.directory = directory
         self.job = directory / "primary" / "fleet"
         self.settings = sb.Settings(
-            job="fleet", primary=f"file://{directory}/primary", local=(f"{directory}/local",), persist_delay_s=0.0
+            job="fleet",
+            primary=f"file://{directory}/primary",
+            local=(f"{directory}/local",),
+            persist_delay_s=0.0,
+            **inline(0),
         )
         self._capsys = capsys
 
