@@ -68,8 +68,8 @@ class SegmentSender:
             return encode_segment(taken, self._compression)
         return await in_thread(encode_segment, taken, self._compression, limiter=self._cpu)
 
-    def race(self, encoded: EncodedSegment) -> Race[Attempt]:
-        """The attempts at a segment, not begun yet."""
+    def race(self, encoded: EncodedSegment, *, patience: float = 1.0) -> Race[Attempt]:
+        """The attempts at a segment, not begun yet. Each is late after `patience` times the usual timeout."""
         log_ids = tuple(dict.fromkeys(entry.log_id for entry in encoded.entries))
         raw_bytes = encoded.raw_bytes
 
@@ -89,7 +89,8 @@ class SegmentSender:
         async def discard(lost: Attempt) -> None:
             await self.discard(lost.uploaded)
 
-        return Race(attempt, policy=self._policy, discard=discard, tasks=self._tasks)
+        policy = msgspec.structs.replace(self._policy, timeout_s=self._policy.timeout_s * patience)
+        return Race(attempt, policy=policy, discard=discard, tasks=self._tasks)
 
     async def discard(self, uploaded: UploadedSegment) -> None:
         """Delete every copy of a segment. Never raises an `Exception`."""
