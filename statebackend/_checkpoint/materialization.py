@@ -96,7 +96,7 @@ def pack(changes: Iterable[StateChange], key_groups: Iterable[int], *, segment_b
     size_bytes = 0
     for frame in _frames(changes):
         border = frame.key_groups.first
-        if size_bytes >= segment_bytes_max and border > frames[-1].key_groups.last:
+        if frames and size_bytes >= segment_bytes_max and border > frames[-1].key_groups.last:
             yield Piece(frames, ranges_of(group for group in groups if group < border))
             frames, size_bytes, groups = [], 0, [group for group in groups if group >= border]
         frames.append(frame)
