@@ -138,9 +138,11 @@ class UploadScheduler:
             self._tasks.start_soon(self._give_back, size_bytes, ended)
         return won.uploaded
 
-    async def discard(self, segments: Iterable[UploadedSegment]) -> None:
-        """Delete what `upload_alone` has stored; an error is logged only. A cancelled call leaves some of it."""
-        await self._discard_each(list(segments))
+    def discard(self, segments: Sequence[UploadedSegment]) -> anyio.Event:
+        """Begin to delete what `upload_alone` has stored; an error is logged only. The event says that it is gone."""
+        done = anyio.Event()
+        self._tasks.start_soon(self._discard_all, segments, done)
+        return done
 
     async def _decide(self, race: Race[Attempt]) -> Attempt:
         """The attempt that wins. Raises the error of the last one. Observers are told in either case."""
@@ -173,9 +175,7 @@ class UploadScheduler:
         """
         unused = self._ownership.release(change_sets)
         if unused:
-            done = anyio.Event()
-            self._tasks.start_soon(self._discard_all, unused, done)
-            await done.wait()
+            await self.discard(unused).wait()
 
     @contextmanager
     def _waiting_for_room(self) -> Generator[None, None, None]:

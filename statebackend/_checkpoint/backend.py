@@ -262,8 +262,9 @@ class StateBackend:
         """Let go of what no checkpoint needs. Uncommitted changes are forgotten; closing twice is fine."""
         if not self._closed:
             self._closed = True
-            await self._materializer.close()
+            self._materializer.close()
             await self._writer.truncate_and_close(self._snapshot_to)
+            await self._materializer.wait_closed()
             if self._failure is None:
                 await self._log.write_hint()
 

@@ -49,7 +49,7 @@ class _Phase(enum.Enum):
 
 
 class Materializer:
-    """The bases of one backend. Its work runs in `tasks`; no call but `close` waits for it.
+    """The bases of one backend. Its work runs in `tasks`; no call but `wait_closed` waits for it.
 
     `changed`: the key groups that the restored changelog has changed since their last base.
     """
@@ -79,6 +79,8 @@ class Materializer:
         self._bases: Bases | None = None
         self._scope = anyio.CancelScope()
         self._ended: anyio.Event | None = None
+        self._discarded = anyio.Event()
+        self._discarded.set()
         self._failures = 0
         self._failure: Exception | None = None
         now_s = clock.monotonic()
@@ -135,14 +137,18 @@ class Materializer:
         if self._phase is _Phase.OFFERED:
             self._phase = _Phase.WRITTEN
 
-    async def close(self) -> None:
-        """End what is under way, and delete what no commit can hold. A cancelled call leaves some of it to a sweep."""
+    def close(self) -> None:
+        """End what is under way, and begin to delete what no commit can hold."""
         phase, self._phase = self._phase, _Phase.CLOSED
         self._scope.cancel()
+        if phase is _Phase.WRITTEN:
+            self._discard()
+
+    async def wait_closed(self) -> None:
+        """Wait until `close` has come to its end. After a cancelled call it goes on, as long as `tasks` do."""
         if self._ended is not None:
             await self._ended.wait()
-        if phase is not _Phase.OFFERED:
-            await self._discard()
+        await self._discarded.wait()
 
     async def _run(self, snapshot: StatesSnapshot, key_groups: frozenset[int], handles: int) -> None:
         assert self._ended is not None
@@ -155,6 +161,8 @@ class Materializer:
         except Exception as error:  # noqa: BLE001  # told at a checkpoint, if it goes on like that
             await self._fail(error, key_groups)
         finally:
+            if self._bases is None:
+                self._discard()
             self._ended.set()
 
     async def _write(self, snapshot: StatesSnapshot, key_groups: frozenset[int]) -> tuple[Base, ...]:
@@ -170,10 +178,10 @@ class Materializer:
         return frozenset(uploaded.primary.key for uploaded in self._uploaded if uploaded.local is None)
 
     def _finish(self, bases: Bases, begun_s: float) -> None:
+        now_s = self._end_interval()
         self._failures, self._failure = 0, None
         if self._phase is _Phase.WRITING:  # and not closed meanwhile
             self._bases, self._phase = bases, _Phase.WRITTEN
-        now_s = self._end_interval()
         self._observer.materialized(
             key_groups=len(bases.key_groups),
             segments=len(bases.written),
@@ -186,9 +194,10 @@ class Materializer:
         self._failure = error
         self._changed |= key_groups
         self._pause_ends_s = self._end_interval() + self._settings.materialize_retry_delay_s * 2 ** (self._failures - 1)
-        _log.warning("bases could not be written, for the %d. time in a row: %r", self._failures, error)
+        _log.warning("bases could not be written, %d times in a row: %r", self._failures, error)
         self._observer.materialization_failed(error, failures=self._failures)
-        await self._discard()
+        self._discard()
+        await self._discarded.wait()
         if self._phase is _Phase.WRITING:
             self._phase = _Phase.IDLE
 
@@ -197,6 +206,7 @@ class Materializer:
         self._interval_ends_s = now_s + self._settings.materialize_interval_s
         return now_s
 
-    async def _discard(self) -> None:
-        uploaded, self._uploaded = self._uploaded, []
-        await self._scheduler.discard(uploaded)
+    def _discard(self) -> None:
+        if self._uploaded:
+            self._discarded = self._scheduler.discard(self._uploaded)
+            self._uploaded = []

@@ -1,6 +1,7 @@
 """When bases are written, of which key groups, in which pieces, and what is left of the changelog."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -206,7 +207,7 @@ def test_pieces_hold_every_change_in_order_and_every_group_in_one_piece(
     assert [change for frame in frames for change in frame.changes] == changes
     assert {frame.log_id for frame in frames} <= {LOG_ID}
     assert [frame.sequence_number for frame in frames] == list(range(len(frames)))
-    for frame, following in zip(frames, frames[1:], strict=False):
+    for frame, following in pairwise(frames):
         border = following.key_groups.first != frame.key_groups.last
         assert frame.size_bytes >= (FRAME_BYTES_MIN if border else FRAME_BYTES_MAX)
     for frame in frames:
@@ -259,7 +260,7 @@ def test_ranges_are_the_fewest_that_hold_the_groups(groups: frozenset[int]) -> N
     """In order, and never touching."""
     ranges = ranges_of(groups)
     assert [group for each in ranges for group in each] == sorted(groups)
-    assert all(left.last + 1 < right.first for left, right in zip(ranges, ranges[1:], strict=False))
+    assert all(left.last + 1 < right.first for left, right in pairwise(ranges))
 
 
 # ------------------------------------------------------------------------------------------------------------ rescale

@@ -1,12 +1,20 @@
 """Bases written behind the checkpoints: when, what becomes of them, and that nothing is ever lost for them."""
 
+from itertools import pairwise
 from typing import Any
 
 import anyio
 import pytest
 
 import statebackend as sb
-from statebackend.errors import FencedError, InputError, MaterializationError, StoreUnavailableError, UploadError
+from statebackend.errors import (
+    FencedError,
+    InputError,
+    MaterializationError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+    UploadError,
+)
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, FaultyStore, Hold, invariants, run_virtual
 from statebackend.testing.virtual_time import settle
@@ -55,7 +63,7 @@ async def test_the_interval_is_spread_at_first_and_then_begins_at_the_end_of_the
                 begun.append(anyio.current_time())
             await anyio.sleep(10)
         assert begun[0] < 110
-        assert [later - earlier for earlier, later in zip(begun, begun[1:], strict=False)] == [100] * (len(begun) - 1)
+        assert [later - earlier for earlier, later in pairwise(begun)] == [100] * (len(begun) - 1)
         assert len(begun) >= 5
         await checkpoint(backend)  # takes the bases, if any are left
         told = len(job.watcher.begun)
@@ -98,7 +106,7 @@ async def test_only_key_groups_that_were_changed_are_written_anew() -> None:
     job = Job(materialize_handles_max=1)
     keys = {group: keys_in(group, 1)[0] for group in range(16)}
     async with job.open() as backend:
-        await checkpoint(backend, **{key: 0 for key in keys.values()})
+        await checkpoint(backend, **dict.fromkeys(keys.values(), 0))
         await checkpoint(backend, **{keys[3]: 1, keys[4]: 1})
         await checkpoint(backend)
         (part,) = (await job.newest()).ranges
@@ -351,11 +359,14 @@ async def test_leaving_deletes_bases_that_no_commit_has_taken() -> None:
 async def test_bases_that_a_commit_may_hold_are_not_deleted() -> None:
     """Its answer was lost, again and again: the outcome is unknown. Opened again, the commit is there and is whole."""
     job = Job(materialize_handles_max=1, upload_attempts_max=1)
-    store = FaultyStore(job.store, [Fail(operation="put_if_absent", key="*commits*", nth=2, moment="after")])
-    with pytest.raises(sb.StateBackendError):
-        async with job.open(store=store) as backend:
-            await checkpoint(backend, k=1)
-            await checkpoint(backend, k=2)
+    store = FaultyStore(
+        job.store, [Fail(operation="put_if_absent", key="*commits*", nth=3, moment="after")]
+    )  # a claim first
+    async with job.open(store=store) as backend:
+        await checkpoint(backend, k=1)
+        backend.value_state("n", int)["k"] = 2
+        with pytest.raises(OutcomeUnknownError):
+            await backend.checkpoint(2)
     assert job.uploader.discarded == []
     assert await contents(job) == {"k": 2}
     assert shape(await job.newest()) == (1, 1)
@@ -450,7 +461,7 @@ async def test_an_older_checkpoint_is_restored_from_its_own_bases() -> None:
 
 @run_virtual
 async def test_a_checkpoint_with_bases_is_local_only_if_they_are() -> None:
-    """Hazard 9, FLINK-34667: a local copy of the changes alone restores wrong state. With new bases it is whole again."""
+    """FLINK-34667: a local copy of the changes alone restores wrong state. With new bases it is whole again."""
     local = MemoryStore()
     job = Job(materialize_handles_max=2)
     job.settings = Job(materialize_handles_max=2, local_bytes_max=0).settings
