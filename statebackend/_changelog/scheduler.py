@@ -119,18 +119,21 @@ class UploadScheduler:
             raise waiting.error
         return waiting.results
 
-    async def upload_alone(self, change_sets: list[ChangeSet]) -> UploadedSegment:
+    async def upload_alone(
+        self, change_sets: list[ChangeSet], pause: Callable[[], None] = lambda: None
+    ) -> UploadedSegment:
         """Make a segment of these and no others durable, without haste. It is the caller's; the list is emptied.
 
         It waits while others need the room (`ByteLimiter.acquire_spare`), and an attempt is given `upload_timeout_s`
-        for each MiB. Raises the error of the last attempt. A cancelled call removes what it has stored.
+        for each MiB. `pause` is called before each change set is encoded. Raises the error of the last attempt, or of
+        `pause`. A cancelled call removes what it has stored.
         """
         size_bytes = sum(change_set.size_bytes for change_set in change_sets)
         await self._room.acquire_spare(size_bytes)
         ended: anyio.Event | None = None
         try:
             self._observer.in_flight_changed(self.in_flight_bytes)
-            encoded = await self._sender.encode(change_sets)
+            encoded = await self._sender.encode(change_sets, pause)
             race = self._sender.race(encoded, patience=max(1.0, encoded.size_bytes / MiB))
             ended = race.ended
             won = await self._decide(race)

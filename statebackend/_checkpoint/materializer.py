@@ -12,8 +12,10 @@ to the materializer, which deletes them if they come to nothing; what a commit m
 
 import enum
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
+from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
@@ -31,13 +33,17 @@ from statebackend._checkpoint.materialization import (
 from statebackend._codec.commit import RangeState
 from statebackend._codec.records import StateChange
 from statebackend._state.keyed import KeyedStates, StatesSnapshot
-from statebackend._tasks import in_thread
+from statebackend._tasks import breathe, in_thread
 from statebackend.abc import Clock, Observer, UploadedSegment
-from statebackend.errors import MaterializationError
+from statebackend.errors import BackendClosedError, MaterializationError
 from statebackend.ids import Base
 from statebackend.settings import Settings
 
 _log = logging.getLogger(__name__)
+
+
+CHANGES_AT_ONCE: Final = 512
+"""Changes that are placed in a frame between two pauses."""
 
 
 class _Phase(enum.Enum):
@@ -159,7 +165,8 @@ class Materializer:
                 written = await self._write(snapshot, key_groups)
                 self._finish(Bases(written, key_groups, handles, self._only_primary()), begun_s)
         except Exception as error:  # noqa: BLE001  # told at a checkpoint, if it goes on like that
-            await self._fail(error, key_groups)
+            if self._phase is not _Phase.CLOSED:
+                await self._fail(error, key_groups)
         finally:
             if self._bases is None:
                 self._discard()
@@ -167,12 +174,24 @@ class Materializer:
 
     async def _write(self, snapshot: StatesSnapshot, key_groups: frozenset[int]) -> tuple[Base, ...]:
         written: list[Base] = []
-        pieces = pack(snapshot.changes(key_groups), key_groups, segment_bytes_max=self._segment_bytes_max)
+        changes = self._paused(snapshot.changes(key_groups, self._pause))
+        pieces = pack(changes, key_groups, segment_bytes_max=self._segment_bytes_max)
         while (piece := await in_thread(next, pieces, None, limiter=self._cpu)) is not None:
-            uploaded = await self._scheduler.upload_alone(piece.frames)
+            uploaded = await self._scheduler.upload_alone(piece.frames, self._pause)
             self._uploaded.append(uploaded)
             written.append(base_of(piece, uploaded.primary))
         return tuple(written)
+
+    def _paused(self, changes: Iterator[StateChange]) -> Iterator[StateChange]:
+        while step := list(islice(changes, CHANGES_AT_ONCE)):
+            self._pause()
+            yield from step
+
+    def _pause(self) -> None:
+        """In a worker thread: checkpoints go first, and who leaves does not wait for millions of keys."""
+        if self._phase is _Phase.CLOSED:
+            raise BackendClosedError("the backend was left while bases were being written")
+        breathe()
 
     def _only_primary(self) -> frozenset[str]:
         return frozenset(uploaded.primary.key for uploaded in self._uploaded if uploaded.local is None)
