@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.contest import Report
 
-BENCHMARKS = ("changelog", "state", "values")
+BENCHMARKS = ("changelog", "checkpoint", "state", "values")
 
 
 def main() -> None:

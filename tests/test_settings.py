@@ -12,7 +12,16 @@ from statebackend.errors import LocalRootError, PrimaryUrlError, SettingsError, 
 from statebackend.settings import Settings, Tuning, check_primary
 
 BASE: dict[str, Any] = {"job": "fleet", "primary": "memory://fleet"}
-NOT_NEGATIVE_S = ["persist_delay_s", "upload_timeout_s", "retry_delay_s", "secondary_grace_s", "sweep_interval_s"]
+NOT_NEGATIVE_S = [
+    "persist_delay_s",
+    "upload_timeout_s",
+    "retry_delay_s",
+    "secondary_grace_s",
+    "sweep_interval_s",
+    "materialize_interval_s",
+    "materialize_changelog_ratio",
+    "materialize_retry_delay_s",
+]
 POSITIVE_S = ["persist_delay_max_s", "commit_timeout_s", "close_timeout_s", "local_read_timeout_s"]
 NOT_NEGATIVE_USD = [
     "put_budget_usd_month",
@@ -28,7 +37,13 @@ AT_LEAST_ONE = [
     "io_threads_max",
     "cpu_threads_max",
 ]
-NOT_NEGATIVE_BYTES = ["persist_size_threshold_bytes", "preemptive_persist_threshold_bytes"]
+NOT_NEGATIVE_BYTES = [
+    "persist_size_threshold_bytes",
+    "preemptive_persist_threshold_bytes",
+    "materialize_changelog_bytes_min",
+    "materialize_handles_max",
+    "materialize_failures_max",
+]
 
 
 def settings(**values: Any) -> Settings:
