@@ -103,7 +103,7 @@ def test_the_number_of_handles_is_a_trigger() -> None:
 
 def test_changelog_bytes_against_base_bytes_are_a_trigger() -> None:
     """400 bytes of changelog: half of 800, and not of 801."""
-    ratio = {"materialize_changelog_ratio": 0.5, "materialize_changelog_bytes_min": 0}
+    ratio: dict[str, Any] = {"materialize_changelog_ratio": 0.5, "materialize_changelog_bytes_min": 0}
     assert due(state(4, base("a", *range(16), length=800)), **ratio)
     assert not due(state(4, base("a", *range(16), length=801)), **ratio)
     assert due(state(1), **ratio), "without any base"
@@ -111,14 +111,14 @@ def test_changelog_bytes_against_base_bytes_are_a_trigger() -> None:
 
 def test_of_a_base_only_the_live_share_counts() -> None:
     """4 of 16 groups of 3,200 bytes are 800."""
-    ratio = {"materialize_changelog_ratio": 0.5, "materialize_changelog_bytes_min": 0}
+    ratio: dict[str, Any] = {"materialize_changelog_ratio": 0.5, "materialize_changelog_bytes_min": 0}
     assert due(state(4, base("a", 0, 1, 2, 3, length=3200, written=16)), **ratio)
     assert not due(state(4, base("a", 0, 1, 2, 3, 4, length=3200, written=16)), **ratio)
 
 
 def test_a_small_changelog_is_not_worth_a_base() -> None:
     """A job of a few hundred bytes would write one at every checkpoint."""
-    floor = {"materialize_changelog_ratio": 1.0, "materialize_changelog_bytes_min": 500}
+    floor: dict[str, Any] = {"materialize_changelog_ratio": 1.0, "materialize_changelog_bytes_min": 500}
     assert not due(state(4, base("a", 1, length=10)), **floor)
     assert due(state(5, base("a", 1, length=10)), **floor)
 
