@@ -248,6 +248,20 @@ async def test_bases_of_a_cancelled_checkpoint_are_taken_by_the_next() -> None:
     assert await contents(job) == {"k": 2}
 
 
+@run_virtual
+async def test_bases_of_a_checkpoint_that_is_cancelled_while_the_budget_holds_it_are_ours_again() -> None:
+    """Nothing was sent: the next commit takes them, and without one they are deleted at the end."""
+    job = Job(materialize_handles_max=1, put_budget_usd_month=1e-6, persist_delay_max_s=10)
+    async with job.open() as backend:
+        await checkpoint(backend, k=1)
+        with anyio.move_on_after(5) as scope:
+            await backend.checkpoint(7)
+        assert scope.cancelled_caught
+    assert job.uploader.discarded == job.uploader.bases
+    assert len(job.uploader.bases) == 1
+    assert await contents(job) == {"k": 1}
+
+
 # -------------------------------------------------------------------------------------------------------- failures
 
 
