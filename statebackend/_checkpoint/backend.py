@@ -9,6 +9,7 @@ Up to the commit everything can be cancelled and nothing is lost; from there on 
 """
 
 import itertools
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -238,7 +239,7 @@ class StateBackend:
             with self._failing():
                 self._materializer.check()
                 snapshot, changes = await self._snapshot(CheckpointId(checkpoint_id))
-                await self._spending.hold(requests)
+                await self._hold(requests)
                 commit, commit_bytes = await finish(self._commit, snapshot, source, savepoint)
             spent = self._spending.since(requests)
             info = CheckpointInfo(
@@ -314,6 +315,14 @@ class StateBackend:
             self._materializer.note(step)
             self._writer.extend(step)
             await self._writer.room()
+
+    async def _hold(self, requests: Counter[str]) -> None:
+        """Wait as the budget wants it. Cancelled, the checkpoint comes to nothing, and its bases go to the next one."""
+        try:
+            await self._spending.hold(requests)
+        except BaseException:
+            self._materializer.refused()
+            raise
 
     async def _commit(
         self, snapshot: SnapshotResult, source: SourceMark | None, savepoint: str | None

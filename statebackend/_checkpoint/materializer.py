@@ -80,7 +80,7 @@ class Materializer:
         self._cpu = anyio.CapacityLimiter(1)
         self._segment_bytes_max = min(SEGMENT_BYTES_MAX, settings.in_flight_bytes_max // 4)
         self._phase = _Phase.IDLE
-        self._changed = set(changed)
+        self._changed: set[int] = set(changed)
         self._uploaded: list[UploadedSegment] = []  # ours, until a commit may hold them
         self._bases: Bases | None = None
         self._scope = anyio.CancelScope()
@@ -122,7 +122,7 @@ class Materializer:
         key_groups = key_groups_to_write(self._changed, committed.bases)
         with suppress(RuntimeError):  # anyio's word for a task group that has ended: the next owner does it
             self._tasks.start_soon(self._run, self._states.snapshot(), key_groups, len(committed.changelog))
-            self._phase, self._changed, self._ended = _Phase.WRITING, set(), anyio.Event()
+            self._phase, self._changed, self._ended = _Phase.WRITING, set[int](), anyio.Event()
 
     def ready(self) -> Bases | None:
         """The bases that a commit is to take now, if there are any; `confirmed` or `refused` says whether it did.

@@ -186,3 +186,45 @@ async def test_it_does_what_a_queue_and_a_sum_would(events: list[tuple[str, int]
             assert not (queue and limiter.has_room)
         tasks.cancel_scope.cancel()
     assert limiter.waiting == 0
+
+
+@run_virtual
+async def test_spare_room_is_what_others_leave_of_half_of_it() -> None:
+    """Whoever asks for it waits while it would be more, and while anybody waits; and is overtaken meanwhile."""
+    limiter = ByteLimiter(100)
+    async with anyio.create_task_group() as tasks:
+        callers = Callers(limiter, tasks)
+        await callers.arrive("first", 60)
+        tasks.start_soon(limiter.acquire_spare, 30)
+        await settle()
+        assert limiter.held_bytes == 60
+        await callers.arrive("second", 70)
+        await callers.arrive("third", 10)
+        limiter.release(60)  # the third goes on waiting for nobody: both are admitted, 80 are held
+        await settle()
+        assert callers.order == ["first", "second", "third"]
+        assert limiter.held_bytes == 80
+        limiter.release(70)
+        await settle()
+        assert limiter.held_bytes == 10 + 30
+        limiter.release(10)
+        tasks.start_soon(limiter.acquire_spare, 21)
+        await settle()
+        assert limiter.held_bytes == 30, "51 would be more than half"
+        limiter.release(30)
+        await settle()
+        assert limiter.held_bytes == 21
+        tasks.cancel_scope.cancel()
+
+
+@run_virtual
+async def test_spare_room_for_more_than_half_of_all_is_all_there_is() -> None:
+    """Otherwise it could never be had. A cancelled call holds nothing."""
+    limiter = ByteLimiter(100)
+    await limiter.acquire(1)
+    with anyio.move_on_after(1):
+        await limiter.acquire_spare(1000)
+    assert limiter.held_bytes == 1
+    limiter.release(1)
+    await limiter.acquire_spare(1000)
+    assert limiter.held_bytes == 1000

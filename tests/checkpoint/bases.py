@@ -37,10 +37,10 @@ def settings_of(**changed: Any) -> sb.Settings:
 class Watcher(sb.Observer):
     """What was said of bases."""
 
-    begun: list[int] = field(default_factory=list)
-    written: list[tuple[int, int]] = field(default_factory=list)
-    failed: list[Exception] = field(default_factory=list)
-    in_flight: list[int] = field(default_factory=list)
+    begun: list[int] = field(default_factory=list[int])
+    written: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    failed: list[Exception] = field(default_factory=list[Exception])
+    in_flight: list[int] = field(default_factory=list[int])
 
     def materialization_begun(self, key_groups: int) -> None:
         self.begun.append(key_groups)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ from statebackend._checkpoint.materialization import (
     with_bases,
 )
 from statebackend._checkpoint.rescale import range_of
-from statebackend._codec.commit import Commit, RangeState
+from statebackend._codec.commit import Commit, RangeState, encode_entry
 from statebackend._codec.records import Operation, StateChange
 from statebackend.ids import (
     Base,
@@ -102,7 +103,7 @@ def test_the_number_of_handles_is_a_trigger() -> None:
 
 def test_changelog_bytes_against_base_bytes_are_a_trigger() -> None:
     """400 bytes of changelog: half of 800, and not of 801."""
-    ratio = {"materialize_changelog_ratio": 0.5, "materialize_changelog_bytes_min": 0}
+    ratio: dict[str, Any] = {"materialize_changelog_ratio": 0.5, "materialize_changelog_bytes_min": 0}
     assert due(state(4, base("a", *range(16), length=800)), **ratio)
     assert not due(state(4, base("a", *range(16), length=801)), **ratio)
     assert due(state(1), **ratio), "without any base"
@@ -110,14 +111,14 @@ def test_changelog_bytes_against_base_bytes_are_a_trigger() -> None:
 
 def test_of_a_base_only_the_live_share_counts() -> None:
     """4 of 16 groups of 3,200 bytes are 800."""
-    ratio = {"materialize_changelog_ratio": 0.5, "materialize_changelog_bytes_min": 0}
+    ratio: dict[str, Any] = {"materialize_changelog_ratio": 0.5, "materialize_changelog_bytes_min": 0}
     assert due(state(4, base("a", 0, 1, 2, 3, length=3200, written=16)), **ratio)
     assert not due(state(4, base("a", 0, 1, 2, 3, 4, length=3200, written=16)), **ratio)
 
 
 def test_a_small_changelog_is_not_worth_a_base() -> None:
     """A job of a few hundred bytes would write one at every checkpoint."""
-    floor = {"materialize_changelog_ratio": 1.0, "materialize_changelog_bytes_min": 500}
+    floor: dict[str, Any] = {"materialize_changelog_ratio": 1.0, "materialize_changelog_bytes_min": 500}
     assert not due(state(4, base("a", 1, length=10)), **floor)
     assert due(state(5, base("a", 1, length=10)), **floor)
 
@@ -179,6 +180,27 @@ def test_a_base_that_stands_for_nothing_leaves_the_commit() -> None:
     """So the sweep finds its segment unreferenced. Key groups without an entry need no base."""
     after = with_bases(state(1, base("a", 1, 2)), Bases((), frozenset({1, 2}), 1, frozenset()))
     assert (after.changelog, after.bases) == ((), ())
+
+
+def test_ten_thousand_small_checkpoints_make_no_large_commit() -> None:
+    """By default, with a base that takes ten checkpoints to be written, and one key group changed by each."""
+    tuning, current, changed = settings_of(materialize_handles_max=512), state(), set[int]()
+    writing: tuple[int, Bases] | None = None
+    longest = 0
+    for number in range(10_000):
+        current = msgspec.structs.replace(current, changelog=(*current.changelog, handle(number)))
+        changed.add(number % 16)
+        if writing is not None and number >= writing[0]:
+            current, writing = with_bases(current, writing[1]), None
+        elif writing is None and is_due(current, tuning, interval_is_over=False):
+            groups = key_groups_to_write(changed, current.bases)
+            covered = len(current.changelog)
+            writing = (number + 10, Bases((base(f"b{number}", *groups),), groups, covered, frozenset()))
+            changed.clear()
+        longest = max(longest, len(current.changelog))
+    assert longest <= 512 + 10
+    assert len(encode_entry(commit_of(current), "commits/0").body) < 60_000
+    assert [group for each in current.bases for group in sorted(groups_of(each))] == list(range(16))
 
 
 # ------------------------------------------------------------------------------------------------------------- pieces
