@@ -52,7 +52,7 @@ from statebackend.ids import (
     SequenceNumber,
     SourceMark,
 )
-from statebackend.settings import Settings
+from statebackend.settings import Secret, Settings
 
 if TYPE_CHECKING:
     from statebackend import spark as spark
@@ -82,6 +82,7 @@ __all__ = [
     "Segment",
     "SequenceNumber",
     "Serializer",
+    "Secret",
     "Settings",
     "SourceMark",
     "StateBackend",
