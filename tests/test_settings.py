@@ -122,7 +122,8 @@ def test_an_endpoint_is_a_scheme_and_a_host(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["s3.example.com", "ftp://host", "http://", "http://host/path", "http://host?x", "http://host:port", "http://["]
+    "url",
+    ["s3.example.com", "ftp://host", "http://", "http://host/path", "http://host?x", "http://host:port", "http://["],
 )
 def test_any_other_endpoint_is_refused(url: str) -> None:
     """Before the first request goes to a place that nobody meant."""

@@ -14,7 +14,9 @@ RATE_MIN_PER_S: Final = 10.0
 """The rate falls no further: S3 takes thousands, and a small job is not to stand still for one refused request."""
 DOUBLING_S: Final = 5.0
 """How long the rate takes to double after a store has throttled."""
-_FALL: Final = 0.7  # of what was sent in the last second: halving it would leave a third of what the store can do unused
+_FALL: Final = (
+    0.7  # of what was sent in the last second: halving it would leave a third of what the store can do unused
+)
 _WINDOW_S: Final = 1.0
 _BURST_S: Final = 0.1  # a tenth of a second's requests may come at once
 
@@ -50,7 +52,7 @@ class RequestRate:
         return at
 
     def throttled(self, sent_at: float) -> None:
-        """The store refused a request that was sent at `sent_at`. Of requests sent at one rate only the first counts."""
+        """The store refused a request sent at `sent_at`. Of requests sent at one rate only the first counts."""
         if sent_at <= self._slowed_at:
             return
         now = anyio.current_time()

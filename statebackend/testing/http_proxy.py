@@ -96,7 +96,7 @@ class Answer(HttpFault):
         body = b""
         if self.status >= 300:
             body = f"<Error><Code>{self.code}</Code><Message>made up by a test</Message></Error>".encode()
-        head = f"HTTP/1.1 {self.status} {self.code}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"HTTP/1.1 {self.status} {self.code}\r\nContent-Length: {len(body)}\r\n\r\n"
         return head.encode() + body
 
 

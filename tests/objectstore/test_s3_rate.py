@@ -28,9 +28,7 @@ class Place:
 
 
 def retries(*, rate: float = 1e6, retries_per_s_max: float = 1e6, outage_s: float = 60.0) -> Retries:
-    return Retries(
-        RequestRate(rate), retries_per_s_max=retries_per_s_max, outage_s=outage_s, chance=random.Random(7)
-    )
+    return Retries(RequestRate(rate), retries_per_s_max=retries_per_s_max, outage_s=outage_s, chance=random.Random(7))
 
 
 @run_virtual

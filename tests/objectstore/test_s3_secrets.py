@@ -1,4 +1,4 @@
-"""Credentials are shown to nobody: not in a text, not in an error, not in a pickle. And they are found where they are."""
+"""Credentials are shown to nobody: not in a text, not in an error, not in a pickle."""
 
 import copy
 import json
@@ -47,7 +47,9 @@ def test_settings_with_secrets_come_from_everywhere(tmp_path: Path) -> None:
     """Keyword arguments, the environment, TOML and a Spark configuration mean the same."""
     made = Settings(**{**WITH_SECRETS, "s3_secret_access_key": Secret(SECRET), "s3_session_token": Secret(TOKEN)})
     file = tmp_path / "settings.toml"
-    file.write_text("[statebackend]\n" + "".join(f"{name} = {json.dumps(text)}\n" for name, text in WITH_SECRETS.items()))
+    file.write_text(
+        "[statebackend]\n" + "".join(f"{name} = {json.dumps(text)}\n" for name, text in WITH_SECRETS.items())
+    )
     environment = {f"STATEBACKEND_{name.upper()}": text for name, text in WITH_SECRETS.items()}
     conf = [(f"spark.statebackend.{name}", text) for name, text in WITH_SECRETS.items()]
     for other in (
@@ -81,7 +83,10 @@ def test_a_pickle_leaves_the_secrets_behind_and_a_copy_does_not() -> None:
         assert TOKEN.encode() not in data
         arrived = pickle.loads(data)
         assert arrived.s3_secret_access_key.reveal() is None
-        assert msgspec.structs.replace(arrived, s3_secret_access_key=Secret(SECRET), s3_session_token=Secret(TOKEN)) == settings
+        assert (
+            msgspec.structs.replace(arrived, s3_secret_access_key=Secret(SECRET), s3_session_token=Secret(TOKEN))
+            == settings
+        )
     assert copy.deepcopy(settings) == copy.copy(settings) == settings
 
 

@@ -1,10 +1,10 @@
 """What can be wrong with a bucket and with what we know of it: a clear error, before anything is written."""
 
-import pytest
 import msgspec
+import pytest
 
 import statebackend as sb
-from benchmarks.servers import Server
+from benchmarks.servers import Server, open_client
 from statebackend import Settings
 from statebackend.errors import (
     BucketNotFoundError,
@@ -19,7 +19,7 @@ from statebackend.errors import (
 )
 from statebackend.objectstore.s3 import PROBE_KEY, open_s3_store
 from statebackend.testing.http_proxy import Answer, Cut, FaultProxy
-from tests.s3.clients import objects_of, open_client, place_of, settings_for
+from tests.s3.clients import objects_of, place_of, settings_for
 
 
 async def test_a_missing_bucket_is_told_when_the_backend_opens(server: Server) -> None:
@@ -84,7 +84,7 @@ async def test_an_endpoint_that_redirects_everything_is_a_wrong_one(by_proxy: Se
 
 
 async def test_a_server_that_ignores_the_condition_is_not_used(by_proxy: Settings, proxy: FaultProxy) -> None:
-    """It says yes to every creator. Nothing would look wrong until two drivers have overwritten each other's commits."""
+    """It says yes to every creator, and nothing looks wrong until two drivers overwrite each other's commits."""
     proxy.plan.append(Answer(header="if-none-match", status=200, code="OK"))
     with pytest.raises(UnfitStoreError) as caught:
         async with sb.open_backend(by_proxy):
@@ -107,9 +107,7 @@ async def test_whether_the_condition_is_kept_is_asked_once_per_job(
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-async def test_a_lost_answer_to_that_question_is_asked_for_again(
-    by_proxy: Settings, proxy: FaultProxy, moment
-) -> None:
+async def test_a_lost_answer_to_that_question_is_asked_for_again(by_proxy: Settings, proxy: FaultProxy, moment) -> None:
     """The first answer may be lost: what is asked is whether *anybody's* object is respected."""
     proxy.plan.append(Cut(method="PUT", nth=1, moment=moment))
     async with open_s3_store(by_proxy):

@@ -1,4 +1,4 @@
-"""What the network does to requests: answers that are lost, connections that are cut, servers that are silent or busy."""
+"""What the network does to requests: lost answers, cut connections, servers that are silent or busy."""
 
 from collections.abc import Callable
 
@@ -152,9 +152,12 @@ async def test_a_cancelled_upload_in_parts_leaves_nothing(
     fault = silence()
     proxy.plan.append(fault)
     async with open_s3_store(by_proxy, commits=False) as store:
-        assert await cancelled(
-            lambda: store.put("object", LARGE), how="scope", after=fault.reached.wait, patience_s=PATIENCE_S
-        ) == []
+        assert (
+            await cancelled(
+                lambda: store.put("object", LARGE), how="scope", after=fault.reached.wait, patience_s=PATIENCE_S
+            )
+            == []
+        )
     assert await objects_of(by_proxy, server) == {}
     assert await uploads_of(by_proxy, server) == []
 

@@ -29,8 +29,8 @@ async def open_s3_store(settings: Settings, *, commits: bool = True) -> AsyncGen
     """The store that an `s3://` primary names, with a client of its own, which belongs to the running loop.
 
     Opened by one who `commits` it first asks whether put-if-absent is kept, and so whether there is a bucket and a
-    permission at all: one request, two for a job that is new. Raises `UnfitStoreError`, `BucketNotFoundError`, `ClockSkewError`,
-    `StoreAccessError`, and `StoreUnavailableError` after `s3_outage_s`.
+    permission at all: one request, two for a job that is new. Raises `UnfitStoreError`, `BucketNotFoundError`,
+    `ClockSkewError`, `StoreAccessError`, and `StoreUnavailableError` after `s3_outage_s`.
     """
     url = urlsplit(settings.primary)
     prefix = url.path.strip("/")
