@@ -35,7 +35,7 @@ def integration(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "tests/s3", *session.posargs, env=ministack_environment(session))
     root = session.cache_dir / "ceph"
     found = session.run("python", "-m", "benchmarks.radosgw", str(root), success_codes=[0, NO_CEPH_STATUS], silent=True)
-    if "cannot" in str(found):
+    if found:
         session.warn(f"NOT TESTED against radosgw: {found}")
         return
     session.run("python", "-m", "pytest", "tests/s3", *session.posargs, env={"CEPH_ROOT": str(root)})

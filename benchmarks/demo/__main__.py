@@ -59,15 +59,13 @@ def _run(arguments: argparse.Namespace, primary: str, console: Console) -> int:
 
 @contextmanager
 def _primary(kind: str, workdir: Path) -> Generator[str]:
-    """The primary in words. For `s3` a server runs inside, with a bucket in it, and all processes of the demo know it."""
+    """The primary in words. For `s3` a server runs inside, with a bucket, and all processes of the demo know it."""
     if kind == "file":
         yield f"the directory {workdir.absolute() / 'primary'}"
         return
     python = os.environ.get(MINISTACK_PYTHON)
     if python is None:
-        raise ServerError(
-            f"--primary s3 needs MiniStack, and {MINISTACK_PYTHON} does not say where it is: use nox -s demo"
-        )
+        raise ServerError(f"--primary s3 needs MiniStack, and {MINISTACK_PYTHON} is not set: use nox -s demo")
     with tempfile.TemporaryDirectory() as logs, run_ministack(python, Path(logs) / "log") as server:
         variables = {
             S3_ENDPOINT: server.endpoint,

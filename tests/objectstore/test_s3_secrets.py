@@ -45,7 +45,8 @@ def is_kept(text: object) -> bool:
 
 def test_settings_with_secrets_come_from_everywhere(tmp_path: Path) -> None:
     """Keyword arguments, the environment, TOML and a Spark configuration mean the same."""
-    made = Settings(**{**WITH_SECRETS, "s3_secret_access_key": Secret(SECRET), "s3_session_token": Secret(TOKEN)})
+    secrets: dict[str, Any] = {"s3_secret_access_key": Secret(SECRET), "s3_session_token": Secret(TOKEN)}
+    made = Settings(**WITH_SECRETS | secrets)
     file = tmp_path / "settings.toml"
     file.write_text(
         "[statebackend]\n" + "".join(f"{name} = {json.dumps(text)}\n" for name, text in WITH_SECRETS.items())
@@ -105,7 +106,11 @@ def test_a_pickle_leaves_the_secrets_behind_and_a_copy_does_not() -> None:
 )
 def test_no_complaint_about_settings_shows_a_secret(changes: dict[str, Any], error: type[SettingsError]) -> None:
     """Not even about the very setting that holds it."""
-    for make in (lambda values: Settings(**values), Settings.from_mapping):
+
+    def directly(values: dict[str, Any]) -> Settings:
+        return Settings(**values)
+
+    for make in (directly, Settings.from_mapping):
         with pytest.raises(error) as caught:
             make({**WITH_SECRETS, **changes})
         assert is_kept("".join(traceback.format_exception(caught.value)))
