@@ -112,6 +112,24 @@ async def test_an_upload_in_parts_survives_a_cut(by_proxy: Settings, proxy: Faul
     assert await uploads_of(by_proxy, server) == []
 
 
+@pytest.mark.parametrize("stored", [True, False])
+async def test_an_upload_that_s3_knows_no_more_is_done_only_if_the_object_is_there(
+    by_proxy: Settings, proxy: FaultProxy, stored: bool
+) -> None:
+    """The last step was sent twice. If the first one was done, the object has our stamp; another's object has not."""
+    async with open_s3_store(impatient(by_proxy), commits=False) as store:
+        await store.put("object", [b"another's"])
+    proxy.plan.append(Cut(method="POST", target="*?uploadId=*", nth=1, moment="after" if stored else "before"))
+    proxy.plan.append(Answer(method="POST", target="*?uploadId=*", nth=2, status=404, code="NoSuchUpload"))
+    async with open_s3_store(by_proxy, commits=False) as store:
+        if stored:
+            await store.put("object", LARGE)
+        else:
+            with pytest.raises(StoreUnavailableError):
+                await store.put("object", LARGE)
+        assert await store.get("object") == (b"".join(LARGE) if stored else b"another's")
+
+
 @pytest.mark.parametrize(
     "fault",
     [
@@ -178,25 +196,6 @@ async def test_a_cancelled_put_that_the_server_has_not_got_leaves_nothing(
         )
     assert proxy.count("PUT") == 1
     assert await objects_of(by_proxy, server) == {}
-
-
-async def test_a_cancelled_put_waits_for_an_answer_that_comes_soon(by_proxy: Settings, proxy: FaultProxy) -> None:
-    """So that what a caller does after it cannot be overtaken by it."""
-    silence = Silence(method="PUT", moment="after")
-    proxy.plan.append(silence)
-
-    async def give_up_then_let_go() -> None:
-        await silence.reached.wait()
-        tasks.start_soon(let_go)
-
-    async def let_go() -> None:
-        silence.release()
-
-    async with open_s3_store(by_proxy, commits=False) as store, anyio.create_task_group() as tasks:
-        await cancelled(
-            lambda: store.put("object", [b"content"]), how="scope", after=give_up_then_let_go, patience_s=PATIENCE_S
-        )
-        assert await store.get("object") == b"content"
 
 
 @pytest.mark.parametrize("operation", ["put", "put_if_absent", "get", "head", "delete"])
