@@ -65,7 +65,7 @@ def simulation(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """How fast, against what was expected: ratios, losses included. `nox -s bench -- changelog`."""
     session.install("-e", ".[bench]")
-    session.run("python", "-m", "benchmarks", *session.posargs)
+    session.run("python", "-m", "benchmarks", *session.posargs, env=ministack_environment(session))
 
 
 @nox.session
