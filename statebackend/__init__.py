@@ -1,8 +1,11 @@
 """statebackend: keyed state for PySpark `foreachBatch`, durable per micro-batch, back from the local copy first.
 
     open_backend, StateBackend      open a job's state, use it, checkpoint it
+    sweep                           delete what no retained checkpoint needs
+    savepoints, drop_savepoint      names that keep a checkpoint
     Settings                        what the job means, and how fast
     ValueState, ListState, MapState, ReducingState, AggregatingState    what user code reads and writes
+    OperatorState                   what belongs to no key
     Timers, TimeToLive              when a key is due, and how long what was written is there
     spark.StatefulSink              the callable for `foreachBatch` (needs the extra `spark`)
     ObjectStore, StateChangeUploader, Serializer, Observer, Clock       what you may implement
@@ -17,19 +20,25 @@ from typing import TYPE_CHECKING, Any
 
 from statebackend._backend import open_backend
 from statebackend._checkpoint.backend import StateBackend
+from statebackend._checkpoint.retention import Classified, Verdict
+from statebackend._checkpoint.savepoints import SavepointInfo
+from statebackend._checkpoint.sweep import SweepFailure, SweepReport
 from statebackend._state.aggregating_state import Aggregate, AggregatingState
 from statebackend._state.list_state import ListState
 from statebackend._state.map_state import MapState
+from statebackend._state.operator_state import OperatorState
 from statebackend._state.reducing_state import ReducingState
 from statebackend._state.timers import Timers
 from statebackend._state.ttl import TimeToLive
 from statebackend._state.value_state import ValueState
+from statebackend._upkeep import drop_savepoint, savepoints, sweep
 from statebackend._version import __version__
 from statebackend.abc import (
     Body,
     Capability,
     CheckpointInfo,
     Clock,
+    CountsRequests,
     Fallback,
     ObjectInfo,
     ObjectStore,
@@ -64,9 +73,11 @@ __all__ = [
     "Capability",
     "CheckpointId",
     "CheckpointInfo",
+    "Classified",
     "Clock",
     "CommitSequence",
     "CommitSummary",
+    "CountsRequests",
     "Epoch",
     "Fallback",
     "Handle",
@@ -77,8 +88,10 @@ __all__ = [
     "ObjectInfo",
     "ObjectStore",
     "Observer",
+    "OperatorState",
     "ReducingState",
     "RestoreReport",
+    "SavepointInfo",
     "Secret",
     "Segment",
     "SequenceNumber",
@@ -88,12 +101,18 @@ __all__ = [
     "StateBackend",
     "StateBackendError",
     "StateChangeUploader",
+    "SweepFailure",
+    "SweepReport",
     "TimeToLive",
     "Timers",
     "UploadedSegment",
     "ValueState",
+    "Verdict",
     "__version__",
+    "drop_savepoint",
     "open_backend",
+    "savepoints",
+    "sweep",
 ]
 
 

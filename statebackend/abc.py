@@ -117,6 +117,23 @@ class DeletesMany(Protocol):
         ...
 
 
+@runtime_checkable
+class CountsRequests(Protocol):
+    """What an `ObjectStore` may have besides, where one call is not one request: parts, pages, requests sent again.
+
+    What such a store counts is what requests cost; calls of other stores count as one request each. A store that wraps
+    another passes it on.
+    """
+
+    @property
+    def priced_requests(self) -> Mapping[str, int]:
+        """Requests sent so far, by the method of `ObjectStore` that has their price. Only grows; read often.
+
+        So a part of a multipart upload, its begin and its end are each a `put`, and a page of a listing is a `list`.
+        """
+        ...
+
+
 class Segment(msgspec.Struct, frozen=True):
     """One object to upload: the encoded change sets of one or more writers.
 
@@ -205,7 +222,12 @@ class Serializer(Protocol[T]):
 class CheckpointInfo(msgspec.Struct, frozen=True):
     """What a committed checkpoint cost.
 
-    `requests` counts calls to the primary; `local` is true when every byte of it has a local copy too.
+    `requests` counts what went to the primary while it ran, `requests_by_kind` by the method of `ObjectStore`; `usd` is
+    their price. `local` is true when every byte of it has a local copy too.
+
+    `usd_month` is what 30 days of requests would cost if all that the backend does went on at the rate of the last ten
+    minutes. `persist_delay_s` is the persist delay as `put_budget_usd_month` has lengthened it: about how long the next
+    checkpoint will take to begin, and what a caller may let pass at no loss before it asks for one.
     """
 
     checkpoint_id: CheckpointId
@@ -216,6 +238,10 @@ class CheckpointInfo(msgspec.Struct, frozen=True):
     requests: int
     seconds: float
     local: bool
+    requests_by_kind: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
+    usd: float = 0.0
+    usd_month: float = 0.0
+    persist_delay_s: float = 0.0
 
 
 class Fallback(msgspec.Struct, frozen=True):
@@ -295,9 +321,10 @@ class Observer:
         An uploader of your own does not tell; what it leaves out is a segment with `uploaded.local` of `None`.
         """
 
-    def primary_requested(self, requests: Mapping[str, int]) -> None:
+    def primary_requested(self, requests: Mapping[str, int], *, usd: float) -> None:
         """So many requests went to the primary since the last time, by kind: the names of `ObjectStore`'s methods.
 
+        `usd`: what they cost, by the prices of the settings.
         Before `restored`, before each `checkpoint_committed`, and when the backend has ended. Only kinds that occurred.
         """
 
@@ -327,6 +354,7 @@ __all__ = [
     "ChangeSetHandle",
     "CheckpointInfo",
     "Clock",
+    "CountsRequests",
     "DeletesMany",
     "Fallback",
     "ObjectInfo",

@@ -11,7 +11,9 @@
     │   ├── ValueEncodeError            the value is not of the type the state was declared with
     │   ├── StateTypeError              the state was written with another type or kind
     │   ├── CheckpointExistsError       that checkpoint id, or a later one, is committed already
-    │   └── CheckpointNotFoundError     no commit has that checkpoint id
+    │   ├── CheckpointNotFoundError     no commit has that checkpoint id
+    │   ├── SavepointExistsError        there is a savepoint of that name
+    │   └── SavepointNotFoundError      there is no savepoint of that name
     ├── WrongOwnerError             point at the right place: what lies there is somebody else's
     │   ├── WrongJobError               the commit belongs to another job
     │   ├── WrongQueryError             the commit was made by another streaming query
@@ -107,6 +109,14 @@ class CheckpointExistsError(InputError):
 
 class CheckpointNotFoundError(InputError, LookupError):
     """No commit has that checkpoint id. Open without an id for the newest one."""
+
+
+class SavepointExistsError(InputError):
+    """There is a savepoint of that name. Drop it, or use another name. Nothing was committed."""
+
+
+class SavepointNotFoundError(InputError, LookupError):
+    """The job has no savepoint of that name. `savepoints` lists those that there are."""
 
 
 class WrongOwnerError(StateBackendError):

@@ -99,6 +99,13 @@ class ChangeSetHandle(msgspec.Struct, frozen=True, array_like=True):
     records: int
 
 
+class OperatorElements(msgspec.Struct, frozen=True):
+    """What one owner holds of one operator state, each element encoded."""
+
+    state_id: int
+    elements: tuple[bytes, ...]
+
+
 class SnapshotResult(msgspec.Struct, frozen=True):
     """What one owner of a key-group range contributes to a checkpoint.
 
@@ -112,6 +119,7 @@ class SnapshotResult(msgspec.Struct, frozen=True):
     local: bool
     primary_bytes: int = 0
     local_bytes: int = 0
+    operator: tuple[OperatorElements, ...] = ()
 
 
 class SourceMark(msgspec.Struct, frozen=True):

@@ -85,6 +85,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
 
     persist_delay_s: float = 0.010
     """How long the first waiting change set waits for company before its segment is sent. 0: not at all."""
+    persist_delay_max_s: float = 10.0
+    """Most to which `put_budget_usd_month` lengthens the persist delay. Where that is not enough, more is spent."""
     persist_size_threshold_bytes: int = 10 * MiB
     """Waiting bytes that send a segment at once."""
     preemptive_persist_threshold_bytes: int = 5 * MiB
@@ -105,8 +107,10 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     close_timeout_s: float = 10.0
     """How long leaving the backend waits for uploads under way."""
 
+    sweep_interval_s: float = 0.0
+    """How often an open backend sweeps its job in the primary, behind the checkpoints' back. 0: never."""
     restore_concurrency_max: int = 16
-    """Files fetched at a time by a restore."""
+    """Files fetched at a time by a restore; entries and objects handled at a time by a sweep."""
     io_threads_max: int = 8
     """Worker threads for files at a time, in one store."""
     cpu_threads_max: int = 2
@@ -133,11 +137,35 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     s3_outage_s: float = 60.0
     """How long a request that may be repeated is, after its first failure, before it fails for its caller."""
 
+    put_budget_usd_month: float = 0.0
+    """What PUTs may cost in 30 days; the persist delay is lengthened, so that they do not cost more. 0: no budget."""
+    put_usd_per_1000: float = 0.005
+    """Price of 1,000 PUTs, plain or conditional. The four prices are those of S3 Standard, us-east-1, November 2026."""
+    get_usd_per_1000: float = 0.0004
+    """Price of 1,000 GETs, whole or ranged, or HEADs."""
+    list_usd_per_1000: float = 0.005
+    """Price of 1,000 pages of listings."""
+    delete_usd_per_1000: float = 0.0
+    """Price of 1,000 deletions."""
+
     def __post_init__(self) -> None:
         _check_types(self)
-        for name in ("persist_delay_s", "upload_timeout_s", "retry_delay_s", "secondary_grace_s", "s3_outage_s"):
+        for name in (
+            "persist_delay_s",
+            "upload_timeout_s",
+            "retry_delay_s",
+            "secondary_grace_s",
+            "s3_outage_s",
+            "sweep_interval_s",
+            "put_budget_usd_month",
+            "put_usd_per_1000",
+            "get_usd_per_1000",
+            "list_usd_per_1000",
+            "delete_usd_per_1000",
+        ):
             _require(0 <= getattr(self, name) < math.inf, f"{name} must be finite and not negative", self, name)
         for name in (
+            "persist_delay_max_s",
             "commit_timeout_s",
             "close_timeout_s",
             "s3_connect_timeout_s",
@@ -179,6 +207,13 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             "s3_part_bytes",
             "s3_multipart_threshold_bytes",
         )
+        _require(
+            self.put_budget_usd_month == 0 or self.persist_delay_s <= self.persist_delay_max_s,
+            "a budget only lengthens the persist delay: lower persist_delay_s or raise persist_delay_max_s",
+            self,
+            "persist_delay_s",
+            "persist_delay_max_s",
+        )
 
 
 class Settings(Tuning, frozen=True, kw_only=True):
@@ -197,6 +232,8 @@ class Settings(Tuning, frozen=True, kw_only=True):
     """Bytes of local copies in each root. 0: no limit. Where it is reached, new segments have no local copy."""
     max_parallelism: int = 128
     """Number of key groups. Fixed when the job first commits: 1 to 32768."""
+    checkpoints_retained: int = 3
+    """Newest checkpoints that a sweep keeps, with all they need. Savepoints are kept besides."""
     compression: Compression = "zstd"
     """Compression of each frame. May change between two runs."""
 
@@ -225,6 +262,9 @@ class Settings(Tuning, frozen=True, kw_only=True):
             raise LocalRootError("the local roots must differ", local=self.local)
         _check_s3(self)
         _require(self.local_bytes_max >= 0, "local_bytes_max must not be negative", self, "local_bytes_max")
+        _require(
+            self.checkpoints_retained >= 1, "checkpoints_retained must be at least 1", self, "checkpoints_retained"
+        )
         _require(
             1 <= self.max_parallelism <= MAX_PARALLELISM_LIMIT,
             f"max_parallelism must lie within 1 and {MAX_PARALLELISM_LIMIT}",

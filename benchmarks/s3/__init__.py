@@ -1,6 +1,6 @@
 """A bucket as the primary, against a server in memory on this machine, which shares its processors with us.
 
-So a figure is a ratio to a bare aiobotocore client that does the same in the same run; what the server costs is in both.
+So a figure is a ratio to a bare aiobotocore client that does the same in the same run: the server's cost is in both.
 """
 
 import os

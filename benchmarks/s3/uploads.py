@@ -1,8 +1,8 @@
 """One object of 256 MiB, in parts.
 
-Envelope. Both sides send the same parts, as many at a time. What we add is a checksum of each part (7 GB/s, in a thread),
-a copy of it (out of the caller's chunks), and a turn for each request: a few milliseconds in some seconds. A third of
-the time is allowed for that, because the loop's thread is shared with the server's.
+Envelope. Both sides send the same parts, as many at a time. What we add is a checksum of each part (7 GB/s, in a
+thread), a copy of it (out of the caller's chunks), and a turn for each request: a few milliseconds in some seconds. A
+third of the time is allowed for that, because the machine's few processors serve both ends.
 """
 
 import time

@@ -2,7 +2,7 @@
 
 One checkpoint, in the order of the calls:
 
-    drain the states into the changelog -> persist -> register the local copies -> commit -> confirm
+    drain the states into the changelog -> persist -> register the local copies -> hold -> commit -> confirm
 
 Up to the commit everything can be cancelled and nothing is lost; from there on it runs to its end.
 """
@@ -19,6 +19,8 @@ from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.commits import CommitLog
 from statebackend._checkpoint.coordinator import CheckpointCoordinator
+from statebackend._checkpoint.savepoints import check_name
+from statebackend._checkpoint.spending import Spending
 from statebackend._codec.commit import Commit
 from statebackend._codec.records import StateChange
 from statebackend._local.retention import LocalRetention
@@ -26,14 +28,15 @@ from statebackend._state.aggregating_state import Aggregate, AggregatingState
 from statebackend._state.keyed import KeyedStates
 from statebackend._state.list_state import ListState
 from statebackend._state.map_state import MapState
+from statebackend._state.operator_state import Mode, OperatorState
 from statebackend._state.reducing_state import ReducingState
 from statebackend._state.timers import TimerClock, Timers
 from statebackend._state.ttl import TimeToLive
 from statebackend._state.value_state import ValueState
 from statebackend._state.values import Upcast
 from statebackend._tasks import finish
-from statebackend.errors import BackendClosedError, InputError, StoreAccessError
 from statebackend.abc import CheckpointInfo, Clock, Observer, RestoreReport, Serializer
+from statebackend.errors import BackendClosedError, InputError, StoreAccessError
 from statebackend.ids import (
     ChangeSetHandle,
     CheckpointId,
@@ -44,7 +47,6 @@ from statebackend.ids import (
     SnapshotResult,
     SourceMark,
 )
-from statebackend.objectstore.scoped import CountingStore
 
 V = TypeVar("V")
 K = TypeVar("K")
@@ -68,24 +70,22 @@ class StateBackend:
         writer: ChangelogWriter,
         coordinator: CheckpointCoordinator,
         log: CommitLog,
-        primary: CountingStore,
+        spending: Spending,
         *,
         retention: LocalRetention | None,
         restored: RestoreReport | None,
         clock: Clock,
         observer: Observer,
-        tell_requests: Callable[[], None],
     ) -> None:
         self.restored: Final = restored
         self._states = states
         self._writer = writer
         self._coordinator = coordinator
         self._log = log
-        self._primary = primary
+        self._spending = spending
         self._retention = retention
         self._clock = clock
         self._observer = observer
-        self._tell_requests = tell_requests
         self._handles = _handles_of(coordinator.base, states.key_groups)
         self._is_local = retention is not None and (
             restored is None or all(fallback.repaired for fallback in restored.fallbacks)
@@ -193,34 +193,64 @@ class StateBackend:
         self._check_usable()
         return self._states.timers(name, clock)
 
-    async def checkpoint(self, checkpoint_id: int, *, source: SourceMark | None = None) -> CheckpointInfo:
+    def operator_state(
+        self,
+        name: str,
+        type_: type[V] | Serializer[V],
+        mode: Mode = "split",
+        *,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> OperatorState[V]:
+        """The operator state of that name: a list of elements of `type_` that belongs to this owner and to no key.
+
+        With another number of owners, `split` deals the elements of all out anew, `union` gives all of them to each,
+        and `broadcast` gives each a copy. All of it is in every commit: it is for offsets and the like. Raises
+        `InputError` in the backend of a part of the key groups that was not told its `owners`.
+        """
+        self._check_usable()
+        return self._states.operator_state(name, type_, mode, migrate=migrate)
+
+    async def checkpoint(
+        self, checkpoint_id: int, *, source: SourceMark | None = None, savepoint: str | None = None
+    ) -> CheckpointInfo:
         """Make every change so far durable and commit it under `checkpoint_id`. An unchanged state commits as well.
 
         Returns when the commit object exists in the primary: from then on a restore sees all of it, before nothing.
-        Raises `CheckpointExistsError` for an id that is not larger than every committed one (nothing has changed, go
-        on), `UploadError`, `FencedError` or `OutcomeUnknownError` (open a new backend).
+        With `savepoint` it is kept under that name until that is dropped; the two come to exist in the same moment.
+        Raises `SavepointExistsError` where the name is taken, `CheckpointExistsError` for an id that is not larger than
+        every committed one (nothing has changed, go on), `UploadError`, `FencedError` or `OutcomeUnknownError` (open a
+        new backend).
 
-        Cancelled before its commit is sent, a checkpoint has committed nothing and lost nothing: the next one holds
-        its changes. Cancelled later, it finishes first.
+        Takes up to `persist_delay_max_s` longer where `put_budget_usd_month` wants it. Cancelled before its commit is
+        sent, a checkpoint has committed nothing and lost nothing: the next one holds its changes. Cancelled later, it
+        finishes first.
         """
         self._check_usable()
         async with self._checkpointing:
-            begun, requests = self._clock.monotonic(), self._primary.requests.total()
+            begun, requests = self._clock.monotonic(), self._spending.requests
             self._coordinator.check(CheckpointId(checkpoint_id))
+            if savepoint is not None:
+                check_name(savepoint)
             with self._failing():
                 snapshot, changes = await self._snapshot(CheckpointId(checkpoint_id))
-                commit, commit_bytes = await finish(self._commit, snapshot, source)
+                await self._spending.hold(requests)
+                commit, commit_bytes = await finish(self._commit, snapshot, source, savepoint)
+            spent = self._spending.since(requests)
             info = CheckpointInfo(
                 checkpoint_id=commit.checkpoint_id,
                 sequence=commit.sequence,
                 changes=changes,
                 primary_bytes=snapshot.primary_bytes + commit_bytes,
                 local_bytes=snapshot.local_bytes,
-                requests=self._primary.requests.total() - requests,
+                requests=spent.requests.total(),
                 seconds=self._clock.monotonic() - begun,
                 local=snapshot.local,
+                requests_by_kind=dict(spent.requests),
+                usd=spent.usd,
+                usd_month=spent.usd_month,
+                persist_delay_s=spent.persist_delay_s,
             )
-            self._tell_requests()
+            self._spending.tell()
             self._observer.checkpoint_committed(info)
             return info
 
@@ -240,6 +270,7 @@ class StateBackend:
 
     async def _snapshot(self, checkpoint_id: CheckpointId) -> tuple[SnapshotResult, int]:
         await self._drain()
+        operator = self._states.operator_report()
         to = self._writer.next_sequence_number()
         uploaded = await self._writer.persist(self._committed_to, checkpoint_id)
         primary_bytes, local_bytes = _stored_bytes(uploaded)
@@ -250,6 +281,7 @@ class StateBackend:
             local=self._is_local and all(each.local for each in uploaded),
             primary_bytes=primary_bytes,
             local_bytes=local_bytes,
+            operator=operator,
         )
         self._snapshot_to = to
         if self._retention is not None:
@@ -263,12 +295,14 @@ class StateBackend:
             self._writer.extend(step)
             await self._writer.room()
 
-    async def _commit(self, snapshot: SnapshotResult, source: SourceMark | None) -> tuple[Commit, int]:
+    async def _commit(
+        self, snapshot: SnapshotResult, source: SourceMark | None, savepoint: str | None
+    ) -> tuple[Commit, int]:
         """Commit the snapshot and stand on it. Not to be cut in two: it runs within `finish`."""
         with self._failing():
             try:
                 committed = await self._coordinator.commit(
-                    snapshot.checkpoint_id, [snapshot], self._states.descriptors, source
+                    snapshot.checkpoint_id, [snapshot], self._states.descriptors, source, savepoint
                 )
             except StoreAccessError:  # refused, and read back: there is no commit that needs it
                 await self._writer.reset(self._committed_to, self._snapshot_to, snapshot.checkpoint_id)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from statebackend._checkpoint.commits import CommitLog
+from statebackend._checkpoint.savepoints import Savepoints
 from statebackend._codec.commit import Claim, Commit, RangeState, StateDescriptor
 from statebackend.abc import Clock
 from statebackend.errors import CheckpointExistsError, InputError
@@ -27,6 +28,7 @@ class CheckpointCoordinator:
         newest: Commit | None,
         base: Commit | None,
         claim: Claim | None,
+        savepoints: Savepoints,
         clock: Clock,
         new_stamp: Callable[[], str],
         release: str,
@@ -35,6 +37,7 @@ class CheckpointCoordinator:
         self._newest = newest
         self._last: Claim | Commit | None = claim  # our own last entry
         self._log = log
+        self._savepoints = savepoints
         self._job: Final = settings.job
         self._max_parallelism: Final = settings.max_parallelism
         self._clock = clock
@@ -68,11 +71,13 @@ class CheckpointCoordinator:
         snapshots: Sequence[SnapshotResult],
         states: tuple[StateDescriptor, ...],
         source: SourceMark | None,
+        savepoint: str | None = None,
     ) -> tuple[Commit, int]:
         """Commit one checkpoint from the snapshots of every owner. Returns the commit and the size of its object.
 
-        Raises `CheckpointExistsError`, `InputError` for snapshots that do not cover every key group once, and as
-        `CommitLog.append`; like that, it is to be called within `finish`.
+        With `savepoint` it is kept under that name. Raises `CheckpointExistsError`, `SavepointExistsError`,
+        `InputError` for snapshots that do not cover every key group once, and as `CommitLog.append`; like that, it is
+        to be called within `finish`.
         """
         self.check(checkpoint_id)
         assert self._last is not None
@@ -86,12 +91,16 @@ class CheckpointCoordinator:
             parent=None if self.base is None else self.base.sequence,
             stamp=self._new_stamp(),
             max_parallelism=self._max_parallelism,
-            ranges=tuple(RangeState(snapshot.key_groups, snapshot.primary) for snapshot in ordered),
+            ranges=tuple(
+                RangeState(snapshot.key_groups, snapshot.primary, operator=snapshot.operator) for snapshot in ordered
+            ),
             states=states,
             source=source,
             committed_at_s=self._clock.time(),
             release=self._release,
         )
+        if savepoint is not None:
+            await self._savepoints.mark(savepoint, commit)
         size_bytes = len((await self._log.append(commit)).body)
         self._newest = self.base = self._last = commit
         return commit, size_bytes

@@ -11,7 +11,6 @@ get or lose its time-to-live, or move to another version, and nothing stored has
 """
 
 import struct
-from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -79,18 +78,38 @@ def framed(data: bytes) -> bytes:
     return b"\xff" + _LENGTH.pack(length) + data
 
 
-def split(row: bytes) -> Iterator[bytes]:
-    """What was framed, one after the other. Raises `ValueDecodeError` where the last one is cut off."""
+def split(row: bytes) -> list[bytes]:
+    """What was framed, in order. Raises `ValueDecodeError` where the last one is cut off."""
+    parts: list[bytes] = []
     at, end = 0, len(row)
     while at < end:
         length = row[at]
         at += 1
         if length == _SHORT_END:
-            if at + _LENGTH.size > end:
-                raise ValueDecodeError("the length of a stored element is cut off", offset=at)
-            (length,) = _LENGTH.unpack_from(row, at)
-            at += _LENGTH.size
-        if at + length > end:
-            raise ValueDecodeError("a stored element is cut off", offset=at, length=length)
-        yield row[at : at + length]
+            length, at = _long_length(row, at)
+        parts.append(row[at : at + length])
         at += length
+    if at > end:
+        raise ValueDecodeError("a stored element is cut off", offset=at, size_bytes=end)
+    return parts
+
+
+def count(row: bytes | bytearray) -> int:
+    """How many were framed. Raises `ValueDecodeError` where the last one is cut off."""
+    found, at, end = 0, 0, len(row)
+    while at < end:
+        length = row[at]
+        at += 1
+        if length == _SHORT_END:
+            length, at = _long_length(row, at)
+        at += length
+        found += 1
+    if at > end:
+        raise ValueDecodeError("a stored element is cut off", offset=at, size_bytes=end)
+    return found
+
+
+def _long_length(row: bytes | bytearray, at: int) -> tuple[int, int]:
+    if at + _LENGTH.size > len(row):
+        raise ValueDecodeError("the length of a stored element is cut off", offset=at)
+    return _LENGTH.unpack_from(row, at)[0], at + _LENGTH.size

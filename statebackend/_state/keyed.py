@@ -5,7 +5,7 @@ from typing import Any, Final, TypeVar, cast, get_args
 
 from msgspec import UNSET, UnsetType
 
-from statebackend._codec.commit import StateDescriptor
+from statebackend._codec.commit import RangeState, StateDescriptor
 from statebackend._codec.records import StateChange
 from statebackend._codec.serializers import is_serializer
 from statebackend._state import (
@@ -23,6 +23,14 @@ from statebackend._state.key_groups import OwnedKeys
 from statebackend._state.keyed_state import KeyedState
 from statebackend._state.list_state import ListState
 from statebackend._state.map_state import EntryKeys, MapState
+from statebackend._state.operator_state import (
+    OPERATOR_KINDS,
+    Mode,
+    OperatorState,
+    OperatorStates,
+    as_mode,
+    mode_of,
+)
 from statebackend._state.reducing_state import ReducingState
 from statebackend._state.timers import TimerClock, Timers
 from statebackend._state.ttl import TimeToLive
@@ -30,7 +38,7 @@ from statebackend._state.value_state import ValueState
 from statebackend._state.values import Upcast, Values
 from statebackend.abc import Serializer
 from statebackend.errors import DataError, InputError, StateTypeError, UnsupportedVersionError
-from statebackend.ids import Key, KeyGroupRange
+from statebackend.ids import Key, KeyGroupRange, OperatorElements, all_key_groups
 
 V = TypeVar("V")
 K = TypeVar("K")
@@ -58,14 +66,29 @@ class KeyedStates:
     one: values would come back as instances of the first.
     """
 
-    def __init__(self, key_groups: KeyGroupRange, max_parallelism: int, known: Iterable[StateDescriptor] = ()) -> None:
+    def __init__(
+        self,
+        key_groups: KeyGroupRange,
+        max_parallelism: int,
+        known: Iterable[StateDescriptor] = (),
+        *,
+        reported: Sequence[RangeState] = (),
+        owners: Sequence[KeyGroupRange] | None = None,
+    ) -> None:
+        """`reported` is what former owners had, `owners` are all there are now, where this is not the only one."""
         self.key_groups: Final = key_groups
         self._keys = OwnedKeys(key_groups, max_parallelism)
         self._descriptors: dict[str, StateDescriptor] = {descriptor.name: descriptor for descriptor in known}
         self._tables: dict[int, HeapTable] = {
-            descriptor.state_id: _table_of(descriptor) for descriptor in self._descriptors.values()
+            descriptor.state_id: _table_of(descriptor)
+            for descriptor in self._descriptors.values()
+            if mode_of(descriptor.kind) is None
         }
-        self._declared: dict[str, tuple[tuple[Any, ...], KeyedState[Any, Any]]] = {}
+        if owners is None and key_groups == all_key_groups(max_parallelism):
+            owners = [key_groups]
+        self._operator = OperatorStates(key_groups, self._descriptors.values(), reported, owners)
+        self._declared: dict[str, KeyedState[Any, Any]] = {}
+        self._types: dict[str, tuple[Any, ...]] = {}  # that a state was declared with in this process
 
     @property
     def descriptors(self) -> tuple[StateDescriptor, ...]:
@@ -75,7 +98,12 @@ class KeyedStates:
     @property
     def sizes(self) -> Mapping[str, int]:
         """Number of keys per state, those included whose values have expired and were not dropped yet."""
-        return {name: len(self._tables[found.state_id].entries) for name, found in self._descriptors.items()}
+        tables = self._tables
+        return {
+            name: len(tables[found.state_id].entries)
+            for name, found in self._descriptors.items()
+            if found.state_id in tables
+        }
 
     def value_state(
         self,
@@ -159,9 +187,29 @@ class KeyedStates:
             raise InputError("timers are of one of these clocks", clock=repr(clock), clocks=get_args(TimerClock))
         return self._state(name, Timers, (clock,), Shape(timers.KIND, clock))
 
+    def operator_state(
+        self,
+        name: str,
+        type_: type[V] | Serializer[V],
+        mode: Mode = "split",
+        *,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> OperatorState[V]:
+        """Elements under no key. Raises `InputError` where it is not known who the other owners are."""
+        values = Values(type_, migrate=migrate)
+        self._operator.check_owners()
+        descriptor = self._describe(name, (type_,), shape_of(OPERATOR_KINDS[as_mode(mode)], values))
+        state: OperatorState[V] = self._operator.state(name, descriptor.state_id)
+        state.declare(values)
+        return state
+
+    def operator_report(self) -> tuple[OperatorElements, ...]:
+        """What this owner holds of each operator state, undeclared ones too."""
+        return self._operator.report()
+
     def drain(self) -> Iterator[StateChange]:
         """The changes since the last drain."""
-        for name, (_, state) in self._declared.items():
+        for name, state in self._declared.items():
             yield from state.drain(self._descriptors[name].state_id)
 
     def replay(self, changes: Iterable[StateChange]) -> None:
@@ -178,29 +226,30 @@ class KeyedStates:
 
     def snapshot(self) -> "StatesSnapshot":
         """What the states hold now, undeclared ones too, whether it was drained or not: a copy of references."""
-        renew = {self._descriptors[name].state_id: state.renewed() for name, (_, state) in self._declared.items()}
+        renew = {self._descriptors[name].state_id: state.renewed() for name, state in self._declared.items()}
         tables = {state_id: table.copy() for state_id, table in self._tables.items()}
         return StatesSnapshot(tables, renew, self._keys)
 
     def _state(self, name: str, class_: type[S], types: tuple[Any, ...], shape: Shape) -> S:
+        descriptor = self._describe(name, types, shape)
+        table = self._tables.setdefault(descriptor.state_id, KINDS[shape.kind]())
+        if name not in self._declared:
+            self._declared[name] = class_(name, table, self._keys)
+        return cast("S", self._declared[name])
+
+    def _describe(self, name: str, types: tuple[Any, ...], shape: Shape) -> StateDescriptor:
         next_id = 1 + max((found.state_id for found in self._descriptors.values()), default=-1)
-        found = self._descriptors.get(name) if type(name) is str else None
-        descriptor = described(found, next_id, name, shape)
-        declared = self._declared.get(name)
-        if declared is not None and not all(map(_is_same, declared[0], types)):
+        descriptor = described(self._descriptors.get(name) if type(name) is str else None, next_id, name, shape)
+        first = self._types.setdefault(name, types)
+        if not all(map(_is_same, first, types)):
             raise StateTypeError(
                 "the state is declared with another class already",
                 state=name,
-                first=", ".join(map(repr, declared[0])),
+                first=", ".join(map(repr, first)),
                 now=", ".join(map(repr, types)),
             )
-        if found is None:
-            self._tables[descriptor.state_id] = KINDS[shape.kind]()
         self._descriptors[name] = descriptor
-        if declared is None:
-            declared = types, class_(name, self._tables[descriptor.state_id], self._keys)
-            self._declared[name] = declared
-        return cast("S", declared[1])
+        return descriptor
 
 
 class StatesSnapshot:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar, cast, overload
 
-from statebackend._codec.cells import framed, split
+from statebackend._codec.cells import count, framed, split
 from statebackend._codec.records import Operation, StateChange
 from statebackend._state.bulk import Arrow, as_list, check_as_many
 from statebackend._state.heap import ListTable, row_changes
@@ -61,7 +61,7 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
         row = self._find(key)
         if row is None:
             return []
-        cells = list(split(bytes(row)))
+        cells = split(bytes(row))
         ttl = self._values.ttl
         if ttl is not None:
             now = ttl.read_clock()
@@ -77,7 +77,7 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
             return 0
         ttl = self._values.ttl
         if ttl is None:
-            return sum(1 for _ in split(bytes(row)))
+            return count(row)
         now = ttl.read_clock()
         return sum(ttl.is_live(cell, now) for cell in split(bytes(row)))
 
@@ -138,7 +138,7 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
     def _expire(self, key: Key, now: float) -> None:
         ttl = self._values.ttl
         assert ttl is not None
-        cells = list(split(bytes(self._entries[key])))
+        cells = split(bytes(self._entries[key]))
         living = [cell for cell in cells if ttl.is_live(cell, now)]
         if len(living) < len(cells):
             self._replace(key, b"".join(map(framed, living)))

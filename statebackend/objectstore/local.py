@@ -10,6 +10,7 @@ A file cannot be a directory too: while 'a' is an object, 'a/b' is refused, and 
 
 import errno
 import itertools
+import math
 import os
 import secrets
 import stat
@@ -98,13 +99,14 @@ class LocalStore:
         for info in found:
             yield info
 
-    async def remove_leftovers(self) -> int:
-        """Remove the temporary files of writers that were killed; say how many.
+    async def remove_leftovers(self, prefix: str = "", *, before_s: float = math.inf) -> int:
+        """Remove the temporary files of writers that were killed, beside objects under `prefix`; say how many.
 
-        Only for whoever knows that nobody is writing here, in any process: a write under way would fail. Best effort:
-        what cannot be listed or removed stays. A cancelled call has removed all of them or none.
+        `prefix` is empty or ends with '/'. Only for whoever knows that nobody is still writing a file that was last
+        changed before `before_s`, in seconds since the epoch, in any process: that write would fail. Best effort: what
+        cannot be listed or removed stays. A cancelled call has removed all of them or none.
         """
-        return await in_thread(_remove_temporaries, self._root, limiter=self._limiter)
+        return await in_thread(_remove_temporaries, self._root / prefix, before_s, limiter=self._limiter)
 
     async def _write(self, key: str, body: Body, publish: Callable[[Path, Path], None]) -> None:
         path = self._path(key)
@@ -187,13 +189,14 @@ def _temporary_name() -> str:
     return f".{os.getpid()}-{_RUN}-{next(_NUMBERS)}{TEMPORARY_SUFFIX}"
 
 
-def _remove_temporaries(root: Path) -> int:
+def _remove_temporaries(root: Path, before_s: float) -> int:
     removed = 0
     for directory, _, names in os.walk(root):
-        for name in filter(is_temporary, names):
+        for path in (Path(directory, name) for name in filter(is_temporary, names)):
             with suppress(OSError):
-                Path(directory, name).unlink()
-                removed += 1
+                if path.stat().st_mtime < before_s:
+                    path.unlink()
+                    removed += 1
     return removed
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend._codec.cells import MARK, Cell, framed, pack, split, stamp_of, unpack
+from statebackend._codec.cells import MARK, Cell, count, framed, pack, split, stamp_of, unpack
 from statebackend.errors import ValueDecodeError
 
 VALUES = st.binary(max_size=20) | st.binary(max_size=20).map(lambda data: b"\xc1" + data)
@@ -61,7 +61,8 @@ def test_mark_of_a_newer_release_is_told(flags: int) -> None:
 def test_framed_elements_come_back(parts: list[bytes]) -> None:
     """In order, with lengths on both sides of what fits into one byte."""
     row = b"".join(map(framed, parts))
-    assert list(split(row)) == parts
+    assert split(row) == parts
+    assert count(row) == len(parts)
     assert len(row) == sum(len(part) + (1 if len(part) < 255 else 5) for part in parts)
 
 
@@ -70,5 +71,6 @@ def test_row_that_is_cut_off_is_told() -> None:
     row = framed(b"abc") + framed(b"x" * 300)
     for length in range(1, len(row)):
         if length != 4:
-            with pytest.raises(ValueDecodeError):
-                list(split(row[:length]))
+            for read in (split, count):
+                with pytest.raises(ValueDecodeError):
+                    read(row[:length])

@@ -71,6 +71,7 @@ COMMIT: dict[str, Any] = {
             "key_groups": [0, 127],
             "changelog": [[["segments/0a1b2c", 0, 113, 1618522507], "0-127", 0, 8, 66, [6, 13], 2]],
             "bases": [],
+            "operator": [],
         }
     ],
     "states": [
@@ -95,6 +96,7 @@ CLAIM: dict[str, Any] = {
     "newest": 7,
     "claimed_at_s": 1357016460.25,
     "release": "0.1.0",
+    "base": 5,
 }
 
 LOCAL_SNAPSHOT: dict[str, Any] = {

@@ -9,10 +9,12 @@ from types import ModuleType
 import msgspec
 import pytest
 
+from statebackend._checkpoint import savepoints
 from statebackend._codec import cells as cell_format
 from statebackend._codec import commit, compression, frame, local_snapshot, records, schema, segment
 from statebackend._codec.commit import Claim, Commit, RangeState, StateDescriptor
 from statebackend._state.keyed import KINDS
+from statebackend._state.operator_state import OPERATOR_KINDS
 from statebackend.ids import ChangeSetHandle, Handle, SourceMark
 from tests.formats.make_golden import GOLDEN
 
@@ -53,10 +55,11 @@ def field_names(type_: type[msgspec.Struct]) -> list[str]:
         (SEGMENT_PAGE, records),
         (COMMIT_PAGE, commit),
         (COMMIT_PAGE, schema),
+        (COMMIT_PAGE, savepoints),
         (LOCAL_PAGE, local_snapshot),
         (CELLS_PAGE, cell_format),
     ],
-    ids=["segment", "frame", "records", "commit", "schema", "local snapshot", "cells"],
+    ids=["segment", "frame", "records", "commit", "schema", "savepoints", "local snapshot", "cells"],
 )
 def test_grammar_on_the_page_is_the_one_in_the_code(page: str, module: ModuleType) -> None:
     """Line by line."""
@@ -109,7 +112,12 @@ def test_every_operation_and_kind_is_on_the_page_of_cells() -> None:
     assert {each for _, operations, _ in rows for each in operations.split(", ")} == {
         operation.name for operation in records.Operation if operation != records.Operation.METADATA
     }
-    assert {each for kinds, *_ in rows for each in kinds.split(", ")} == {*KINDS, "all"}
+    assert {each for kinds, *_ in rows for each in kinds.split(", ")} == {*KINDS, "all of these"}
+
+
+def test_operator_kinds_are_on_the_page_of_cells() -> None:
+    """By the names that are stored."""
+    assert all(f"`{kind}`" in CELLS_PAGE for kind in OPERATOR_KINDS.values())
 
 
 def test_fields_on_the_page_are_those_in_the_code() -> None:

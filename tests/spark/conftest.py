@@ -128,7 +128,7 @@ def committed(settings: sb.Settings) -> Committed:
     """Read what is committed, the way any other process would."""
 
     async def read() -> Committed:
-        async with sb.open_backend(msgspec.structs.replace(settings, local=())) as backend:
+        async with sb.open_backend(msgspec.structs.replace(settings, local=()), read_only=True) as backend:
             sources = [summary.source async for summary in backend.history()]
             marks = [source for source in sources if source is not None]
             return Committed(

@@ -313,3 +313,37 @@ def test_every_kind_is_one_object_that_logs(declare: Any, class_: type) -> None:
     assert type(state) is class_
     assert declare(states) is state
     assert list(states.drain()) == []
+
+
+def test_drain_that_was_cut_in_two_logs_nothing_twice() -> None:
+    """As of a checkpoint that is cancelled while it drains, and continued by the next one, with writes in between."""
+    states = all_states()
+    hops, seen = states.list_state("hops", int), states.map_state("seen", str, int)
+    total, timers = states.reducing_state("total", int, operator.add), states.timers("timers")
+
+    def write(number: int) -> None:
+        for key in ("a", "b"):
+            hops[key].append(number)
+            seen[key][str(number)] = number
+            total.add(key, number)
+            timers.register(key, number)
+
+    def read(states: KeyedStates) -> list[Any]:
+        return [
+            {key: list(found) for key, found in states.list_state("hops", int).items()},
+            {key: dict(found) for key, found in states.map_state("seen", str, int).items()},
+            dict(states.reducing_state("total", int, operator.add)),
+            {key: states.timers("timers").registered(key) for key in states.timers("timers")},
+        ]
+
+    for cut in range(1, 9):
+        write(1)
+        begun = states.drain()
+        log = [next(begun) for _ in range(cut)]
+        write(2)
+        hops["a"] = [3]
+        log += [*begun, *states.drain()]
+        assert read(restored(states, log)) == read(states)
+        for state in (hops, seen, total, timers):
+            state.clear()
+        list(states.drain())

@@ -32,6 +32,20 @@ from statebackend.settings import KiB, Settings
 DELETES_PER_REQUEST: Final = 1000
 _INLINE_BYTES_MAX: Final = 64 * KiB
 """Up to this size a body is put together and summed up on the loop, in less time than a hop to a thread takes."""
+_PRICED_AS: Final[Mapping[str, str]] = {
+    "put_object": "put",
+    "create_multipart_upload": "put",
+    "upload_part": "put",
+    "complete_multipart_upload": "put",
+    "abort_multipart_upload": "delete",
+    "get_object": "get",
+    "head_object": "head",
+    "list_objects_v2": "list",
+    "list_parts": "list",
+    "list_multipart_uploads": "list",
+    "delete_object": "delete",
+    "delete_objects": "delete_many",
+}
 _BEYOND_THE_END: Final = ("InvalidRange", "416")
 _NOTE: Final = b"statebackend asks here whether this server keeps `If-None-Match: *`. May be deleted, and comes back.\n"
 
@@ -56,6 +70,14 @@ class S3Store:
     def requests(self) -> Counter[str]:
         """What was sent so far, repeats included, by the operation's name in the client: `put_object` and its like."""
         return self._bucket.requests
+
+    @property
+    def priced_requests(self) -> Counter[str]:
+        """`requests` by the method that costs the same: each request of an upload in parts is a `put`."""
+        priced = Counter[str]()
+        for operation, count in self.requests.items():
+            priced[_PRICED_AS.get(operation, operation)] += count
+        return priced
 
     async def put(self, key: str, body: Body) -> None:
         """Store `body` at `key`, in parts where it is large.
