@@ -303,7 +303,9 @@ async def _open_local(
         yield LocalCopies(LocalSegments(readable, owned=owned), writable=False) if readable else None
         return
     if instead:
-        segments = LocalSegments(instead, bytes_max=settings.local_bytes_max)
+        segments = LocalSegments(
+            instead, bytes_max=settings.local_bytes_max, read_timeout_s=settings.local_read_timeout_s
+        )
         await segments.take_stock()
         yield LocalCopies(segments, writable=True)
         return
@@ -314,10 +316,15 @@ async def _open_local(
         owned = [directory.owned for directory in directories]
         if not all(owned):
             _log.warning("job %s: another backend owns the local copy; this one only reads it", settings.job)
-        stores = [LocalStore(each.segments, io_threads_max=settings.io_threads_max) for each in directories]
+        stores = [
+            LocalStore(each.segments, io_threads_max=settings.io_threads_max, abandon_after_s=settings.close_timeout_s)
+            for each in directories
+        ]
         for store in itertools.compress(stores, owned):  # elsewhere somebody may be writing them
             await store.remove_leftovers()
-        segments = LocalSegments(stores, owned=owned, bytes_max=settings.local_bytes_max)
+        segments = LocalSegments(
+            stores, owned=owned, bytes_max=settings.local_bytes_max, read_timeout_s=settings.local_read_timeout_s
+        )
         await segments.take_stock()
         yield LocalCopies(segments, writable=all(owned))
 
@@ -370,6 +377,7 @@ def _open_uploader(
             secondary,
             secondary_grace_s=settings.secondary_grace_s,
             dropped=observer.local_copy_dropped,
+            root_of=secondary.root_of,
             tasks=tasks,
         )
     if isinstance(uploader, StateChangeUploader) and not isinstance(uploader, type):  # a class has the methods too

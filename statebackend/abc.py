@@ -6,7 +6,7 @@ may raise, and what a cancelled call may leave behind. All methods run on one ev
 """
 
 import enum
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -134,6 +134,10 @@ class CountsRequests(Protocol):
         ...
 
 
+def _nothing() -> None:
+    """For a segment that no attempt of ours uploads."""
+
+
 class Segment(msgspec.Struct, frozen=True):
     """One object to upload: the encoded change sets of one or more writers.
 
@@ -150,6 +154,9 @@ class Segment(msgspec.Struct, frozen=True):
     """`zlib.crc32` of the content."""
     log_ids: tuple[str, ...]
     """The writers whose change sets are in it."""
+    durable: Callable[[], None] = _nothing
+    """Say that the primary copy is durable, where `upload` goes on for another: then it is not late for
+    `upload_timeout_s` more, and no attempt joins it. Need not be called; again, or too late, changes nothing."""
 
 
 class UploadedSegment(msgspec.Struct, frozen=True):

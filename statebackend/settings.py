@@ -101,7 +101,9 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     retry_delay_s: float = 0.5
     """Pause after an attempt that failed with an I/O error."""
     secondary_grace_s: float = 0.5
-    """How long a finished primary waits for the local copy before that copy is given up. Part of `upload_timeout_s`."""
+    """How long a finished primary waits for the local copy before that is given up. Does not make an upload late."""
+    local_read_timeout_s: float = 5.0
+    """How long a restore waits for a local copy before it reads the primary, and leaves that root alone."""
     commit_timeout_s: float = 30.0
     """How long a commit waits for the store's answer before its outcome counts as unknown."""
     close_timeout_s: float = 10.0
@@ -168,6 +170,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             "persist_delay_max_s",
             "commit_timeout_s",
             "close_timeout_s",
+            "local_read_timeout_s",
             "s3_connect_timeout_s",
             "s3_read_timeout_s",
             "s3_request_timeout_s",

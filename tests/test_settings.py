@@ -24,6 +24,7 @@ POSITIVE_S = [
     "persist_delay_max_s",
     "commit_timeout_s",
     "close_timeout_s",
+    "local_read_timeout_s",
     "s3_connect_timeout_s",
     "s3_read_timeout_s",
     "s3_request_timeout_s",

@@ -4,8 +4,8 @@ The primary decides. The local copy is best effort at every step: it may fail to
 hang, and the upload still succeeds, at most `secondary_grace_s` after the primary did.
 
 One task owns each local copy from its first byte to its end, which is "kept" or "removed". It runs in the task group
-of the uploader's owner and not in the upload, because a thread that is stuck in fsync cannot be abandoned: who waits
-for the task waits for the disk. The upload waits for an event, and can stop doing so.
+of the uploader's owner and not in the upload, because a thread that is stuck in fsync cannot be interrupted: who
+waits for the task waits for the disk. The upload waits for an event, and can stop doing so.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,8 @@ class DuplicatingUploader:
     `tasks` is a task group that outlives every upload; leaving it waits for the local copies on their way. `dropped`
     is called on the loop with a segment's name and a reason when an upload succeeds without its local copy; it must not
     raise. While a copy that was given up still hangs, new segments get none: a dead disk costs one
-    `secondary_grace_s`, not one for each segment.
+    `secondary_grace_s`, not one for each segment. `root_of` tells by a key on which disk of several it lies: a dead one
+    costs only the copies that would lie there.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class DuplicatingUploader:
         dropped: Callable[[str, str], None],
         tasks: TaskGroup,
         remove_timeout_s: float = REMOVE_TIMEOUT_S,
+        root_of: Callable[[str], int] = lambda _: 0,
     ) -> None:
         self._primary = primary
         self._secondary = secondary
@@ -44,6 +46,7 @@ class DuplicatingUploader:
         self._dropped = dropped
         self._tasks = tasks
         self._remove_timeout_s = remove_timeout_s
+        self._root_of = root_of
         self._hanging: set[_LocalCopy] = set()
 
     async def upload(self, segment: Segment) -> UploadedSegment:
@@ -56,6 +59,7 @@ class DuplicatingUploader:
         copy = self._start_copy(handle, segment.body)
         try:
             await self._primary.put(handle.key, segment.body)
+            segment.durable()
             with anyio.move_on_after(self._secondary_grace_s):
                 await copy.written.wait()
         except BaseException:
@@ -74,8 +78,8 @@ class DuplicatingUploader:
         await self._remove_primary(uploaded.primary)
 
     def _start_copy(self, handle: Handle, body: Body) -> "_LocalCopy":
-        copy = _LocalCopy()
-        if self._hanging:
+        copy = _LocalCopy(self._root_of(handle.key))
+        if any(hanging.root == copy.root for hanging in self._hanging):
             copy.fail("an earlier local copy still hangs")
         else:
             self._tasks.start_soon(self._own_copy, copy, handle, body)
@@ -114,7 +118,8 @@ class _LocalCopy:
     or not. Not kept means that the task removes it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, root: int) -> None:
+        self.root = root
         self.written = anyio.Event()
         self.settled = anyio.Event()
         self.kept = False

@@ -64,7 +64,7 @@ async def test_an_attempt_that_finishes_second_leaves_neither_copy(disk: Disk) -
         assert len(disk.copies) == 1
         assert len(backend._writer._scheduler._ownership) == 0
         assert backend._retention is not None
-        assert len(backend._retention._registry) == 1
+        assert len(backend._retention._registries.of("")) == 1
         assert backend._retention._segments.held_bytes == [path.stat().st_size for path in disk.copies]
     return seen
 
@@ -188,7 +188,7 @@ async def test_a_checkpoint_that_is_refused_costs_no_upload(disk: Disk) -> Fate:
         assert len(disk.both) == 2
         assert disk.commits == set()
         assert backend._retention is not None
-        assert backend._retention._registry._used == {}
+        assert backend._retention._registries.of("")._used == {}
         return watch.fate()
 
 
@@ -229,7 +229,10 @@ async def test_a_fenced_writer_deletes_neither_its_own_segments_nor_those_of_oth
 
 @row("committed")
 async def test_what_a_commit_points_into_stays(disk: Disk) -> Fate:
-    """Over other checkpoints, another life, and the end of both."""
+    """Over other checkpoints, another life, and the end of both.
+
+    Row: section 30, local: restore locally, then first confirm.
+    """
     async with disk.backend() as backend:
         await commit(backend, 1)
         watch = Watch(disk.both)

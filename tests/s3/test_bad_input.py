@@ -17,7 +17,8 @@ from statebackend.errors import (
     StoreUnavailableError,
     UnfitStoreError,
 )
-from statebackend.objectstore.s3 import PROBE_KEY, open_s3_store
+from statebackend.objectstore import PROBE_KEY
+from statebackend.objectstore.s3 import open_s3_store
 from statebackend.testing.http_proxy import Answer, Cut, FaultProxy
 from tests.s3.clients import objects_of, place_of, settings_for
 
