@@ -33,7 +33,7 @@ def integration(session: nox.Session) -> None:
     """What is promised of S3, against two servers: MiniStack, and Ceph's radosgw from Debian's packages."""
     session.install("-e", ".[test]")
     session.run("python", "-m", "pytest", "tests/s3", *session.posargs, env=ministack_environment(session))
-    root = session.cache_dir / "ceph"
+    root = (session.cache_dir / "ceph").absolute()
     found = session.run("python", "-m", "benchmarks.radosgw", str(root), success_codes=[0, NO_CEPH_STATUS], silent=True)
     if found:
         session.warn(f"NOT TESTED against radosgw: {found}")
@@ -93,7 +93,7 @@ def layers(session: nox.Session) -> None:
 
 def ministack_environment(session: nox.Session) -> dict[str, str]:
     """Where MiniStack is: in an environment of its own, since it pins a botocore that aiobotocore does not take."""
-    folder = session.cache_dir / f"ministack-{session.name}"
+    folder = (session.cache_dir / f"ministack-{session.name}").absolute()
     python = folder / "bin" / "python"
     if not python.exists():
         session.run("python", "-m", "venv", "--clear", str(folder), silent=True)

@@ -1,7 +1,8 @@
 """Bytes at keys: where the primary and the local copy really lie.
 
 `memory.py` is the smallest store that keeps the contract of `ObjectStore`, `local.py` keeps it on a file system and
-through a power cut, `s3/` in a bucket. A store of your own implements `statebackend.abc.ObjectStore`; `statebackend.testing` proves it.
+through a power cut, `s3/` in a bucket. A store of your own implements `statebackend.abc.ObjectStore`, and
+`statebackend.testing` proves it.
 """
 
 from typing import Final

@@ -27,7 +27,7 @@ _numbers = itertools.count()
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
     directory = tmp_path_factory.mktemp("s3")
     if root := os.environ.get(CEPH_ROOT):
-        running = run_radosgw(Path(root), directory)
+        running = run_radosgw(Path(root).absolute(), directory)
     elif python := os.environ.get(MINISTACK_PYTHON):
         running = run_ministack(python, directory / "ministack.log")
     else:
