@@ -23,6 +23,7 @@ from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.commits import CommitLog, LogEnd
 from statebackend._checkpoint.coordinator import CheckpointCoordinator
+from statebackend._checkpoint.materializer import Materializer
 from statebackend._checkpoint.restore import LocalCopies, Restore
 from statebackend._checkpoint.savepoints import Savepoints
 from statebackend._checkpoint.spending import Spending
@@ -148,9 +149,9 @@ async def open_backend(
             new_stamp=_new_stamp,
             release=__version__,
         )
-        restored = None
+        restored, changed = None, frozenset[int]()
         if base is not None:
-            restored = await _restore(base, states, primary, local, settings=settings, clock=clock)
+            restored, changed = await _restore(base, states, primary, local, settings=settings, clock=clock)
             spending.tell()
             observer.restored(restored)
         if local is not None and local.writable:
@@ -176,6 +177,9 @@ async def open_backend(
             coordinator,
             log,
             spending,
+            materializer=Materializer(
+                states, scheduler, settings, changed=changed, tasks=tasks, clock=clock, observer=observer
+            ),
             retention=_retain(local, tasks, newest, base),
             restored=restored,
             clock=clock,
@@ -348,7 +352,7 @@ async def _restore(
     *,
     settings: Settings,
     clock: Clock,
-) -> RestoreReport:
+) -> tuple[RestoreReport, frozenset[int]]:
     restore = Restore(
         primary,
         local,
@@ -356,7 +360,7 @@ async def _restore(
         concurrency_max=settings.restore_concurrency_max,
         cpu_threads_max=settings.cpu_threads_max,
     )
-    return await restore.run(base, states.key_groups, states.replay)
+    return await restore.run(base, states.key_groups, states.replay), restore.changed
 
 
 def _open_uploader(

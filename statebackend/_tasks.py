@@ -7,6 +7,7 @@ the back of a caller who was told that the call is over. The limiters bound how 
 import asyncio
 import math
 import threading
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeVar, TypeVarTuple, cast
@@ -20,6 +21,9 @@ from anyio.abc import TaskGroup
 Args = TypeVarTuple("Args")
 Item = TypeVar("Item")
 T = TypeVar("T")
+
+BREATH_S: Final = 0.0001
+"""Long enough for another thread to wake up."""
 
 _hops: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, int]] = WeakKeyDictionary()
 _pauses: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Callable[[], Awaitable[None]]]] = WeakKeyDictionary()
@@ -121,6 +125,14 @@ async def finish(function: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
     if failures:
         raise failures[0]
     return results[0]
+
+
+def breathe() -> None:
+    """In a worker thread that computes for long, some thousand times a second: let others have the interpreter.
+
+    Who computes gives it away every 5 ms only, so the loop would lose as much each time it wakes up.
+    """
+    time.sleep(BREATH_S)  # noqa: TID251  # not on the loop; a sleep of 0 would take the lock again before anybody else
 
 
 def simulate_threads(loop: asyncio.AbstractEventLoop, pause: Callable[[], Awaitable[None]]) -> None:

@@ -338,6 +338,18 @@ class Observer:
     def checkpoint_committed(self, info: CheckpointInfo) -> None:
         """A checkpoint exists. Once per checkpoint, before `checkpoint` returns."""
 
+    def materialization_begun(self, key_groups: int) -> None:
+        """Bases of so many key groups are being written, behind the checkpoints. At most one such thing at a time."""
+
+    def materialized(self, *, key_groups: int, segments: int, size_bytes: int, seconds: float) -> None:
+        """The bases are durable, in so many segments of that size together; the next commit has them.
+
+        None, where nothing is left in these key groups.
+        """
+
+    def materialization_failed(self, error: Exception, *, failures: int) -> None:
+        """The bases could not be written, for the `failures`th time in a row. Not told of one that is cancelled."""
+
     def restored(self, report: RestoreReport) -> None:
         """A backend was restored. Once, while it opens; not for a job without a commit."""
 

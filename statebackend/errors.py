@@ -36,6 +36,7 @@
     │       ├── StoreThrottledError         it asks for fewer requests: slow down
     │       └── StoreFullError              make room
     ├── UploadError                 the changes are not durable: reopen, and replay the batch
+    │   └── MaterializationError        no base can be written: see its cause, and the store
     ├── FencedError                 stop: a newer writer owns this job now
     ├── OutcomeUnknownError         reopen: a commit may or may not have happened
     ├── BackendClosedError          open a new backend: this one is closed or has failed
@@ -211,6 +212,13 @@ class UploadError(StateBackendError, OSError):
 
     def __str__(self) -> str:
         return StateBackendError.__str__(self)
+
+
+class MaterializationError(UploadError):
+    """Bases could not be written, again and again, so the changelog would grow without bound. Its cause says why.
+
+    Nothing of the checkpoint that raises it is committed. Mend the store, then reopen and replay the batch.
+    """
 
 
 class FencedError(StateBackendError):

@@ -106,11 +106,28 @@ class OperatorElements(msgspec.Struct, frozen=True):
     elements: tuple[bytes, ...]
 
 
+class Base(msgspec.Struct, frozen=True, array_like=True):
+    """A segment that holds every entry of `key_groups` as of some moment, and what is stale or foreign besides.
+
+    Bases of one range do not overlap: which groups a base stands for shrinks when some of them are written anew.
+    `key_groups_written`: for how many it stood when it was written; 0: nobody knows.
+    """
+
+    segment: Handle
+    key_groups: tuple[KeyGroupRange, ...]
+    key_groups_written: int = 0
+
+    @property
+    def live(self) -> int:
+        """For how many key groups it stands."""
+        return sum(map(len, self.key_groups))
+
+
 class SnapshotResult(msgspec.Struct, frozen=True):
     """What one owner of a key-group range contributes to a checkpoint.
 
-    `primary` is complete, in the order in which it has to be applied. `local` is true only when *every* part of
-    it has a local copy as well: a readable but incomplete local copy restores wrong state silently.
+    `bases`, and `primary` behind them, are complete, in the order in which they have to be applied. `local` is true
+    only when *every* part has a local copy as well: a readable but incomplete local copy restores wrong state silently.
     """
 
     checkpoint_id: CheckpointId
@@ -120,6 +137,7 @@ class SnapshotResult(msgspec.Struct, frozen=True):
     primary_bytes: int = 0
     local_bytes: int = 0
     operator: tuple[OperatorElements, ...] = ()
+    bases: tuple[Base, ...] = ()
 
 
 class SourceMark(msgspec.Struct, frozen=True):

@@ -111,6 +111,20 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
 
     sweep_interval_s: float = 0.0
     """How often an open backend sweeps its job in the primary, behind the checkpoints' back. 0: never."""
+
+    materialize_interval_s: float = 600.0
+    """Bases are written so long after the last time, if anything changed. The first time comes earlier. 0: never."""
+    materialize_changelog_ratio: float = 1.0
+    """Bases are written when the changelog is so many times as large as they are. 0: however large it is."""
+    materialize_changelog_bytes_min: int = 4 * MiB
+    """The changelog is not compared with the bases before it is as large as this."""
+    materialize_handles_max: int = 512
+    """Change sets in the changelog that make bases be written: each makes a commit 70 bytes larger. 0: however many."""
+    materialize_failures_max: int = 3
+    """Times in a row that bases may fail to be written. After one more the next checkpoint fails."""
+    materialize_retry_delay_s: float = 10.0
+    """Pause after bases failed to be written; twice as long after each further time in a row."""
+
     restore_concurrency_max: int = 16
     """Files fetched at a time by a restore; entries and objects handled at a time by a sweep."""
     io_threads_max: int = 8
@@ -164,6 +178,9 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             "get_usd_per_1000",
             "list_usd_per_1000",
             "delete_usd_per_1000",
+            "materialize_interval_s",
+            "materialize_changelog_ratio",
+            "materialize_retry_delay_s",
         ):
             _require(0 <= getattr(self, name) < math.inf, f"{name} must be finite and not negative", self, name)
         for name in (
@@ -188,7 +205,13 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             "s3_part_concurrency_max",
         ):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1", self, name)
-        for name in ("persist_size_threshold_bytes", "preemptive_persist_threshold_bytes"):
+        for name in (
+            "persist_size_threshold_bytes",
+            "preemptive_persist_threshold_bytes",
+            "materialize_changelog_bytes_min",
+            "materialize_handles_max",
+            "materialize_failures_max",
+        ):
             _require(getattr(self, name) >= 0, f"{name} must not be negative", self, name)
         _require(
             self.preemptive_persist_threshold_bytes <= PREEMPTIVE_BYTES_LIMIT,

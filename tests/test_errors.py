@@ -93,6 +93,7 @@ def test_only_what_a_retry_may_cure_is_an_os_error() -> None:
     """The retry layer tries again after an `OSError`: fencing, bad input and bad data must never look like one."""
     retried = {name for name, cls in CLASSES.items() if issubclass(cls, OSError)}
     assert retried == {
+        "MaterializationError",
         "StoreError",
         "ObjectNotFoundError",
         "ObjectExistsError",

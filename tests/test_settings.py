@@ -18,6 +18,9 @@ NOT_NEGATIVE_S = [
     "retry_delay_s",
     "secondary_grace_s",
     "sweep_interval_s",
+    "materialize_interval_s",
+    "materialize_changelog_ratio",
+    "materialize_retry_delay_s",
     "s3_outage_s",
 ]
 POSITIVE_S = [
@@ -47,7 +50,13 @@ AT_LEAST_ONE = [
     "s3_connections_max",
     "s3_part_concurrency_max",
 ]
-NOT_NEGATIVE_BYTES = ["persist_size_threshold_bytes", "preemptive_persist_threshold_bytes"]
+NOT_NEGATIVE_BYTES = [
+    "persist_size_threshold_bytes",
+    "preemptive_persist_threshold_bytes",
+    "materialize_changelog_bytes_min",
+    "materialize_handles_max",
+    "materialize_failures_max",
+]
 
 PARTS = ["s3_part_bytes", "s3_multipart_threshold_bytes"]
 

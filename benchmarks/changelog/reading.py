@@ -8,7 +8,7 @@ import anyio
 
 from benchmarks.changelog.parts import made_up, open_log, set_change, settings
 from benchmarks.contest import Line, Report
-from statebackend._changelog.reader import changes_of, fetch_frame
+from statebackend._changelog.reader import SegmentRead, changes_of, fetch_frames
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import ScopedStore
 from statebackend.settings import MiB
@@ -67,6 +67,6 @@ async def _read_one() -> tuple[int, int, int]:
             writer.next_sequence_number()
         uploaded = await writer.persist(0)  # type: ignore[arg-type]  # a plain number is the first one
         handle = uploaded[CHANGE_SETS // 2].handle
-        (changes,) = changes_of([await fetch_frame(store, handle)], [handle])
+        (changes,) = changes_of(await fetch_frames(store, SegmentRead(handle.segment, (handle,))), [handle])
         assert len(changes) == per_set
         return store.read_bytes, handle.length, handle.segment.length

@@ -45,6 +45,15 @@ class ByteLimiter:
                 self._queue.remove((admitted, size_bytes))
             raise
 
+    async def acquire_spare(self, size_bytes: int) -> None:
+        """Wait until no more than half of all is held with this, or nothing else is: for what all others may overtake.
+
+        So others always find room, unless this alone is more than the limit. A cancelled call holds nothing.
+        """
+        while self._queue or (self.held_bytes and 2 * (self.held_bytes + size_bytes) > self.bytes_max):
+            await self._freed.wait()
+        self.held_bytes += size_bytes
+
     def release(self, size_bytes: int) -> None:
         """Give back what was held, and admit whoever is next."""
         self.held_bytes -= size_bytes

@@ -2,26 +2,98 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from typing import Final
 
 import msgspec
 
 from statebackend._codec.records import StateChange
-from statebackend._codec.segment import checksum_of, decode_change_set, decode_segment
+from statebackend._codec.segment import (
+    HEAD,
+    FrameEntry,
+    checksum_of,
+    decode_change_set,
+    decode_segment,
+    index_offset,
+    read_index,
+    read_index_in,
+)
 from statebackend.abc import ObjectStore
 from statebackend.errors import CorruptSegmentError, DataError
-from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange
+from statebackend.ids import Base, ChangeSetHandle, Handle, KeyGroupRange
+from statebackend.settings import KiB
+
+TAIL_BYTES: Final = 16 * KiB
+"""Read from the end of a base for its index: that of a segment of 16 MiB needs no more."""
 
 
 class SegmentRead(msgspec.Struct, frozen=True):
-    """One file to read, and the change sets wanted from it, in the order in which they are to be applied."""
+    """One file to read, and the frames wanted from it, in the order in which they are to be applied.
+
+    Of a frame only the changes of the key groups for which its handle stands are wanted. Of a base they are those of
+    `key_groups`, which need not be neighbours.
+    """
 
     segment: Handle
     change_sets: tuple[ChangeSetHandle, ...]
+    key_groups: tuple[KeyGroupRange, ...] | None = None
 
     @property
     def is_sparse(self) -> bool:
         """Whether less than half of the file is wanted: then its frames are better fetched one by one."""
         return 2 * sum(handle.length for handle in self.change_sets) < self.segment.length
+
+    def frames_in(self, data: bytes) -> "SegmentRead":
+        """What is to be read of the segment whose verified content is `data`."""
+        return self
+
+    async def find_frames(self, store: ObjectStore) -> "SegmentRead":
+        """What is to be read of the segment, as far as that takes reading."""
+        return self
+
+
+class BaseRead(msgspec.Struct, frozen=True):
+    """A base to read. Where its frames lie is said by its own index, and not by the commit."""
+
+    base: Base
+
+    @property
+    def segment(self) -> Handle:
+        """The file."""
+        return self.base.segment
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether less than half of the base is wanted, by key groups: only its frames tell the bytes."""
+        return 2 * self.base.live < self.base.key_groups_written
+
+    def frames_in(self, data: bytes) -> SegmentRead:
+        """The frames that hold the base's key groups. Raises `CorruptSegmentError`."""
+        return self._select(read_index(memoryview(data), self.segment.key))
+
+    async def find_frames(self, store: ObjectStore) -> SegmentRead:
+        """The frames that hold the base's key groups, found by reading nothing but its head and its index.
+
+        Raises `CorruptSegmentError`, `UnsupportedVersionError`, and what the store raises.
+        """
+        key, size_bytes = self.segment.key, self.segment.length
+        head = await store.get_range(key, 0, len(HEAD))
+        tail = await store.get_range(key, max(0, size_bytes - TAIL_BYTES), TAIL_BYTES)
+        offset = index_offset(memoryview(tail), size_bytes, key)
+        if size_bytes - offset > len(tail):
+            tail = await store.get_range(key, offset, size_bytes - offset)
+        return self._select(read_index_in(memoryview(head), memoryview(tail), size_bytes, key))
+
+    def _select(self, entries: Sequence[FrameEntry]) -> SegmentRead:
+        live = self.base.key_groups
+        return SegmentRead(
+            self.segment,
+            tuple(
+                ChangeSetHandle(self.segment, *msgspec.structs.astuple(entry))
+                for entry in entries
+                if any(entry.key_groups.intersection(each) for each in live)
+            ),
+            live,
+        )
 
 
 def plan_reads(handles: Sequence[ChangeSetHandle], key_groups: KeyGroupRange) -> Sequence[SegmentRead]:
@@ -46,18 +118,26 @@ def verify(data: bytes, segment: Handle) -> None:
 
 
 def frames_of(data: bytes, read: SegmentRead) -> Sequence[memoryview]:
-    """The frames of the change sets wanted from a verified segment, in order."""
-    view = memoryview(data)
-    return [view[handle.offset : handle.offset + handle.length] for handle in read.change_sets]
+    """The frames wanted from a verified segment, in order."""
+    return _cut(memoryview(data), 0, read.change_sets)
 
 
-async def fetch_frame(store: ObjectStore, handle: ChangeSetHandle) -> memoryview:
-    """The frame of one change set, by a ranged read of nothing else. Checked when it is decoded."""
-    return memoryview(await store.get_range(handle.segment.key, handle.offset, handle.length))
+async def fetch_frames(store: ObjectStore, read: SegmentRead) -> Sequence[memoryview]:
+    """The frames that are wanted, by ranged reads of nothing else; neighbours by one. Checked when they are decoded."""
+    frames: list[memoryview] = []
+    for run in _runs(read.change_sets):
+        offset, end = run[0].offset, run[-1].offset + run[-1].length
+        data = await store.get_range(read.segment.key, offset, end - offset)
+        frames += _cut(memoryview(data), offset, run)
+    return frames
 
 
-def changes_of(frames: Iterable[memoryview], handles: Iterable[ChangeSetHandle]) -> Iterator[list[StateChange]]:
-    """The changes of each change set, in order, from its frame.
+def changes_of(
+    frames: Iterable[memoryview],
+    handles: Iterable[ChangeSetHandle],
+    key_groups: tuple[KeyGroupRange, ...] | None = None,
+) -> Iterator[list[StateChange]]:
+    """The changes of each change set, in order, from its frame: those of `key_groups`, or for which its handle stands.
 
     Raises `CorruptSegmentError` where a frame is damaged, cut off, or that of another change set.
     """
@@ -65,7 +145,32 @@ def changes_of(frames: Iterable[memoryview], handles: Iterable[ChangeSetHandle])
         header, changes = decode_change_set(frame, handle.segment.key, handle.offset)
         if (header.log_id, header.sequence_number) != (handle.log_id, handle.sequence_number):
             raise CorruptSegmentError("another change set lies here", object=handle.segment.key, offset=handle.offset)
-        yield changes
+        yield _wanted(changes, header.key_groups, key_groups or (handle.key_groups,))
+
+
+def _wanted(
+    changes: list[StateChange], span: KeyGroupRange, key_groups: tuple[KeyGroupRange, ...]
+) -> list[StateChange]:
+    if any(each.intersection(span) == span for each in key_groups):
+        return changes
+    groups = {group for each in key_groups for group in each.intersection(span)}
+    return [change for change in changes if change.key_group in groups]
+
+
+def _runs(handles: Sequence[ChangeSetHandle]) -> Iterator[Sequence[ChangeSetHandle]]:
+    """Handles that follow each other without a gap, together."""
+    run: list[ChangeSetHandle] = []
+    for handle in handles:
+        if run and handle.offset != run[-1].offset + run[-1].length:
+            yield run
+            run = []
+        run.append(handle)
+    if run:
+        yield run
+
+
+def _cut(view: memoryview, begin: int, handles: Sequence[ChangeSetHandle]) -> Sequence[memoryview]:
+    return [view[handle.offset - begin : handle.offset - begin + handle.length] for handle in handles]
 
 
 def _first_bad_offset(data: bytes, name: str) -> int:

@@ -16,14 +16,15 @@ from anyio.abc import TaskGroup
 from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.limiter import ByteLimiter
 from statebackend._changelog.ownership import Ownership
-from statebackend._changelog.sender import SegmentSender
+from statebackend._changelog.sender import Attempt, SegmentSender
 from statebackend._codec.records import ChangeSet
 from statebackend._codec.segment import EncodedSegment
 from statebackend._observers import Observers
+from statebackend._retry import Race
 from statebackend.abc import Clock, Observer, StateChangeUploader, UploadedSegment
 from statebackend.errors import BackendClosedError
 from statebackend.ids import ChangeSetHandle
-from statebackend.settings import Settings
+from statebackend.settings import MiB, Settings
 
 _log = logging.getLogger(__name__)
 
@@ -118,6 +119,54 @@ class UploadScheduler:
             raise waiting.error
         return waiting.results
 
+    async def upload_alone(
+        self, change_sets: list[ChangeSet], pause: Callable[[], None] = lambda: None
+    ) -> UploadedSegment:
+        """Make a segment of these and no others durable, without haste. It is the caller's; the list is emptied.
+
+        It waits while others need the room (`ByteLimiter.acquire_spare`), and an attempt is given `upload_timeout_s`
+        for each MiB. `pause` is called before each change set is encoded. Raises the error of the last attempt, or of
+        `pause`. A cancelled call removes what it has stored.
+        """
+        size_bytes = sum(change_set.size_bytes for change_set in change_sets)
+        await self._room.acquire_spare(size_bytes)
+        ended: anyio.Event | None = None
+        try:
+            self._observer.in_flight_changed(self.in_flight_bytes)
+            encoded = await self._sender.encode(change_sets, pause)
+            race = self._sender.race(encoded, patience=max(1.0, encoded.size_bytes / MiB))
+            ended = race.ended
+            won = await self._decide(race)
+        finally:
+            self._tasks.start_soon(self._give_back, size_bytes, ended)
+        return won.uploaded
+
+    def discard(self, segments: Sequence[UploadedSegment]) -> anyio.Event:
+        """Begin to delete what `upload_alone` has stored; an error is logged only. The event says that it is gone."""
+        done = anyio.Event()
+        self._tasks.start_soon(self._discard_all, segments, done)
+        return done
+
+    async def _decide(self, race: Race[Attempt]) -> Attempt:
+        """The attempt that wins. Raises the error of the last one. Observers are told in either case."""
+        try:
+            won, number = await race.run()
+        except Exception:
+            self._observer.upload_decided(attempt=None, attempts=race.attempts)
+            raise
+        self._observer.upload_decided(attempt=number, attempts=race.attempts)
+        self._observer.segment_uploaded(won.segment, won.uploaded, attempt=number, seconds=won.seconds)
+        return won
+
+    async def _give_back(self, size_bytes: int, ended: anyio.Event | None) -> None:
+        """These bytes are not held any more, as soon as no attempt holds them."""
+        try:
+            if ended is not None:
+                await ended.wait()
+        finally:
+            self._room.release(size_bytes)
+            self._observer.in_flight_changed(self.in_flight_bytes)
+
     def confirm(self, change_sets: Iterable[UploadedChangeSet]) -> None:
         """A committed checkpoint owns these change sets' segments from now on."""
         self._ownership.confirm(change_sets)
@@ -129,9 +178,7 @@ class UploadScheduler:
         """
         unused = self._ownership.release(change_sets)
         if unused:
-            done = anyio.Event()
-            self._tasks.start_soon(self._discard_all, unused, done)
-            await done.wait()
+            await self.discard(unused).wait()
 
     @contextmanager
     def _waiting_for_room(self) -> Generator[None, None, None]:
@@ -275,7 +322,7 @@ class UploadScheduler:
 
     async def _discard_each(self, remaining: list[UploadedSegment]) -> None:
         while remaining:
-            await anyio.lowlevel.checkpoint_if_cancelled()  # each removal is shielded: their sum must not be
+            await anyio.lowlevel.checkpoint()  # each removal is shielded: their sum must not be
             await self._sender.discard(remaining.pop())
 
 

@@ -1,7 +1,7 @@
 """One segment on its way: encoded off the loop, raced to the uploader under fresh names, discarded where it lost."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -56,21 +56,22 @@ class SegmentSender:
         self._observer = observer
         self._new_name = new_name
 
-    async def encode(self, change_sets: list[ChangeSet]) -> EncodedSegment:
+    async def encode(self, change_sets: list[ChangeSet], pause: Callable[[], None] = lambda: None) -> EncodedSegment:
         """One segment of these change sets, in this order; the list is emptied. A cancelled call leaves nothing behind.
+
+        `pause` is called before each, in the thread.
 
         A change set goes as soon as it is encoded, so that a batch is never in memory twice; and an idle worker thread
         keeps the arguments of its last call.
         """
         size_bytes = sum(change_set.size_bytes for change_set in change_sets)
         change_sets.reverse()
-        taken = (change_sets.pop() for _ in range(len(change_sets)))
         if size_bytes <= INLINE_ENCODE_BYTES_MAX:
-            return encode_segment(taken, self._compression)
-        return await in_thread(encode_segment, taken, self._compression, limiter=self._cpu)
+            return encode_segment(_taken(change_sets), self._compression)
+        return await in_thread(encode_segment, _taken(change_sets, pause), self._compression, limiter=self._cpu)
 
-    def race(self, encoded: EncodedSegment) -> Race[Attempt]:
-        """The attempts at a segment, not begun yet."""
+    def race(self, encoded: EncodedSegment, *, patience: float = 1.0) -> Race[Attempt]:
+        """The attempts at a segment, not begun yet. Each is late after `patience` times the usual timeout."""
         log_ids = tuple(dict.fromkeys(entry.log_id for entry in encoded.entries))
         raw_bytes = encoded.raw_bytes
 
@@ -91,7 +92,8 @@ class SegmentSender:
         async def discard(lost: Attempt) -> None:
             await self.discard(lost.uploaded)
 
-        race = Race(attempt, policy=self._policy, discard=discard, tasks=self._tasks)
+        policy = msgspec.structs.replace(self._policy, timeout_s=self._policy.timeout_s * patience)
+        race = Race(attempt, policy=policy, discard=discard, tasks=self._tasks)
         return race
 
     async def discard(self, uploaded: UploadedSegment) -> None:
@@ -100,3 +102,9 @@ class SegmentSender:
             await foreign(self._uploader.discard(uploaded))
         except Exception:  # noqa: BLE001  # what cannot be deleted is garbage for a sweep, not a reason to fail
             _log.warning("could not discard segment %s", uploaded.primary.key, exc_info=True)
+
+
+def _taken(change_sets: list[ChangeSet], pause: Callable[[], None] = lambda: None) -> Iterator[ChangeSet]:
+    while change_sets:
+        pause()
+        yield change_sets.pop()

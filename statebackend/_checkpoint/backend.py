@@ -3,6 +3,7 @@
 One checkpoint, in the order of the calls:
 
     drain the states into the changelog -> persist -> register the local copies -> hold -> commit -> confirm
+    -> begin bases
 
 Up to the commit everything can be cancelled and nothing is lost; from there on it runs to its end.
 """
@@ -19,9 +20,12 @@ from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.commits import CommitLog
 from statebackend._checkpoint.coordinator import CheckpointCoordinator
+from statebackend._checkpoint.materialization import with_bases
+from statebackend._checkpoint.materializer import Materializer
+from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.savepoints import check_name
 from statebackend._checkpoint.spending import Spending
-from statebackend._codec.commit import Commit
+from statebackend._codec.commit import Commit, RangeState
 from statebackend._codec.records import StateChange
 from statebackend._local.retention import LocalRetention
 from statebackend._state.aggregating_state import Aggregate, AggregatingState
@@ -38,7 +42,6 @@ from statebackend._tasks import finish
 from statebackend.abc import CheckpointInfo, Clock, Observer, RestoreReport, Serializer
 from statebackend.errors import BackendClosedError, InputError, StoreAccessError
 from statebackend.ids import (
-    ChangeSetHandle,
     CheckpointId,
     CommitSummary,
     Epoch,
@@ -72,6 +75,7 @@ class StateBackend:
         log: CommitLog,
         spending: Spending,
         *,
+        materializer: Materializer,
         retention: LocalRetention | None,
         restored: RestoreReport | None,
         clock: Clock,
@@ -86,10 +90,10 @@ class StateBackend:
         self._retention = retention
         self._clock = clock
         self._observer = observer
-        self._handles = _handles_of(coordinator.base, states.key_groups)
-        self._is_local = retention is not None and (
-            restored is None or all(fallback.repaired for fallback in restored.fallbacks)
-        )
+        self._materializer = materializer
+        committed = range_of(coordinator.base, states.key_groups)
+        self._handles, self._bases = committed.changelog, committed.bases
+        self._only_primary = _not_local(restored)  # keys of segments without a local copy
         self._changes: Iterator[StateChange] = iter(())  # drained from the states and not logged yet
         self._committed_to = SequenceNumber(0)  # everything below is in `_handles`
         self._snapshot_to = SequenceNumber(0)  # end of the last snapshot made: a commit may hold what lies below
@@ -218,8 +222,8 @@ class StateBackend:
         Returns when the commit object exists in the primary: from then on a restore sees all of it, before nothing.
         With `savepoint` it is kept under that name until that is dropped; the two come to exist in the same moment.
         Raises `SavepointExistsError` where the name is taken, `CheckpointExistsError` for an id that is not larger than
-        every committed one (nothing has changed, go on), `UploadError`, `FencedError` or `OutcomeUnknownError` (open a
-        new backend).
+        every committed one (nothing has changed, go on), `UploadError` or its `MaterializationError`, `FencedError` or
+        `OutcomeUnknownError` (open a new backend).
 
         Takes up to `persist_delay_max_s` longer where `put_budget_usd_month` wants it. Cancelled before its commit is
         sent, a checkpoint has committed nothing and lost nothing: the next one holds its changes. Cancelled later, it
@@ -232,6 +236,7 @@ class StateBackend:
             if savepoint is not None:
                 check_name(savepoint)
             with self._failing():
+                self._materializer.check()
                 snapshot, changes = await self._snapshot(CheckpointId(checkpoint_id))
                 await self._spending.hold(requests)
                 commit, commit_bytes = await finish(self._commit, snapshot, source, savepoint)
@@ -264,7 +269,9 @@ class StateBackend:
         """Let go of what no checkpoint needs. Uncommitted changes are forgotten; closing twice is fine."""
         if not self._closed:
             self._closed = True
+            self._materializer.close()
             await self._writer.truncate_and_close(self._snapshot_to)
+            await self._materializer.wait_closed()
             if self._failure is None:
                 await self._log.write_hint()
 
@@ -274,24 +281,37 @@ class StateBackend:
         to = self._writer.next_sequence_number()
         uploaded = await self._writer.persist(self._committed_to, checkpoint_id)
         primary_bytes, local_bytes = _stored_bytes(uploaded)
+        self._only_primary.update(each.handle.segment.key for each in uploaded if not each.local)
+        changelog = (*self._handles, *(each.handle for each in uploaded))
+        state = self._with_new_bases(RangeState(self.key_groups, changelog, self._bases))
+        segments = state.segments()
         snapshot = SnapshotResult(
             checkpoint_id=checkpoint_id,
             key_groups=self.key_groups,
-            primary=(*self._handles, *(each.handle for each in uploaded)),
-            local=self._is_local and all(each.local for each in uploaded),
+            primary=state.changelog,
+            local=self._retention is not None and segments.isdisjoint(self._only_primary),
             primary_bytes=primary_bytes,
             local_bytes=local_bytes,
             operator=operator,
+            bases=state.bases,
         )
         self._snapshot_to = to
         if self._retention is not None:
-            self._retention.register({handle.segment.key for handle in snapshot.primary}, checkpoint_id)
+            self._retention.register(segments, checkpoint_id)
         return snapshot, sum(each.handle.records for each in uploaded)
+
+    def _with_new_bases(self, state: RangeState) -> RangeState:
+        bases = self._materializer.ready()
+        if bases is None:
+            return state
+        self._only_primary.update(bases.only_primary)
+        return with_bases(state, bases)
 
     async def _drain(self) -> None:
         """Hand every change to the changelog, as fast as the store takes them. Cancelled, the next call goes on."""
         self._changes = itertools.chain(self._changes, self._states.drain())
         while step := list(itertools.islice(self._changes, DRAIN_STEP)):
+            self._materializer.note(step)
             self._writer.extend(step)
             await self._writer.room()
 
@@ -305,9 +325,11 @@ class StateBackend:
                     snapshot.checkpoint_id, [snapshot], self._states.descriptors, source, savepoint
                 )
             except StoreAccessError:  # refused, and read back: there is no commit that needs it
+                self._materializer.refused()
                 await self._writer.reset(self._committed_to, self._snapshot_to, snapshot.checkpoint_id)
                 raise
             except InputError:  # nothing was written: the next checkpoint has it all
+                self._materializer.refused()
                 await self._writer.reset(self._committed_to, self._snapshot_to, snapshot.checkpoint_id)
                 if self._retention is not None:
                     self._retention.abort(snapshot.checkpoint_id)
@@ -316,9 +338,12 @@ class StateBackend:
         await self._writer.truncate(self._snapshot_to)  # the next commit lists it again by itself
         if self._retention is not None:
             self._retention.confirm(snapshot.checkpoint_id)
-        self._handles = snapshot.primary
-        self._is_local = snapshot.local
+        state = range_of(committed[0], self.key_groups)
+        self._handles, self._bases = state.changelog, state.bases
+        self._only_primary &= state.segments()
         self._committed_to = self._snapshot_to
+        self._materializer.confirmed()
+        self._materializer.begin_if_due(state)
         return committed
 
     @contextmanager
@@ -339,12 +364,9 @@ class StateBackend:
             raise BackendClosedError("the backend is closed: open a new one")
 
 
-def _handles_of(commit: Commit | None, key_groups: KeyGroupRange) -> tuple[ChangeSetHandle, ...]:
-    if commit is None:
-        return ()
-    return tuple(
-        handle for part in commit.ranges if part.key_groups.intersection(key_groups) for handle in part.changelog
-    )
+def _not_local(restored: RestoreReport | None) -> set[str]:
+    fallbacks = () if restored is None else restored.fallbacks
+    return {fallback.name for fallback in fallbacks if not fallback.repaired}
 
 
 def _stored_bytes(uploaded: Iterable[UploadedChangeSet]) -> tuple[int, int]:

@@ -92,7 +92,8 @@ class CheckpointCoordinator:
             stamp=self._new_stamp(),
             max_parallelism=self._max_parallelism,
             ranges=tuple(
-                RangeState(snapshot.key_groups, snapshot.primary, operator=snapshot.operator) for snapshot in ordered
+                RangeState(snapshot.key_groups, snapshot.primary, snapshot.bases, snapshot.operator)
+                for snapshot in ordered
             ),
             states=states,
             source=source,

@@ -9,7 +9,16 @@ from collections.abc import Callable, Sequence
 import anyio
 import msgspec
 
-from statebackend._changelog.reader import SegmentRead, changes_of, fetch_frame, frames_of, plan_reads, verify
+from statebackend._changelog.reader import (
+    BaseRead,
+    SegmentRead,
+    changes_of,
+    fetch_frames,
+    frames_of,
+    plan_reads,
+    verify,
+)
+from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit
 from statebackend._codec.records import StateChange
 from statebackend._local.segments import LocalSegments
@@ -19,6 +28,7 @@ from statebackend.errors import DataError, MissingObjectError, ObjectNotFoundErr
 from statebackend.ids import Handle, KeyGroupRange
 
 Apply = Callable[[list[StateChange]], None]
+Read = SegmentRead | BaseRead
 
 
 class LocalCopies(msgspec.Struct, frozen=True):
@@ -29,6 +39,7 @@ class LocalCopies(msgspec.Struct, frozen=True):
 
 
 class _Fetched(msgspec.Struct, frozen=True):
+    read: SegmentRead
     frames: Sequence[memoryview]
     size_bytes: int
     local: bool
@@ -60,17 +71,28 @@ class Restore:
         self._bytes = {True: 0, False: 0}
         self._changes = 0
         self._fallbacks: list[Fallback] = []
+        self._changed: set[int] = set()
+
+    @property
+    def changed(self) -> frozenset[int]:
+        """Key groups that the changelog has changed since their base, if they have one. Known when `run` has ended."""
+        return frozenset(self._changed)
 
     async def run(self, commit: Commit, key_groups: KeyGroupRange, apply: Apply) -> RestoreReport:
-        """Apply every change of `commit` that concerns `key_groups`, in order.
+        """Apply every entry of the bases of `commit`, then every change since, in order, that concern `key_groups`.
 
         `apply` is called from worker threads, one call at a time. Raises `CorruptSegmentError` or `MissingObjectError`
         where no copy of a file can be used.
         """
         begun = self._clock.monotonic()
-        for part in commit.ranges:
-            if owned := part.key_groups.intersection(key_groups):
-                await self._run_range(plan_reads(part.changelog, owned), apply)
+        part = range_of(commit, key_groups)
+
+        def apply_since(changes: list[StateChange]) -> None:
+            self._changed.update({change.key_group for change in changes if change.key_group in key_groups})
+            apply(changes)
+
+        await self._run_reads([BaseRead(base) for base in part.bases], apply)
+        await self._run_reads(plan_reads(part.changelog, key_groups), apply_since)
         return RestoreReport(
             checkpoint_id=commit.checkpoint_id,
             sequence=commit.sequence,
@@ -83,17 +105,17 @@ class Restore:
             fallbacks=tuple(self._fallbacks),
         )
 
-    async def _run_range(self, reads: Sequence[SegmentRead], apply: Apply) -> None:
-        async def consume(read: SegmentRead, fetched: _Fetched) -> None:
+    async def _run_reads(self, reads: Sequence[Read], apply: Apply) -> None:
+        async def consume(_: Read, fetched: _Fetched) -> None:
             self._files[fetched.local] += 1
             self._bytes[fetched.local] += fetched.size_bytes
             if fetched.fallback is not None:
                 self._fallbacks.append(fetched.fallback)
-            self._changes += await in_thread(_apply, fetched.frames, read, apply, limiter=self._cpu)
+            self._changes += await in_thread(_apply, fetched, apply, limiter=self._cpu)
 
         await in_order(reads, self._fetch, consume, concurrency_max=self._concurrency_max)
 
-    async def _fetch(self, read: SegmentRead) -> _Fetched:
+    async def _fetch(self, read: Read) -> _Fetched:
         if self._local is None:
             return await self._fetch_wanted(read)
         try:
@@ -102,20 +124,19 @@ class Restore:
         except (StoreError, DataError) as error:
             data = await self._fetch_whole(read.segment)
             repaired = await self._repair(self._local, read.segment, data)
-            fallback = Fallback(read.segment.key, _reason(error), repaired)
-            return _Fetched(frames_of(data, read), len(data), local=False, fallback=fallback)
-        return _Fetched(frames_of(data, read), len(data), local=True)
+            return _fetched(read, data, local=False, fallback=Fallback(read.segment.key, _reason(error), repaired))
+        return _fetched(read, data, local=True)
 
-    async def _fetch_wanted(self, read: SegmentRead) -> _Fetched:
+    async def _fetch_wanted(self, read: Read) -> _Fetched:
         """From the primary, and nothing to repair: of a segment shared with many others only what is wanted."""
         if not read.is_sparse:
-            data = await self._fetch_whole(read.segment)
-            return _Fetched(frames_of(data, read), len(data), local=False)
+            return _fetched(read, await self._fetch_whole(read.segment), local=False)
         try:
-            frames = [await fetch_frame(self._primary, handle) for handle in read.change_sets]
+            found = await read.find_frames(self._primary)
+            frames = await fetch_frames(self._primary, found)
         except ObjectNotFoundError as error:
             raise MissingObjectError("a segment that the commit needs is gone", object=read.segment.key) from error
-        return _Fetched(frames, sum(map(len, frames)), local=False)
+        return _Fetched(found, frames, sum(map(len, frames)), local=False)
 
     async def _fetch_whole(self, segment: Handle) -> bytes:
         try:
@@ -138,9 +159,14 @@ class Restore:
         return True
 
 
-def _apply(frames: Sequence[memoryview], read: SegmentRead, apply: Apply) -> int:
+def _fetched(read: Read, data: bytes, *, local: bool, fallback: Fallback | None = None) -> _Fetched:
+    found = read.frames_in(data)
+    return _Fetched(found, frames_of(data, found), len(data), local, fallback)
+
+
+def _apply(fetched: _Fetched, apply: Apply) -> int:
     count = 0
-    for changes in changes_of(frames, read.change_sets):
+    for changes in changes_of(fetched.frames, fetched.read.change_sets, fetched.read.key_groups):
         apply(changes)
         count += len(changes)
     return count

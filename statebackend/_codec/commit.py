@@ -21,6 +21,7 @@ import msgspec
 
 from statebackend.errors import CorruptCommitError, InputError, UnsupportedVersionError, WrongJobError
 from statebackend.ids import (
+    Base,
     ChangeSetHandle,
     CheckpointId,
     CommitSequence,
@@ -56,16 +57,6 @@ class StateDescriptor(msgspec.Struct, frozen=True, omit_defaults=True):
     earlier: tuple[str, ...] = ()
 
 
-class Base(msgspec.Struct, frozen=True, array_like=True):
-    """A segment that holds every entry of `key_groups` as of some moment, and what is stale or foreign besides.
-
-    Bases of one range do not overlap: which groups a base stands for shrinks when some of them are written anew.
-    """
-
-    segment: Handle
-    key_groups: tuple[KeyGroupRange, ...]
-
-
 class RangeState(msgspec.Struct, frozen=True):
     """The state of one range of key groups: its bases, then change sets, in the order in which they are applied."""
 
@@ -74,6 +65,11 @@ class RangeState(msgspec.Struct, frozen=True):
     bases: tuple[Base, ...] = ()
     operator: tuple[OperatorElements, ...] = ()
     """What its owner held besides, under no key."""
+
+    def segments(self) -> frozenset[str]:
+        """Keys of every object the range points into."""
+        handles = (*(handle.segment for handle in self.changelog), *(base.segment for base in self.bases))
+        return frozenset(handle.key for handle in handles)
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True, tag="commit", tag_field="entry"):
@@ -105,11 +101,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, tag="commit", tag_field=
 
     def segments(self) -> frozenset[str]:
         """Keys of every object the commit points into; its own, where it carries change sets inline."""
-        return frozenset(
-            segment.key
-            for part in self.ranges
-            for segment in (*(handle.segment for handle in part.changelog), *(base.segment for base in part.bases))
-        )
+        return frozenset[str]().union(*(part.segments() for part in self.ranges))
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, tag="claim", tag_field="entry"):

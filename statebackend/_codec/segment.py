@@ -15,7 +15,7 @@ every version, so that a newer release can be told from a flipped bit.
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -130,24 +130,47 @@ def decode_change_set(frame: bytes | memoryview, name: str, offset: int) -> tupl
 
 def read_index(view: memoryview, name: str) -> Sequence[FrameEntry]:
     """The index of a whole segment, checked, and known to span it without gaps."""
-    if len(view) < len(HEAD) + HEAD_BYTES + _TRAILER.size or bytes(view[: len(MAGIC)]) != MAGIC:
-        raise CorruptSegmentError("not a segment, or cut off", object=name, offset=0, size=len(view))
-    trailer_offset = len(view) - _TRAILER.size
-    index_offset, index_length, checksum, end = _TRAILER.unpack_from(view, trailer_offset)
-    if end != END or index_offset + index_length != trailer_offset:
-        raise CorruptSegmentError("segment trailer is damaged or cut off", object=name, offset=trailer_offset)
-    index = view[index_offset:trailer_offset]
-    if checksum_of((view[: len(HEAD)], index, _COVERED.pack(index_offset, index_length))) != checksum:
-        raise CorruptSegmentError("index checksum differs", object=name, offset=index_offset)
-    if (version := view[len(MAGIC)]) != VERSION:
+    return read_index_in(view[: len(HEAD)], view, len(view), name)
+
+
+def read_index_in(head: memoryview, tail: memoryview, size_bytes: int, name: str) -> Sequence[FrameEntry]:
+    """As `read_index`, of a segment of `size_bytes`, from its `HEAD` and a tail that begins at the index or before."""
+    if size_bytes < len(HEAD) + HEAD_BYTES + _TRAILER.size or bytes(head[: len(MAGIC)]) != MAGIC:
+        raise CorruptSegmentError("not a segment, or cut off", object=name, offset=0, size=size_bytes)
+    trailer = _read_trailer(tail, size_bytes, name)
+    index = tail[max(0, trailer.index_offset + len(tail) - size_bytes) : len(tail) - _TRAILER.size]
+    if checksum_of((head, index, _COVERED.pack(trailer.index_offset, trailer.index_length))) != trailer.checksum:
+        raise CorruptSegmentError("index checksum differs", object=name, offset=trailer.index_offset)
+    if (version := head[len(MAGIC)]) != VERSION:
         raise UnsupportedVersionError("segment of another release", object=name, version=version, known=VERSION)
     try:
         entries = _index_decoder.decode(index)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-        raise CorruptSegmentError("index does not decode", object=name, offset=index_offset) from error
-    if not entries or sum(entry.length for entry in entries) != index_offset - len(HEAD):
-        raise CorruptSegmentError("index does not span the segment", object=name, offset=index_offset)
+        raise CorruptSegmentError("index does not decode", object=name, offset=trailer.index_offset) from error
+    if not entries or sum(entry.length for entry in entries) != trailer.index_offset - len(HEAD):
+        raise CorruptSegmentError("index does not span the segment", object=name, offset=trailer.index_offset)
     return entries
+
+
+def index_offset(tail: memoryview, size_bytes: int, name: str) -> int:
+    """Where the index of a segment of `size_bytes` begins, by the trailer at the end of its tail."""
+    return _read_trailer(tail, size_bytes, name).index_offset
+
+
+class _Trailer(NamedTuple):
+    index_offset: int
+    index_length: int
+    checksum: int
+
+
+def _read_trailer(tail: memoryview, size_bytes: int, name: str) -> _Trailer:
+    trailer_offset = size_bytes - _TRAILER.size
+    if len(tail) >= _TRAILER.size:
+        *trailer, end = _TRAILER.unpack(tail[-_TRAILER.size :])
+        found = _Trailer(*trailer)
+        if end == END and found.index_offset + found.index_length == trailer_offset:
+            return found
+    raise CorruptSegmentError("segment trailer is damaged or cut off", object=name, offset=trailer_offset)
 
 
 def _reject(name: str, offset: int) -> Reject:

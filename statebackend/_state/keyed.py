@@ -1,6 +1,7 @@
 """The keyed states of one backend: what was declared, what was restored, and the way between state and changelog."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, TypeVar, cast, get_args
 
 from msgspec import UNSET, UnsetType
@@ -252,6 +253,10 @@ class KeyedStates:
         return descriptor
 
 
+PLACED_AT_ONCE: Final = 1024
+"""Keys that a snapshot places between two pauses."""
+
+
 class StatesSnapshot:
     """Every entry of the states at one moment. What is done to them later is not in it, so any thread may read it."""
 
@@ -260,19 +265,21 @@ class StatesSnapshot:
         self._renew = renew
         self._keys = keys
 
-    def changes(self, groups: frozenset[int]) -> Iterator[StateChange]:
+    def changes(self, groups: frozenset[int], pause: Callable[[], None] = lambda: None) -> Iterator[StateChange]:
         """Changes that rebuild the entries of these key groups from nothing, one group after the other.
 
         What had expired by then is not among them, and what was of an earlier version is upcast, which raises
-        `ValueDecodeError` where that fails. The first step places every key, about half a second per million. Each call
-        begins anew.
+        `ValueDecodeError` where that fails. The first step places every key, about half a second per million, and calls
+        `pause` a thousand times meanwhile. Each call begins anew.
         """
         placed: dict[int, list[tuple[int, list[Key]]]] = {group: [] for group in sorted(groups)}
         for state_id, table in self._tables.items():
-            keys = list(table.entries)
             keys_by_group: dict[int, list[Key]] = {}
-            for key, group in zip(keys, self._keys.groups_of(keys), strict=True):
-                keys_by_group.setdefault(group, []).append(key)
+            remaining = iter(table.entries)
+            while keys := list(islice(remaining, PLACED_AT_ONCE)):
+                pause()
+                for key, group in zip(keys, self._keys.groups_of(keys), strict=True):
+                    keys_by_group.setdefault(group, []).append(key)
             for group in placed.keys() & keys_by_group.keys():
                 placed[group].append((state_id, keys_by_group[group]))
         for group, found in placed.items():

@@ -64,6 +64,12 @@ class Metrics(Numbers, Observer):
         "The persist delay, as `put_budget_usd_month` has lengthened it. As of the last checkpoint.", unit="seconds"
     )
 
+    started_materializations = Counter("Times that the writing of bases has begun.", unit="materializations")
+    completed_materializations = Counter("Times that all bases were written.", unit="materializations")
+    failed_materializations = Counter("Times that they could not be. A cancelled one is none.", unit="materializations")
+    materialization_seconds = Histogram("How long it took to write the bases.", unit="seconds")
+    materialized_bytes = Histogram("Stored size of the bases written at a time.", unit="bytes")
+
     restores = Counter("Backends that were restored from a commit.", unit="restores")
     restore_seconds = Histogram("Duration of a restore.", unit="seconds")
     restored_bytes = CounterByLabel(
@@ -132,6 +138,17 @@ class Metrics(Numbers, Observer):
         self.record(Metrics.checkpoint_usd, info.usd)
         self.record(Metrics.usd_month, info.usd_month)
         self.record(Metrics.persist_delay_seconds, info.persist_delay_s)
+
+    def materialization_begun(self, key_groups: int) -> None:
+        self.record(Metrics.started_materializations, 1)
+
+    def materialized(self, *, key_groups: int, segments: int, size_bytes: int, seconds: float) -> None:
+        self.record(Metrics.completed_materializations, 1)
+        self.record(Metrics.materialization_seconds, seconds)
+        self.record(Metrics.materialized_bytes, size_bytes)
+
+    def materialization_failed(self, error: Exception, *, failures: int) -> None:
+        self.record(Metrics.failed_materializations, 1)
 
     def restored(self, report: RestoreReport) -> None:
         self.record(Metrics.restores, 1)

@@ -4,15 +4,15 @@ A job's objects are a mapping from key, as seen from the job's root, to content,
 here uses the code that restores a backend: a commit is read back by the formats alone.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
 
 from statebackend._checkpoint.commits import HINT_KEY, PREFIX, commit_key
-from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
+from statebackend._codec.commit import Claim, Commit, Entry, RangeState, decode_entry
 from statebackend._codec.records import Operation, StateChange, key_of
-from statebackend._codec.segment import checksum_of, decode_change_set
+from statebackend._codec.segment import checksum_of, decode_change_set, decode_segment
 from statebackend.ids import ChangeSetHandle, CommitSummary, Handle, Key
 from statebackend.settings import Settings
 from statebackend.testing.crash_store import Write
@@ -33,22 +33,40 @@ def commits_of(log: Iterable[Entry]) -> Sequence[Commit]:
 
 
 def read_contents(commit: Commit, objects: Objects) -> Contents:
-    """Every value that a restore of the commit has to bring back, by replaying its change sets."""
+    """Every value that a restore of the commit has to bring back: the entries of its bases, and its change sets."""
     names = {state.state_id: state.name for state in commit.states}
     contents: dict[tuple[str, Key], object] = {}
-    for handle in handles_of(commit):
-        for change in _changes_at(objects[handle.segment.key], handle):
-            place = (names[change.state_id], key_of(change))
-            if change.operation == Operation.SET:
-                contents[place] = msgspec.msgpack.decode(change.data)
-            else:
-                contents.pop(place, None)
+    for change in _changes_of(commit, objects):
+        place = (names[change.state_id], key_of(change))
+        if change.operation == Operation.SET:
+            contents[place] = msgspec.msgpack.decode(change.data)
+        else:
+            contents.pop(place, None)
     return contents
 
 
+def _changes_of(commit: Commit, objects: Objects) -> Iterator[StateChange]:
+    """In the order in which they are applied, of each range those of its own key groups."""
+    for part in commit.ranges:
+        for base in part.bases:
+            for change in _entries_of(objects[base.segment.key], base.segment.key):
+                if any(change.key_group in each for each in base.key_groups):
+                    yield change
+        for handle in part.changelog:
+            for change in _changes_at(objects[handle.segment.key], handle):
+                if change.key_group in handle.key_groups:
+                    yield change
+
+
 def handles_of(commit: Commit) -> Iterable[ChangeSetHandle]:
-    """What the commit points into, in the order in which it is to be applied."""
+    """The changelog of the commit, in the order in which it is to be applied."""
     return (handle for part in commit.ranges for handle in part.changelog)
+
+
+def segments_of(commit: Commit) -> Iterable[Handle]:
+    """Every object that the commit points into, each once: change sets, and bases."""
+    bases = {base.segment for part in commit.ranges for base in part.bases}
+    return {handle.segment for handle in handles_of(commit)} | bases
 
 
 # ---------------------------------------------------------------------------------------------------- the commit log
@@ -85,14 +103,24 @@ def assert_entry_follows(entry: Entry, log: Sequence[Entry]) -> None:
 
 def assert_commit_is_whole(commit: Commit, objects: Objects) -> None:
     """Every segment that the commit points into is there, to the byte; frames lie in it; no key group is missing."""
-    for segment in {handle.segment for handle in handles_of(commit)}:
+    for segment in segments_of(commit):
         assert_is_stored(segment, objects)
+    for part in commit.ranges:
+        assert_bases_do_not_overlap(part)
     for handle in handles_of(commit):
         assert handle.offset >= 0, f"a frame out of {handle}"
         assert handle.offset + handle.length <= handle.segment.length, f"a frame out of {handle}"
         assert _changes_at(objects[handle.segment.key], handle), f"an empty change set: {handle}"
     groups = [group for part in commit.ranges for group in part.key_groups]
     assert groups == list(range(commit.max_parallelism)), "the ranges do not cover every key group once"
+
+
+def assert_bases_do_not_overlap(part: RangeState) -> None:
+    """One base, or none, stands for a key group, and every base for one at least; none of them outside the range."""
+    groups = [group for base in part.bases for each in base.key_groups for group in each]
+    assert len(groups) == len(set(groups)), f"key groups with two bases in {part.key_groups}"
+    assert all(group in part.key_groups for group in groups), f"a base outside of {part.key_groups}"
+    assert all(base.live > 0 for base in part.bases), "a base that stands for nothing"
 
 
 def assert_is_stored(segment: Handle, objects: Objects) -> None:
@@ -105,8 +133,8 @@ def assert_is_stored(segment: Handle, objects: Objects) -> None:
 
 def assert_local_copy_is_complete(commit: Commit, local: Objects, primary: Objects) -> None:
     """What was called local can be restored without the primary: each segment's copy is there and is equal."""
-    for handle in handles_of(commit):
-        key = handle.segment.key
+    for segment in segments_of(commit):
+        key = segment.key
         assert key in local, f"said to be local, and is not there: {key}"
         assert local[key] == primary[key], f"the copies differ: {key}"
 
@@ -188,3 +216,8 @@ def _changes_at(data: bytes, handle: ChangeSetHandle) -> Sequence[StateChange]:
     header, changes = decode_change_set(frame, handle.segment.key, handle.offset)
     assert (header.log_id, header.sequence_number) == (handle.log_id, handle.sequence_number), "another change set"
     return changes
+
+
+@lru_cache(maxsize=256)
+def _entries_of(data: bytes, name: str) -> Sequence[StateChange]:
+    return [change for _, changes in decode_segment(data, name) for change in changes]

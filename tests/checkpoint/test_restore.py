@@ -9,11 +9,19 @@ import msgspec
 import pytest
 
 import statebackend as sb
+from statebackend._checkpoint.commits import commit_key
+from statebackend._checkpoint.rescale import range_of
+from statebackend._codec.commit import Commit, RangeState, encode_entry
+from statebackend._codec.records import Operation, StateChange, change_set
+from statebackend._codec.segment import encode_segment
 from statebackend._state.key_groups import key_group
+from statebackend.errors import CorruptSegmentError, MissingObjectError
+from statebackend.ids import ChangeSetHandle, CommitSequence, Handle, SequenceNumber
 from statebackend.objectstore import MemoryStore
-from statebackend.objectstore.scoped import CountingStore
-from statebackend.testing import FaultyStore, Hold
+from statebackend.objectstore.scoped import CountingStore, ScopedStore
+from statebackend.testing import FaultyStore, Hold, invariants, run_virtual
 from tests.backend.conftest import local_segments
+from tests.checkpoint.bases import JOB, Job, checkpoint, keys_in, shape
 
 CHECKPOINTS = 6
 
@@ -203,3 +211,198 @@ async def test_after_a_restore_from_the_primary_the_next_local_one_is_whole(
         assert dict(backend.value_state("n", int)) == expected() | {0: 77}
         assert backend.restored is not None
         assert backend.restored.files_primary == 0
+
+
+# ------------------------------------------------------------------------------------------------------- with bases
+
+LARGE = "x" * 70_000
+"""A key group of its own frame."""
+
+
+class _Metered(ScopedStore):
+    """Counts what is read of segments."""
+
+    def __init__(self, store: sb.ObjectStore) -> None:
+        super().__init__(store, "")
+        self.read_bytes = 0
+
+    async def get(self, key: str) -> bytes:
+        return self._count(key, await super().get(key))
+
+    async def get_range(self, key: str, offset: int, length: int) -> bytes:
+        return self._count(key, await super().get_range(key, offset, length))
+
+    def _count(self, key: str, data: bytes) -> bytes:
+        self.read_bytes += len(data) if "segments/" in key else 0
+        return data
+
+
+async def job_with_a_base(key_groups: int = 16) -> tuple[Job, dict[sb.Key, str]]:
+    """A base of so many key groups with one large entry each, in one segment of a frame for each, and nothing else."""
+    job = Job(materialize_handles_max=1, compression="none")
+    expected: dict[sb.Key, str] = {keys_in(group, 1)[0]: f"{group} {LARGE}" for group in range(key_groups)}
+    async with job.open() as backend:
+        backend.value_state("t", str).update(expected)
+        await checkpoint(backend)
+        await checkpoint(backend)
+    assert shape(await job.newest()) == (0, 1)
+    job.settings = Job().settings
+    return job, expected
+
+
+@run_virtual
+async def test_of_a_large_base_an_owner_of_few_key_groups_reads_the_index_and_its_own_frames() -> None:
+    """Two groups of sixteen: their frames by one ranged read, and not much more."""
+    job, expected = await job_with_a_base()
+    metered = _Metered(job.store)
+    async with job.open(store=metered, key_groups=sb.KeyGroupRange(7, 8), read_only=True) as backend:
+        assert dict(backend.value_state("t", str)) == {
+            key: expected[key] for key in (keys_in(7, 1)[0], keys_in(8, 1)[0])
+        }
+    assert 2 * len(LARGE) < metered.read_bytes < 2 * len(LARGE) + 20_000
+
+
+@run_virtual
+async def test_an_owner_of_most_key_groups_reads_the_base_in_one_request() -> None:
+    """Ranged reads of nearly all of it would cost requests for nothing."""
+    job, expected = await job_with_a_base()
+    counted = CountingStore(job.store)
+    async with job.open(store=counted, key_groups=sb.KeyGroupRange(0, 13), read_only=True) as backend:
+        assert dict(backend.value_state("t", str)) == {
+            key: text for key, text in expected.items() if key_group(key, 16) <= 13
+        }
+    assert counted.requests["get_range"] == 0
+
+
+@run_virtual
+async def test_the_index_of_a_base_with_many_frames_is_read_by_a_second_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The tail that is read first need not hold all of it."""
+    job, expected = await job_with_a_base()
+    monkeypatch.setattr("statebackend._changelog.reader.TAIL_BYTES", 30)
+    async with job.open(key_groups=sb.KeyGroupRange(3, 3), read_only=True) as backend:
+        assert dict(backend.value_state("t", str)) == {keys_in(3, 1)[0]: expected[keys_in(3, 1)[0]]}
+
+
+@pytest.mark.parametrize("key_groups", [None, sb.KeyGroupRange(7, 8)])
+@pytest.mark.parametrize("offset", [0, 7, 8 + 7 * 70_050 + 20_000, -1, -20, -40])
+@run_virtual
+async def test_a_damaged_base_is_found_out_however_much_of_it_is_read(
+    offset: int, key_groups: sb.KeyGroupRange | None
+) -> None:
+    """Head, version, frame, trailer, index: an error that names the object, and never wrong state."""
+    job, _ = await job_with_a_base()
+    segment = await _damage_base(job, offset)
+    with pytest.raises(CorruptSegmentError) as caught:
+        await _read(job, key_groups)
+    assert caught.value.facts["object"] == segment.key
+
+
+@run_virtual
+async def test_damage_in_a_frame_that_nobody_asked_for_harms_nobody() -> None:
+    """It is not read."""
+    job, expected = await job_with_a_base()
+    await _damage_base(job, 100_000)
+    assert await _read(job, sb.KeyGroupRange(7, 8)) == {
+        key: text for key, text in expected.items() if key_group(key, 16) in (7, 8)
+    }
+
+
+async def _damage_base(job: Job, offset: int) -> Handle:
+    """Flip a bit of the only base."""
+    (part,) = (await job.newest()).ranges
+    key = f"{JOB}/{part.bases[0].segment.key}"
+    content = bytearray(await job.store.get(key))
+    content[offset] ^= 1
+    await job.store.put(key, [bytes(content)])
+    return part.bases[0].segment
+
+
+@pytest.mark.parametrize("key_groups", [None, sb.KeyGroupRange(7, 8)])
+@run_virtual
+async def test_a_missing_base_is_an_error_that_names_it(key_groups: sb.KeyGroupRange | None) -> None:
+    """Whether all of it or a part was wanted."""
+    job, _ = await job_with_a_base()
+    (part,) = (await job.newest()).ranges
+    await job.store.delete(f"{JOB}/{part.bases[0].segment.key}")
+    with pytest.raises(MissingObjectError) as caught:
+        await _read(job, key_groups)
+    assert caught.value.facts["object"] == part.bases[0].segment.key
+
+
+@run_virtual
+async def test_what_is_stale_in_a_base_is_passed_over() -> None:
+    """It stands for some of its groups only; a key removed since is in the other ones, and stays removed."""
+    job = Job(materialize_handles_max=1)
+    gone, kept = keys_in(3, 1)[0], keys_in(4, 1)[0]
+    async with job.open() as backend:
+        await checkpoint(backend, **{gone: 1, kept: 1, keys_in(5, 1)[0]: 1})
+        await checkpoint(backend)
+        del backend.value_state("n", int)[gone]
+        await checkpoint(backend)
+        await checkpoint(backend)
+    assert shape(await job.newest()) == (0, 1)
+    assert await _read(job, None, "n", int) == {kept: 1, keys_in(5, 1)[0]: 1}
+
+
+async def _read(
+    job: Job, key_groups: sb.KeyGroupRange | None, name: str = "t", type_: type = str
+) -> dict[sb.Key, object]:
+    async with job.open(key_groups=key_groups, read_only=True) as backend:
+        return dict(backend.value_state(name, type_))
+
+
+# --------------------------------------------------------------------------------------------------- after a rescale
+
+
+@run_virtual
+async def test_two_ranges_put_together_do_not_undo_each_other() -> None:
+    """FLINK-26766. Split, one half goes on, together again: what both have from before comes back once for each group.
+
+    The changes of before stand in both halves, and are applied after those that the left half has made since.
+    """
+    job = Job()
+    left, right = keys_in(2, 1)[0], keys_in(13, 1)[0]
+    async with job.open() as backend:
+        await checkpoint(backend, **{left: 1, right: 1})
+    newest = await job.newest()
+    parts = [range_of(newest, half) for half in (sb.KeyGroupRange(0, 7), sb.KeyGroupRange(8, 15))]
+    handle = await _store_change(job, StateChange(2, Operation.SET, 0, left, b"\x02"))
+    changed = RangeState(parts[0].key_groups, (*parts[0].changelog, handle))
+    await _append(job, newest, changed, parts[1])
+    assert await _read(job, None, "n", int) == {left: 2, right: 1}
+    job.settings = Job(materialize_handles_max=1).settings
+    async with job.open() as backend:
+        await checkpoint(backend)
+        await checkpoint(backend)
+    commit = await job.newest()
+    assert shape(commit) == (0, 1)
+    assert await _read(job, None, "n", int) == {left: 2, right: 1}
+    invariants.assert_commit_is_whole(commit, {k: await job.store.get(f"{JOB}/{k}") for k in commit.segments()})
+
+
+async def _store_change(job: Job, change: StateChange) -> ChangeSetHandle:
+    """A segment with one change, as the owner of another range would have uploaded it."""
+    encoded = encode_segment([change_set("0-7", SequenceNumber(0), [change])], "none")
+    segment = Handle("segments/by-hand", 0, encoded.size_bytes, encoded.checksum)
+    await job.store.put(f"{JOB}/{segment.key}", encoded.chunks)
+    (entry,) = encoded.entries
+    return ChangeSetHandle(
+        segment, entry.log_id, entry.sequence_number, entry.offset, entry.length, entry.key_groups, entry.records
+    )
+
+
+async def _append(job: Job, newest: Commit, *ranges: RangeState) -> None:
+    """The next commit, of several ranges."""
+    sequence = CommitSequence(newest.sequence + 1)
+    commit = msgspec.structs.replace(
+        newest,
+        sequence=sequence,
+        checkpoint_id=sb.CheckpointId(newest.checkpoint_id + 1),
+        parent=newest.sequence,
+        stamp="by hand",
+        ranges=ranges,
+    )
+    key = commit_key(sequence)
+    await job.store.put_if_absent(f"{JOB}/{key}", [encode_entry(commit, key).body])

@@ -140,8 +140,8 @@ async def test_what_no_checkpoint_took_goes_when_the_backend_is_cancelled(disk: 
 async def test_what_a_commit_that_was_forbidden_had_uploaded_goes_when_the_backend_is_left(disk: Disk) -> Fate:
     """The store has refused the commit object, and it is not there: no restore will ever want its segments."""
     refused = StoreAccessError("made to refuse by a test")
-    disk.primary.plan.append(Fail(operation="put_if_absent", error=refused))
     async with disk.backend() as backend:
+        disk.primary.plan.append(Fail(operation="put_if_absent", error=refused))
         with pytest.raises(StoreAccessError):
             await commit(backend, 1)
         watch = Watch(disk.both)

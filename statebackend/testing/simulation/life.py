@@ -337,6 +337,15 @@ class _Gauges(Observer):
         self.waiting = waiting
         self._check_ledger()
 
+    def materialization_begun(self, key_groups: int) -> None:
+        self._world.tell(f"bases of {key_groups} key groups are being written")
+
+    def materialized(self, *, key_groups: int, segments: int, size_bytes: int, seconds: float) -> None:
+        self._world.tell(f"bases of {key_groups} key groups are written, in {segments} segments")
+
+    def materialization_failed(self, error: Exception, *, failures: int) -> None:
+        self._world.tell(f"bases failed to be written, {failures}. time: {type(error).__name__}")
+
     def checkpoint_committed(self, info: CheckpointInfo) -> None:
         self._check_ledger()
 

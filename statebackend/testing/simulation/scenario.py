@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from random import Random
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from statebackend.settings import MiB, Settings
 from statebackend.testing.simulation.job import JOB
@@ -85,7 +85,22 @@ def draw_settings(chance: Random) -> Settings:
         local_bytes_max=chance.choice((0, 0, 500, 5000)),
         restore_concurrency_max=chance.choice((1, 2, 16)),
         cpu_threads_max=chance.choice((1, 2)),
+        **draw_materialization(chance),
     )
+
+
+def draw_materialization(chance: Random) -> dict[str, Any]:
+    """Whether bases are written, and how soon. A third of the seeds does without, so that the rest stays as it was."""
+    if chance.random() < 0.33:
+        return {"materialize_interval_s": 0.0, "materialize_changelog_ratio": 0.0, "materialize_handles_max": 0}
+    return {
+        "materialize_interval_s": chance.choice((0.0, 0.02, 0.5, 600.0)),
+        "materialize_changelog_ratio": chance.choice((0.0, 0.5, 2.0)),
+        "materialize_changelog_bytes_min": chance.choice((0, 300, 4 * MiB)),
+        "materialize_handles_max": chance.choice((0, 1, 2, 5)),
+        "materialize_failures_max": chance.choice((0, 1, 3, 1000)),
+        "materialize_retry_delay_s": chance.choice((0.0, 0.02, 10.0)),
+    }
 
 
 def draw_weather(chance: Random, settings: Settings) -> Weather:

@@ -1,0 +1,231 @@
+"""Writes bases behind the checkpoints' backs, so that a commit need not list every change set since the job began.
+
+What is written when is decided by `materialization`; here it is done, one materialization at a time:
+
+    idle -> writing -> written -> offered -> idle        its bases are in a commit
+              └-> idle    └───────┘  ^ refused: offered to the next commit
+
+It begins at a commit, with a snapshot of the states as they are in that commit, and goes on while others are made. Its
+bases take the place of what that commit listed, in the first commit after they are all durable. Until then they belong
+to the materializer, which deletes them if they come to nothing; what a commit may hold it does not touch.
+"""
+
+import enum
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from statebackend._changelog.scheduler import UploadScheduler
+from statebackend._checkpoint.materialization import (
+    SEGMENT_BYTES_MAX,
+    Bases,
+    base_of,
+    first_interval_s,
+    is_due,
+    key_groups_to_write,
+    pack,
+)
+from statebackend._codec.commit import RangeState
+from statebackend._codec.records import StateChange
+from statebackend._state.keyed import KeyedStates, StatesSnapshot
+from statebackend._tasks import breathe, in_thread
+from statebackend.abc import Clock, Observer, UploadedSegment
+from statebackend.errors import BackendClosedError, MaterializationError
+from statebackend.ids import Base
+from statebackend.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+
+CHANGES_AT_ONCE: Final = 512
+"""Changes that are placed in a frame between two pauses."""
+
+
+class _Phase(enum.Enum):
+    IDLE = enum.auto()
+    WRITING = enum.auto()
+    WRITTEN = enum.auto()
+    OFFERED = enum.auto()
+    CLOSED = enum.auto()
+
+
+class Materializer:
+    """The bases of one backend. Its work runs in `tasks`; no call but `wait_closed` waits for it.
+
+    `changed`: the key groups that the restored changelog has changed since their last base.
+    """
+
+    def __init__(
+        self,
+        states: KeyedStates,
+        scheduler: UploadScheduler,
+        settings: Settings,
+        *,
+        changed: Iterable[int],
+        tasks: TaskGroup,
+        clock: Clock,
+        observer: Observer,
+    ) -> None:
+        self._states = states
+        self._scheduler = scheduler
+        self._settings = settings
+        self._tasks = tasks
+        self._clock = clock
+        self._observer = observer
+        self._cpu = anyio.CapacityLimiter(1)
+        self._segment_bytes_max = min(SEGMENT_BYTES_MAX, settings.in_flight_bytes_max // 4)
+        self._phase = _Phase.IDLE
+        self._changed = set(changed)
+        self._uploaded: list[UploadedSegment] = []  # ours, until a commit may hold them
+        self._bases: Bases | None = None
+        self._scope = anyio.CancelScope()
+        self._ended: anyio.Event | None = None
+        self._discarded = anyio.Event()
+        self._discarded.set()
+        self._failures = 0
+        self._failure: Exception | None = None
+        now_s = clock.monotonic()
+        self._interval_ends_s = now_s + first_interval_s(
+            settings.job, states.key_groups, settings.materialize_interval_s
+        )
+        self._pause_ends_s = now_s
+
+    def note(self, changes: Iterable[StateChange]) -> None:
+        """These changes go into the changelog."""
+        self._changed.update({change.key_group for change in changes})
+
+    def check(self) -> None:
+        """Raise `MaterializationError` where bases have failed to be written too often."""
+        if self._failures > self._settings.materialize_failures_max:
+            raise MaterializationError(
+                "bases cannot be written: mend the store, then reopen, and replay", failures=self._failures
+            ) from self._failure
+
+    def begin_if_due(self, committed: RangeState) -> None:
+        """Begin to write bases, if it is time to. `committed` is in a commit, and the states are as they are there.
+
+        Takes a snapshot of the states, which copies a reference for each key; all else is done behind the back.
+        """
+        now_s = self._clock.monotonic()
+        interval_is_over = self._settings.materialize_interval_s > 0 and self._interval_ends_s <= now_s
+        if (
+            self._phase is not _Phase.IDLE
+            or now_s < self._pause_ends_s
+            or not is_due(committed, self._settings, interval_is_over=interval_is_over)
+        ):
+            return
+        key_groups = key_groups_to_write(self._changed, committed.bases)
+        with suppress(RuntimeError):  # anyio's word for a task group that has ended: the next owner does it
+            self._tasks.start_soon(self._run, self._states.snapshot(), key_groups, len(committed.changelog))
+            self._phase, self._changed, self._ended = _Phase.WRITING, set(), anyio.Event()
+
+    def ready(self) -> Bases | None:
+        """The bases that a commit is to take now, if there are any; `confirmed` or `refused` says whether it did.
+
+        Where neither does, a commit may hold them: they are never deleted from here on.
+        """
+        if self._phase is _Phase.WRITTEN:
+            self._phase = _Phase.OFFERED
+        return self._bases if self._phase is _Phase.OFFERED else None
+
+    def confirmed(self) -> None:
+        """A commit holds the bases that were offered."""
+        if self._phase is _Phase.OFFERED:
+            self._phase, self._bases, self._uploaded = _Phase.IDLE, None, []
+
+    def refused(self) -> None:
+        """There was no commit, and there will be none: what was offered is offered to the next one."""
+        if self._phase is _Phase.OFFERED:
+            self._phase = _Phase.WRITTEN
+
+    def close(self) -> None:
+        """End what is under way, and begin to delete what no commit can hold."""
+        phase, self._phase = self._phase, _Phase.CLOSED
+        self._scope.cancel()
+        if phase is _Phase.WRITTEN:
+            self._discard()
+
+    async def wait_closed(self) -> None:
+        """Wait until `close` has come to its end. After a cancelled call it goes on, as long as `tasks` do."""
+        if self._ended is not None:
+            await self._ended.wait()
+        await self._discarded.wait()
+
+    async def _run(self, snapshot: StatesSnapshot, key_groups: frozenset[int], handles: int) -> None:
+        assert self._ended is not None
+        begun_s = self._clock.monotonic()
+        try:
+            with self._scope:
+                self._observer.materialization_begun(len(key_groups))
+                written = await self._write(snapshot, key_groups)
+                self._finish(Bases(written, key_groups, handles, self._only_primary()), begun_s)
+        except Exception as error:  # noqa: BLE001  # told at a checkpoint, if it goes on like that
+            if self._phase is not _Phase.CLOSED:
+                await self._fail(error, key_groups)
+        finally:
+            if self._bases is None:
+                self._discard()
+            self._ended.set()
+
+    async def _write(self, snapshot: StatesSnapshot, key_groups: frozenset[int]) -> tuple[Base, ...]:
+        written: list[Base] = []
+        changes = self._paused(snapshot.changes(key_groups, self._pause))
+        pieces = pack(changes, key_groups, segment_bytes_max=self._segment_bytes_max)
+        while (piece := await in_thread(next, pieces, None, limiter=self._cpu)) is not None:
+            uploaded = await self._scheduler.upload_alone(piece.frames, self._pause)
+            self._uploaded.append(uploaded)
+            written.append(base_of(piece, uploaded.primary))
+        return tuple(written)
+
+    def _paused(self, changes: Iterator[StateChange]) -> Iterator[StateChange]:
+        while step := list(islice(changes, CHANGES_AT_ONCE)):
+            self._pause()
+            yield from step
+
+    def _pause(self) -> None:
+        """In a worker thread: checkpoints go first, and who leaves does not wait for millions of keys."""
+        if self._phase is _Phase.CLOSED:
+            raise BackendClosedError("the backend was left while bases were being written")
+        breathe()
+
+    def _only_primary(self) -> frozenset[str]:
+        return frozenset(uploaded.primary.key for uploaded in self._uploaded if uploaded.local is None)
+
+    def _finish(self, bases: Bases, begun_s: float) -> None:
+        now_s = self._end_interval()
+        self._failures, self._failure = 0, None
+        if self._phase is _Phase.WRITING:  # and not closed meanwhile
+            self._bases, self._phase = bases, _Phase.WRITTEN
+        self._observer.materialized(
+            key_groups=len(bases.key_groups),
+            segments=len(bases.written),
+            size_bytes=sum(base.segment.length for base in bases.written),
+            seconds=now_s - begun_s,
+        )
+
+    async def _fail(self, error: Exception, key_groups: frozenset[int]) -> None:
+        self._failures += 1
+        self._failure = error
+        self._changed |= key_groups
+        self._pause_ends_s = self._end_interval() + self._settings.materialize_retry_delay_s * 2 ** (self._failures - 1)
+        _log.warning("bases could not be written, %d times in a row: %r", self._failures, error)
+        self._observer.materialization_failed(error, failures=self._failures)
+        self._discard()
+        await self._discarded.wait()
+        if self._phase is _Phase.WRITING:
+            self._phase = _Phase.IDLE
+
+    def _end_interval(self) -> float:
+        now_s = self._clock.monotonic()
+        self._interval_ends_s = now_s + self._settings.materialize_interval_s
+        return now_s
+
+    def _discard(self) -> None:
+        if self._uploaded:
+            self._discarded = self._scheduler.discard(self._uploaded)
+            self._uploaded = []

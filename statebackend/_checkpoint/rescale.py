@@ -1,0 +1,39 @@
+"""What an owner of key groups takes over from a commit, by whatever ranges that was written. Pure.
+
+A handle's key groups say what it stands for. Taken from a range, it is narrowed to what that range and the new owner
+have in common (FLINK-26766). Two ranges that were one before may both hold a change set of that time: put together
+again, each of the two handles brings back its own groups only, and undoes nothing that the other range changed since.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from statebackend._codec.commit import Commit, RangeState
+from statebackend.ids import Base, ChangeSetHandle, KeyGroupRange
+
+
+def range_of(commit: Commit | None, key_groups: KeyGroupRange) -> RangeState:
+    """The state of `key_groups` as the commit has it, in the order in which it is applied; empty without a commit."""
+    changelog: list[ChangeSetHandle] = []
+    bases: list[Base] = []
+    for part in () if commit is None else commit.ranges:
+        if owned := part.key_groups.intersection(key_groups):
+            changelog += _narrowed_handles(part, owned)
+            bases += _narrowed_bases(part, owned)
+    return RangeState(key_groups, tuple(changelog), tuple(bases))
+
+
+def _narrowed_handles(part: RangeState, owned: KeyGroupRange) -> Iterator[ChangeSetHandle]:
+    for handle in part.changelog:
+        common = handle.key_groups.intersection(owned)
+        if common == handle.key_groups:  # metadata too: it has no key group, and concerns every owner
+            yield handle
+        elif common:
+            yield msgspec.structs.replace(handle, key_groups=common)
+
+
+def _narrowed_bases(part: RangeState, owned: KeyGroupRange) -> Iterator[Base]:
+    for base in part.bases:
+        if common := tuple(filter(None, (each.intersection(owned) for each in base.key_groups))):
+            yield base if common == base.key_groups else msgspec.structs.replace(base, key_groups=common)

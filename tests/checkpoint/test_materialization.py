@@ -1,0 +1,304 @@
+"""When bases are written, of which key groups, in which pieces, and what is left of the changelog."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statebackend._checkpoint.materialization import (
+    FRAME_BYTES_MAX,
+    FRAME_BYTES_MIN,
+    LOG_ID,
+    Bases,
+    Piece,
+    base_of,
+    first_interval_s,
+    is_due,
+    key_groups_to_write,
+    pack,
+    ranges_of,
+    with_bases,
+)
+from statebackend._checkpoint.rescale import range_of
+from statebackend._codec.commit import Commit, RangeState
+from statebackend._codec.records import Operation, StateChange
+from statebackend.ids import (
+    Base,
+    ChangeSetHandle,
+    CheckpointId,
+    CommitSequence,
+    Epoch,
+    Handle,
+    KeyGroupRange,
+    SequenceNumber,
+    all_key_groups,
+)
+from tests.checkpoint.bases import settings_of
+
+ALL = all_key_groups(16)
+GROUPS = st.frozensets(st.integers(0, 15))
+
+
+def handle(number: int, length: int = 100, key_groups: KeyGroupRange = ALL) -> ChangeSetHandle:
+    segment = Handle(f"segments/{number}", 0, length + 100, number)
+    return ChangeSetHandle(segment, "0-15", SequenceNumber(number), 8, length, key_groups, 1)
+
+
+def base(name: str, *groups: int, length: int = 1000, written: int = 0) -> Base:
+    return Base(Handle(f"segments/{name}", 0, length, 1), ranges_of(groups), written or len(groups))
+
+
+def state(handles: int = 0, *bases: Base, length: int = 100) -> RangeState:
+    return RangeState(ALL, tuple(handle(number, length) for number in range(handles)), bases)
+
+
+def groups_of(found: Base) -> set[int]:
+    return {group for each in found.key_groups for group in each}
+
+
+def commit_of(*ranges: RangeState) -> Commit:
+    return Commit(
+        job="fleet",
+        sequence=CommitSequence(0),
+        checkpoint_id=CheckpointId(0),
+        epoch=Epoch(1),
+        parent=None,
+        stamp="",
+        max_parallelism=16,
+        ranges=ranges,
+        states=(),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- when
+
+
+def due(state: RangeState, *, over: bool = False, **changed: Any) -> bool:
+    return is_due(state, settings_of(**changed), interval_is_over=over)
+
+
+def test_nothing_is_due_where_nothing_was_logged_since_the_last_bases() -> None:
+    """Section 13.2: whatever the triggers say, the same bases would be written again."""
+    assert not due(state(0, base("a", 1)), over=True, materialize_handles_max=1, materialize_changelog_ratio=1e-9)
+
+
+def test_without_a_trigger_nothing_is_due() -> None:
+    """Each can be switched off, and all of them."""
+    assert not due(state(10_000))
+
+
+def test_the_end_of_the_interval_is_a_trigger() -> None:
+    """One change set is enough: the interval is what bounds how much a restore has to replay."""
+    assert due(state(1), over=True)
+
+
+def test_the_number_of_handles_is_a_trigger() -> None:
+    """At the limit, not before."""
+    assert [due(state(count), materialize_handles_max=3) for count in (1, 2, 3, 4)] == [False, False, True, True]
+
+
+def test_changelog_bytes_against_base_bytes_are_a_trigger() -> None:
+    """400 bytes of changelog: half of 800, and not of 801."""
+    ratio = {"materialize_changelog_ratio": 0.5, "materialize_changelog_bytes_min": 0}
+    assert due(state(4, base("a", *range(16), length=800)), **ratio)
+    assert not due(state(4, base("a", *range(16), length=801)), **ratio)
+    assert due(state(1), **ratio), "without any base"
+
+
+def test_of_a_base_only_the_live_share_counts() -> None:
+    """4 of 16 groups of 3,200 bytes are 800."""
+    ratio = {"materialize_changelog_ratio": 0.5, "materialize_changelog_bytes_min": 0}
+    assert due(state(4, base("a", 0, 1, 2, 3, length=3200, written=16)), **ratio)
+    assert not due(state(4, base("a", 0, 1, 2, 3, 4, length=3200, written=16)), **ratio)
+
+
+def test_a_small_changelog_is_not_worth_a_base() -> None:
+    """A job of a few hundred bytes would write one at every checkpoint."""
+    floor = {"materialize_changelog_ratio": 1.0, "materialize_changelog_bytes_min": 500}
+    assert not due(state(4, base("a", 1, length=10)), **floor)
+    assert due(state(5, base("a", 1, length=10)), **floor)
+
+
+def test_the_first_interval_is_spread_by_job_and_range() -> None:
+    """FLINK-26306, 28976: the same for the same owner, and anywhere in the interval for many."""
+    spread = [first_interval_s(f"job {number}", ALL, 600) for number in range(200)]
+    assert spread == [first_interval_s(f"job {number}", ALL, 600) for number in range(200)]
+    assert all(0 <= each < 600 for each in spread)
+    assert all(any(low <= each < low + 60 for each in spread) for low in range(0, 600, 60))
+    assert len({first_interval_s("job", KeyGroupRange(first, 15), 600) for first in range(16)}) == 16
+
+
+# --------------------------------------------------------------------------------------------------------- which groups
+
+
+def test_only_changed_key_groups_are_written() -> None:
+    """The others keep their base."""
+    assert key_groups_to_write({3, 5}, [base("a", *range(8)), base("b", *range(8, 16))]) == {3, 5}
+
+
+def test_a_base_that_would_be_mostly_stale_is_given_up() -> None:
+    """3 of 8 left are less than half, 4 are not: or else a segment would be kept, and read, for one group."""
+    assert key_groups_to_write({0, 1, 2, 3}, [base("a", *range(8))]) == {0, 1, 2, 3}
+    assert key_groups_to_write({0, 1, 2, 3, 4}, [base("a", *range(8))]) == set(range(8))
+
+
+@given(st.lists(GROUPS, min_size=1, max_size=12))
+def test_all_bases_together_are_at_most_twice_what_they_stand_for(rounds: list[frozenset[int]]) -> None:
+    """Whatever changes in whatever order; and each key group that ever changed has one base."""
+    current = state()
+    for number, changed in enumerate(rounds):
+        written = key_groups_to_write(changed, current.bases)
+        new = (base(f"{number}", *written),) if written else ()
+        current = with_bases(current, Bases(new, written, 0, frozenset()))
+        live = [group for each in current.bases for group in groups_of(each)]
+        assert sorted(live) == sorted(frozenset[int]().union(*rounds[: number + 1]))
+        assert sum(each.key_groups_written for each in current.bases) <= 2 * len(live)
+
+
+# ---------------------------------------------------------------------------------------------------- the next commit
+
+
+def test_bases_take_the_place_of_what_they_cover() -> None:
+    """The changelog since, the new bases, and of the old ones what is not written anew."""
+    before = state(7, base("a", *range(8)), base("b", *range(8, 16)))
+    new = base("c", 0, 3, 9)
+    after = with_bases(before, Bases((new,), frozenset({0, 3, 9, 10}), 5, frozenset()))
+    assert after.changelog == before.changelog[5:]
+    assert [(each.segment.key, groups_of(each)) for each in after.bases] == [
+        ("segments/a", {1, 2, 4, 5, 6, 7}),
+        ("segments/b", {8, 11, 12, 13, 14, 15}),
+        ("segments/c", {0, 3, 9}),
+    ]
+    assert all(each.key_groups_written == 8 for each in after.bases[:2])
+
+
+def test_a_base_that_stands_for_nothing_leaves_the_commit() -> None:
+    """So the sweep finds its segment unreferenced. Key groups without an entry need no base."""
+    after = with_bases(state(1, base("a", 1, 2)), Bases((), frozenset({1, 2}), 1, frozenset()))
+    assert (after.changelog, after.bases) == ((), ())
+
+
+# ------------------------------------------------------------------------------------------------------------- pieces
+
+SIZES = st.lists(st.sampled_from([10, 1000, FRAME_BYTES_MIN // 2, FRAME_BYTES_MIN, FRAME_BYTES_MAX // 2]), max_size=6)
+
+
+def changes_of(sizes: Sequence[Sequence[int]]) -> list[StateChange]:
+    """For each group changes of these sizes."""
+    return [
+        StateChange(group, Operation.SET, 0, f"{group} {number}", bytes(size))
+        for group, each in enumerate(sizes)
+        for number, size in enumerate(each)
+    ]
+
+
+@given(st.lists(SIZES, max_size=10), GROUPS, st.sampled_from([0, 100_000, 2_000_000]))
+def test_pieces_hold_every_change_in_order_and_every_group_in_one_piece(
+    sizes: list[list[int]], empty: frozenset[int], segment_bytes_max: int
+) -> None:
+    """Frames are full before they end, segments too; a segment ends with a key group."""
+    changes = changes_of(sizes)
+    groups = empty | {change.key_group for change in changes}
+    pieces = list(pack(iter(changes), groups, segment_bytes_max=segment_bytes_max))
+    frames = [frame for piece in pieces for frame in piece.frames]
+    assert [change for frame in frames for change in frame.changes] == changes
+    assert {frame.log_id for frame in frames} <= {LOG_ID}
+    assert [frame.sequence_number for frame in frames] == list(range(len(frames)))
+    for frame, following in pairwise(frames):
+        border = following.key_groups.first != frame.key_groups.last
+        assert frame.size_bytes >= (FRAME_BYTES_MIN if border else FRAME_BYTES_MAX)
+    for frame in frames:
+        last = [change for change in frame.changes if change.key_group == frame.key_groups.last]
+        assert frame.size_bytes < FRAME_BYTES_MAX * 2, "at most one change beyond"
+        if frame.key_groups.first != frame.key_groups.last:
+            assert (
+                sum(len(each.data) for each in frame.changes) - sum(len(each.data) for each in last) < FRAME_BYTES_MIN
+            )
+    _check_groups(pieces, groups)
+    for piece in pieces[:-1]:
+        assert sum(frame.size_bytes for frame in piece.frames) >= segment_bytes_max
+
+
+def _check_groups(pieces: Sequence[Piece], groups: frozenset[int]) -> None:
+    """Every group belongs to one piece, and to the one that has its entries."""
+    if pieces:
+        assert [group for piece in pieces for each in piece.key_groups for group in each] == sorted(groups)
+    for piece in pieces:
+        owned = {group for each in piece.key_groups for group in each}
+        assert {change.key_group for frame in piece.frames for change in frame.changes} <= owned
+        assert (
+            base_of(piece, Handle("a", 0, 1, 1)).key_groups_written
+            == len(owned)
+            == base_of(piece, Handle("a", 0, 1, 1)).live
+        )
+
+
+def test_groups_without_entries_make_no_piece() -> None:
+    """An empty segment must not exist."""
+    assert list(pack(iter(()), {1, 2}, segment_bytes_max=1)) == []
+
+
+def test_a_piece_is_handed_out_before_the_next_is_begun() -> None:
+    """So no more than one segment is in memory, however large the state is."""
+    taken: list[int] = []
+
+    def watched() -> Any:
+        for change in changes_of([[FRAME_BYTES_MIN]] * 10):
+            taken.append(change.key_group)
+            yield change
+
+    pieces = pack(watched(), range(10), segment_bytes_max=1)
+    next(pieces)
+    assert taken == [0, 1, 2], "the piece, and what told that it was over"
+
+
+@given(GROUPS)
+def test_ranges_are_the_fewest_that_hold_the_groups(groups: frozenset[int]) -> None:
+    """In order, and never touching."""
+    ranges = ranges_of(groups)
+    assert [group for each in ranges for group in each] == sorted(groups)
+    assert all(left.last + 1 < right.first for left, right in pairwise(ranges))
+
+
+# ------------------------------------------------------------------------------------------------------------ rescale
+
+
+def test_an_owner_takes_over_what_its_range_has_in_common_with_the_commit() -> None:
+    """Handles and bases narrowed, in order; what has nothing in common is left out."""
+    left = RangeState(
+        KeyGroupRange(0, 7), (handle(1), handle(2, key_groups=KeyGroupRange(0, 3))), (base("a", 0, 1, 6),)
+    )
+    right = RangeState(KeyGroupRange(8, 15), (handle(1),), (base("b", 8, 9),))
+    found = range_of(commit_of(left, right), KeyGroupRange(4, 15))
+    assert [(each.sequence_number, each.key_groups) for each in found.changelog] == [
+        (1, KeyGroupRange(4, 7)),
+        (1, KeyGroupRange(8, 15)),
+    ]
+    assert [(each.segment.key, groups_of(each)) for each in found.bases] == [
+        ("segments/a", {6}),
+        ("segments/b", {8, 9}),
+    ]
+    assert found.bases[0].key_groups_written == 3
+
+
+def test_a_range_taken_over_as_it_is_stays_as_it_is() -> None:
+    """Not one handle is written differently."""
+    part = state(3, base("a", 1, 5))
+    assert range_of(commit_of(part), ALL) == part
+    assert range_of(None, ALL) == RangeState(ALL, ())
+
+
+@pytest.mark.parametrize("split", [1, 8, 15])
+def test_split_and_put_together_again_every_change_set_stands_once_for_each_group(split: int) -> None:
+    """FLINK-26766: neither half brings back the other's groups."""
+    whole = state(2, base("a", *range(16)))
+    halves = [KeyGroupRange(0, split - 1), KeyGroupRange(split, 15)]
+    parts = [range_of(commit_of(whole), half) for half in halves]
+    again = range_of(commit_of(*parts), ALL)
+    for number in (0, 1):
+        stands_for = [group for each in again.changelog if each.sequence_number == number for group in each.key_groups]
+        assert stands_for == list(range(16))
+    assert [group for each in again.bases for group in sorted(groups_of(each))] == list(range(16))
