@@ -19,6 +19,7 @@ from statebackend.errors import (
 )
 from statebackend.objectstore import PROBE_KEY
 from statebackend.objectstore.s3 import open_s3_store
+from statebackend.testing.faults import Moment
 from statebackend.testing.http_proxy import Answer, Cut, FaultProxy
 from tests.s3.clients import objects_of, place_of, settings_for
 
@@ -108,7 +109,9 @@ async def test_whether_the_condition_is_kept_is_asked_once_per_job(
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-async def test_a_lost_answer_to_that_question_is_asked_for_again(by_proxy: Settings, proxy: FaultProxy, moment) -> None:
+async def test_a_lost_answer_to_that_question_is_asked_for_again(
+    by_proxy: Settings, proxy: FaultProxy, moment: Moment
+) -> None:
     """The first answer may be lost: what is asked is whether *anybody's* object is respected."""
     proxy.plan.append(Cut(method="PUT", nth=1, moment=moment))
     async with open_s3_store(by_proxy):

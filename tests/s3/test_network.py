@@ -13,7 +13,8 @@ from statebackend.errors import ObjectExistsError, StoreUnavailableError
 from statebackend.objectstore.s3 import open_s3_store
 from statebackend.settings import MiB
 from statebackend.testing.cancellation import cancelled
-from statebackend.testing.http_proxy import Answer, Cut, Damage, FaultProxy, Silence
+from statebackend.testing.faults import Moment
+from statebackend.testing.http_proxy import Answer, Cut, Damage, FaultProxy, HttpFault, Silence
 from tests.s3.clients import objects_of, uploads_of
 
 LARGE = [b"abc" * MiB, b"defgh" * MiB, b"ij" * MiB]  # two parts
@@ -26,7 +27,9 @@ def impatient(settings: Settings) -> Settings:
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-async def test_a_put_whose_connection_is_cut_is_sent_again(by_proxy: Settings, proxy: FaultProxy, moment) -> None:
+async def test_a_put_whose_connection_is_cut_is_sent_again(
+    by_proxy: Settings, proxy: FaultProxy, moment: Moment
+) -> None:
     """Whether the server had stored it or not: it is the same object."""
     proxy.plan.append(Cut(method="PUT", nth=1, moment=moment))
     async with open_s3_store(by_proxy, commits=False) as store:
@@ -80,7 +83,9 @@ async def test_in_a_storm_of_throttling_nothing_fails(by_proxy: Settings, proxy:
 
 
 @pytest.mark.parametrize(("status", "code"), [(429, "TooManyRequests"), (503, "SlowDown"), (503, "")])
-async def test_a_throttled_put_if_absent_is_sent_again(by_proxy: Settings, proxy: FaultProxy, status, code) -> None:
+async def test_a_throttled_put_if_absent_is_sent_again(
+    by_proxy: Settings, proxy: FaultProxy, status: int, code: str
+) -> None:
     """The server said that it did nothing."""
     proxy.plan.append(Answer(method="PUT", nth=1, status=status, code=code))
     async with open_s3_store(by_proxy, commits=False) as store:
@@ -101,7 +106,9 @@ async def test_a_throttled_put_if_absent_is_sent_again(by_proxy: Settings, proxy
     ],
     ids=["create", "create, done", "part", "part, done", "complete", "complete, done", "each fails once"],
 )
-async def test_an_upload_in_parts_survives_a_cut(by_proxy: Settings, proxy: FaultProxy, server: Server, fault) -> None:
+async def test_an_upload_in_parts_survives_a_cut(
+    by_proxy: Settings, proxy: FaultProxy, server: Server, fault: HttpFault
+) -> None:
     """Whichever step is struck, and whether it had been done: one object, whole, and no upload beside it."""
     proxy.plan.append(fault)
     async with open_s3_store(by_proxy, commits=False) as store:
@@ -142,7 +149,7 @@ async def test_an_upload_that_s3_knows_no_more_is_done_only_if_the_object_is_the
     ids=["create, done", "first part", "last part, done", "part refused", "complete"],
 )
 async def test_an_upload_in_parts_that_fails_leaves_nothing(
-    by_proxy: Settings, proxy: FaultProxy, server: Server, fault
+    by_proxy: Settings, proxy: FaultProxy, server: Server, fault: HttpFault
 ) -> None:
     """No object, and no parts that cost money and show in no listing."""
     proxy.plan.append(fault)

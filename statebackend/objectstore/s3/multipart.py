@@ -31,7 +31,7 @@ from statebackend.objectstore.s3.bucket import Bucket
 from statebackend.settings import Settings
 
 PARTS_MAX: Final = 10_000
-ABORT_TIMEOUT_S: Final = 3.0
+ABORT_TIMEOUT_S: Final = 5.0
 _STAMP: Final = "statebackend-upload"
 
 _logger = logging.getLogger(__name__)
