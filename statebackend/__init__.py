@@ -61,7 +61,7 @@ from statebackend.ids import (
     SequenceNumber,
     SourceMark,
 )
-from statebackend.settings import Settings
+from statebackend.settings import Secret, Settings
 
 if TYPE_CHECKING:
     from statebackend import spark as spark
@@ -92,6 +92,7 @@ __all__ = [
     "ReducingState",
     "RestoreReport",
     "SavepointInfo",
+    "Secret",
     "Segment",
     "SequenceNumber",
     "Serializer",

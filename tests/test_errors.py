@@ -98,6 +98,11 @@ def test_only_what_a_retry_may_cure_is_an_os_error() -> None:
         "ObjectNotFoundError",
         "ObjectExistsError",
         "StoreAccessError",
+        "BucketNotFoundError",
+        "ClockSkewError",
+        "UnfitStoreError",
         "StoreUnavailableError",
+        "StoreThrottledError",
+        "StoreFullError",
         "UploadError",
     }

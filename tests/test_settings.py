@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from statebackend.errors import LocalRootError, PrimaryUrlError, SettingsError, UnknownSettingError
-from statebackend.settings import Settings, Tuning, check_primary
+from statebackend.settings import MiB, Settings, Tuning, check_primary
 
 BASE: dict[str, Any] = {"job": "fleet", "primary": "memory://fleet"}
 NOT_NEGATIVE_S = [
@@ -21,8 +21,19 @@ NOT_NEGATIVE_S = [
     "materialize_interval_s",
     "materialize_changelog_ratio",
     "materialize_retry_delay_s",
+    "s3_outage_s",
 ]
-POSITIVE_S = ["persist_delay_max_s", "commit_timeout_s", "close_timeout_s", "local_read_timeout_s"]
+POSITIVE_S = [
+    "persist_delay_max_s",
+    "commit_timeout_s",
+    "close_timeout_s",
+    "local_read_timeout_s",
+    "s3_connect_timeout_s",
+    "s3_read_timeout_s",
+    "s3_request_timeout_s",
+    "s3_requests_per_s_max",
+    "s3_retries_per_s_max",
+]
 NOT_NEGATIVE_USD = [
     "put_budget_usd_month",
     "put_usd_per_1000",
@@ -36,6 +47,8 @@ AT_LEAST_ONE = [
     "restore_concurrency_max",
     "io_threads_max",
     "cpu_threads_max",
+    "s3_connections_max",
+    "s3_part_concurrency_max",
 ]
 NOT_NEGATIVE_BYTES = [
     "persist_size_threshold_bytes",
@@ -44,6 +57,8 @@ NOT_NEGATIVE_BYTES = [
     "materialize_handles_max",
     "materialize_failures_max",
 ]
+
+PARTS = ["s3_part_bytes", "s3_multipart_threshold_bytes"]
 
 
 def settings(**values: Any) -> Settings:
@@ -60,7 +75,7 @@ def test_the_defaults_are_legal_and_only_job_and_primary_are_needed() -> None:
 
 def test_every_setting_of_speed_has_its_bounds_tested_here() -> None:
     """A new knob without a check would be the one that somebody sets to -1."""
-    tested = {*NOT_NEGATIVE_S, *POSITIVE_S, *NOT_NEGATIVE_USD, *AT_LEAST_ONE, *NOT_NEGATIVE_BYTES}
+    tested = {*NOT_NEGATIVE_S, *POSITIVE_S, *NOT_NEGATIVE_USD, *AT_LEAST_ONE, *NOT_NEGATIVE_BYTES, *PARTS}
     assert tested == set(Tuning.__struct_fields__)
 
 
@@ -122,6 +137,33 @@ def test_a_full_segment_must_fit_in_flight() -> None:
     assert dict(caught.value.facts) == {"persist_size_threshold_bytes": 1001, "in_flight_bytes_max": 1000}
 
 
+@pytest.mark.parametrize(
+    ("part", "threshold"), [(5 * MiB - 1, 16 * MiB), (9 * MiB, 9 * MiB - 1), (0, 0), (-1, 16 * MiB)]
+)
+def test_a_part_is_what_s3_takes_and_no_larger_than_what_is_cut_into_parts(part: int, threshold: int) -> None:
+    """S3 refuses smaller ones when all have been sent; both settings are named."""
+    settings(s3_part_bytes=5 * MiB, s3_multipart_threshold_bytes=5 * MiB)
+    with pytest.raises(SettingsError) as caught:
+        settings(s3_part_bytes=part, s3_multipart_threshold_bytes=threshold)
+    assert dict(caught.value.facts) == {"s3_part_bytes": part, "s3_multipart_threshold_bytes": threshold}
+
+
+@pytest.mark.parametrize("url", ["", "http://127.0.0.1:9000", "https://s3.example.com", "https://s3.example.com:9000/"])
+def test_an_endpoint_is_a_scheme_and_a_host(url: str) -> None:
+    """Or nothing, for Amazon's own."""
+    assert settings(s3_endpoint=url).s3_endpoint == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["s3.example.com", "ftp://host", "http://", "http://host/path", "http://host?x", "http://host:port", "http://["],
+)
+def test_any_other_endpoint_is_refused(url: str) -> None:
+    """Before the first request goes to a place that nobody meant."""
+    with pytest.raises(SettingsError, match="s3_endpoint"):
+        settings(s3_endpoint=url)
+
+
 @pytest.mark.parametrize("job", ["a", "fleet-2013_v1.0", "0", "x" * 100])
 def test_a_job_name_is_a_file_name_everywhere(job: str) -> None:
     """Letters, digits, dot, underscore and dash, at most 100."""
@@ -136,7 +178,18 @@ def test_any_other_job_name_is_refused(job: str) -> None:
     assert caught.value.facts["job"] == job
 
 
-@pytest.mark.parametrize("url", ["memory://name", "memory://name/", "file:///data/state", "file://localhost/data"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "memory://name",
+        "memory://name/",
+        "file:///data/state",
+        "file://localhost/data",
+        "s3://bucket",
+        "s3://bucket/",
+        "s3://my.bucket-1/states/of=all/v1.0/",
+    ],
+)
 def test_a_primary_of_a_known_form_is_taken(url: str) -> None:
     """Each form that the error message lists, and its equal spellings."""
     assert settings(primary=url).primary == url
@@ -163,6 +216,18 @@ def test_a_primary_of_a_known_form_is_taken(url: str) -> None:
         "file:///data?mode=fast",
         "file:///data#part",
         "file://[",
+        "s3:",
+        "s3://",
+        "s3:///prefix",
+        "s3://b",
+        "s3://bucket//prefix",
+        "s3://bucket/a//b",
+        "s3://bucket/../b",
+        "s3://bucket/.hidden",
+        "s3://bucket/a b",
+        "s3://bucket:9000/prefix",
+        "s3://bucket/prefix?region=x",
+        "s3://bucket/" + "a/" * 17,
     ],
 )
 def test_any_other_primary_is_refused_with_the_known_forms(url: str) -> None:
@@ -173,6 +238,7 @@ def test_any_other_primary_is_refused_with_the_known_forms(url: str) -> None:
         assert caught.value.facts["primary"] == url
         assert "memory://NAME" in str(caught.value)
         assert "file:///" in str(caught.value)
+        assert "s3://" in str(caught.value)
 
 
 @pytest.mark.parametrize("root", ["relative", "./here", "~/state", ""])

@@ -1,9 +1,14 @@
 """`python -m benchmarks.demo`: see the package. Exit status 1 where anything is not as it should be."""
 
 import argparse
+import asyncio
+import os
 import shutil
 import sys
+import tempfile
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -11,8 +16,9 @@ from rich.markup import escape
 
 from benchmarks.demo import drive, picture, report
 from benchmarks.demo.flights import DAYS_IN_DATA, read_data_set, write_days
-from benchmarks.demo.places import Places, WorkdirError
+from benchmarks.demo.places import BUCKET, S3_ENDPOINT, Places, WorkdirError
 from benchmarks.demo.story import DemoError
+from benchmarks.servers import MINISTACK_PYTHON, ServerError, make_bucket, run_ministack
 
 DAYS_MIN = 10  # fewer leave no room for three kills
 
@@ -21,6 +27,15 @@ def main() -> int:
     """Play, verify, report."""
     arguments = _arguments()
     console = Console(width=None if sys.stdout.isatty() else 118)
+    try:
+        with _primary(arguments.primary, arguments.workdir) as words:
+            return _run(arguments, words, console)
+    except ServerError as error:
+        console.print("[bold red]FAILED[/]", escape(str(error)), highlight=False)
+        return 1
+
+
+def _run(arguments: argparse.Namespace, primary: str, console: Console) -> int:
     places = Places(arguments.workdir.absolute())
     started_s = time.monotonic()
     try:
@@ -29,6 +44,7 @@ def main() -> int:
         console.print("[bold red]FAILED[/]", escape(str(error)), highlight=False)
         return 1
     try:
+        console.print(f"primary: {primary}; local copy: {places.local}", soft_wrap=True, highlight=False)
         return _play(places, arguments.days, console)
     except (DemoError, ModuleNotFoundError) as error:
         console.print("[bold red]FAILED[/]", escape(str(error)), highlight=False)
@@ -39,6 +55,26 @@ def main() -> int:
     finally:
         shutil.rmtree(places.scratch, ignore_errors=True)
         console.print(f"{time.monotonic() - started_s:.0f} s in all", highlight=False)
+
+
+@contextmanager
+def _primary(kind: str, workdir: Path) -> Generator[str]:
+    """The primary in words. For `s3` a server runs inside, with a bucket, and all processes of the demo know it."""
+    if kind == "file":
+        yield f"the directory {workdir.absolute() / 'primary'}"
+        return
+    python = os.environ.get(MINISTACK_PYTHON)
+    if python is None:
+        raise ServerError(f"--primary s3 needs MiniStack, and {MINISTACK_PYTHON} is not set: use nox -s demo")
+    with tempfile.TemporaryDirectory() as logs, run_ministack(python, Path(logs) / "log") as server:
+        variables = {
+            S3_ENDPOINT: server.endpoint,
+            "AWS_ACCESS_KEY_ID": server.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": server.secret_access_key,
+        }
+        os.environ.update(variables)
+        asyncio.run(make_bucket(server, BUCKET))
+        yield f"s3://{BUCKET}/demo on {server.name}, an S3 in memory, at {server.endpoint}"
 
 
 def _play(places: Places, days: int, console: Console) -> int:
@@ -55,6 +91,9 @@ def _play(places: Places, days: int, console: Console) -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.demo", description="Stream flights, be killed, come back right.")
     parser.add_argument("--days", type=_days, default=DAYS_IN_DATA, help=f"{DAYS_MIN} to {DAYS_IN_DATA} (the default)")
+    parser.add_argument(
+        "--primary", choices=("file", "s3"), default="file", help="where the truth is kept (default: file)"
+    )
     parser.add_argument(
         "--workdir",
         type=Path,

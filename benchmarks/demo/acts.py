@@ -115,5 +115,4 @@ def _local_segments(places: Places) -> list[Path]:
 
 
 def _equals_primary(path: Path, places: Places) -> bool:
-    originals = list(places.primary.rglob(path.name))
-    return len(originals) == 1 and path.is_file() and originals[0].read_bytes() == path.read_bytes()
+    return path.is_file() and places.originals(path.name) == [path.read_bytes()]

@@ -1,13 +1,19 @@
 """Where everything of one demo lies, and the settings of its backend."""
 
+import asyncio
+import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import statebackend as sb
+from statebackend.objectstore.s3 import open_s3_store
 
 JOB: Final = "flights"
+S3_ENDPOINT: Final = "DEMO_S3_ENDPOINT"
+"""The environment variable that says where S3 is, if the primary is to be there. Credentials: the usual AWS chain."""
+BUCKET: Final = "flights"
 _MARK: Final = ".statebackend-demo"
 
 
@@ -20,6 +26,7 @@ class Places:
     """One work directory and what is in it."""
 
     workdir: Path
+    s3_endpoint: str = field(default_factory=lambda: os.environ.get(S3_ENDPOINT, ""))
 
     @property
     def days(self) -> Path:
@@ -28,8 +35,23 @@ class Places:
 
     @property
     def primary(self) -> Path:
-        """The truth."""
+        """The truth, where it is a directory."""
         return self.workdir / "primary"
+
+    @property
+    def primary_url(self) -> str:
+        """The truth, wherever it is."""
+        return f"s3://{BUCKET}/demo" if self.s3_endpoint else self.primary.as_uri()
+
+    def originals(self, name: str) -> list[bytes]:
+        """The objects of that name in the primary: one, if all is well."""
+        if not self.s3_endpoint:
+            return [path.read_bytes() for path in self.primary.rglob(name)]
+        return asyncio.run(self._originals_in_s3(name))
+
+    async def _originals_in_s3(self, name: str) -> list[bytes]:
+        async with open_s3_store(self.settings, commits=False) as store:
+            return [await store.get(info.key) async for info in store.list("") if info.key.endswith(f"/{name}")]
 
     @property
     def local(self) -> Path:
@@ -61,7 +83,8 @@ class Places:
         """The backend's settings. The long grace makes the acts exact on a slow disk: each file has its local copy."""
         return sb.Settings(
             job=JOB,
-            primary=self.primary.as_uri(),
+            primary=self.primary_url,
+            s3_endpoint=self.s3_endpoint,
             local=(str(self.local),),
             secondary_grace_s=5.0,
             upload_timeout_s=10.0,

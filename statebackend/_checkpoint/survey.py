@@ -18,6 +18,7 @@ from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
 from statebackend._tasks import in_order, in_thread
 from statebackend.abc import Capability, ObjectInfo, ObjectStore
 from statebackend.errors import CorruptCommitError, InputError, MissingObjectError, ObjectNotFoundError
+from statebackend.objectstore import PROBE_KEY
 
 CPU_THREADS_MAX: Final = 2
 
@@ -85,7 +86,12 @@ class Surveyor:
             retained=retained,
             savepoints=savepoints,
             pinned=pinned,
-            known={**known, **_floors(objects), HINT_KEY: (Verdict.HINT, "where a search for the end begins")},
+            known={
+                **known,
+                **_floors(objects),
+                HINT_KEY: (Verdict.HINT, "where a search for the end begins"),
+                PROBE_KEY: (Verdict.HINT, "shows that the store keeps put-if-absent"),
+            },
             hint=await self._hint(),
             begun_s=begun_s,
         )

@@ -52,7 +52,7 @@ class RequestRate:
         return at
 
     def throttled(self, sent_at: float) -> None:
-        """The store refused a request that was sent at `sent_at`. Of requests sent at one rate only the first counts."""
+        """The store refused a request sent at `sent_at`. Of requests sent at one rate only the first counts."""
         if sent_at <= self._slowed_at:
             return
         now = anyio.current_time()

@@ -137,6 +137,7 @@ async def delete_many(store: ObjectStore, keys: Sequence[str]) -> None:
     One by one it is one after the other, and ends at the first error.
     """
     if isinstance(store, DeletesMany):
-        return await store.delete_many(keys)
-    for key in keys:
-        await store.delete(key)
+        await store.delete_many(keys)
+    else:
+        for key in keys:
+            await store.delete(key)

@@ -28,6 +28,7 @@ from statebackend.testing.faults import Moment
 HOST: Final = "127.0.0.1"
 _NO_DELAY: Final = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 _RESET_ON_CLOSE: Final = (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+_END_OF_HEAD: Final = b"\r\n\r\n"
 _HEAD_BYTES_MAX: Final = 64 * 1024
 _GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, anyio.IncompleteRead, OSError)
 
@@ -92,8 +93,10 @@ class Answer(HttpFault):
     code: str = "SlowDown"
 
     async def strike(self, answer: bytes | None) -> bytes | None:
-        body = f"<Error><Code>{self.code}</Code><Message>made up by a test</Message></Error>".encode()
-        head = f"HTTP/1.1 {self.status} {self.code}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n"
+        body = b""
+        if self.status >= 300:
+            body = f"<Error><Code>{self.code}</Code><Message>made up by a test</Message></Error>".encode()
+        head = f"HTTP/1.1 {self.status} {self.code}\r\nContent-Length: {len(body)}\r\n\r\n"
         return head.encode() + body
 
 
@@ -182,6 +185,8 @@ class FaultProxy:
             answer = (await _read(from_server, None, asked=method)).content
             answer = await _strike(struck, "after", answer)
             assert answer is not None
+        if method == "HEAD":  # says how long the body would be, and leaves it out
+            answer = answer[: answer.index(_END_OF_HEAD) + len(_END_OF_HEAD)]
         await client.send(answer)
 
 
@@ -209,7 +214,7 @@ async def _strike(faults: Iterable[HttpFault], moment: Moment, answer: bytes | N
 
 async def _read(stream: BufferedByteReceiveStream, sender: SocketStream | None, *, asked: str = "") -> _Message:
     """One message. A sender who asks whether it may go on is told so here, and the question is not passed on."""
-    head = await stream.receive_until(b"\r\n\r\n", _HEAD_BYTES_MAX)
+    head = await stream.receive_until(_END_OF_HEAD, _HEAD_BYTES_MAX)
     start, *lines = head.decode("latin-1").split("\r\n")
     kept = [line for line in lines if not line.lower().startswith("expect:")]
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in kept)}

@@ -34,7 +34,8 @@ def retries(*, rate: float = 1e6, retries_per_s_max: float = 1e6, outage_s: floa
 @run_virtual
 async def test_no_second_has_more_requests_than_the_bound() -> None:
     """However many ask at once: the first tenth of a second's worth at once, the others as the rate allows."""
-    rate, sent = RequestRate(20.0), []
+    rate = RequestRate(20.0)
+    sent: list[float] = []
 
     async def one() -> None:
         sent.append(await rate.turn())

@@ -1,24 +1,10 @@
 """What tests do to a server beside the library, and settings for it."""
 
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from aiobotocore.session import get_session
-
-from benchmarks.servers import Server
+from benchmarks.servers import Server, open_client
 from statebackend import Settings
 from statebackend.settings import MiB, Secret
-
-
-def open_client(server: Server) -> AbstractAsyncContextManager[Any]:
-    """A client of its own."""
-    return get_session().create_client(
-        "s3",
-        endpoint_url=server.endpoint,
-        region_name="us-east-1",
-        aws_access_key_id=server.access_key_id,
-        aws_secret_access_key=server.secret_access_key,
-    )
 
 
 def settings_for(server: Server, bucket: str, *, prefix: str, **changes: Any) -> Settings:
@@ -35,12 +21,6 @@ def settings_for(server: Server, bucket: str, *, prefix: str, **changes: Any) ->
         "persist_delay_s": 0.0,
     }
     return Settings(**{**values, **changes})
-
-
-async def make_bucket(server: Server, name: str) -> None:
-    """A new bucket."""
-    async with open_client(server) as client:
-        await client.create_bucket(Bucket=name)
 
 
 async def objects_of(settings: Settings, server: Server) -> dict[str, int]:

@@ -8,14 +8,16 @@ import asyncio
 import itertools
 import os
 from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from benchmarks.servers import CEPH_ROOT, MINISTACK_PYTHON, Server, run_ministack, run_radosgw
+from benchmarks.radosgw import CEPH_ROOT, run_radosgw
+from benchmarks.servers import MINISTACK_PYTHON, Server, make_bucket, run_ministack
 from statebackend import Settings
 from statebackend.testing.http_proxy import FaultProxy, open_fault_proxy
-from tests.s3.clients import make_bucket, settings_for
+from tests.s3.clients import settings_for
 
 ABSENT = f"no S3 to test against: neither {MINISTACK_PYTHON} nor {CEPH_ROOT} is set; `nox -s tests` sets it"
 _numbers = itertools.count()
@@ -25,7 +27,7 @@ _numbers = itertools.count()
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
     directory = tmp_path_factory.mktemp("s3")
     if root := os.environ.get(CEPH_ROOT):
-        running = run_radosgw(root, directory)
+        running = run_radosgw(Path(root).absolute(), directory)
     elif python := os.environ.get(MINISTACK_PYTHON):
         running = run_ministack(python, directory / "ministack.log")
     else:

@@ -1,4 +1,4 @@
-"""What the network does to requests: answers that are lost, connections that are cut, servers that are silent or busy."""
+"""What the network does to requests: lost answers, cut connections, servers that are silent or busy."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,8 @@ from statebackend.errors import ObjectExistsError, StoreUnavailableError
 from statebackend.objectstore.s3 import open_s3_store
 from statebackend.settings import MiB
 from statebackend.testing.cancellation import cancelled
-from statebackend.testing.http_proxy import Answer, Cut, Damage, FaultProxy, Silence
+from statebackend.testing.faults import Moment
+from statebackend.testing.http_proxy import Answer, Cut, Damage, FaultProxy, HttpFault, Silence
 from tests.s3.clients import objects_of, uploads_of
 
 LARGE = [b"abc" * MiB, b"defgh" * MiB, b"ij" * MiB]  # two parts
@@ -26,7 +27,9 @@ def impatient(settings: Settings) -> Settings:
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-async def test_a_put_whose_connection_is_cut_is_sent_again(by_proxy: Settings, proxy: FaultProxy, moment) -> None:
+async def test_a_put_whose_connection_is_cut_is_sent_again(
+    by_proxy: Settings, proxy: FaultProxy, moment: Moment
+) -> None:
     """Whether the server had stored it or not: it is the same object."""
     proxy.plan.append(Cut(method="PUT", nth=1, moment=moment))
     async with open_s3_store(by_proxy, commits=False) as store:
@@ -80,7 +83,9 @@ async def test_in_a_storm_of_throttling_nothing_fails(by_proxy: Settings, proxy:
 
 
 @pytest.mark.parametrize(("status", "code"), [(429, "TooManyRequests"), (503, "SlowDown"), (503, "")])
-async def test_a_throttled_put_if_absent_is_sent_again(by_proxy: Settings, proxy: FaultProxy, status, code) -> None:
+async def test_a_throttled_put_if_absent_is_sent_again(
+    by_proxy: Settings, proxy: FaultProxy, status: int, code: str
+) -> None:
     """The server said that it did nothing."""
     proxy.plan.append(Answer(method="PUT", nth=1, status=status, code=code))
     async with open_s3_store(by_proxy, commits=False) as store:
@@ -101,7 +106,9 @@ async def test_a_throttled_put_if_absent_is_sent_again(by_proxy: Settings, proxy
     ],
     ids=["create", "create, done", "part", "part, done", "complete", "complete, done", "each fails once"],
 )
-async def test_an_upload_in_parts_survives_a_cut(by_proxy: Settings, proxy: FaultProxy, server: Server, fault) -> None:
+async def test_an_upload_in_parts_survives_a_cut(
+    by_proxy: Settings, proxy: FaultProxy, server: Server, fault: HttpFault
+) -> None:
     """Whichever step is struck, and whether it had been done: one object, whole, and no upload beside it."""
     proxy.plan.append(fault)
     async with open_s3_store(by_proxy, commits=False) as store:
@@ -110,6 +117,24 @@ async def test_an_upload_in_parts_survives_a_cut(by_proxy: Settings, proxy: Faul
         assert await store.get("object") == b"".join(LARGE)
     assert fault.struck >= 1
     assert await uploads_of(by_proxy, server) == []
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_an_upload_that_s3_knows_no_more_is_done_only_if_the_object_is_there(
+    by_proxy: Settings, proxy: FaultProxy, stored: bool
+) -> None:
+    """The last step was sent twice. If the first one was done, the object has our stamp; another's object has not."""
+    async with open_s3_store(impatient(by_proxy), commits=False) as store:
+        await store.put("object", [b"another's"])
+    proxy.plan.append(Cut(method="POST", target="*?uploadId=*", nth=1, moment="after" if stored else "before"))
+    proxy.plan.append(Answer(method="POST", target="*?uploadId=*", nth=2, status=404, code="NoSuchUpload"))
+    async with open_s3_store(by_proxy, commits=False) as store:
+        if stored:
+            await store.put("object", LARGE)
+        else:
+            with pytest.raises(StoreUnavailableError):
+                await store.put("object", LARGE)
+        assert await store.get("object") == (b"".join(LARGE) if stored else b"another's")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +149,7 @@ async def test_an_upload_in_parts_survives_a_cut(by_proxy: Settings, proxy: Faul
     ids=["create, done", "first part", "last part, done", "part refused", "complete"],
 )
 async def test_an_upload_in_parts_that_fails_leaves_nothing(
-    by_proxy: Settings, proxy: FaultProxy, server: Server, fault
+    by_proxy: Settings, proxy: FaultProxy, server: Server, fault: HttpFault
 ) -> None:
     """No object, and no parts that cost money and show in no listing."""
     proxy.plan.append(fault)
@@ -178,25 +203,6 @@ async def test_a_cancelled_put_that_the_server_has_not_got_leaves_nothing(
         )
     assert proxy.count("PUT") == 1
     assert await objects_of(by_proxy, server) == {}
-
-
-async def test_a_cancelled_put_waits_for_an_answer_that_comes_soon(by_proxy: Settings, proxy: FaultProxy) -> None:
-    """So that what a caller does after it cannot be overtaken by it."""
-    silence = Silence(method="PUT", moment="after")
-    proxy.plan.append(silence)
-
-    async def give_up_then_let_go() -> None:
-        await silence.reached.wait()
-        tasks.start_soon(let_go)
-
-    async def let_go() -> None:
-        silence.release()
-
-    async with open_s3_store(by_proxy, commits=False) as store, anyio.create_task_group() as tasks:
-        await cancelled(
-            lambda: store.put("object", [b"content"]), how="scope", after=give_up_then_let_go, patience_s=PATIENCE_S
-        )
-        assert await store.get("object") == b"content"
 
 
 @pytest.mark.parametrize("operation", ["put", "put_if_absent", "get", "head", "delete"])

@@ -8,9 +8,9 @@ this room, where a primary begins with `s3://`: the import takes a quarter of a 
 import random
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Final
 from urllib.parse import urlsplit
 
+from statebackend.objectstore import PROBE_KEY
 from statebackend.objectstore.limited import RequestRate
 from statebackend.objectstore.retrying import Retries
 from statebackend.objectstore.s3.bucket import Bucket
@@ -18,10 +18,7 @@ from statebackend.objectstore.s3.client import open_client
 from statebackend.objectstore.s3.store import S3Store
 from statebackend.settings import Settings
 
-PROBE_KEY: Final = "put-if-absent"
-"""Below the job's root: the object by which a server shows that it keeps put-if-absent."""
-
-__all__ = ["PROBE_KEY", "S3Store", "open_s3_store"]
+__all__ = ["S3Store", "open_s3_store"]
 
 
 @asynccontextmanager
@@ -29,8 +26,8 @@ async def open_s3_store(settings: Settings, *, commits: bool = True) -> AsyncGen
     """The store that an `s3://` primary names, with a client of its own, which belongs to the running loop.
 
     Opened by one who `commits` it first asks whether put-if-absent is kept, and so whether there is a bucket and a
-    permission at all: one request, two for a job that is new. Raises `UnfitStoreError`, `BucketNotFoundError`, `ClockSkewError`,
-    `StoreAccessError`, and `StoreUnavailableError` after `s3_outage_s`.
+    permission at all: one request, two for a job that is new. Raises `UnfitStoreError`, `BucketNotFoundError`,
+    `ClockSkewError`, `StoreAccessError`, and `StoreUnavailableError` after `s3_outage_s`.
     """
     url = urlsplit(settings.primary)
     prefix = url.path.strip("/")

@@ -14,7 +14,7 @@ T = TypeVar("T")
 Read = Callable[[Mapping[str, Any]], Awaitable[Any]]
 
 CANCEL_GRACE_S: Final = 1.0
-"""How long a cancelled request that changes something waits for its answer, lest it happens behind its caller's back."""
+"""How long a cancelled request that changes something waits for its answer, lest it happens unseen."""
 _CHANGING: Final = frozenset(
     {
         "put_object",

@@ -1,7 +1,8 @@
 """One client for one store, on the loop that uses it: its configuration, its credentials, its life.
 
-Nothing is repeated below us (`total_max_attempts=1`, `SendsOnce`): a repeated conditional put would tell its own success
-as "there is one already", and pauses and budgets are `Retries`' business. Checksums are ours too, computed off the loop.
+Nothing is repeated below us (`total_max_attempts=1`, `SendsOnce`): a repeated conditional put would tell its own
+success as "there is one already", and pauses and budgets are `Retries`' business. Checksums are ours too, computed off
+the loop.
 """
 
 import functools
@@ -12,8 +13,8 @@ from typing import Any, Final
 import anyio
 from aiobotocore.config import AioConfig
 from aiobotocore.httpsession import AIOHTTPSession
-from aiobotocore.session import get_session
-from botocore.loaders import create_loader
+from aiobotocore.session import get_session  # pyright: ignore[reportUnknownVariableType]
+from botocore.loaders import create_loader  # pyright: ignore[reportUnknownVariableType]
 
 from statebackend.errors import StoreAccessError
 from statebackend.objectstore.s3.errors import store_errors
@@ -29,7 +30,7 @@ async def open_client(settings: Settings, bucket: str) -> AsyncGenerator[Any]:
 
     Belongs to the running loop. Making the first one of a process blocks that loop for some 0.2 s.
     """
-    session = get_session()
+    session: Any = get_session()
     session.register_component("data_loader", _loader())
     keys = _keys(settings)
     stack = AsyncExitStack()
@@ -59,7 +60,7 @@ class SendsOnce(AIOHTTPSession):  # type: ignore[misc]  # of a library without t
     """
 
     async def _get_session(self, proxy_url: str | None) -> Any:
-        session = await super()._get_session(proxy_url)
+        session: Any = await super()._get_session(proxy_url)  # pyright: ignore[reportUnknownMemberType]
         session._retry_connection = False  # noqa: SLF001  # there is no public way; a test notices if this one is gone
         return session
 

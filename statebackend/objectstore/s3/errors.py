@@ -5,9 +5,9 @@ judged by its HTTP status: 5xx may pass, 4xx will not.
 """
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import aiohttp
 from botocore import exceptions as client
@@ -27,30 +27,58 @@ from statebackend.errors import (
     UnfitStoreError,
 )
 
-_THROTTLED: Final = frozenset(
-    {
-        "SlowDown",
-        "ServiceUnavailable",
-        "Throttling",
-        "ThrottlingException",
-        "TooManyRequests",
-        "TooManyRequestsException",
-        "RequestLimitExceeded",
-        "BandwidthLimitExceeded",
-    }
-)
-_FULL: Final = frozenset({"QuotaExceeded", "InsufficientStorage", "XMinioStorageFull"})
-_MAY_PASS: Final = frozenset(
-    {
-        "ConditionalRequestConflict",
-        "OperationAborted",
-        "RequestTimeout",
-        "BadDigest",  # the body was damaged on its way
-        "XAmzContentChecksumMismatch",
-        "IncompleteBody",
-        "InternalError",
-    }
-)
+Meaning = tuple[type[StateBackendError], str]
+
+_EXISTS: Final[Meaning] = (ObjectExistsError, "there is an object at that key already")
+_NO_BUCKET: Final[Meaning] = (BucketNotFoundError, "there is no such bucket: make it, or correct the primary")
+_CLOCK: Final[Meaning] = (ClockSkewError, "this machine's clock is too far from S3's: set it")
+_KEY: Final[Meaning] = (InputError, "S3 takes keys of at most 1024 bytes, the primary's prefix included")
+_FULL: Final[Meaning] = (StoreFullError, "S3 has no room")
+_BUSY: Final[Meaning] = (StoreThrottledError, "S3 asks for fewer requests")
+_UNFIT: Final[Meaning] = (UnfitStoreError, "this S3 cannot do what is asked of it")
+_MAY_PASS: Final[Meaning] = (StoreUnavailableError, "S3 failed")
+_MISSING: Final[Meaning] = (ObjectNotFoundError, "no object at that key")
+_ELSEWHERE: Final[Meaning] = (StoreAccessError, "the bucket is in another region, or elsewhere: correct the settings")
+_NO: Final[Meaning] = (StoreAccessError, "S3 refuses")
+
+_BY_CODE: Final[Mapping[str, Meaning]] = {
+    "PreconditionFailed": _EXISTS,
+    "NoSuchBucket": _NO_BUCKET,
+    "RequestTimeTooSkewed": _CLOCK,
+    "KeyTooLongError": _KEY,
+    "QuotaExceeded": _FULL,
+    "InsufficientStorage": _FULL,
+    "XMinioStorageFull": _FULL,
+    "SlowDown": _BUSY,
+    "ServiceUnavailable": _BUSY,
+    "Throttling": _BUSY,
+    "ThrottlingException": _BUSY,
+    "TooManyRequests": _BUSY,
+    "TooManyRequestsException": _BUSY,
+    "RequestLimitExceeded": _BUSY,
+    "BandwidthLimitExceeded": _BUSY,
+    "NotImplemented": _UNFIT,
+    "ConditionalRequestConflict": _MAY_PASS,
+    "OperationAborted": _MAY_PASS,
+    "RequestTimeout": _MAY_PASS,
+    "BadDigest": _MAY_PASS,  # the body was damaged on its way
+    "XAmzContentChecksumMismatch": _MAY_PASS,
+    "IncompleteBody": _MAY_PASS,
+    "AuthorizationHeaderMalformed": _ELSEWHERE,
+}
+_BY_STATUS: Final[Mapping[int, Meaning]] = {
+    301: _ELSEWHERE,
+    307: _ELSEWHERE,
+    308: _ELSEWHERE,
+    404: _MISSING,
+    408: _MAY_PASS,
+    409: _MAY_PASS,
+    412: _EXISTS,
+    429: _BUSY,
+    501: _UNFIT,
+    503: _BUSY,
+    507: _FULL,
+}
 _REFUSED: Final = (
     client.NoCredentialsError,
     client.PartialCredentialsError,
@@ -87,44 +115,32 @@ def store_errors(bucket: str, key: str | None = None) -> Generator[None]:
         raise StoreAccessError("S3 cannot be asked", **facts, reason=str(error)) from error
     except _NO_ANSWER as error:
         raise StoreUnavailableError("S3 gives no usable answer", **facts, reason=_words(error)) from error
+    except RecursionError as error:  # botocore asks for the bucket's region, which is redirected too, and so on
+        raise StoreAccessError("the endpoint sends every request elsewhere: correct s3_endpoint", **facts) from error
     except client.BotoCoreError as error:
         raise StoreAccessError("the S3 client refuses", **facts, reason=str(error)) from error
 
 
 def code_of(error: BaseException | None) -> str:
     """The code that S3 gave, empty where there is none."""
-    return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, client.ClientError) else ""
+    return _said(error).get("Code", "") if isinstance(error, client.ClientError) else ""
+
+
+def _said(error: client.ClientError) -> dict[str, str]:
+    """What stands in the answer's body. Of no known type: botocore has none."""
+    response = cast("dict[str, Any]", error.response)  # pyright: ignore[reportUnknownMemberType]
+    said: dict[str, str] = response.get("Error", {})
+    return said
 
 
 def _answered(error: client.ClientError, facts: dict[str, Any]) -> StateBackendError:
-    code, status = code_of(error), int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    text = str(error.response.get("Error", {}).get("Message", ""))
+    response = cast("dict[str, Any]", error.response)  # pyright: ignore[reportUnknownMemberType]
+    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    code, text = code_of(error), _said(error).get("Message", "")
     # S3 repeats a refused session token and what was signed with the key: what goes on lives here, nothing else does.
-    error.response["Error"] = {"Code": code, "Message": text}
-    facts = {**facts, "code": code or str(status), "reason": text}
-    if status == 412 or code == "PreconditionFailed":
-        return ObjectExistsError("there is an object at that key already", **facts)
-    if code == "NoSuchBucket":
-        return BucketNotFoundError("there is no such bucket: make it, or correct the primary", **facts)
-    if code == "RequestTimeTooSkewed":
-        return ClockSkewError("this machine's clock is too far from S3's: set it", **facts)
-    if code == "KeyTooLongError":
-        return InputError("S3 takes keys of at most 1024 bytes, the primary's prefix included", **facts)
-    if code in _FULL or status == 507:
-        return StoreFullError("S3 has no room", **facts)
-    if code in _THROTTLED or status in (429, 503):
-        return StoreThrottledError("S3 asks for fewer requests", **facts)
-    if code == "NotImplemented" or status == 501:
-        return UnfitStoreError("this S3 cannot do what is asked of it", **facts)
-    if code in _MAY_PASS or status >= 500 or status in (408, 409):
-        return StoreUnavailableError("S3 failed", **facts)
-    if status == 404:
-        return ObjectNotFoundError("no object at that key", **facts)
-    if status in (301, 307, 308) or code == "AuthorizationHeaderMalformed":
-        return StoreAccessError(
-            "the bucket is in another region, or at another endpoint: correct the settings", **facts
-        )
-    return StoreAccessError("S3 refuses", **facts)
+    response["Error"] = {"Code": code, "Message": text}
+    kind, message = _BY_CODE.get(code) or _BY_STATUS.get(status) or (_MAY_PASS if status >= 500 else _NO)
+    return kind(message, **facts, code=code or str(status), reason=text)
 
 
 def _words(error: BaseException) -> str:

@@ -3,8 +3,8 @@
     create -> upload_part ... upload_part -> complete
                     any failure or cancellation -> abort
 
-Only a completed upload is an object. One that is neither completed nor aborted costs money and shows in no listing, so
-whatever happens here short of a kill ends in one of the two. What a kill leaves, a lifecycle rule of the bucket removes.
+Only a completed upload is an object. One that is neither completed nor aborted costs money and shows in no listing:
+whatever happens here short of a kill ends in one of the two. What a kill leaves, a lifecycle rule removes.
 """
 
 import base64
@@ -31,7 +31,7 @@ from statebackend.objectstore.s3.bucket import Bucket
 from statebackend.settings import Settings
 
 PARTS_MAX: Final = 10_000
-ABORT_TIMEOUT_S: Final = 3.0
+ABORT_TIMEOUT_S: Final = 5.0
 _STAMP: Final = "statebackend-upload"
 
 _logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class MultipartUpload:
     async def _send_part(self, number: int, chunks: Sequence[memoryview], others: anyio.CancelScope) -> None:
         try:
             data, checksum = await in_thread(joined, chunks, limiter=self._threads)
-            arguments = {"PartNumber": number, "Body": data, "ChecksumCRC32": checksum}
+            arguments: dict[str, Any] = {"PartNumber": number, "Body": data, "ChecksumCRC32": checksum}
             sent = await self._bucket.request("upload_part", Key=self._name, UploadId=self._upload_id, **arguments)
         except Exception as error:  # noqa: BLE001  # raised by `_send`: a task group would wrap it
             self._failure = self._failure or error
@@ -143,7 +143,7 @@ class MultipartUpload:
 
     async def _abort_upload(self, upload_id: str) -> None:
         """Abort until S3 knows nothing of it any more: a part that was on its way may come after the first abort."""
-        upload = {"Key": self._name, "UploadId": upload_id}
+        upload: dict[str, Any] = {"Key": self._name, "UploadId": upload_id}
         with contextlib.suppress(ObjectNotFoundError):
             while True:
                 await self._bucket.request("abort_multipart_upload", **upload)

@@ -153,7 +153,7 @@ class S3Store:
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """The objects under `prefix`, a thousand in one request. What lies there under no legal key is passed over."""
-        token: dict[str, str] = {}
+        token: dict[str, Any] = {}
         while True:
             page = await self._bucket.request("list_objects_v2", Prefix=self._prefix + prefix, **token)
             for entry in page.get("Contents", ()):

@@ -1,0 +1,21 @@
+"""The settings of what is measured."""
+
+from typing import Any
+
+from benchmarks.servers import Server
+from statebackend import Secret, Settings
+
+BUCKET = "benchmark"
+
+
+def settings_of(server: Server, **changes: Any) -> Settings:
+    """A job in a bucket of `server`, with the defaults in everything else."""
+    values: dict[str, Any] = {
+        "job": "benchmark",
+        "primary": f"s3://{BUCKET}/ours",
+        "s3_endpoint": server.endpoint,
+        "s3_region": "us-east-1",
+        "s3_access_key_id": server.access_key_id,
+        "s3_secret_access_key": Secret(server.secret_access_key),
+    }
+    return Settings(**values | changes)

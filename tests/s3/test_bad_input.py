@@ -1,0 +1,156 @@
+"""What can be wrong with a bucket and with what we know of it: a clear error, before anything is written."""
+
+import msgspec
+import pytest
+
+import statebackend as sb
+from benchmarks.servers import Server, open_client
+from statebackend import Settings
+from statebackend.errors import (
+    BucketNotFoundError,
+    ClockSkewError,
+    InputError,
+    ObjectNotFoundError,
+    StoreAccessError,
+    StoreError,
+    StoreFullError,
+    StoreUnavailableError,
+    UnfitStoreError,
+)
+from statebackend.objectstore import PROBE_KEY
+from statebackend.objectstore.s3 import open_s3_store
+from statebackend.testing.faults import Moment
+from statebackend.testing.http_proxy import Answer, Cut, FaultProxy
+from tests.s3.clients import objects_of, place_of, settings_for
+
+
+async def test_a_missing_bucket_is_told_when_the_backend_opens(server: Server) -> None:
+    """By its name, and before a batch is worked on."""
+    with pytest.raises(BucketNotFoundError) as caught:
+        async with sb.open_backend(settings_for(server, "nobody-made-this", prefix="x")):
+            pass
+    assert caught.value.facts["bucket"] == "nobody-made-this"
+
+
+async def test_refused_credentials_are_told_when_the_backend_opens(server: Server, settings: Settings) -> None:
+    """By a server that checks them."""
+    if server.name == "MiniStack":
+        pytest.skip("this server takes any")
+    with pytest.raises(StoreAccessError):
+        async with sb.open_backend(msgspec.structs.replace(settings, s3_secret_access_key=sb.Secret("wrong"))):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "error"),
+    [
+        (403, "AccessDenied", StoreAccessError),
+        (403, "InvalidAccessKeyId", StoreAccessError),
+        (403, "SignatureDoesNotMatch", StoreAccessError),
+        (400, "ExpiredToken", StoreAccessError),
+        (403, "RequestTimeTooSkewed", ClockSkewError),
+        (404, "NoSuchBucket", BucketNotFoundError),
+        (301, "PermanentRedirect", StoreAccessError),
+        (400, "AuthorizationHeaderMalformed", StoreAccessError),
+        (501, "NotImplemented", UnfitStoreError),
+        (507, "InsufficientStorage", StoreFullError),
+        (403, "QuotaExceeded", StoreFullError),
+        (400, "KeyTooLongError", InputError),
+        (500, "InternalError", StoreUnavailableError),
+        (503, "SlowDown", StoreUnavailableError),
+        (409, "ConditionalRequestConflict", StoreUnavailableError),
+        (400, "BadDigest", StoreUnavailableError),
+        (418, "NobodyKnows", StoreAccessError),
+        (599, "NobodyKnows", StoreUnavailableError),
+    ],
+)
+async def test_a_refusal_becomes_the_error_for_what_to_do_about_it(
+    by_proxy: Settings, proxy: FaultProxy, status: int, code: str, error: type[StoreError]
+) -> None:
+    """When the backend opens, and of that very class."""
+    proxy.plan.append(Answer(method="PUT", status=status, code=code))
+    with pytest.raises(error) as caught:
+        async with sb.open_backend(msgspec.structs.replace(by_proxy, s3_outage_s=0.0)):
+            pass
+    if error in {StoreAccessError, ClockSkewError, BucketNotFoundError, StoreFullError}:
+        assert type(caught.value) is error
+    assert caught.value.facts["bucket"] == place_of(by_proxy)[0]
+
+
+async def test_an_endpoint_that_redirects_everything_is_a_wrong_one(by_proxy: Settings, proxy: FaultProxy) -> None:
+    """As a web server does that wants https."""
+    proxy.plan.append(Answer(status=301, code="MovedPermanently"))
+    with pytest.raises(StoreAccessError):
+        async with sb.open_backend(by_proxy):
+            pass
+
+
+async def test_a_server_that_ignores_the_condition_is_not_used(by_proxy: Settings, proxy: FaultProxy) -> None:
+    """It says yes to every creator, and nothing looks wrong until two drivers overwrite each other's commits."""
+    proxy.plan.append(Answer(header="if-none-match", status=200, code="OK"))
+    with pytest.raises(UnfitStoreError) as caught:
+        async with sb.open_backend(by_proxy):
+            pass
+    assert caught.value.facts["bucket"] == place_of(by_proxy)[0]
+
+
+async def test_whether_the_condition_is_kept_is_asked_once_per_job(
+    by_proxy: Settings, proxy: FaultProxy, server: Server
+) -> None:
+    """Two requests for a new job, one ever after, none for who only reads; and it is the job's own object."""
+    for expected in (2, 3, 4):
+        async with open_s3_store(by_proxy):
+            pass
+        assert proxy.count("PUT") == expected
+    async with open_s3_store(by_proxy, commits=False):
+        pass
+    assert proxy.count("PUT") == 4
+    assert [*await objects_of(by_proxy, server)] == [f"fleet/{PROBE_KEY}"]
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_a_lost_answer_to_that_question_is_asked_for_again(
+    by_proxy: Settings, proxy: FaultProxy, moment: Moment
+) -> None:
+    """The first answer may be lost: what is asked is whether *anybody's* object is respected."""
+    proxy.plan.append(Cut(method="PUT", nth=1, moment=moment))
+    async with open_s3_store(by_proxy):
+        pass
+
+
+async def test_foreign_objects_below_our_prefix_are_passed_over(settings: Settings, server: Server) -> None:
+    """Folders that a console made, and names that are no keys: neither listed nor in the way."""
+    bucket, prefix = place_of(settings)
+    async with open_client(server) as client:
+        for name in ("", "fleet/", "fleet//x", "fleet/commits/", "fleet/ümlaut", "elsewhere/x"):
+            await client.put_object(Bucket=bucket, Key=prefix + name, Body=b"foreign")
+    async with open_s3_store(settings, commits=False) as store:
+        assert [info.key async for info in store.list("")] == ["elsewhere/x"]
+    async with sb.open_backend(settings) as backend:
+        backend.value_state("total", int)["a"] = 1
+        await backend.checkpoint(1)
+    async with sb.open_backend(settings) as backend:
+        assert dict(backend.value_state("total", int)) == {"a": 1}
+
+
+async def test_an_object_that_was_deleted_behind_our_back_is_not_found(settings: Settings) -> None:
+    """Not an access error, and not an empty object."""
+    async with open_s3_store(settings, commits=False) as store:
+        with pytest.raises(ObjectNotFoundError):
+            await store.get("gone")
+
+
+async def test_a_key_that_is_too_long_with_the_prefix_is_refused(settings: Settings, server: Server) -> None:
+    """S3 counts the prefix too."""
+    async with open_s3_store(settings, commits=False) as store:
+        with pytest.raises(InputError):
+            await store.put("/".join(["x" * 203] * 5), [b"x"])
+    assert await objects_of(settings, server) == {}
+
+
+async def test_nobody_listening_is_a_store_that_does_not_answer(settings: Settings) -> None:
+    """A wrong port, or a server that is down."""
+    nowhere = msgspec.structs.replace(settings, s3_endpoint="http://127.0.0.1:1", s3_outage_s=0.0)
+    with pytest.raises(StoreUnavailableError):
+        async with sb.open_backend(nowhere):
+            pass
