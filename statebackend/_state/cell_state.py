@@ -1,12 +1,14 @@
 """What the kinds share that hold one encoded value per key: value, reducing and aggregating states."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from statebackend._codec.records import Operation, StateChange
 from statebackend._state.bulk import Arrow, as_list, check_as_many
 from statebackend._state.keyed_state import SCALARS, KeyedState, cleared
 from statebackend.ids import Key
+
+_SET: Final = Operation.SET  # an enum's attribute takes as long as the change itself
 
 V = TypeVar("V")
 T = TypeVar("T")
@@ -31,7 +33,7 @@ class CellState(KeyedState[bytes, V]):
 
     def _logged(self, state_id: int, group: int, key: Key) -> Iterator[StateChange]:
         cell = self._entries.get(key)
-        yield cleared(state_id, group, key) if cell is None else StateChange(group, Operation.SET, state_id, key, cell)
+        yield cleared(state_id, group, key) if cell is None else StateChange(group, _SET, state_id, key, cell)
 
     def _cell(self, key: Key) -> bytes | None:
         """The key's cell to be read, `None` where there is none or it has expired."""

@@ -11,7 +11,7 @@ changed in place after it was read cannot make memory and log differ.
 An empty list or map is no entry at all. Live writes and replay go through the same methods.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol, Self
 
 from statebackend._codec.cells import framed, split
@@ -21,6 +21,8 @@ from statebackend.ids import Key
 
 CHUNK_BYTES: Final = 1 << 20
 """A longer list is logged in several changes: one alone must fit into a frame."""
+
+_SET: Final = Operation.SET  # an enum's attribute takes as long as the change itself
 
 Renew = Callable[[bytes], bytes | None]
 """A cell as it is to be written anew, `None` where it has expired."""
@@ -57,7 +59,7 @@ class ValueTable:
 
     def apply(self, change: StateChange) -> None:
         """`SET` and `CLEAR`."""
-        if change.operation == Operation.SET:
+        if change.operation == _SET:
             self.entries[key_of(change)] = change.data
         elif change.operation == Operation.CLEAR:
             self.entries.pop(key_of(change), None)
@@ -72,7 +74,7 @@ class ValueTable:
         """One `SET`."""
         cell = self.entries[key] if renew is None else renew(self.entries[key])
         if cell is not None:
-            yield StateChange(group, Operation.SET, state_id, key, cell)
+            yield StateChange(group, _SET, state_id, key, cell)
 
 
 class ListTable:
@@ -184,14 +186,6 @@ def row_changes(state_id: int, group: int, key: Key, row: bytes, first: Operatio
     for at in range(0, len(row), CHUNK_BYTES):
         operation = Operation.ADD if at else first
         yield StateChange(group, operation, state_id, key, row[at : at + CHUNK_BYTES])
-
-
-def all_changes(
-    table: HeapTable, state_id: int, group: int, keys: Iterable[Key], renew: Renew | None
-) -> Iterator[StateChange]:
-    """Changes that rebuild the entries of `keys`, all of one key group."""
-    for key in keys:
-        yield from table.changes(state_id, group, key, renew)
 
 
 def _unknown(change: StateChange) -> UnsupportedVersionError:

@@ -226,7 +226,11 @@ class KeyedStates:
                 table.apply(change)
 
     def snapshot(self) -> "StatesSnapshot":
-        """What the states hold now, undeclared ones too, whether it was drained or not: a copy of references."""
+        """What the states hold now, undeclared ones too: a copy of references.
+
+        It stands in for the changes up to here, so whoever writes it as a base drains first, to the end: what is in it
+        and is logged behind it is applied twice, and a list would have its elements twice.
+        """
         renew = {self._descriptors[name].state_id: state.renewed() for name, state in self._declared.items()}
         tables = {state_id: table.copy() for state_id, table in self._tables.items()}
         return StatesSnapshot(tables, renew, self._keys)

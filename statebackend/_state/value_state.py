@@ -29,7 +29,8 @@ class ValueState(CellState[V], MutableMapping[Key, V]):
     `KeyGroupError` for another owner's; setting raises `ValueEncodeError`, reading `ValueDecodeError`. After any of
     them the state is as before.
 
-    Declared with a `default`, reading a key that is not there gives a copy of it and stores nothing.
+    Declared with a `default`, reading a key that is not there, by `get` and `setdefault` too, gives a copy of it and
+    stores nothing.
     """
 
     __slots__ = ("_decode", "_default", "_encode", "_is_timed")

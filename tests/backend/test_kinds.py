@@ -10,7 +10,10 @@ import pytest
 
 import statebackend as sb
 from statebackend.errors import BackendClosedError, StateTypeError
+from statebackend.testing import run_virtual
+from statebackend.testing.virtual_time import settle
 from tests.backend.conftest import Leg
+from tests.checkpoint.bases import Job
 
 
 class Mean:
@@ -154,3 +157,33 @@ async def test_operator_state_comes_back_by_its_mode(settings: sb.Settings) -> N
         assert list(backend.operator_state("offsets", int)) == [1, 2, 3]
     with pytest.raises(BackendClosedError):
         backend.operator_state("offsets", int)
+
+
+@pytest.mark.parametrize("held_for", [0, 1, 3])
+def test_every_kind_comes_back_from_bases(held_for: int) -> None:
+    """A base stands in for the changes before it, exactly: what a list had appended is there once.
+
+    Whether the bases are written at once, or while that many further checkpoints go by.
+    """
+
+    @run_virtual
+    async def scenario() -> None:
+        job = Job(materialize_handles_max=2)
+        expected: list[Any] = []
+        for life in range(3):
+            async with job.open() as backend:
+                if expected:
+                    assert read(backend) == expected
+                for turn in range(1, 9):
+                    job.uploader.held = turn % (held_for + 1) != 0
+                    write(backend, 8 * life + turn)
+                    await backend.checkpoint(10 * life + turn)
+                    job.uploader.release()
+                    await settle()
+                expected = read(backend)
+        newest = await job.newest()
+        assert newest.ranges[0].bases
+        async with job.open(read_only=True) as backend:
+            assert read(backend) == expected
+
+    scenario()

@@ -324,7 +324,7 @@ def test_default_is_given_and_not_stored() -> None:
     counts = states.value_state("counts", int, default=0)
     assert (counts["a"], counts.get("a"), counts.get("a", 5), counts.get_many(["a", "b"])) == (0, 0, 0, [0, 0])
     assert counts.get_many(["a"], 7) == [7]
-    assert counts.pop("a", 5) == 5
+    assert (counts.pop("a", 5), counts.setdefault("a", 5)) == (5, 0)
     for missing in (lambda: counts.pop("a"), lambda: counts.__delitem__("a")):
         with pytest.raises(KeyError):
             missing()
