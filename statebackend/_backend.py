@@ -18,6 +18,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
+from statebackend._changelog.reader import verify
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.backend import StateBackend
@@ -30,9 +31,11 @@ from statebackend._checkpoint.spending import Spending
 from statebackend._checkpoint.sweep import MIN_AGE_S, Sweep, sweep_every
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Claim, Commit
+from statebackend._local.cache import DownloadCache, open_cache
 from statebackend._local.directories import open_local_directories
 from statebackend._local.layout import segments_directory
 from statebackend._local.retention import LocalRetention
+from statebackend._local.scratch import scratch_parent
 from statebackend._local.segments import LocalSegments
 from statebackend._observers import Observers
 from statebackend._retry import RetryPolicy
@@ -71,6 +74,7 @@ async def open_backend(
     store: ObjectStore | None = None,
     local_stores: Sequence[ObjectStore] | None = None,
     uploader: StateChangeUploader | OpenUploader | None = None,
+    cache: DownloadCache | None = None,
     clock: Clock | None = None,
     observer: Observer | None = None,
     read_only: bool = False,
@@ -81,7 +85,7 @@ async def open_backend(
     which operator state is dealt out; only who has such state, and owns a part, has to say. `store`: used instead of
     the one `settings.primary` names. `local_stores`: used instead of directories in `settings.local`, one for each;
     nobody else may write there. `uploader`: your own, or a callable that is given the primary and the local store and
-    returns one.
+    returns one. `cache`: shared with other backends of this job that restore from the same files.
 
     Opening claims the job, by an entry in its log: whoever opened it before is fenced, and finds out by `FencedError`
     at his next checkpoint. With `read_only` nothing is written, neither to the primary nor to the local copy, and
@@ -105,6 +109,7 @@ async def open_backend(
                 store=opened,
                 local_stores=local_stores,
                 uploader=uploader,
+                cache=cache,
                 clock=clock,
                 observer=observer,
                 read_only=read_only,
@@ -113,6 +118,8 @@ async def open_backend(
             yield backend
         return
     clock, observer = clock or SystemClock(), Observers(observer or Observer())
+    if cache is not None and cache.job != settings.job:
+        raise SettingsError("the download cache is that of another job", job=settings.job, cache_job=cache.job)
     owned = key_groups or all_key_groups(settings.max_parallelism)
     commits = not read_only and owned == all_key_groups(settings.max_parallelism)
     counting = CountingStore(store)
@@ -151,7 +158,7 @@ async def open_backend(
         )
         restored, changed = None, frozenset[int]()
         if base is not None:
-            restored, changed = await _restore(base, states, primary, local, settings=settings, clock=clock)
+            restored, changed = await _restore(base, states, primary, local, cache, settings=settings, clock=clock)
             spending.tell()
             observer.restored(restored)
         if local is not None and local.writable:
@@ -267,6 +274,37 @@ def open_sweep(primary: ObjectStore, settings: Settings, *, clock: Clock, min_ag
 
 
 @asynccontextmanager
+async def open_download_cache(
+    settings: Settings,
+    *,
+    store: ObjectStore | None = None,
+    clock: Clock | None = None,
+    observer: Observer | None = None,
+) -> AsyncGenerator[DownloadCache]:
+    """A cache for `open_backend(cache=...)`: what several backends of the job restore from is downloaded once.
+
+    For backends on one event loop, of one process. Worth it where they want the same files: with a cache each file is
+    downloaded as a whole, without one a backend fetches only its own part of a file that it shares with many. Raises
+    `PrimaryUrlError`, or `LocalRootError` where its directory cannot be made; leaving the context removes all files.
+    """
+    if store is None:
+        async with (
+            open_store(settings, commits=False) as opened,
+            open_download_cache(settings, store=opened, clock=clock, observer=observer) as cache,
+        ):
+            yield cache
+        return
+    clock, observer = clock or SystemClock(), Observers(observer or Observer())
+    counting = CountingStore(store)
+    primary = ScopedStore(counting, f"{settings.job}/")
+    async with (
+        _telling_requests(Spending(counting, settings, clock=clock, observer=observer)),
+        open_cache(primary, scratch_parent(settings), settings, verify=verify, clock=clock, observer=observer) as cache,
+    ):
+        yield cache
+
+
+@asynccontextmanager
 async def open_store(settings: Settings, *, commits: bool) -> AsyncGenerator[ObjectStore]:
     """The store that `settings.primary` names, closed at the end.
 
@@ -349,6 +387,7 @@ async def _restore(
     states: KeyedStates,
     primary: ObjectStore,
     local: LocalCopies | None,
+    cache: DownloadCache | None,
     *,
     settings: Settings,
     clock: Clock,
@@ -356,6 +395,7 @@ async def _restore(
     restore = Restore(
         primary,
         local,
+        cache=cache,
         clock=clock,
         concurrency_max=settings.restore_concurrency_max,
         cpu_threads_max=settings.cpu_threads_max,

@@ -127,6 +127,10 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
 
     restore_concurrency_max: int = 16
     """Files fetched at a time by a restore; entries and objects handled at a time by a sweep."""
+    cache_idle_s: float = 600.0
+    """How long a download cache keeps a file after its last reader has let go of it. 0: not at all."""
+    cache_bytes_max: int = 1024 * MiB
+    """Bytes a download cache keeps. 0: no limit. Only files in use may exceed it; idle ones go, the oldest first."""
     io_threads_max: int = 8
     """Worker threads for files at a time, in one store."""
     cpu_threads_max: int = 2
@@ -171,6 +175,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             "upload_timeout_s",
             "retry_delay_s",
             "secondary_grace_s",
+            "cache_idle_s",
             "s3_outage_s",
             "sweep_interval_s",
             "put_budget_usd_month",
@@ -211,6 +216,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             "materialize_changelog_bytes_min",
             "materialize_handles_max",
             "materialize_failures_max",
+            "cache_bytes_max",
         ):
             _require(getattr(self, name) >= 0, f"{name} must not be negative", self, name)
         _require(
@@ -256,6 +262,8 @@ class Settings(Tuning, frozen=True, kw_only=True):
     """Absolute directories for the local copy. Empty: no local copy. Several: segments spread over them."""
     local_bytes_max: int = 0
     """Bytes of local copies in each root. 0: no limit. Where it is reached, new segments have no local copy."""
+    cache_dir: str = ""
+    """Absolute directory for downloaded files. Empty: below the first local root, or else the temporary directory."""
     max_parallelism: int = 128
     """Number of key groups. Fixed when the job first commits: 1 to 32768."""
     checkpoints_retained: int = 3
@@ -287,6 +295,12 @@ class Settings(Tuning, frozen=True, kw_only=True):
         if len({os.path.normpath(root) for root in self.local}) != len(self.local):
             raise LocalRootError("the local roots must differ", local=self.local)
         _check_s3(self)
+        _require(
+            not self.cache_dir or PurePath(self.cache_dir).is_absolute(),
+            "cache_dir must be an absolute path, or empty",
+            self,
+            "cache_dir",
+        )
         _require(self.local_bytes_max >= 0, "local_bytes_max must not be negative", self, "local_bytes_max")
         _require(
             self.checkpoints_retained >= 1, "checkpoints_retained must be at least 1", self, "checkpoints_retained"

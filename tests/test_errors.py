@@ -99,5 +99,6 @@ def test_only_what_a_retry_may_cure_is_an_os_error() -> None:
         "ObjectExistsError",
         "StoreAccessError",
         "StoreUnavailableError",
+        "CacheDiskError",
         "UploadError",
     }

@@ -17,6 +17,7 @@ NOT_NEGATIVE_S = [
     "upload_timeout_s",
     "retry_delay_s",
     "secondary_grace_s",
+    "cache_idle_s",
     "sweep_interval_s",
     "materialize_interval_s",
     "materialize_changelog_ratio",
@@ -43,6 +44,7 @@ NOT_NEGATIVE_BYTES = [
     "materialize_changelog_bytes_min",
     "materialize_handles_max",
     "materialize_failures_max",
+    "cache_bytes_max",
 ]
 
 
@@ -181,6 +183,16 @@ def test_a_local_root_is_absolute(root: str) -> None:
     with pytest.raises(LocalRootError) as caught:
         settings(local=("/fine", root))
     assert caught.value.facts["root"] == root
+
+
+@pytest.mark.parametrize("directory", ["relative", "./here", "~/state"])
+def test_the_directory_of_the_cache_is_absolute_or_left_to_us(directory: str) -> None:
+    """As for a local root; empty is the default."""
+    assert settings(cache_dir="").cache_dir == ""
+    assert settings(cache_dir="/data/cache").cache_dir == "/data/cache"
+    with pytest.raises(SettingsError) as caught:
+        settings(cache_dir=directory)
+    assert caught.value.facts["cache_dir"] == directory
 
 
 @pytest.mark.parametrize("second", ["/data/a", "/data/a/", "/data/b/../a", "/data//a"])
