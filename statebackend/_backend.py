@@ -10,6 +10,7 @@ import logging
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -35,12 +36,14 @@ from statebackend._local.cache import DownloadCache, open_cache
 from statebackend._local.directories import open_local_directories
 from statebackend._local.layout import segments_directory
 from statebackend._local.retention import LocalRetention
-from statebackend._local.scratch import scratch_parent
+from statebackend._local.scratch import open_scratch, scratch_parent
 from statebackend._local.segments import LocalSegments
 from statebackend._observers import Observers
 from statebackend._retry import RetryPolicy
-from statebackend._state.keyed import KeyedStates
-from statebackend._tasks import open_tasks
+from statebackend._state.key_groups import OwnedKeys
+from statebackend._state.keyed import KeyedStates, heap_table
+from statebackend._state.tables import OpenTable
+from statebackend._tasks import in_thread, open_tasks
 from statebackend._version import __version__
 from statebackend.abc import Clock, ObjectStore, Observer, RestoreReport, StateChangeUploader
 from statebackend.errors import (
@@ -132,6 +135,7 @@ async def open_backend(
     async with (
         _telling_requests(spending),
         _open_local(settings, local_stores, read_only=read_only) as local,
+        _open_tables(settings, owned) as open_table,
         open_tasks() as tasks,
     ):
         claim = None
@@ -144,6 +148,7 @@ async def open_backend(
             base.states if base is not None else (),
             reported=base.ranges if base is not None else (),
             owners=owners,
+            open_table=open_table,
         )
         coordinator = CheckpointCoordinator(
             log,
@@ -274,6 +279,33 @@ def open_sweep(primary: ObjectStore, settings: Settings, *, clock: Clock, min_ag
 
 
 @asynccontextmanager
+async def _open_tables(settings: Settings, key_groups: KeyGroupRange) -> AsyncGenerator[OpenTable]:
+    """How the states get their tables. Raises `SettingsError` where rocksdict is missing."""
+    if settings.table == "heap":
+        yield heap_table
+        return
+    try:
+        from statebackend._state.rocks_tables import open_table  # noqa: PLC0415  # an extra
+        from statebackend._state.rocksdb import RocksStore  # noqa: PLC0415  # as above
+    except ImportError as error:
+        raise SettingsError("this table needs the extra 'rocksdb'", table=settings.table) from error
+    keys, limiter = OwnedKeys(key_groups, settings.max_parallelism), anyio.CapacityLimiter(1)
+    opened: list[RocksStore] = []
+    async with open_scratch(scratch_parent(settings.table_dir, settings)) as directory:
+
+        def open_files() -> None:  # appended in the thread, so that a cancelled call cannot lose it
+            opened.append(RocksStore(directory / "rocksdb", memory_bytes=settings.table_memory_bytes))
+
+        try:
+            await in_thread(open_files, limiter=limiter)
+            yield partial(open_table, opened[0], keys)
+        finally:
+            with anyio.CancelScope(shield=True):
+                for store in opened:
+                    await in_thread(store.close, limiter=limiter)
+
+
+@asynccontextmanager
 async def open_download_cache(
     settings: Settings,
     *,
@@ -299,7 +331,14 @@ async def open_download_cache(
     primary = ScopedStore(counting, f"{settings.job}/")
     async with (
         _telling_requests(Spending(counting, settings, clock=clock, observer=observer)),
-        open_cache(primary, scratch_parent(settings), settings, verify=verify, clock=clock, observer=observer) as cache,
+        open_cache(
+            primary,
+            scratch_parent(settings.cache_dir, settings),
+            settings,
+            verify=verify,
+            clock=clock,
+            observer=observer,
+        ) as cache,
     ):
         yield cache
 

@@ -29,10 +29,10 @@ from statebackend.settings import Settings
 _LOCK_NAME: Final = "lock"
 
 
-def scratch_parent(settings: Settings) -> Path:
-    """`settings.cache_dir`, or else below the first local root, or else below the system's temporary directory."""
-    if settings.cache_dir:
-        return Path(settings.cache_dir)
+def scratch_parent(directory: str, settings: Settings) -> Path:
+    """The directory that is named, or else below the first local root, or else below the temporary directory."""
+    if directory:
+        return Path(directory)
     if settings.local:
         return Path(settings.local[0], "scratch")
     return Path(tempfile.gettempdir(), f"statebackend-{os.geteuid()}")
