@@ -1,6 +1,7 @@
 """statebackend: keyed state for PySpark `foreachBatch`, durable per micro-batch, back from the local copy first.
 
     open_backend, StateBackend      open a job's state, use it, checkpoint it
+    open_download_cache             for several backends that restore from the same files
     sweep                           delete what no retained checkpoint needs
     savepoints, drop_savepoint      names that keep a checkpoint
     Settings                        what the job means, and how fast
@@ -18,11 +19,12 @@ Rooms whose name begins with an underscore are private.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from statebackend._backend import open_backend
+from statebackend._backend import open_backend, open_download_cache
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.retention import Classified, Verdict
 from statebackend._checkpoint.savepoints import SavepointInfo
 from statebackend._checkpoint.sweep import SweepFailure, SweepReport
+from statebackend._local.cache import DownloadCache
 from statebackend._state.aggregating_state import Aggregate, AggregatingState
 from statebackend._state.list_state import ListState
 from statebackend._state.map_state import MapState
@@ -78,6 +80,7 @@ __all__ = [
     "CommitSequence",
     "CommitSummary",
     "CountsRequests",
+    "DownloadCache",
     "Epoch",
     "Fallback",
     "Handle",
@@ -111,6 +114,7 @@ __all__ = [
     "__version__",
     "drop_savepoint",
     "open_backend",
+    "open_download_cache",
     "savepoints",
     "sweep",
 ]

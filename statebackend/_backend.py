@@ -10,6 +10,7 @@ import logging
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
+from statebackend._changelog.reader import verify
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.backend import StateBackend
@@ -30,14 +32,18 @@ from statebackend._checkpoint.spending import Spending
 from statebackend._checkpoint.sweep import MIN_AGE_S, Sweep, sweep_every
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Claim, Commit
+from statebackend._local.cache import DownloadCache, open_cache
 from statebackend._local.directories import open_local_directories
 from statebackend._local.layout import segments_directory
 from statebackend._local.retention import LocalRetention
+from statebackend._local.scratch import open_scratch, scratch_parent
 from statebackend._local.segments import LocalSegments
 from statebackend._observers import Observers
 from statebackend._retry import RetryPolicy
-from statebackend._state.keyed import KeyedStates
-from statebackend._tasks import open_tasks
+from statebackend._state.key_groups import OwnedKeys
+from statebackend._state.keyed import KeyedStates, heap_table
+from statebackend._state.tables import OpenTable
+from statebackend._tasks import in_thread, open_tasks
 from statebackend._version import __version__
 from statebackend.abc import Clock, ObjectStore, Observer, RestoreReport, StateChangeUploader
 from statebackend.errors import (
@@ -71,6 +77,7 @@ async def open_backend(
     store: ObjectStore | None = None,
     local_stores: Sequence[ObjectStore] | None = None,
     uploader: StateChangeUploader | OpenUploader | None = None,
+    cache: DownloadCache | None = None,
     clock: Clock | None = None,
     observer: Observer | None = None,
     read_only: bool = False,
@@ -81,7 +88,7 @@ async def open_backend(
     which operator state is dealt out; only who has such state, and owns a part, has to say. `store`: used instead of
     the one `settings.primary` names. `local_stores`: used instead of directories in `settings.local`, one for each;
     nobody else may write there. `uploader`: your own, or a callable that is given the primary and the local store and
-    returns one.
+    returns one. `cache`: shared with other backends of this job that restore from the same files.
 
     Opening claims the job, by an entry in its log: whoever opened it before is fenced, and finds out by `FencedError`
     at his next checkpoint. With `read_only` nothing is written, neither to the primary nor to the local copy, and
@@ -105,6 +112,7 @@ async def open_backend(
                 store=opened,
                 local_stores=local_stores,
                 uploader=uploader,
+                cache=cache,
                 clock=clock,
                 observer=observer,
                 read_only=read_only,
@@ -113,6 +121,8 @@ async def open_backend(
             yield backend
         return
     clock, observer = clock or SystemClock(), Observers(observer or Observer())
+    if cache is not None and cache.job != settings.job:
+        raise SettingsError("the download cache is that of another job", job=settings.job, cache_job=cache.job)
     owned = key_groups or all_key_groups(settings.max_parallelism)
     commits = not read_only and owned == all_key_groups(settings.max_parallelism)
     counting = CountingStore(store)
@@ -125,6 +135,7 @@ async def open_backend(
     async with (
         _telling_requests(spending),
         _open_local(settings, local_stores, read_only=read_only) as local,
+        _open_tables(settings, owned) as open_table,
         open_tasks() as tasks,
     ):
         claim = None
@@ -137,6 +148,7 @@ async def open_backend(
             base.states if base is not None else (),
             reported=base.ranges if base is not None else (),
             owners=owners,
+            open_table=open_table,
         )
         coordinator = CheckpointCoordinator(
             log,
@@ -151,7 +163,7 @@ async def open_backend(
         )
         restored, changed = None, frozenset[int]()
         if base is not None:
-            restored, changed = await _restore(base, states, primary, local, settings=settings, clock=clock)
+            restored, changed = await _restore(base, states, primary, local, cache, settings=settings, clock=clock)
             spending.tell()
             observer.restored(restored)
         if local is not None and local.writable:
@@ -267,6 +279,71 @@ def open_sweep(primary: ObjectStore, settings: Settings, *, clock: Clock, min_ag
 
 
 @asynccontextmanager
+async def _open_tables(settings: Settings, key_groups: KeyGroupRange) -> AsyncGenerator[OpenTable]:
+    """How the states get their tables. Raises `SettingsError` where rocksdict is missing."""
+    if settings.table == "heap":
+        yield heap_table
+        return
+    try:
+        from statebackend._state.rocks_tables import open_table  # noqa: PLC0415  # an extra
+        from statebackend._state.rocksdb import RocksStore  # noqa: PLC0415  # as above
+    except ImportError as error:
+        raise SettingsError("this table needs the extra 'rocksdb'", table=settings.table) from error
+    keys, limiter = OwnedKeys(key_groups, settings.max_parallelism), anyio.CapacityLimiter(1)
+    opened: list[RocksStore] = []
+    async with open_scratch(scratch_parent(settings.table_dir, settings)) as directory:
+
+        def open_files() -> None:  # appended in the thread, so that a cancelled call cannot lose it
+            opened.append(RocksStore(directory / "rocksdb", memory_bytes=settings.table_memory_bytes))
+
+        try:
+            await in_thread(open_files, limiter=limiter)
+            yield partial(open_table, opened[0], keys)
+        finally:
+            with anyio.CancelScope(shield=True):
+                for store in opened:
+                    await in_thread(store.close, limiter=limiter)
+
+
+@asynccontextmanager
+async def open_download_cache(
+    settings: Settings,
+    *,
+    store: ObjectStore | None = None,
+    clock: Clock | None = None,
+    observer: Observer | None = None,
+) -> AsyncGenerator[DownloadCache]:
+    """A cache for `open_backend(cache=...)`: what several backends of the job restore from is downloaded once.
+
+    For backends on one event loop, of one process. Worth it where they want the same files: with a cache each file is
+    downloaded as a whole, without one a backend fetches only its own part of a file that it shares with many. Raises
+    `PrimaryUrlError`, or `LocalRootError` where its directory cannot be made; leaving the context removes all files.
+    """
+    if store is None:
+        async with (
+            open_store(settings, commits=False) as opened,
+            open_download_cache(settings, store=opened, clock=clock, observer=observer) as cache,
+        ):
+            yield cache
+        return
+    clock, observer = clock or SystemClock(), Observers(observer or Observer())
+    counting = CountingStore(store)
+    primary = ScopedStore(counting, f"{settings.job}/")
+    async with (
+        _telling_requests(Spending(counting, settings, clock=clock, observer=observer)),
+        open_cache(
+            primary,
+            scratch_parent(settings.cache_dir, settings),
+            settings,
+            verify=verify,
+            clock=clock,
+            observer=observer,
+        ) as cache,
+    ):
+        yield cache
+
+
+@asynccontextmanager
 async def open_store(settings: Settings, *, commits: bool) -> AsyncGenerator[ObjectStore]:
     """The store that `settings.primary` names, closed at the end.
 
@@ -349,6 +426,7 @@ async def _restore(
     states: KeyedStates,
     primary: ObjectStore,
     local: LocalCopies | None,
+    cache: DownloadCache | None,
     *,
     settings: Settings,
     clock: Clock,
@@ -356,6 +434,7 @@ async def _restore(
     restore = Restore(
         primary,
         local,
+        cache=cache,
         clock=clock,
         concurrency_max=settings.restore_concurrency_max,
         cpu_threads_max=settings.cpu_threads_max,

@@ -353,6 +353,21 @@ class Observer:
     def restored(self, report: RestoreReport) -> None:
         """A backend was restored. Once, while it opens; not for a job without a commit."""
 
+    def cache_downloaded(self, size_bytes: int, *, seconds: float) -> None:
+        """A download cache has a file of `size_bytes` now, after so many seconds. Once per download that succeeds."""
+
+    def cache_download_failed(self, handle: Handle, error: BaseException) -> None:
+        """A download failed, and so did all that waited for it. Not for one that was cancelled."""
+
+    def cache_hit(self, size_bytes: int) -> None:
+        """A file of a download cache was wanted, and was there or on its way already. Once for each that wants it."""
+
+    def cache_evicted(self, size_bytes: int, *, reason: str) -> None:
+        """A file went from a download cache: it was "idle", its "room" was needed, or it was found "damaged"."""
+
+    def cache_changed(self, held_bytes: int) -> None:
+        """So many bytes lie in a download cache, or are being downloaded. Whenever that changes, 0 at its end."""
+
 
 class Clock(Protocol):
     """Tells the time. A test gives its own."""

@@ -32,9 +32,10 @@
     │   │   ├── BucketNotFoundError         make the bucket, or correct the primary
     │   │   ├── ClockSkewError              set this machine's clock
     │   │   └── UnfitStoreError             it cannot do what a primary must: use another
-    │   └── StoreUnavailableError       the store does not answer or is full: retry later
-    │       ├── StoreThrottledError         it asks for fewer requests: slow down
-    │       └── StoreFullError              make room
+    │   ├── StoreUnavailableError       the store does not answer or is full: retry later
+    │   │   ├── StoreThrottledError         it asks for fewer requests: slow down
+    │   │   └── StoreFullError              make room
+    │   └── CacheDiskError              the download cache's disk failed: read the primary, or set cache_dir
     ├── UploadError                 the changes are not durable: reopen, and replay the batch
     │   └── MaterializationError        no base can be written: see its cause, and the store
     ├── FencedError                 stop: a newer writer owns this job now
@@ -205,6 +206,10 @@ class StoreThrottledError(StoreUnavailableError):
 
 class StoreFullError(StoreUnavailableError):
     """The store has no room, or a quota is used up. Make room; asking again before that does not help."""
+
+
+class CacheDiskError(StoreError):
+    """The disk of the download cache failed, not the primary. Read the primary, or put `cache_dir` elsewhere."""
 
 
 class UploadError(StateBackendError, OSError):

@@ -29,6 +29,11 @@ PREEMPTIVE_BYTES_LIMIT: Final = 256 * MiB
 S3_PART_BYTES_MIN: Final = 5 * MiB
 """Least for `s3_part_bytes`: S3 refuses smaller parts, the last one excepted."""
 
+TableKind = Literal["heap", "rocksdb"]
+
+TABLE_MEMORY_BYTES_MIN: Final = 4 * MiB
+"""Least for `table_memory_bytes`: below it RocksDB is busy with writing small files and reading them again."""
+
 Compression = Literal["none", "lz4", "snappy", "zstd"]
 S3Addressing = Literal["auto", "path", "virtual"]
 
@@ -127,6 +132,12 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
 
     restore_concurrency_max: int = 16
     """Files fetched at a time by a restore; entries and objects handled at a time by a sweep."""
+    cache_idle_s: float = 600.0
+    """How long a download cache keeps a file after its last reader has let go of it. 0: not at all."""
+    cache_bytes_max: int = 1024 * MiB
+    """Bytes a download cache keeps. 0: no limit. Only files in use may exceed it; idle ones go, the oldest first."""
+    table_memory_bytes: int = 128 * MiB
+    """Memory for RocksDB: half for what was written last, half for what was read last. At least 4 MiB."""
     io_threads_max: int = 8
     """Worker threads for files at a time, in one store."""
     cpu_threads_max: int = 2
@@ -171,6 +182,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             "upload_timeout_s",
             "retry_delay_s",
             "secondary_grace_s",
+            "cache_idle_s",
             "s3_outage_s",
             "sweep_interval_s",
             "put_budget_usd_month",
@@ -211,8 +223,15 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             "materialize_changelog_bytes_min",
             "materialize_handles_max",
             "materialize_failures_max",
+            "cache_bytes_max",
         ):
             _require(getattr(self, name) >= 0, f"{name} must not be negative", self, name)
+        _require(
+            self.table_memory_bytes >= TABLE_MEMORY_BYTES_MIN,
+            f"table_memory_bytes must be at least {TABLE_MEMORY_BYTES_MIN}",
+            self,
+            "table_memory_bytes",
+        )
         _require(
             self.preemptive_persist_threshold_bytes <= PREEMPTIVE_BYTES_LIMIT,
             f"a change set must fit a frame: at most {PREEMPTIVE_BYTES_LIMIT}",
@@ -256,6 +275,13 @@ class Settings(Tuning, frozen=True, kw_only=True):
     """Absolute directories for the local copy. Empty: no local copy. Several: segments spread over them."""
     local_bytes_max: int = 0
     """Bytes of local copies in each root. 0: no limit. Where it is reached, new segments have no local copy."""
+    cache_dir: str = ""
+    """Absolute directory for downloaded files. Empty: below the first local root, or else the temporary directory."""
+    table: TableKind = "heap"
+    """Where the states' entries lie: in dictionaries, or in RocksDB (the extra `rocksdb`) on a local disk. May change
+    between two runs."""
+    table_dir: str = ""
+    """Absolute directory for the files of RocksDB. Empty: as for `cache_dir`."""
     max_parallelism: int = 128
     """Number of key groups. Fixed when the job first commits: 1 to 32768."""
     checkpoints_retained: int = 3
@@ -287,6 +313,9 @@ class Settings(Tuning, frozen=True, kw_only=True):
         if len({os.path.normpath(root) for root in self.local}) != len(self.local):
             raise LocalRootError("the local roots must differ", local=self.local)
         _check_s3(self)
+        for name in ("cache_dir", "table_dir"):
+            is_legal = not getattr(self, name) or PurePath(getattr(self, name)).is_absolute()
+            _require(is_legal, f"{name} must be an absolute path, or empty", self, name)
         _require(self.local_bytes_max >= 0, "local_bytes_max must not be negative", self, "local_bytes_max")
         _require(
             self.checkpoints_retained >= 1, "checkpoints_retained must be at least 1", self, "checkpoints_retained"

@@ -104,5 +104,6 @@ def test_only_what_a_retry_may_cure_is_an_os_error() -> None:
         "StoreUnavailableError",
         "StoreThrottledError",
         "StoreFullError",
+        "CacheDiskError",
         "UploadError",
     }

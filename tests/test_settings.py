@@ -17,6 +17,7 @@ NOT_NEGATIVE_S = [
     "upload_timeout_s",
     "retry_delay_s",
     "secondary_grace_s",
+    "cache_idle_s",
     "sweep_interval_s",
     "materialize_interval_s",
     "materialize_changelog_ratio",
@@ -56,6 +57,7 @@ NOT_NEGATIVE_BYTES = [
     "materialize_changelog_bytes_min",
     "materialize_handles_max",
     "materialize_failures_max",
+    "cache_bytes_max",
 ]
 
 PARTS = ["s3_part_bytes", "s3_multipart_threshold_bytes"]
@@ -75,7 +77,15 @@ def test_the_defaults_are_legal_and_only_job_and_primary_are_needed() -> None:
 
 def test_every_setting_of_speed_has_its_bounds_tested_here() -> None:
     """A new knob without a check would be the one that somebody sets to -1."""
-    tested = {*NOT_NEGATIVE_S, *POSITIVE_S, *NOT_NEGATIVE_USD, *AT_LEAST_ONE, *NOT_NEGATIVE_BYTES, *PARTS}
+    tested = {
+        *NOT_NEGATIVE_S,
+        *POSITIVE_S,
+        *NOT_NEGATIVE_USD,
+        *AT_LEAST_ONE,
+        *NOT_NEGATIVE_BYTES,
+        *PARTS,
+        "table_memory_bytes",
+    }
     assert tested == set(Tuning.__struct_fields__)
 
 
@@ -247,6 +257,27 @@ def test_a_local_root_is_absolute(root: str) -> None:
     with pytest.raises(LocalRootError) as caught:
         settings(local=("/fine", root))
     assert caught.value.facts["root"] == root
+
+
+@pytest.mark.parametrize("name", ["cache_dir", "table_dir"])
+@pytest.mark.parametrize("directory", ["relative", "./here", "~/state"])
+def test_a_directory_for_what_is_not_kept_is_absolute_or_left_to_us(name: str, directory: str) -> None:
+    """As for a local root; empty is the default."""
+    assert getattr(settings(), name) == ""
+    assert getattr(settings(**{name: "/data/here"}), name) == "/data/here"
+    with pytest.raises(SettingsError) as caught:
+        settings(**{name: directory})
+    assert caught.value.facts[name] == directory
+
+
+def test_rocksdb_needs_some_memory() -> None:
+    """The least is legal; one byte less is named."""
+    assert settings(table="rocksdb", table_memory_bytes=4 << 20).table == "rocksdb"
+    with pytest.raises(SettingsError) as caught:
+        settings(table_memory_bytes=(4 << 20) - 1)
+    assert "table_memory_bytes" in caught.value.facts
+    with pytest.raises(SettingsError):
+        settings(table="other")
 
 
 @pytest.mark.parametrize("second", ["/data/a", "/data/a/", "/data/b/../a", "/data//a"])

@@ -21,6 +21,7 @@ from statebackend._changelog.reader import (
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit
 from statebackend._codec.records import StateChange
+from statebackend._local.cache import DownloadCache
 from statebackend._local.segments import LocalSegments
 from statebackend._tasks import in_order, in_thread
 from statebackend.abc import Clock, Fallback, ObjectStore, RestoreReport
@@ -58,12 +59,14 @@ class Restore:
         primary: ObjectStore,
         local: LocalCopies | None,
         *,
+        cache: DownloadCache | None = None,
         clock: Clock,
         concurrency_max: int,
         cpu_threads_max: int,
     ) -> None:
         self._primary = primary
         self._local = local
+        self._cache = cache
         self._clock = clock
         self._concurrency_max = concurrency_max
         self._cpu = anyio.CapacityLimiter(cpu_threads_max)
@@ -128,8 +131,11 @@ class Restore:
         return _fetched(read, data, local=True)
 
     async def _fetch_wanted(self, read: Read) -> _Fetched:
-        """From the primary, and nothing to repair: of a segment shared with many others only what is wanted."""
-        if not read.is_sparse:
+        """From the primary, and nothing to repair: of a segment shared with many others only what is wanted.
+
+        With a cache the others are expected to come, and to want the rest: one download of the whole serves them all.
+        """
+        if self._cache is not None or not read.is_sparse:
             return _fetched(read, await self._fetch_whole(read.segment), local=False)
         try:
             found = await read.find_frames(self._primary)
@@ -140,6 +146,8 @@ class Restore:
 
     async def _fetch_whole(self, segment: Handle) -> bytes:
         try:
+            if self._cache is not None:
+                return await self._cache.get(segment)
             data = await self._primary.get(segment.key)
         except ObjectNotFoundError as error:
             raise MissingObjectError("a segment that the commit needs is gone", object=segment.key) from error

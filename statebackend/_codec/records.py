@@ -118,12 +118,13 @@ def key_of(change: StateChange) -> Key:
 
     Raises `ValueDecodeError` for what no user can have given.
     """
-    return _as_key(change.key)
+    return as_key(change.key)
 
 
-def _as_key(found: object) -> Key:
+def as_key(found: object) -> Key:
+    """The key that MessagePack gave back as `found`. Raises `ValueDecodeError` for what no user can have given."""
     if type(found) in _SCALARS:
         return cast("Key", found)
     if type(found) in _SEQUENCES and found:
-        return tuple(map(_as_key, cast("Sequence[object]", found)))
+        return tuple(map(as_key, cast("Sequence[object]", found)))
     raise ValueDecodeError("a stored key is not a key", type=type(found).__name__)

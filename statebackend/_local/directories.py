@@ -3,16 +3,12 @@
     <root>/job_<job>/lock          held by the one backend that may write and prune; dies with its process
     <root>/job_<job>/taskowned/    the copies of segments
 
-Directories are made with mode 0700. The lock is an flock on an open file: the kernel lets go of it when the process
-ends, however it ends, so there is never a stale one to break. The lock file itself is never removed: who removes it
-could hold a lock on a file that the next one does not see.
+Directories are made with mode 0700. The lock file itself is never removed: who removes it could hold a lock on a file
+that the next one does not see.
 """
 
 import errno
-import fcntl
-import io
 import os
-import weakref
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -21,6 +17,7 @@ from typing import Final
 import anyio
 
 from statebackend._local.layout import job_directory, segments_directory
+from statebackend._local.locks import FileLock, lock_file
 from statebackend._tasks import in_thread
 from statebackend.errors import LocalRootError
 
@@ -33,37 +30,15 @@ class LocalDirectory:
     Closing lets go of the lock; closing twice is fine.
     """
 
-    def __init__(self, root: Path, segments: Path, lock: io.FileIO, *, owned: bool) -> None:
+    def __init__(self, root: Path, segments: Path, lock: FileLock) -> None:
         self.root = root
         self.segments = segments
-        self.owned = owned
+        self.owned = lock.held
         self._lock = lock
-        _open_directories.add(self)
 
     def close(self) -> None:
-        """Let go of the lock, also where a process that is just being started has a copy of the open file.
-
-        Does not block: nothing was written to the file.
-        """
-        if not self._lock.closed:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
-        self.forget()
-
-    def forget(self) -> None:
-        """Close this process's open file only: a forked child leaves the lock to its parent."""
+        """Let go of the lock. Does not block."""
         self._lock.close()
-
-
-_open_directories: Final[weakref.WeakSet[LocalDirectory]] = weakref.WeakSet()
-
-
-def _close_in_forked_child() -> None:
-    """Close the child's copies of our locks, lest a child that outlives us keeps them held."""
-    for directory in list(_open_directories):
-        directory.forget()
-
-
-os.register_at_fork(after_in_child=_close_in_forked_child)
 
 
 def claim_root(root: str | os.PathLike[str], job: str) -> LocalDirectory:
@@ -105,12 +80,7 @@ def _claimed(root: Path, job: str) -> LocalDirectory:
     segments = segments_directory(root, job)
     for directory in (root, segments.parent, segments):
         make_directory(directory)
-    lock = io.FileIO(os.open(job_directory(root, job) / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600), "r+")
-    try:
-        return LocalDirectory(root, segments, lock, owned=_locked(lock))
-    except BaseException:
-        lock.close()
-        raise
+    return LocalDirectory(root, segments, lock_file(job_directory(root, job) / _LOCK_NAME))
 
 
 def make_directory(path: Path) -> None:
@@ -123,11 +93,3 @@ def make_directory(path: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-
-def _locked(lock: io.FileIO) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

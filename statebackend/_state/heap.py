@@ -11,11 +11,12 @@ changed in place after it was read cannot make memory and log differ.
 An empty list or map is no entry at all. Live writes and replay go through the same methods.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol, Self
+from collections.abc import Iterator, MutableMapping
+from typing import Final, Self
 
 from statebackend._codec.cells import framed, split
 from statebackend._codec.records import Operation, StateChange, key_of
+from statebackend._state.tables import Renew, Table
 from statebackend.errors import UnsupportedVersionError
 from statebackend.ids import Key
 
@@ -24,38 +25,11 @@ CHUNK_BYTES: Final = 1 << 20
 
 _SET: Final = Operation.SET  # an enum's attribute takes as long as the change itself
 
-Renew = Callable[[bytes], bytes | None]
-"""A cell as it is to be written anew, `None` where it has expired."""
 
-
-class HeapTable(Protocol):
-    """What the states of a backend hold of each state, whoever declares it."""
-
-    @property
-    def entries(self) -> dict[Key, Any]:
-        """What is held per key. The same dictionary for as long as the table lives."""
-        ...
-
-    def apply(self, change: StateChange) -> None:
-        """Replay one change. Raises `UnsupportedVersionError` for an operation that this release does not know."""
-        ...
-
-    def copy(self) -> Self:
-        """What it holds now, not to be written to, whatever happens to the original."""
-        ...
-
-    def changes(self, state_id: int, group: int, key: Key, renew: Renew | None) -> Iterator[StateChange]:
-        """Changes that rebuild the key's entry from nothing."""
-        ...
-
-
-class ValueTable:
+class ValueTable(Table[bytes]):
     """One cell per key."""
 
-    __slots__ = ("entries",)
-
-    def __init__(self, entries: dict[Key, bytes] | None = None) -> None:
-        self.entries: Final = {} if entries is None else entries
+    __slots__ = ()
 
     def apply(self, change: StateChange) -> None:
         """`SET` and `CLEAR`."""
@@ -68,7 +42,7 @@ class ValueTable:
 
     def copy(self) -> Self:
         """Cells do not change, so a copy of the dictionary is enough."""
-        return type(self)(self.entries.copy())
+        return type(self)(dict(self.entries))
 
     def changes(self, state_id: int, group: int, key: Key, renew: Renew | None) -> Iterator[StateChange]:
         """One `SET`."""
@@ -77,13 +51,13 @@ class ValueTable:
             yield StateChange(group, _SET, state_id, key, cell)
 
 
-class ListTable:
+class ListTable(Table[bytearray]):
     """The elements of each key, framed, in one bytearray. A copy shares them until they are written to."""
 
-    __slots__ = ("_own", "entries")
+    __slots__ = ("_own",)
 
-    def __init__(self, entries: dict[Key, bytearray] | None = None) -> None:
-        self.entries: Final = {} if entries is None else entries
+    def __init__(self, entries: MutableMapping[Key, bytearray] | None = None) -> None:
+        super().__init__(entries)
         self._own: set[Key] | None = None  # keys whose bytearray no copy shares; None: all of them
 
     def apply(self, change: StateChange) -> None:
@@ -117,7 +91,7 @@ class ListTable:
     def copy(self) -> Self:
         """From here on the next append to a key copies that key's elements once."""
         self._own = set()
-        return type(self)(self.entries.copy())
+        return type(self)(dict(self.entries))
 
     def changes(self, state_id: int, group: int, key: Key, renew: Renew | None) -> Iterator[StateChange]:
         """One `SET`, and an `ADD` for each further chunk."""
@@ -127,13 +101,13 @@ class ListTable:
         return row_changes(state_id, group, key, row, Operation.SET)
 
 
-class MapTable:
+class MapTable(Table[dict[bytes, bytes]]):
     """The encoded entries of each key, by their encoded keys. A copy shares them until they are written to."""
 
-    __slots__ = ("_own", "entries")
+    __slots__ = ("_own",)
 
-    def __init__(self, entries: dict[Key, dict[bytes, bytes]] | None = None) -> None:
-        self.entries: Final = {} if entries is None else entries
+    def __init__(self, entries: MutableMapping[Key, dict[bytes, bytes]] | None = None) -> None:
+        super().__init__(entries)
         self._own: set[Key] | None = None  # as in `ListTable`
 
     def apply(self, change: StateChange) -> None:
@@ -163,7 +137,7 @@ class MapTable:
     def copy(self) -> Self:
         """From here on the next write to a key copies that key's entries once."""
         self._own = set()
-        return type(self)(self.entries.copy())
+        return type(self)(dict(self.entries))
 
     def changes(self, state_id: int, group: int, key: Key, renew: Renew | None) -> Iterator[StateChange]:
         """One `PUT` per entry."""

@@ -1,7 +1,6 @@
 """The keyed states of one backend: what was declared, what was restored, and the way between state and changelog."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any, Final, TypeVar, cast, get_args
 
 from msgspec import UNSET, UnsetType
@@ -19,7 +18,7 @@ from statebackend._state import (
 )
 from statebackend._state.aggregating_state import Aggregate, AggregatingState, accumulator_type
 from statebackend._state.descriptors import Shape, described, shape_of
-from statebackend._state.heap import HeapTable, ListTable, MapTable, Renew, ValueTable
+from statebackend._state.heap import ListTable, MapTable, ValueTable
 from statebackend._state.key_groups import OwnedKeys
 from statebackend._state.keyed_state import KeyedState
 from statebackend._state.list_state import ListState
@@ -33,20 +32,21 @@ from statebackend._state.operator_state import (
     mode_of,
 )
 from statebackend._state.reducing_state import ReducingState
+from statebackend._state.tables import AnyTable, OpenTable, Renew
 from statebackend._state.timers import TimerClock, Timers
 from statebackend._state.ttl import TimeToLive
 from statebackend._state.value_state import ValueState
 from statebackend._state.values import Upcast, Values
 from statebackend.abc import Serializer
 from statebackend.errors import DataError, InputError, StateTypeError, UnsupportedVersionError
-from statebackend.ids import Key, KeyGroupRange, OperatorElements, all_key_groups
+from statebackend.ids import KeyGroupRange, OperatorElements, all_key_groups
 
 V = TypeVar("V")
 K = TypeVar("K")
 R = TypeVar("R")
 S = TypeVar("S", bound=KeyedState[Any, Any])
 
-KINDS: Final[Mapping[str, Callable[[], HeapTable]]] = {
+KINDS: Final[Mapping[str, type[ValueTable | ListTable | MapTable]]] = {
     value_state.KIND: ValueTable,
     reducing_state.KIND: ValueTable,
     aggregating_state.KIND: ValueTable,
@@ -54,6 +54,11 @@ KINDS: Final[Mapping[str, Callable[[], HeapTable]]] = {
     list_state.KIND: ListTable,
     map_state.KIND: MapTable,
 }
+
+
+def heap_table(heap: type[AnyTable], _: int) -> AnyTable:
+    """A table on the heap: an `OpenTable`."""
+    return heap()
 
 
 class KeyedStates:
@@ -75,13 +80,15 @@ class KeyedStates:
         *,
         reported: Sequence[RangeState] = (),
         owners: Sequence[KeyGroupRange] | None = None,
+        open_table: OpenTable = heap_table,
     ) -> None:
         """`reported` is what former owners had, `owners` are all there are now, where this is not the only one."""
         self.key_groups: Final = key_groups
         self._keys = OwnedKeys(key_groups, max_parallelism)
+        self._open_table = open_table
         self._descriptors: dict[str, StateDescriptor] = {descriptor.name: descriptor for descriptor in known}
-        self._tables: dict[int, HeapTable] = {
-            descriptor.state_id: _table_of(descriptor)
+        self._tables: dict[int, AnyTable] = {
+            descriptor.state_id: self._table_of(descriptor)
             for descriptor in self._descriptors.values()
             if mode_of(descriptor.kind) is None
         }
@@ -237,9 +244,10 @@ class KeyedStates:
 
     def _state(self, name: str, class_: type[S], types: tuple[Any, ...], shape: Shape) -> S:
         descriptor = self._describe(name, types, shape)
-        table = self._tables.setdefault(descriptor.state_id, KINDS[shape.kind]())
+        if descriptor.state_id not in self._tables:
+            self._tables[descriptor.state_id] = self._table_of(descriptor)
         if name not in self._declared:
-            self._declared[name] = class_(name, table, self._keys)
+            self._declared[name] = class_(name, self._tables[descriptor.state_id], self._keys)
         return cast("S", self._declared[name])
 
     def _describe(self, name: str, types: tuple[Any, ...], shape: Shape) -> StateDescriptor:
@@ -256,15 +264,18 @@ class KeyedStates:
         self._descriptors[name] = descriptor
         return descriptor
 
-
-PLACED_AT_ONCE: Final = 1024
-"""Keys that a snapshot places between two pauses."""
+    def _table_of(self, descriptor: StateDescriptor) -> AnyTable:
+        if descriptor.kind not in KINDS:
+            raise UnsupportedVersionError(
+                "a state of a kind that this release does not know", state=descriptor.name, kind=descriptor.kind
+            )
+        return self._open_table(KINDS[descriptor.kind], descriptor.state_id)
 
 
 class StatesSnapshot:
     """Every entry of the states at one moment. What is done to them later is not in it, so any thread may read it."""
 
-    def __init__(self, tables: Mapping[int, HeapTable], renew: Mapping[int, Renew | None], keys: OwnedKeys) -> None:
+    def __init__(self, tables: Mapping[int, AnyTable], renew: Mapping[int, Renew | None], keys: OwnedKeys) -> None:
         self._tables = tables
         self._renew = renew
         self._keys = keys
@@ -273,32 +284,15 @@ class StatesSnapshot:
         """Changes that rebuild the entries of these key groups from nothing, one group after the other.
 
         What had expired by then is not among them, and what was of an earlier version is upcast, which raises
-        `ValueDecodeError` where that fails. The first step places every key, about half a second per million, and calls
-        `pause` a thousand times meanwhile. Each call begins anew.
+        `ValueDecodeError` where that fails. The first step places every key, where the table has not: about half a
+        second per million, and it calls `pause` a thousand times meanwhile. Each call begins anew.
         """
-        placed: dict[int, list[tuple[int, list[Key]]]] = {group: [] for group in sorted(groups)}
-        for state_id, table in self._tables.items():
-            keys_by_group: dict[int, list[Key]] = {}
-            remaining = iter(table.entries)
-            while keys := list(islice(remaining, PLACED_AT_ONCE)):
-                pause()
-                for key, group in zip(keys, self._keys.groups_of(keys), strict=True):
-                    keys_by_group.setdefault(group, []).append(key)
-            for group in placed.keys() & keys_by_group.keys():
-                placed[group].append((state_id, keys_by_group[group]))
-        for group, found in placed.items():
-            for state_id, keys in found:
-                table, renew = self._tables[state_id], self._renew.get(state_id)
-                for key in keys:
+        placed = {state_id: table.placed(self._keys, groups, pause) for state_id, table in self._tables.items()}
+        for group in sorted(groups):
+            for state_id, table in self._tables.items():
+                renew = self._renew.get(state_id)
+                for key in placed[state_id].get(group, ()):
                     yield from table.changes(state_id, group, key, renew)
-
-
-def _table_of(descriptor: StateDescriptor) -> HeapTable:
-    if descriptor.kind not in KINDS:
-        raise UnsupportedVersionError(
-            "a state of a kind that this release does not know", state=descriptor.name, kind=descriptor.kind
-        )
-    return KINDS[descriptor.kind]()
 
 
 def _is_same(one: Any, other: Any) -> bool:

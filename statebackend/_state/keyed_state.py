@@ -2,12 +2,12 @@
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, MutableMapping
 from typing import Final, Generic, TypeVar
 
 from statebackend._codec.records import Operation, StateChange
-from statebackend._state.heap import HeapTable, Renew
 from statebackend._state.key_groups import OwnedKeys
+from statebackend._state.tables import AnyTable, Renew
 from statebackend._state.ttl import SWEEP_KEYS
 from statebackend._state.values import Values
 from statebackend.ids import Key
@@ -25,13 +25,14 @@ class KeyedState(ABC, Generic[E, V]):
     Iteration, `len` and `in` pass over what has expired; with a time-to-live they look at every entry for it.
     """
 
-    __slots__ = ("_dirty", "_entries", "_group_of", "_groups_of", "_sweeping", "_values", "name")
+    __slots__ = ("_dirty", "_entries", "_group_of", "_groups_of", "_scan", "_sweeping", "_values", "name")
 
     _values: Values[V]
 
-    def __init__(self, name: str, table: HeapTable, keys: OwnedKeys) -> None:
+    def __init__(self, name: str, table: AnyTable, keys: OwnedKeys) -> None:
         self.name: Final = name
-        self._entries: dict[Key, E] = table.entries
+        self._entries: MutableMapping[Key, E] = table.entries
+        self._scan = table.scan
         self._group_of = keys.group_of
         self._groups_of = keys.groups_of
         self._dirty: dict[Key, int] = {}
@@ -61,7 +62,7 @@ class KeyedState(ABC, Generic[E, V]):
 
     def clear(self) -> None:
         """Remove every key."""
-        for key in list(self._entries):
+        for key in self._scan():
             self._remove(key)
 
     def drain(self, state_id: int) -> Iterator[StateChange]:
@@ -122,7 +123,7 @@ class KeyedState(ABC, Generic[E, V]):
                 if (group := self._dirty.pop(key, None)) is not None:
                     yield from self._logged(state_id, group, key)
         if looked_at < keys:
-            self._sweeping = iter(list(self._entries))
+            self._sweeping = self._scan()
 
 
 def cleared(state_id: int, group: int, key: Key) -> StateChange:

@@ -8,7 +8,7 @@ import msgspec
 
 from statebackend._codec.cells import Cell, pack, unpack
 from statebackend._codec.serializers import MsgspecSerializer, decode_many, encode_many, serializer_of
-from statebackend._state.heap import Renew
+from statebackend._state.tables import Renew
 from statebackend._state.ttl import TimeToLive
 from statebackend.abc import Serializer
 from statebackend.errors import InputError, ValueDecodeError

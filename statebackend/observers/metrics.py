@@ -7,6 +7,7 @@ duration is in another unit than there, the name says so. `docs/reference/metric
 from collections.abc import Mapping
 
 from statebackend.abc import CheckpointInfo, Observer, RestoreReport, Segment, UploadedSegment
+from statebackend.ids import Handle
 from statebackend.observers.kinds import Counter, CounterByLabel, Gauge, Histogram, Level, Numbers, Total
 
 MISSING = "missing"
@@ -86,6 +87,20 @@ class Metrics(Numbers, Observer):
     )
     local_repairs = Counter("Misses after which the local copy was written anew.", unit="files")
 
+    cache_downloads = Counter("Files that a download cache fetched from the primary.", unit="files")
+    cache_download_failures = Counter("Downloads that failed. A cancelled one is none.", unit="files")
+    cache_downloaded_bytes = Counter("Size of the files that download caches fetched.", unit="bytes")
+    cache_download_seconds = Histogram("Duration of a download that succeeded.", unit="seconds")
+    cache_hits = Counter(
+        "Readers that found their file in a download cache, or waited for a download under way.", unit="readers"
+    )
+    cache_evictions = CounterByLabel(
+        "Files that went from a download cache: `idle` for too long, `room` needed, or found `damaged`.",
+        unit="files",
+        label="reason",
+    )
+    cache_bytes = Gauge("Bytes that lie in a download cache, or are being downloaded.", unit="bytes")
+
     def waited_for_room(self, seconds: float) -> None:
         self.record(Metrics.room_wait_seconds, seconds)
 
@@ -160,6 +175,23 @@ class Metrics(Numbers, Observer):
         self.record(Metrics.local_repairs, sum(fallback.repaired for fallback in report.fallbacks))
         for fallback in report.fallbacks:
             self._count(Metrics.local_fallbacks, _without_facts(fallback.reason))
+
+    def cache_downloaded(self, size_bytes: int, *, seconds: float) -> None:
+        self.record(Metrics.cache_downloads, 1)
+        self.record(Metrics.cache_downloaded_bytes, size_bytes)
+        self.record(Metrics.cache_download_seconds, seconds)
+
+    def cache_download_failed(self, handle: Handle, error: BaseException) -> None:
+        self.record(Metrics.cache_download_failures, 1)
+
+    def cache_hit(self, size_bytes: int) -> None:
+        self.record(Metrics.cache_hits, 1)
+
+    def cache_evicted(self, size_bytes: int, *, reason: str) -> None:
+        self._count(Metrics.cache_evictions, reason)
+
+    def cache_changed(self, held_bytes: int) -> None:
+        self.record(Metrics.cache_bytes, held_bytes)
 
     def _count(self, metric: CounterByLabel, label: str, amount: int = 1) -> None:
         self.record(metric, amount, self.bounded(metric, label))

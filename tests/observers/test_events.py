@@ -14,7 +14,7 @@ import pytest
 
 import statebackend as sb
 from statebackend._observers import EVENTS
-from statebackend.errors import StoreAccessError
+from statebackend.errors import StoreAccessError, StoreUnavailableError
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import ScopedStore
 from statebackend.observers import Metrics, Observers
@@ -58,7 +58,7 @@ def raising(error: BaseException) -> Recorder:
 
 
 async def eventful_life(root: Path, observer: sb.Observer) -> tuple[list[dict[sb.Key, int]], Counter[str]]:
-    """Three backends of a job to which everything happens that an observer is told of. What they saw, and requested."""
+    """Three backends and a cache to which all happens that an observer is told of. What was seen, and requested."""
     settings = sb.Settings(
         job="fleet",
         primary="memory://unused",
@@ -86,6 +86,19 @@ async def eventful_life(root: Path, observer: sb.Observer) -> tuple[list[dict[sb
             uploader.error = error
             await backend.checkpoint(checkpoint_id)
             await anyio.sleep(10)
+    store.plan.append(Fail(operation="get", key="*segments*", nth=1))
+    shared = msgspec.structs.replace(
+        settings, local=(), cache_dir=str(root / "cache"), cache_idle_s=1.0, restore_concurrency_max=1
+    )
+    async with sb.open_download_cache(shared, store=store, observer=observer, clock=VirtualClock()) as cache:
+        with pytest.raises(StoreUnavailableError):
+            async with sb.open_backend(shared, store=store, cache=cache):
+                pass
+        for _ in range(2):
+            async with sb.open_backend(shared, store=store, cache=cache) as backend:
+                states.append(dict(backend.value_state("n", int)))
+        await anyio.sleep(1)
+        await settle()
     return states, Counter(operation for operation, _ in store.calls)
 
 
@@ -133,7 +146,7 @@ async def test_an_observer_that_always_raises_breaks_nothing(
         assert await eventful_life(tmp_path / "watched", raiser) == expected
     assert set(raiser.events) == set(EVENTS)
     logged = [record for record in caplog.records if record.exc_info and record.exc_info[1] is error]
-    assert len(EVENTS) <= len(logged) <= 3 * len(EVENTS) < len(raiser.heard)  # three backends
+    assert len(EVENTS) <= len(logged) <= 4 * len(EVENTS) < len(raiser.heard)  # three backends and a cache
 
 
 @run_virtual

@@ -3,17 +3,27 @@
 from collections.abc import Iterable
 from typing import Any
 
+from statebackend._codec.commit import StateDescriptor
 from statebackend._codec.records import StateChange, decode_changes, encode_changes
-from statebackend._state.keyed import KeyedStates
+from statebackend._state.keyed import KeyedStates, heap_table
+from statebackend._state.tables import OpenTable
 from statebackend._state.value_state import ValueState
 from statebackend.ids import KeyGroupRange, all_key_groups
 
 MAX_PARALLELISM = 128
 
+open_table: OpenTable = heap_table
+"""Replaced by what `conftest.py` lets the tests run on."""
+
 
 def all_states() -> KeyedStates:
     """The states of a backend that owns every key group."""
-    return KeyedStates(all_key_groups(MAX_PARALLELISM), MAX_PARALLELISM)
+    return states_of(all_key_groups(MAX_PARALLELISM))
+
+
+def states_of(key_groups: KeyGroupRange, known: Iterable[StateDescriptor] = ()) -> KeyedStates:
+    """The states of a backend, in the tables that the tests run on just now."""
+    return KeyedStates(key_groups, MAX_PARALLELISM, known, open_table=open_table)
 
 
 def value_state(type_: Any = int) -> ValueState[Any]:
@@ -30,6 +40,6 @@ def restored(
     states: KeyedStates, changes: Iterable[StateChange], key_groups: KeyGroupRange | None = None
 ) -> KeyedStates:
     """A new backend's states, after a replay of changes that were stored."""
-    other = KeyedStates(key_groups or all_key_groups(MAX_PARALLELISM), MAX_PARALLELISM, states.descriptors)
+    other = states_of(key_groups or all_key_groups(MAX_PARALLELISM), states.descriptors)
     other.replay(stored(changes))
     return other

@@ -12,7 +12,7 @@ from statebackend._state.keyed import KeyedStates
 from statebackend.errors import DataError, InputError, KeyGroupError, StateTypeError, UnsupportedVersionError
 from statebackend.ids import KeyGroupRange, all_key_groups
 from tests.state import sample_keys
-from tests.state.states import MAX_PARALLELISM, all_states, restored, stored
+from tests.state.states import MAX_PARALLELISM, all_states, restored, states_of, stored
 
 LOWER = KeyGroupRange(0, 63)
 UPPER = KeyGroupRange(64, 127)
@@ -25,7 +25,7 @@ class Leg(msgspec.Struct):
 
 def of_range(key_groups: KeyGroupRange) -> KeyedStates:
     """The states of a backend that owns a part."""
-    return KeyedStates(key_groups, MAX_PARALLELISM)
+    return states_of(key_groups)
 
 
 def keys_of(key_groups: KeyGroupRange) -> list[Any]:

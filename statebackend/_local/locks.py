@@ -1,0 +1,66 @@
+"""A lock that dies with its process: an flock on an open file.
+
+The kernel lets go of it when the process ends, however it ends, so there is never a stale one to break.
+"""
+
+import fcntl
+import io
+import os
+import weakref
+from pathlib import Path
+from typing import Final
+
+
+class FileLock:
+    """An open file, and whether we hold the lock on it. Closing lets go of it; closing twice is fine."""
+
+    def __init__(self, file: io.FileIO, *, held: bool) -> None:
+        self.held: Final = held
+        self._file = file
+        _open_locks.add(self)
+
+    def close(self) -> None:
+        """Let go of the lock, also where a process that is just being started has a copy of the open file.
+
+        Does not block: nothing was written to the file.
+        """
+        if not self._file.closed:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        self.forget()
+
+    def forget(self) -> None:
+        """Close this process's open file only: a forked child leaves the lock to its parent."""
+        self._file.close()
+
+
+_open_locks: Final[weakref.WeakSet[FileLock]] = weakref.WeakSet()
+
+
+def _close_in_forked_child() -> None:
+    """Close the child's copies of our locks, lest a child that outlives us keeps them held."""
+    for lock in list(_open_locks):
+        lock.forget()
+
+
+os.register_at_fork(after_in_child=_close_in_forked_child)
+
+
+def lock_file(path: Path, *, wait: bool = False) -> FileLock:
+    """Make the file, mode 0600, and lock it, unless somebody else holds it: then wait, or hold nothing.
+
+    Blocks on the disk. Raises `OSError`.
+    """
+    file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+")
+    try:
+        return FileLock(file, held=_flocked(file, wait=wait))
+    except BaseException:
+        file.close()
+        raise
+
+
+def _flocked(file: io.FileIO, *, wait: bool) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,237 @@
+"""RocksDB: the files of one backend's tables, and all that rocksdict has to be told. The only place that imports it.
+
+What lies here is a cache of what the changelog and the bases say: there is no write-ahead log, nothing is synced, and
+the next process begins with nothing. Writes go in batches: rocksdict keeps the interpreter's lock while RocksDB takes
+one, so a batch is small.
+"""
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol, cast
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DbClosedError,
+    DBCompressionType,
+    Options,
+    Rdict,
+    RdictIter,
+    WriteBatch,
+    WriteOptions,
+)
+
+from statebackend.errors import BackendClosedError, StoreUnavailableError
+from statebackend.settings import MiB
+
+_logger = logging.getLogger(__name__)
+
+PENDING_WRITES_MAX: Final = 2048
+"""Writes that wait for a batch: 400,000 at once would stop every other thread for half a second, these for 5 ms."""
+PENDING_BYTES_MAX: Final = 4 * MiB
+"""The same in bytes, of keys and entries."""
+
+
+class Waiting(Protocol):
+    """Where writes wait for their batch."""
+
+    def writes(self) -> Iterable[tuple[bytes, bytes | None]]:
+        """Keys, and what they are to have: `None` for nothing."""
+        ...
+
+    def sent(self) -> None:
+        """They need not wait any more."""
+        ...
+
+
+class RocksStore:
+    """The database of one backend, in a directory that is its own and nobody will open again.
+
+    `memory_bytes` bounds what RocksDB keeps in memory: half for what was written last, half for what was read last.
+    State is used by one thread at a time, copies by any. Raises `StoreUnavailableError` where the disk fails: what
+    was written is then as written, in memory, and the next write tries again.
+
+    A forked process cannot use it: there every access raises `BackendClosedError`, and the parent's files stay whole.
+    """
+
+    def __init__(self, directory: Path, *, memory_bytes: int, pending_writes_max: int = PENDING_WRITES_MAX) -> None:
+        self._pending_writes_max = pending_writes_max
+        self._directory = directory
+        with self.errors():
+            self._db = Rdict(str(directory), _options(memory_bytes))
+            self._db.set_write_options(_without_log())
+        self._waiting: list[Waiting] = []
+        self._writes = 0
+        self._bytes = 0
+        _open_stores.add(self)
+
+    @property
+    def waiting(self) -> int:
+        """Writes that wait for the next batch."""
+        return self._writes
+
+    def register(self, waiting: Waiting) -> None:
+        """What waits there goes with the next batch."""
+        self._waiting.append(waiting)
+
+    def get(self, key: bytes) -> bytes | None:
+        """What was written in a batch."""
+        try:
+            return self._db.get(key)
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def wrote(self, size_bytes: int) -> None:
+        """One more write waits: send all that do when they are many."""
+        self._writes += 1
+        self._bytes += size_bytes
+        if self._writes >= self._pending_writes_max or self._bytes >= PENDING_BYTES_MAX:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what waits, all of it or, where the disk fails, nothing."""
+        if not self._waiting:
+            return
+        batch = WriteBatch(raw_mode=True)
+        for waiting in self._waiting:
+            for key, data in waiting.writes():
+                if data is None:
+                    batch.delete(key)
+                else:
+                    batch.put(key, data)
+        with self.errors():
+            self._db.write(batch)
+        self._drop()
+
+    def view(self) -> "View":
+        """All that was written so far."""
+        self.flush()
+        with self.errors():
+            return View(self, self._db.iter())
+
+    def close(self) -> None:
+        """Let go of the files, but for what copies hold. Twice is fine. Blocks on the disk, and needs no room on it."""
+        _open_stores.discard(self)
+        self._drop()
+        try:
+            self._db.close()
+        except Exception as error:  # noqa: BLE001  # rocksdict's have no other class; what could not be written, nobody reads
+            _logger.debug("closing the tables: directory=%s reason=%s", self._directory, error)
+
+    def forget(self) -> None:
+        """In a forked process: use it no more. Closing it would wait for threads that only the parent has."""
+        _forked.append(self._db)
+        self._db = cast("Rdict", _Forked())
+
+    def _drop(self) -> None:
+        for waiting in self._waiting:
+            waiting.sent()
+        self._waiting.clear()
+        self._writes = self._bytes = 0
+
+    @contextmanager
+    def errors(self) -> Generator[None]:
+        """The one border where rocksdict's errors become ours. `get` has its own: a context would cost more than it."""
+        try:
+            yield
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> Exception:
+        if isinstance(error, BackendClosedError):
+            return error
+        if isinstance(error, DbClosedError):
+            return BackendClosedError("the backend is closed: open a new one")
+        return StoreUnavailableError("the disk of the tables failed", directory=str(self._directory), reason=str(error))
+
+
+_open_stores: Final[weakref.WeakSet[RocksStore]] = weakref.WeakSet()
+_forked: Final[list[Rdict]] = []  # never let go of: that would close them
+
+
+class _Forked:
+    """What is in the place of the database in a forked process."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise BackendClosedError("RocksDB does not survive a fork: open a backend in this process", pid=os.getpid())
+
+
+def _forget_in_forked_child() -> None:
+    for store in list(_open_stores):
+        store.forget()
+
+
+os.register_at_fork(after_in_child=_forget_in_forked_child)
+
+
+class View:
+    """What was in the database at one moment, for any thread: an iterator, which sees that and nothing later.
+
+    rocksdict's `Snapshot` would be the word for it. Asked for a key, it says what was; asked for all, what is now.
+    """
+
+    def __init__(self, store: RocksStore, cursor: RdictIter) -> None:
+        self._store = store
+        self._cursor = cursor
+        self._seeking = threading.Lock()
+
+    def get(self, raw: bytes) -> bytes | None:
+        """What the key had."""
+        with self._store.errors(), self._seeking:
+            found = raw if self._at() == raw else self._seek(raw)
+            return self._cursor.value() if found == raw else None
+
+    def keys(self, prefix: bytes) -> Iterator[bytes]:
+        """The keys that begin with `prefix`, in order, whoever else asks meanwhile."""
+        found = None
+        while True:
+            with self._store.errors(), self._seeking:
+                if found is None:
+                    found = self._seek(prefix)
+                elif self._at() == found:
+                    self._cursor.next()
+                    found = self._at()
+                else:
+                    found = self._seek(found + b"\0")
+            if found is None or not found.startswith(prefix):
+                return
+            yield found
+
+    def _seek(self, raw: bytes) -> bytes | None:
+        """The first key that does not come before this one."""
+        self._cursor.seek(raw)
+        return self._at()
+
+    def _at(self) -> bytes | None:
+        """The key that the cursor is at, `None` at the end."""
+        if self._cursor.valid():
+            return cast("bytes", self._cursor.key())
+        self._cursor.status()  # raises where it is not the end but an error
+        return None
+
+
+def _options(memory_bytes: int) -> Options:
+    blocks = BlockBasedOptions()
+    blocks.set_block_cache(Cache(memory_bytes // 2))
+    blocks.set_cache_index_and_filter_blocks(True)  # or else they are in memory too, and bounded by nothing
+    blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    blocks.set_bloom_filter(10, block_based=False)
+    options = Options(raw_mode=True)  # or else it pickles
+    options.create_if_missing(True)
+    options.set_error_if_exists(True)
+    options.set_block_based_table_factory(blocks)
+    options.set_db_write_buffer_size(memory_bytes // 2)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_keep_log_file_num(1)
+    return options
+
+
+def _without_log() -> WriteOptions:
+    options = WriteOptions()
+    cast("Any", options).disable_wal = True  # a property; its stub calls it a method
+    return options

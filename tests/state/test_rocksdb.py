@@ -1,0 +1,313 @@
+"""What only RocksDB has: batches, files, threads of its own, and a bound on memory."""
+
+import subprocess
+import sys
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from statebackend._state.heap import ListTable, MapTable, ValueTable
+from statebackend._state.key_groups import OwnedKeys, key_group
+from statebackend._state.keyed import KeyedStates
+from statebackend.errors import BackendClosedError, KeyGroupError
+from statebackend.ids import KeyGroupRange, all_key_groups
+from tests.state.rocks import ALL_KEYS, PENDING_WRITES_MAX, open_store, tables_in
+from tests.state.states import MAX_PARALLELISM
+
+if TYPE_CHECKING:
+    from statebackend._state.rocksdb import RocksStore
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Generator["RocksStore"]:
+    with open_store(tmp_path / "db") as opened:
+        yield opened
+
+
+def states_in(store: "RocksStore", key_groups: KeyGroupRange | None = None) -> KeyedStates:
+    keys = OwnedKeys(key_groups or all_key_groups(MAX_PARALLELISM), MAX_PARALLELISM)
+    return KeyedStates(
+        key_groups or all_key_groups(MAX_PARALLELISM), MAX_PARALLELISM, open_table=tables_in(store, keys)
+    )
+
+
+def run(program: str, *args: object) -> str:
+    """What a process of its own prints."""
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program, *map(str, args)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+# --------------------------------------------------------------------------------------------------------- batches
+
+
+def test_writes_wait_for_a_batch_and_no_longer(store: "RocksStore") -> None:
+    """Of all states together; what waits is read like what was sent."""
+    states = states_in(store)
+    numbers, texts = states.value_state("numbers", int), states.value_state("texts", str)
+    for number in range(10):
+        numbers[number] = number
+        texts[number] = str(number)
+        assert store.waiting == (2 * number + 2) % PENDING_WRITES_MAX
+        assert [numbers[key] for key in range(number + 1)] == list(range(number + 1))
+
+
+def test_a_batch_is_bounded_in_bytes_too(tmp_path: Path) -> None:
+    """A few large entries are sent, however few they are; so is one that grows where it lies."""
+    with open_store(tmp_path / "db", pending_writes_max=1000) as store:
+        cells, rows, maps = (tables_in(store)(table, at) for at, table in enumerate((ValueTable, ListTable, MapTable)))
+        assert isinstance(rows, ListTable)
+        assert isinstance(maps, MapTable)
+        for number in range(10):
+            cells.entries[number] = bytes(1 << 20)
+            assert store.waiting == (number + 1) % 4
+        store.flush()
+        for number in range(10):
+            rows.extend("key", bytes(1 << 20))
+            assert store.waiting == (number + 1) % 4
+        store.flush()
+        for number in range(10):
+            maps.put("key", b"%d" % number, bytes((1 << 20) - 1))
+            assert store.waiting == (number + 1) % 4
+        assert len(rows.entries["key"]) == 10 << 20
+        assert len(maps.entries["key"]) == 10
+
+
+def test_a_removal_waits_like_a_write(store: "RocksStore") -> None:
+    """And hides what lies in the files."""
+    numbers = states_in(store).value_state("numbers", int)
+    numbers.update({number: number for number in range(9)})
+    del numbers[0]
+    assert store.waiting == 1
+    assert 0 not in numbers
+    assert numbers.pop(1) == 1
+    assert set(numbers) == set(range(2, 9))
+    numbers[0] = 7
+    assert numbers[0] == 7
+    with pytest.raises(KeyError):
+        del numbers[1]
+
+
+def test_an_empty_cell_is_a_cell(store: "RocksStore") -> None:
+    """A serializer of the user's own may have no bytes for a value; that is not the same as no value."""
+    entries = tables_in(store)(ValueTable, 0).entries
+    entries["key"] = b""
+    store.flush()
+    assert "key" in entries
+    assert entries["key"] == entries.pop("key") == b""
+    assert "key" not in entries
+
+
+# ------------------------------------------------------------------------------------------------ copies and threads
+
+
+def test_an_iteration_sees_what_was_there_when_it_began(store: "RocksStore") -> None:
+    """Where a dictionary would raise: with all keys in memory nothing would be larger than that."""
+    numbers = states_in(store).value_state("numbers", int)
+    numbers.update(dict.fromkeys(range(10), 0))
+    keys = iter(numbers)
+    first = next(keys)
+    numbers.clear()
+    numbers.update(dict.fromkeys(range(10, 20), 1))
+    assert {first, *keys} == set(range(10))
+    assert set(numbers) == set(range(10, 20))
+
+
+def test_a_copy_is_read_in_another_thread_while_states_are_written(store: "RocksStore") -> None:
+    """Several times at once, each with a place of its own; it holds what was there, and outlives the store."""
+    states = states_in(store)
+    numbers = states.value_state("numbers", int)
+    numbers.update({number: number for number in range(300)})
+    snapshot = states.snapshot()
+
+    def read(groups: frozenset[int]) -> int:
+        return sum(change.data == bytes([change.key % 128]) for change in snapshot.changes(groups))
+
+    groups = [frozenset(range(first, 128, 4)) for first in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        counts = [threads.submit(read, part) for part in groups]
+        for number in range(300):
+            numbers[number] = -1
+        found = [count.result() for count in counts]
+    store.close()
+    assert [read(part) for part in groups] == found
+    assert sum(found) == 128 + 0  # 0 to 127 are a byte of their own, and larger ones take two or three
+
+
+def test_a_copy_is_of_all_that_was_written_and_is_not_written_to(store: "RocksStore") -> None:
+    """What waits for a batch is in it."""
+    table = tables_in(store)(ValueTable, 0)
+    table.entries["key"] = b"one"
+    copy = table.copy()
+    table.entries["key"] = b"two"
+    assert copy.entries["key"] == b"one"
+    assert copy.entries.get("other") is None
+    with pytest.raises(AssertionError):
+        copy.entries["key"] = b"three"
+
+
+def test_who_reads_a_copy_is_not_moved_by_another_who_does(store: "RocksStore") -> None:
+    """Two iterations step by step, and a look at something else between the steps."""
+    table = tables_in(store)(ValueTable, 0)
+    table.entries.update({number: b"%d" % number for number in range(20)})
+    copy = table.copy()
+    seen: list[tuple[Any, Any]] = []
+    for number, both in enumerate(zip(copy.entries, copy.entries, strict=True)):
+        assert copy.entries[19 - number] == b"%d" % (19 - number)
+        seen.append(both)
+    assert {one for one, _ in seen} == {other for _, other in seen} == set(range(20))
+
+
+def test_a_map_in_the_files_loses_the_entry_that_is_removed(store: "RocksStore") -> None:
+    """And the key with the last one."""
+    table = tables_in(store)(MapTable, 0)
+    assert isinstance(table, MapTable)
+    table.put("key", b"a", b"1")
+    table.put("key", b"b", b"2")
+    for entry_key, left in ((b"a", {b"b": b"2"}), (b"none", {b"b": b"2"}), (b"b", None)):
+        store.flush()
+        table.remove("key", entry_key)
+        store.flush()
+        assert table.entries.get("key") == left
+
+
+def test_keys_of_a_group_are_found_without_the_others(store: "RocksStore") -> None:
+    """They lie together, each state by itself, whatever its keys are like."""
+    mixed = [*range(200), *map(str, range(200)), *((number, "x") for number in range(200)), b"", b"\0", b"\xff" * 9]
+    tables = [tables_in(store)(ValueTable, state_id) for state_id in (0, 1, 256)]
+    for table in tables:
+        table.entries.update(dict.fromkeys(mixed, b"cell"))
+    for table in tables:
+        placed = table.placed(ALL_KEYS, range(MAX_PARALLELISM), lambda: None)
+        found = {group: set(keys) for group, keys in placed.items()}
+        assert found == {
+            group: {key for key in mixed if key_group(key, MAX_PARALLELISM) == group}
+            for group in range(MAX_PARALLELISM)
+        }
+
+
+def test_an_owner_of_a_part_has_only_its_keys_there(tmp_path: Path) -> None:
+    """Another owner's key is refused before anything is written."""
+    lower = KeyGroupRange(0, 63)
+    with open_store(tmp_path / "db") as store:
+        numbers = states_in(store, lower).value_state("numbers", int)
+        with pytest.raises(KeyGroupError):
+            numbers[next(key for key in range(100) if key_group(key, MAX_PARALLELISM) > 63)] = 1
+        assert store.waiting == 0
+
+
+# ------------------------------------------------------------------------------------------ the end, and other trouble
+
+
+def test_after_the_end_there_is_nothing_to_be_read(store: "RocksStore") -> None:
+    """A state that somebody kept says that its backend is closed."""
+    numbers = states_in(store).value_state("numbers", int)
+    numbers.update({number: number for number in range(10)})
+    store.close()
+    with pytest.raises(BackendClosedError):
+        numbers[1]
+    with pytest.raises(BackendClosedError):
+        list(numbers)
+    with pytest.raises(BackendClosedError):
+        numbers.update({number: number for number in range(PENDING_WRITES_MAX)})
+
+
+FORKED = """
+import os, sys
+from pathlib import Path
+
+from statebackend.errors import BackendClosedError
+from tests.state.rocks import open_store
+from tests.state.test_rocksdb import states_in
+
+with open_store(Path(sys.argv[1])) as store:
+    numbers = states_in(store).value_state("numbers", int)
+    numbers.update({number: number for number in range(10)})
+    child = os.fork()
+    if child == 0:
+        try:
+            numbers[1]
+        except BackendClosedError:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    numbers[1] = 2
+    print(sum(numbers.values()))
+"""
+
+
+def test_a_forked_process_is_told_and_harms_nothing(tmp_path: Path) -> None:
+    """RocksDB's threads are not forked with it: a call there could wait for ever."""
+    assert run(FORKED, tmp_path / "db") == "46\n"
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+
+from statebackend.errors import StoreUnavailableError
+from tests.state.rocks import open_store
+from tests.state.test_rocksdb import states_in
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+with open_store(Path(sys.argv[1]), memory_bytes=4 << 20) as store:
+    cells = states_in(store).value_state("cells", bytes)
+    try:
+        for number in range(100_000):
+            cells[number] = number.to_bytes(8, "little") * 128
+    except StoreUnavailableError as error:
+        print(error.facts["directory"])
+"""
+
+
+def test_a_full_disk_is_an_error_of_the_write(tmp_path: Path) -> None:
+    """It names the directory. Every file over 100 kB fails, as on a disk without room."""
+    assert run(FULL, tmp_path / "db") == f"{tmp_path / 'db'}\n"
+
+
+LARGE = """
+import random, resource, sys
+from pathlib import Path
+
+from tests.state.rocks import open_store
+from tests.state.test_rocksdb import states_in
+
+
+def peak_bytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+chance = random.Random(1)
+with open_store(Path(sys.argv[1]), memory_bytes=8 << 20, pending_writes_max=2048) as store:
+    states = states_in(store)
+    cells = states.value_state("cells", bytes)
+    cells["warm"] = b"up"
+    before = peak_bytes()
+    for number in range(64_000):
+        cells[number] = chance.randbytes(1000)
+        if number % 1000 == 999:
+            for _ in states.drain():
+                pass
+    keys = sum(1 for _ in cells)
+    changes = sum(1 for _ in states.snapshot().changes(frozenset(range(128))))
+    print(keys, changes, peak_bytes() - before)
+"""
+
+
+def test_state_is_larger_than_memory(tmp_path: Path) -> None:
+    """64 MB written, iterated and gone through for a base, in less memory than that, and 8 MB of it RocksDB's own."""
+    keys, changes, grown_bytes = map(int, run(LARGE, tmp_path / "db").split())
+    assert (keys, changes) == (64_001, 64_001)
+    assert grown_bytes < 48_000_000
