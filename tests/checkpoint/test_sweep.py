@@ -549,19 +549,22 @@ async def test_a_job_that_is_not_there_is_refused() -> None:
 
 @run_virtual
 async def test_a_backend_sweeps_behind_its_checkpoints() -> None:
-    """As often as the setting says, and it goes on where one sweep fails."""
-    job = Job(sweep_interval_s=600.0)
+    """As often as the setting says, and it goes on where one sweep fails; what bases replace goes with its commits."""
+    job = Job(sweep_interval_s=600.0, materialize_interval_s=600.0)
     job.clock = VirtualClock()  # type: ignore[assignment]
     job.store = MemoryStore(clock=job.clock)
     async with job.backend(Fail(operation="list", nth=2)) as backend:
         for value in range(14):
-            forget(backend)
             await put(backend, value)
             await anyio.sleep(600.0)
         commits = await job.commits()
         assert sorted(commits) == [value for value in range(14) if (13 - value) * 600.0 < 3600.0]
+        report = await job.sweep(dry_run=True)
         needed = {key for commit in commits.values() for key in commit.segments()}
-        assert set(await job.keys("segments/")) == needed
+        live = {each.key for each in report.objects if each.verdict is sb.Verdict.LIVE}
+        assert set(await job.keys("segments/")) == needed | live
+        assert len(live) <= 1  # the base that the next commit takes
+        assert any(part.bases for part in commits[13].ranges)
         await put(backend, 14)
     assert await job.read() == 14
 
