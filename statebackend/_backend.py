@@ -8,7 +8,7 @@ import itertools
 import logging
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -21,8 +21,9 @@ from anyio.abc import TaskGroup
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.backend import StateBackend
-from statebackend._checkpoint.commits import CommitLog, LogEnd
+from statebackend._checkpoint.commits import CommitLog, LogEnd, commit_key
 from statebackend._checkpoint.coordinator import CheckpointCoordinator
+from statebackend._checkpoint.inline import InlineEncoder
 from statebackend._checkpoint.restore import LocalCopies, Restore
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Claim, Commit
@@ -42,6 +43,7 @@ from statebackend.objectstore import LocalStore, open_memory_store
 from statebackend.objectstore.scoped import CountingStore, ScopedStore
 from statebackend.settings import Settings, check_primary
 from statebackend.uploaders import DuplicatingUploader, PrimaryUploader
+from statebackend.uploaders.local_copies import CopyWriter
 
 _log = logging.getLogger(__name__)
 
@@ -105,10 +107,12 @@ async def open_backend(
             clock=clock,
             new_stamp=_new_stamp,
             release=__version__,
+            copies=_open_copies(local, tasks, settings=settings, observer=observer),
         )
         restored = None
         if base is not None:
-            restored = await _restore(base, states, primary, local, settings=settings, clock=clock)
+            at_hand = log.take_body(base)
+            restored = await _restore(base, states, primary, local, at_hand, settings=settings, clock=clock)
             tell_requests()
             observer.restored(restored)
         if local is not None and local.writable:
@@ -133,6 +137,7 @@ async def open_backend(
             coordinator,
             log,
             primary,
+            inline=InlineEncoder(settings, bytes_max=settings.inline_bytes_max if uploader is None else 0),
             retention=_retain(local, tasks, newest, base),
             restored=restored,
             clock=clock,
@@ -246,7 +251,7 @@ def _retain(local: LocalCopies | None, tasks: TaskGroup, *commits: Commit | None
     retention = LocalRetention(local.store, tasks=tasks)
     for commit in commits:
         if commit is not None:
-            retention.register(commit.segments(), commit.checkpoint_id)
+            retention.register(_needed(commit), commit.checkpoint_id)
     return retention
 
 
@@ -255,6 +260,7 @@ async def _restore(
     states: KeyedStates,
     primary: ObjectStore,
     local: LocalCopies | None,
+    at_hand: Mapping[str, bytes],
     *,
     settings: Settings,
     clock: Clock,
@@ -262,11 +268,21 @@ async def _restore(
     restore = Restore(
         primary,
         local,
+        at_hand=at_hand,
         clock=clock,
         concurrency_max=settings.restore_concurrency_max,
         cpu_threads_max=settings.cpu_threads_max,
     )
     return await restore.run(base, states.key_groups, states.replay)
+
+
+def _open_copies(
+    local: LocalCopies | None, tasks: TaskGroup, *, settings: Settings, observer: Observer
+) -> CopyWriter | None:
+    """Copies of the commits themselves, in the same roots as those of the segments. `None` where we may not write."""
+    if local is None or not local.writable:
+        return None
+    return CopyWriter(local.store, grace_s=settings.secondary_grace_s, dropped=observer.local_copy_dropped, tasks=tasks)
 
 
 def _open_uploader(
@@ -304,7 +320,10 @@ def _check_parallelism(settings: Settings, newest: Commit | None) -> None:
 
 
 def _needed(*commits: Commit | None) -> frozenset[str]:
-    return frozenset[str]().union(*(commit.segments() for commit in commits if commit is not None))
+    """What has a local copy: the commits themselves, and what they point into."""
+    present = [commit for commit in commits if commit is not None]
+    own = frozenset(commit_key(commit.sequence) for commit in present)
+    return own.union(*(commit.segments() for commit in present))
 
 
 def _policy(settings: Settings) -> RetryPolicy:

@@ -44,6 +44,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """Waiting bytes that send a segment at once."""
     preemptive_persist_threshold_bytes: int = 5 * MiB
     """Bytes in a writer's open change set above which it is sealed and uploaded before a checkpoint asks."""
+    inline_bytes_max: int = 64 * KiB
+    """A checkpoint of at most so many bytes travels in its commit, unless `uploader=` is given. 0: never."""
     in_flight_bytes_max: int = 100 * MiB
     """Bytes queued or being uploaded. At the limit callers wait; one upload larger than the limit is admitted."""
 
@@ -81,13 +83,19 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             "cpu_threads_max",
         ):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1", self, name)
-        for name in ("persist_size_threshold_bytes", "preemptive_persist_threshold_bytes"):
+        for name in ("persist_size_threshold_bytes", "preemptive_persist_threshold_bytes", "inline_bytes_max"):
             _require(getattr(self, name) >= 0, f"{name} must not be negative", self, name)
         _require(
             self.preemptive_persist_threshold_bytes <= PREEMPTIVE_BYTES_LIMIT,
             f"a change set must fit a frame: at most {PREEMPTIVE_BYTES_LIMIT}",
             self,
             "preemptive_persist_threshold_bytes",
+        )
+        _require(
+            self.inline_bytes_max <= PREEMPTIVE_BYTES_LIMIT,
+            f"a commit carries at most {PREEMPTIVE_BYTES_LIMIT}",
+            self,
+            "inline_bytes_max",
         )
         _require(
             self.persist_size_threshold_bytes <= self.in_flight_bytes_max,

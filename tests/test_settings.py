@@ -21,7 +21,7 @@ AT_LEAST_ONE = [
     "io_threads_max",
     "cpu_threads_max",
 ]
-NOT_NEGATIVE_BYTES = ["persist_size_threshold_bytes", "preemptive_persist_threshold_bytes"]
+NOT_NEGATIVE_BYTES = ["persist_size_threshold_bytes", "preemptive_persist_threshold_bytes", "inline_bytes_max"]
 
 
 def settings(**values: Any) -> Settings:

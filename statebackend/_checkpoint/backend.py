@@ -2,13 +2,13 @@
 
 One checkpoint, in the order of the calls:
 
-    drain the states into the changelog -> persist -> register the local copies -> commit -> confirm
+    drain the states into the changelog -> persist, or take inline -> register the local copies -> commit -> confirm
 
 Up to the commit everything can be cancelled and nothing is lost; from there on it runs to its end.
 """
 
 import itertools
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
@@ -17,8 +17,9 @@ import anyio
 from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.commits import CommitLog
-from statebackend._checkpoint.coordinator import CheckpointCoordinator
-from statebackend._codec.commit import Commit
+from statebackend._checkpoint.coordinator import CheckpointCoordinator, Committed
+from statebackend._checkpoint.inline import InlineEncoder
+from statebackend._codec.commit import IN_HERE, Commit
 from statebackend._codec.records import StateChange
 from statebackend._local.retention import LocalRetention
 from statebackend._state.keyed import KeyedStates
@@ -60,6 +61,7 @@ class StateBackend:
         log: CommitLog,
         primary: CountingStore,
         *,
+        inline: InlineEncoder,
         retention: LocalRetention | None,
         restored: RestoreReport | None,
         clock: Clock,
@@ -72,6 +74,7 @@ class StateBackend:
         self._coordinator = coordinator
         self._log = log
         self._primary = primary
+        self._inline = inline
         self._retention = retention
         self._clock = clock
         self._observer = observer
@@ -131,17 +134,17 @@ class StateBackend:
             begun, requests = self._clock.monotonic(), self._primary.requests.total()
             self._coordinator.check(CheckpointId(checkpoint_id))
             with self._failing():
-                snapshot, changes = await self._snapshot(CheckpointId(checkpoint_id))
-                commit, commit_bytes = await finish(self._commit, snapshot, source)
+                snapshot, inline = await self._snapshot(CheckpointId(checkpoint_id))
+                committed, changes = await finish(self._commit, snapshot, inline, source)
             info = CheckpointInfo(
-                checkpoint_id=commit.checkpoint_id,
-                sequence=commit.sequence,
+                checkpoint_id=committed.commit.checkpoint_id,
+                sequence=committed.commit.sequence,
                 changes=changes,
-                primary_bytes=snapshot.primary_bytes + commit_bytes,
-                local_bytes=snapshot.local_bytes,
+                primary_bytes=snapshot.primary_bytes + committed.size_bytes,
+                local_bytes=snapshot.local_bytes + (committed.size_bytes if committed.local else 0),
                 requests=self._primary.requests.total() - requests,
                 seconds=self._clock.monotonic() - begun,
-                local=snapshot.local,
+                local=self._is_local,
             )
             self._tell_requests()
             self._observer.checkpoint_committed(info)
@@ -161,23 +164,29 @@ class StateBackend:
             if self._failure is None:
                 await self._log.write_hint()
 
-    async def _snapshot(self, checkpoint_id: CheckpointId) -> tuple[SnapshotResult, int]:
+    async def _snapshot(self, checkpoint_id: CheckpointId) -> tuple[SnapshotResult, Sequence[bytes]]:
+        """Everything up to now, durable or in frames for the commit to carry."""
         await self._drain()
         to = self._writer.next_sequence_number()
-        uploaded = await self._writer.persist(self._committed_to, checkpoint_id)
+        if (inline := await self._inline.take(self._writer, self._committed_to)) is not None:
+            uploaded, handles = (), inline.handles
+        else:
+            uploaded = await self._writer.persist(self._committed_to, checkpoint_id)
+            handles = tuple(each.handle for each in uploaded)
         primary_bytes, local_bytes = _stored_bytes(uploaded)
         snapshot = SnapshotResult(
             checkpoint_id=checkpoint_id,
             key_groups=self.key_groups,
-            primary=(*self._handles, *(each.handle for each in uploaded)),
+            primary=(*self._handles, *handles),
             local=self._is_local and all(each.local for each in uploaded),
             primary_bytes=primary_bytes,
             local_bytes=local_bytes,
         )
         self._snapshot_to = to
         if self._retention is not None:
-            self._retention.register({handle.segment.key for handle in snapshot.primary}, checkpoint_id)
-        return snapshot, sum(each.handle.records for each in uploaded)
+            used = {handle.segment.key for handle in snapshot.primary if handle.segment != IN_HERE}
+            self._retention.register(used | {self._coordinator.next_key}, checkpoint_id)
+        return snapshot, () if inline is None else inline.frames
 
     async def _drain(self) -> None:
         """Hand every change to the changelog, as fast as the store takes them. Cancelled, the next call goes on."""
@@ -186,12 +195,14 @@ class StateBackend:
             self._writer.extend(step)
             await self._writer.room()
 
-    async def _commit(self, snapshot: SnapshotResult, source: SourceMark | None) -> tuple[Commit, int]:
-        """Commit the snapshot and stand on it. Not to be cut in two: it runs within `finish`."""
+    async def _commit(
+        self, snapshot: SnapshotResult, inline: Sequence[bytes], source: SourceMark | None
+    ) -> tuple[Committed, int]:
+        """Commit the snapshot and stand on it; say how many changes are new. Not to be cut in two: within `finish`."""
         with self._failing():
             try:
                 committed = await self._coordinator.commit(
-                    snapshot.checkpoint_id, [snapshot], self._states.descriptors, source
+                    snapshot.checkpoint_id, [snapshot], self._states.descriptors, source, inline=inline
                 )
             except StoreAccessError:  # refused, and read back: there is no commit that needs it
                 await self._writer.reset(self._committed_to, self._snapshot_to, snapshot.checkpoint_id)
@@ -205,10 +216,11 @@ class StateBackend:
         await self._writer.truncate(self._snapshot_to)  # the next commit lists it again by itself
         if self._retention is not None:
             self._retention.confirm(snapshot.checkpoint_id)
-        self._handles = snapshot.primary
-        self._is_local = snapshot.local
+        changes = sum(handle.records for handle in snapshot.primary[len(self._handles) :])
+        self._handles = _handles_of(committed.commit, self.key_groups)
+        self._is_local = snapshot.local and (committed.local or not inline)
         self._committed_to = self._snapshot_to
-        return committed
+        return committed, changes
 
     @contextmanager
     def _failing(self) -> Generator[None, None, None]:

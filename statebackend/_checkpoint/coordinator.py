@@ -3,12 +3,23 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from statebackend._checkpoint.commits import CommitLog
-from statebackend._codec.commit import Claim, Commit, RangeState, StateDescriptor
+import msgspec
+
+from statebackend._checkpoint.commits import CommitLog, commit_key
+from statebackend._codec.commit import Claim, Commit, RangeState, StateDescriptor, encode_entry
 from statebackend.abc import Clock
-from statebackend.errors import CheckpointExistsError, InputError
+from statebackend.errors import CheckpointExistsError, InputError, OutcomeUnknownError
 from statebackend.ids import CheckpointId, CommitSequence, Epoch, KeyGroupRange, SnapshotResult, SourceMark
 from statebackend.settings import Settings
+from statebackend.uploaders.local_copies import CopyWriter
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """A commit as whoever reads it gets it, the size of its object, and whether there is a local copy of that."""
+
+    commit: Commit
+    size_bytes: int
+    local: bool
 
 
 class CheckpointCoordinator:
@@ -17,6 +28,8 @@ class CheckpointCoordinator:
     `newest` is the job's newest commit, `base` the one that the state was restored from. They differ after a restore of
     an older checkpoint, and the next commit then begins a branch: its parent is `base`, its id is above that of
     `newest`. It follows `claim`, by which this writer has opened the job; without one nothing can be committed.
+
+    `copies` writes a copy of each commit object beside it: what a commit carries inline is then local, too.
     """
 
     def __init__(
@@ -30,6 +43,7 @@ class CheckpointCoordinator:
         clock: Clock,
         new_stamp: Callable[[], str],
         release: str,
+        copies: CopyWriter | None = None,
     ) -> None:
         self.base = base
         self._newest = newest
@@ -40,11 +54,18 @@ class CheckpointCoordinator:
         self._clock = clock
         self._new_stamp = new_stamp
         self._release = release
+        self._copies = copies
 
     @property
     def epoch(self) -> Epoch:
         """Of the claim; 0 without one."""
         return Epoch(0) if self._last is None else self._last.epoch
+
+    @property
+    def next_key(self) -> str:
+        """Where the next commit will lie, for who has a claim."""
+        assert self._last is not None
+        return commit_key(self._last.sequence + 1)
 
     @property
     def next_checkpoint_id(self) -> CheckpointId:
@@ -68,9 +89,12 @@ class CheckpointCoordinator:
         snapshots: Sequence[SnapshotResult],
         states: tuple[StateDescriptor, ...],
         source: SourceMark | None,
-    ) -> tuple[Commit, int]:
-        """Commit one checkpoint from the snapshots of every owner. Returns the commit and the size of its object.
+        *,
+        inline: Sequence[bytes] = (),
+    ) -> Committed:
+        """Commit one checkpoint from the snapshots of every owner.
 
+        `inline`: frames that the commit is to carry; handles of the snapshots into them are those of `encode_inline`.
         Raises `CheckpointExistsError`, `InputError` for snapshots that do not cover every key group once, and as
         `CommitLog.append`; like that, it is to be called within `finish`.
         """
@@ -92,9 +116,27 @@ class CheckpointCoordinator:
             committed_at_s=self._clock.time(),
             release=self._release,
         )
-        size_bytes = len((await self._log.append(commit)).body)
-        self._newest = self.base = self._last = commit
-        return commit, size_bytes
+        encoded = encode_entry(commit, self.next_key, inline)
+        local = await self._create(commit, self.next_key, encoded.body)
+        self._newest = self.base = self._last = encoded.entry
+        return Committed(encoded.entry, len(encoded.body), local)
+
+    async def _create(self, commit: Commit, key: str, body: bytes) -> bool:
+        """Create the commit and, beside it, its local copy; say whether there is one."""
+        if self._copies is None:
+            await self._log.create(commit, body)
+            return False
+        copy = self._copies.start(key, (body,))
+        try:
+            await self._log.create(commit, body)
+        except OutcomeUnknownError:  # it may be there: then a restore needs what the copy holds
+            copy.keep()
+            copy.give_up("nobody knows whether the commit was made")
+            raise
+        except BaseException:
+            copy.give_up("the commit was not made")
+            raise
+        return await self._copies.settle(key, copy)
 
 
 def _check_coverage(ranges: Sequence[KeyGroupRange], max_parallelism: int) -> None:

@@ -4,7 +4,7 @@ The commit decides what is needed; a local file only replaces bytes that are kno
 missing or bad costs time, never correctness, and is repaired from the primary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 import msgspec
@@ -29,14 +29,18 @@ class LocalCopies(msgspec.Struct, frozen=True):
 
 
 class _Fetched(msgspec.Struct, frozen=True):
+    """`local`: from the local copy, or from the primary; `None` for what was at hand, which is counted as neither."""
+
     frames: Sequence[memoryview]
     size_bytes: int
-    local: bool
+    local: bool | None
     fallback: Fallback | None = None
 
 
 class Restore:
     """One restore of the state of `key_groups`.
+
+    `at_hand`: objects of the primary that were read and verified before, by key: the commit, which may carry changes.
 
     Fetching is concurrent and bounded, applying is ordered, verifying and decoding run in worker threads. A failed or
     cancelled restore has changed no stored state; repaired local files stay repaired.
@@ -47,12 +51,14 @@ class Restore:
         primary: ObjectStore,
         local: LocalCopies | None,
         *,
+        at_hand: Mapping[str, bytes],
         clock: Clock,
         concurrency_max: int,
         cpu_threads_max: int,
     ) -> None:
         self._primary = primary
         self._local = local
+        self._at_hand = at_hand
         self._clock = clock
         self._concurrency_max = concurrency_max
         self._cpu = anyio.CapacityLimiter(cpu_threads_max)
@@ -85,8 +91,9 @@ class Restore:
 
     async def _run_range(self, reads: Sequence[SegmentRead], apply: Apply) -> None:
         async def consume(read: SegmentRead, fetched: _Fetched) -> None:
-            self._files[fetched.local] += 1
-            self._bytes[fetched.local] += fetched.size_bytes
+            if fetched.local is not None:
+                self._files[fetched.local] += 1
+                self._bytes[fetched.local] += fetched.size_bytes
             if fetched.fallback is not None:
                 self._fallbacks.append(fetched.fallback)
             self._changes += await in_thread(_apply, fetched.frames, read, apply, limiter=self._cpu)
@@ -103,21 +110,26 @@ class Restore:
             data = await self._fetch_whole(read.segment)
             repaired = await self._repair(self._local, read.segment, data)
             fallback = Fallback(read.segment.key, _reason(error), repaired)
-            return _Fetched(frames_of(data, read), len(data), local=False, fallback=fallback)
+            return _Fetched(frames_of(data, read), len(data), self._source(read), fallback)
         return _Fetched(frames_of(data, read), len(data), local=True)
 
     async def _fetch_wanted(self, read: SegmentRead) -> _Fetched:
         """From the primary, and nothing to repair: of a segment shared with many others only what is wanted."""
-        if not read.is_sparse:
+        if not read.is_sparse or read.segment.key in self._at_hand:
             data = await self._fetch_whole(read.segment)
-            return _Fetched(frames_of(data, read), len(data), local=False)
+            return _Fetched(frames_of(data, read), len(data), self._source(read))
         try:
             frames = [await fetch_frame(self._primary, handle) for handle in read.change_sets]
         except ObjectNotFoundError as error:
             raise MissingObjectError("a segment that the commit needs is gone", object=read.segment.key) from error
         return _Fetched(frames, sum(map(len, frames)), local=False)
 
+    def _source(self, read: SegmentRead) -> bool | None:
+        return None if read.segment.key in self._at_hand else False
+
     async def _fetch_whole(self, segment: Handle) -> bytes:
+        if (data := self._at_hand.get(segment.key)) is not None:
+            return data
         try:
             data = await self._primary.get(segment.key)
         except ObjectNotFoundError as error:

@@ -12,6 +12,7 @@ added with a default in the same version; a reader passes over fields it does no
 something needs a new version.
 """
 
+import itertools
 import struct
 import zlib
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from statebackend._codec.frame import encode_frame
+from statebackend._codec.records import ChangeSet
 from statebackend.errors import CorruptCommitError, InputError, UnsupportedVersionError, WrongJobError
 from statebackend.ids import (
     ChangeSetHandle,
@@ -30,6 +33,7 @@ from statebackend.ids import (
     KeyGroupRange,
     SourceMark,
 )
+from statebackend.settings import Compression
 
 MAGIC: Final = b"sbcommt"
 VERSION: Final = 1
@@ -142,6 +146,26 @@ def encode_entry(entry: _Entries, key: str, inline: Sequence[bytes] = ()) -> Enc
     covered = b"".join((_LENGTH.pack(len(manifest)), manifest, *inline))
     body = b"".join((HEAD, _CHECKSUM.pack(_checksum(HEAD, covered)), covered))
     return EncodedEntry(_resolve(entry, key, body, _START + len(manifest)), body)
+
+
+def encode_inline(
+    change_sets: Sequence[ChangeSet], compression: Compression
+) -> tuple[Sequence[bytes], tuple[ChangeSetHandle, ...]]:
+    """The frames of change sets for `encode_entry`, and the handles for the commit that carries them."""
+    frames = [encode_frame(change_set, compression) for change_set in change_sets]
+    offsets = itertools.accumulate(map(len, frames), initial=0)
+    return frames, tuple(
+        ChangeSetHandle(
+            segment=IN_HERE,
+            log_id=change_set.log_id,
+            sequence_number=change_set.sequence_number,
+            offset=offset,
+            length=len(frame),
+            key_groups=change_set.key_groups,
+            records=len(change_set.changes),
+        )
+        for change_set, frame, offset in zip(change_sets, frames, offsets, strict=False)
+    )
 
 
 def decode_entry(data: bytes, key: str, *, job: str) -> Commit | Claim:

@@ -64,8 +64,9 @@ async def test_an_attempt_that_finishes_second_leaves_neither_copy(disk: Disk) -
         assert len(disk.copies) == 1
         assert len(backend._writer._scheduler._ownership) == 0
         assert backend._retention is not None
-        assert len(backend._retention._registry) == 1
-        assert backend._retention._segments.held_bytes == [path.stat().st_size for path in disk.copies]
+        kept = disk.copies | disk.commit_copies
+        assert len(backend._retention._registry) == len(kept) == 2
+        assert backend._retention._segments.held_bytes == [sum(path.stat().st_size for path in kept)]
     return seen
 
 
@@ -140,8 +141,8 @@ async def test_what_no_checkpoint_took_goes_when_the_backend_is_cancelled(disk: 
 async def test_what_a_commit_that_was_forbidden_had_uploaded_goes_when_the_backend_is_left(disk: Disk) -> Fate:
     """The store has refused the commit object, and it is not there: no restore will ever want its segments."""
     refused = StoreAccessError("made to refuse by a test")
-    disk.primary.plan.append(Fail(operation="put_if_absent", error=refused))
     async with disk.backend() as backend:
+        disk.primary.plan.append(Fail(operation="put_if_absent", error=refused))
         with pytest.raises(StoreAccessError):
             await commit(backend, 1)
         watch = Watch(disk.both)
