@@ -1,6 +1,7 @@
 """statebackend: keyed state for PySpark `foreachBatch`, durable per micro-batch, back from the local copy first.
 
     open_backend, StateBackend      open a job's state, use it, checkpoint it
+    open_coordinator, CheckpointCoordinator     commit what the owners of parts of the key groups contribute
     Settings                        what the job means, and how fast
     ValueState                      what user code reads and writes
     spark.StatefulSink              the callable for `foreachBatch` (needs the extra `spark`)
@@ -14,8 +15,9 @@ Rooms whose name begins with an underscore are private.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from statebackend._backend import open_backend
+from statebackend._backend import open_backend, open_coordinator
 from statebackend._checkpoint.backend import StateBackend
+from statebackend._checkpoint.coordinator import CheckpointCoordinator, Committed
 from statebackend._state.value_state import ValueState
 from statebackend._version import __version__
 from statebackend.abc import (
@@ -43,6 +45,7 @@ from statebackend.ids import (
     Key,
     KeyGroupRange,
     SequenceNumber,
+    SnapshotResult,
     SourceMark,
 )
 from statebackend.settings import Settings
@@ -53,11 +56,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Body",
     "Capability",
+    "CheckpointCoordinator",
     "CheckpointId",
     "CheckpointInfo",
     "Clock",
     "CommitSequence",
     "CommitSummary",
+    "Committed",
     "Epoch",
     "Fallback",
     "Handle",
@@ -71,6 +76,7 @@ __all__ = [
     "SequenceNumber",
     "Serializer",
     "Settings",
+    "SnapshotResult",
     "SourceMark",
     "StateBackend",
     "StateBackendError",
@@ -79,6 +85,7 @@ __all__ = [
     "ValueState",
     "__version__",
     "open_backend",
+    "open_coordinator",
 ]
 
 

@@ -86,7 +86,7 @@ async def open_backend(
     owned = key_groups or all_key_groups(settings.max_parallelism)
     commits = not read_only and owned == all_key_groups(settings.max_parallelism)
     primary = CountingStore(ScopedStore(store or open_store(settings), f"{settings.job}/"))
-    log = CommitLog(primary, settings.job, policy=_policy(settings), timeout_s=settings.commit_timeout_s, clock=clock)
+    log = CommitLog(primary, settings.job, policy=_policy(settings), timeout_s=_patience_s(settings), clock=clock)
     position = await _look(log, settings, checkpoint_id)
     async with (
         _telling_requests(primary, observer) as tell_requests,
@@ -137,6 +137,7 @@ async def open_backend(
             coordinator,
             log,
             primary,
+            epoch=position.epoch if claim is None else claim.epoch,
             inline=InlineEncoder(settings, bytes_max=settings.inline_bytes_max if uploader is None else 0),
             retention=_retain(local, tasks, newest, base),
             restored=restored,
@@ -149,6 +150,35 @@ async def open_backend(
         finally:
             with anyio.move_on_after(settings.close_timeout_s, shield=True):
                 await backend.close()
+
+
+@asynccontextmanager
+async def open_coordinator(
+    settings: Settings, *, store: ObjectStore | None = None, clock: Clock | None = None
+) -> AsyncGenerator[CheckpointCoordinator, None]:
+    """Claim the job, to commit what the owners of its key groups contribute, each in a process of its own.
+
+    They are opened after this, with `open_backend(key_groups=...)`: what they upload is of this reign then. Raises as
+    `open_backend`.
+    """
+    clock = clock or SystemClock()
+    primary = ScopedStore(store or open_store(settings), f"{settings.job}/")
+    log = CommitLog(primary, settings.job, policy=_policy(settings), timeout_s=_patience_s(settings), clock=clock)
+    claim, position = await _claim(log, settings, None, await _look(log, settings, None))
+    try:
+        yield CheckpointCoordinator(
+            log,
+            settings,
+            newest=position.newest,
+            base=position.base,
+            claim=claim,
+            clock=clock,
+            new_stamp=_new_stamp,
+            release=__version__,
+        )
+    finally:
+        with anyio.move_on_after(settings.close_timeout_s, shield=True):
+            await log.write_hint()
 
 
 class _Position(msgspec.Struct, frozen=True):
@@ -328,8 +358,16 @@ def _needed(*commits: Commit | None) -> frozenset[str]:
 
 def _policy(settings: Settings) -> RetryPolicy:
     return RetryPolicy(
-        attempts_max=settings.upload_attempts_max, timeout_s=settings.upload_timeout_s, delay_s=settings.retry_delay_s
+        attempts_max=settings.upload_attempts_max,
+        timeout_s=settings.upload_timeout_s,
+        delay_s=settings.retry_delay_s,
+        outage_s=settings.primary_outage_s,
     )
+
+
+def _patience_s(settings: Settings) -> float:
+    """How long a commit may take: to be answered, or to outlast an outage and be answered then."""
+    return settings.commit_timeout_s + settings.primary_outage_s
 
 
 def _new_stamp() -> str:

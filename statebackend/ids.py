@@ -99,6 +99,15 @@ class ChangeSetHandle(msgspec.Struct, frozen=True, array_like=True):
     records: int
 
 
+class StateDescriptor(msgspec.Struct, frozen=True):
+    """A declared state: its number in the changes, its name and kind, and the schema its values were written with."""
+
+    state_id: int
+    name: str
+    kind: str
+    schema: str
+
+
 class SnapshotResult(msgspec.Struct, frozen=True):
     """What one owner of a key-group range contributes to a checkpoint.
 
@@ -112,6 +121,10 @@ class SnapshotResult(msgspec.Struct, frozen=True):
     local: bool
     primary_bytes: int = 0
     local_bytes: int = 0
+    epoch: Epoch = Epoch(0)
+    """The reign in which it was uploaded: a commit of another one may find it swept."""
+    states: tuple[StateDescriptor, ...] = ()
+    """Every state that the owner knows."""
 
 
 class SourceMark(msgspec.Struct, frozen=True):

@@ -55,6 +55,9 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """After this long another attempt starts *beside* the first. 0: never."""
     retry_delay_s: float = 0.5
     """Pause after an attempt that failed with an I/O error."""
+    primary_outage_s: float = 0.0
+    """How long uploads and commits go on trying while the primary says that it is unavailable, beyond their attempts.
+    A checkpoint waits as long, and `commit_timeout_s` is longer by it. 0: it fails when the attempts are used up."""
     secondary_grace_s: float = 0.5
     """How long a finished primary waits for the local copy before that copy is given up. Part of `upload_timeout_s`."""
     commit_timeout_s: float = 30.0
@@ -71,7 +74,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_types(self)
-        for name in ("persist_delay_s", "upload_timeout_s", "retry_delay_s", "secondary_grace_s"):
+        for name in ("persist_delay_s", "upload_timeout_s", "retry_delay_s", "primary_outage_s", "secondary_grace_s"):
             _require(0 <= getattr(self, name) < math.inf, f"{name} must be finite and not negative", self, name)
         for name in ("commit_timeout_s", "close_timeout_s"):
             _require(0 < getattr(self, name) < math.inf, f"{name} must be finite and positive", self, name)

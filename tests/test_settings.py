@@ -12,7 +12,7 @@ from statebackend.errors import LocalRootError, PrimaryUrlError, SettingsError, 
 from statebackend.settings import Settings, Tuning, check_primary
 
 BASE: dict[str, Any] = {"job": "fleet", "primary": "memory://fleet"}
-NOT_NEGATIVE_S = ["persist_delay_s", "upload_timeout_s", "retry_delay_s", "secondary_grace_s"]
+NOT_NEGATIVE_S = ["persist_delay_s", "upload_timeout_s", "retry_delay_s", "primary_outage_s", "secondary_grace_s"]
 POSITIVE_S = ["commit_timeout_s", "close_timeout_s"]
 AT_LEAST_ONE = [
     "in_flight_bytes_max",

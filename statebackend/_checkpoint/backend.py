@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Final, TypeVar
 
 import anyio
+import msgspec
 
 from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.writer import ChangelogWriter
@@ -26,7 +27,7 @@ from statebackend._state.keyed import KeyedStates
 from statebackend._state.value_state import ValueState
 from statebackend._tasks import finish
 from statebackend.abc import CheckpointInfo, Clock, Observer, RestoreReport
-from statebackend.errors import BackendClosedError, InputError, StoreAccessError
+from statebackend.errors import BackendClosedError, CheckpointExistsError, InputError, StoreAccessError
 from statebackend.ids import (
     ChangeSetHandle,
     CheckpointId,
@@ -45,6 +46,11 @@ DRAIN_STEP: Final = 2048
 """Changes handed to the changelog between two turns of the loop."""
 
 
+class _Pending(msgspec.Struct, frozen=True):
+    to: SequenceNumber
+    snapshot: SnapshotResult
+
+
 class StateBackend:
     """Keyed state, and the checkpoints that make it durable. Made by `open_backend`.
 
@@ -61,6 +67,7 @@ class StateBackend:
         log: CommitLog,
         primary: CountingStore,
         *,
+        epoch: Epoch,
         inline: InlineEncoder,
         retention: LocalRetention | None,
         restored: RestoreReport | None,
@@ -69,6 +76,7 @@ class StateBackend:
         tell_requests: Callable[[], None],
     ) -> None:
         self.restored: Final = restored
+        self._epoch: Final = epoch
         self._states = states
         self._writer = writer
         self._coordinator = coordinator
@@ -86,6 +94,7 @@ class StateBackend:
         self._changes: Iterator[StateChange] = iter(())  # drained from the states and not logged yet
         self._committed_to = SequenceNumber(0)  # everything below is in `_handles`
         self._snapshot_to = SequenceNumber(0)  # end of the last snapshot made: a commit may hold what lies below
+        self._pending: dict[CheckpointId, _Pending] = {}  # snapshots of whose checkpoint nobody has told
         self._checkpointing = anyio.Lock()
         self._failure: Exception | None = None
         self._closed = False
@@ -102,8 +111,11 @@ class StateBackend:
 
     @property
     def epoch(self) -> Epoch:
-        """The reign that opening has begun: who opens the job after this has a larger one. 0 for who cannot commit."""
-        return self._coordinator.epoch
+        """The reign that opening has begun: who opens the job after this has a larger one.
+
+        Of a part of the key groups, and opened to read: the reign that it was opened in.
+        """
+        return self._epoch
 
     @property
     def next_checkpoint_id(self) -> CheckpointId:
@@ -134,7 +146,7 @@ class StateBackend:
             begun, requests = self._clock.monotonic(), self._primary.requests.total()
             self._coordinator.check(CheckpointId(checkpoint_id))
             with self._failing():
-                snapshot, inline = await self._snapshot(CheckpointId(checkpoint_id))
+                snapshot, inline = await self._snapshot(CheckpointId(checkpoint_id), inline=self._inline)
                 committed, changes = await finish(self._commit, snapshot, inline, source)
             info = CheckpointInfo(
                 checkpoint_id=committed.commit.checkpoint_id,
@@ -150,6 +162,42 @@ class StateBackend:
             self._observer.checkpoint_committed(info)
             return info
 
+    async def snapshot(self, checkpoint_id: int) -> SnapshotResult:
+        """Make every change so far durable, for a `CheckpointCoordinator` to commit it with those of the other owners.
+
+        What becomes of the checkpoint is told by one of the three methods below; until then the changes are in the
+        next snapshot, too. Ids grow. Raises `CheckpointExistsError`, and `UploadError` (open a new backend). Cancelled,
+        it has lost nothing: the next one holds its changes.
+        """
+        self._check_usable()
+        async with self._checkpointing:
+            newest = max(self._pending, default=-1)
+            if checkpoint_id <= newest or checkpoint_id < self.next_checkpoint_id:
+                raise CheckpointExistsError("checkpoint ids grow: use a larger one", checkpoint_id=checkpoint_id)
+            with self._failing():
+                snapshot, _ = await self._snapshot(CheckpointId(checkpoint_id))
+            return snapshot
+
+    async def notify_complete(self, checkpoint_id: int) -> None:
+        """The checkpoint is committed. What only older ones used is not needed any more, here and in the local copy.
+
+        Raises `InputError` where there is no snapshot of it that is still open. A cancelled call has been heard.
+        """
+        pending = self._pending[self._check_pending(checkpoint_id)]
+        await finish(self._notify_complete, pending.snapshot)
+
+    async def notify_aborted(self, checkpoint_id: int) -> None:
+        """The checkpoint will never be committed: its changes go with the next one. Raises as `notify_complete`."""
+        await finish(self._abort, self._check_pending(checkpoint_id))
+
+    async def notify_subsumed(self, checkpoint_id: int) -> None:
+        """No checkpoint up to this one is to be restored any more. Also right for one that is not known."""
+        self._check_usable()
+        await self._writer.subsume(CheckpointId(checkpoint_id))
+
+    async def _notify_complete(self, snapshot: SnapshotResult) -> None:
+        await self._complete(snapshot.checkpoint_id, snapshot.primary, local=snapshot.local)
+
     async def history(self) -> AsyncIterator[CommitSummary]:
         """The commit that the state stands on, its parent, and so on to the job's first, or the oldest retained."""
         if self._coordinator.base is not None:
@@ -164,15 +212,17 @@ class StateBackend:
             if self._failure is None:
                 await self._log.write_hint()
 
-    async def _snapshot(self, checkpoint_id: CheckpointId) -> tuple[SnapshotResult, Sequence[bytes]]:
-        """Everything up to now, durable or in frames for the commit to carry."""
+    async def _snapshot(
+        self, checkpoint_id: CheckpointId, *, inline: InlineEncoder | None = None
+    ) -> tuple[SnapshotResult, Sequence[bytes]]:
+        """Everything up to now, durable; or, where `inline` takes it, in frames for the commit to carry."""
         await self._drain()
         to = self._writer.next_sequence_number()
-        if (inline := await self._inline.take(self._writer, self._committed_to)) is not None:
-            uploaded, handles = (), inline.handles
-        else:
+        taken = None if inline is None else await inline.take(self._writer, self._committed_to)
+        uploaded: Sequence[UploadedChangeSet] = ()
+        if taken is None:
             uploaded = await self._writer.persist(self._committed_to, checkpoint_id)
-            handles = tuple(each.handle for each in uploaded)
+        handles = tuple(each.handle for each in uploaded) if taken is None else taken.handles
         primary_bytes, local_bytes = _stored_bytes(uploaded)
         snapshot = SnapshotResult(
             checkpoint_id=checkpoint_id,
@@ -181,12 +231,16 @@ class StateBackend:
             local=self._is_local and all(each.local for each in uploaded),
             primary_bytes=primary_bytes,
             local_bytes=local_bytes,
+            epoch=self.epoch,
+            states=self._states.descriptors,
         )
         self._snapshot_to = to
+        self._pending[checkpoint_id] = _Pending(to, snapshot)
         if self._retention is not None:
             used = {handle.segment.key for handle in snapshot.primary if handle.segment != IN_HERE}
-            self._retention.register(used | {self._coordinator.next_key}, checkpoint_id)
-        return snapshot, () if inline is None else inline.frames
+            own = {self._coordinator.next_key} if self._coordinator.can_commit else set[str]()
+            self._retention.register(used | own, checkpoint_id)
+        return snapshot, () if taken is None else taken.frames
 
     async def _drain(self) -> None:
         """Hand every change to the changelog, as fast as the store takes them. Cancelled, the next call goes on."""
@@ -199,28 +253,48 @@ class StateBackend:
         self, snapshot: SnapshotResult, inline: Sequence[bytes], source: SourceMark | None
     ) -> tuple[Committed, int]:
         """Commit the snapshot and stand on it; say how many changes are new. Not to be cut in two: within `finish`."""
+        changes = sum(handle.records for handle in snapshot.primary[len(self._handles) :])
         with self._failing():
             try:
-                committed = await self._coordinator.commit(
-                    snapshot.checkpoint_id, [snapshot], self._states.descriptors, source, inline=inline
-                )
+                committed = await self._coordinator.commit(snapshot.checkpoint_id, [snapshot], source, inline=inline)
             except StoreAccessError:  # refused, and read back: there is no commit that needs it
-                await self._writer.reset(self._committed_to, self._snapshot_to, snapshot.checkpoint_id)
+                await self._reset(snapshot.checkpoint_id)
                 raise
             except InputError:  # nothing was written: the next checkpoint has it all
-                await self._writer.reset(self._committed_to, self._snapshot_to, snapshot.checkpoint_id)
-                if self._retention is not None:
-                    self._retention.abort(snapshot.checkpoint_id)
+                await self._abort(snapshot.checkpoint_id)
                 raise
-        self._writer.confirm(self._committed_to, self._snapshot_to, snapshot.checkpoint_id)
-        await self._writer.truncate(self._snapshot_to)  # the next commit lists it again by itself
-        if self._retention is not None:
-            self._retention.confirm(snapshot.checkpoint_id)
-        changes = sum(handle.records for handle in snapshot.primary[len(self._handles) :])
-        self._handles = _handles_of(committed.commit, self.key_groups)
-        self._is_local = snapshot.local and (committed.local or not inline)
-        self._committed_to = self._snapshot_to
+        handles = _handles_of(committed.commit, self.key_groups)
+        local = snapshot.local and (committed.local or not inline)
+        await self._complete(snapshot.checkpoint_id, handles, local=local)
         return committed, changes
+
+    async def _complete(
+        self, checkpoint_id: CheckpointId, handles: tuple[ChangeSetHandle, ...], *, local: bool
+    ) -> None:
+        """The checkpoint is committed: stand on it."""
+        to = self._pending[checkpoint_id].to
+        self._writer.confirm(self._committed_to, to, checkpoint_id)
+        self._handles, self._is_local, self._committed_to = handles, local, to
+        self._pending = {newer: each for newer, each in self._pending.items() if newer > checkpoint_id}
+        if self._retention is not None:
+            self._retention.confirm(checkpoint_id)
+        await self._writer.truncate(to)  # the next commit lists it again by itself
+
+    async def _abort(self, checkpoint_id: CheckpointId) -> None:
+        """The checkpoint came to nothing: the next one has it all."""
+        if self._retention is not None:
+            self._retention.abort(checkpoint_id)
+        await self._reset(checkpoint_id)
+
+    async def _reset(self, checkpoint_id: CheckpointId) -> None:
+        to = self._pending.pop(checkpoint_id).to
+        await self._writer.reset(self._committed_to, to, checkpoint_id)
+
+    def _check_pending(self, checkpoint_id: int) -> CheckpointId:
+        self._check_usable()
+        if checkpoint_id not in self._pending:
+            raise InputError("there is no snapshot of that checkpoint to tell of", checkpoint_id=checkpoint_id)
+        return CheckpointId(checkpoint_id)
 
     @contextmanager
     def _failing(self) -> Generator[None, None, None]:

@@ -285,7 +285,7 @@ class CommitLog:
                 self._hint_due = None
 
     async def _create(self, entry: Entry, body: tuple[bytes]) -> None:
-        attempt = 1
+        attempt, begun = 1, anyio.current_time()
         while True:
             try:
                 return await self._store.put_if_absent(commit_key(entry.sequence), body)
@@ -293,7 +293,7 @@ class CommitLog:
                 return await self._resolve(entry, error)
             except StoreUnavailableError as error:
                 # Asking again is safe: it is the same object with the same stamp, whoever of the requests made it.
-                pause_s = self._policy.pause_s(attempt, error)
+                pause_s = self._policy.pause_s(attempt, error, anyio.current_time() - begun)
                 if pause_s is None:
                     raise OutcomeUnknownError("a commit got no answer", sequence=entry.sequence) from error
                 attempt += 1

@@ -32,6 +32,7 @@ from statebackend.ids import (
     Handle,
     KeyGroupRange,
     SourceMark,
+    StateDescriptor,
 )
 from statebackend.settings import Compression
 
@@ -41,15 +42,6 @@ HEAD: Final = MAGIC + bytes([VERSION])
 _CHECKSUM = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
 _START = len(HEAD) + _CHECKSUM.size + _LENGTH.size
-
-
-class StateDescriptor(msgspec.Struct, frozen=True):
-    """A declared state: its number in the changes, its name and kind, and the schema its values were written with."""
-
-    state_id: int
-    name: str
-    kind: str
-    schema: str
 
 
 class Base(msgspec.Struct, frozen=True, array_like=True):

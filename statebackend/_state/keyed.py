@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NewType, TypeVar
 
-from statebackend._codec.commit import StateDescriptor
 from statebackend._codec.records import StateChange
 from statebackend._codec.serializers import MsgspecSerializer
 from statebackend._state import value_state
@@ -12,7 +11,7 @@ from statebackend._state.heap import HeapTable, apply, entries
 from statebackend._state.key_groups import key_group
 from statebackend._state.value_state import ValueState
 from statebackend.errors import DataError, InputError, KeyGroupError, StateTypeError
-from statebackend.ids import Key, KeyGroupRange, all_key_groups
+from statebackend.ids import Key, KeyGroupRange, StateDescriptor, all_key_groups
 
 StateId = NewType("StateId", int)
 V = TypeVar("V")

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from statebackend._codec import commit, compression, frame, local_snapshot, records, schema, segment
-from statebackend._codec.commit import Claim, Commit, RangeState, StateDescriptor
-from statebackend.ids import ChangeSetHandle, Handle, SourceMark
+from statebackend._codec.commit import Claim, Commit, RangeState
+from statebackend.ids import ChangeSetHandle, Handle, SourceMark, StateDescriptor
 from tests.formats.make_golden import GOLDEN
 
 PAGES = Path(__file__).parents[2] / "docs" / "formats"

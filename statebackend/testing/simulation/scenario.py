@@ -80,6 +80,7 @@ def draw_settings(chance: Random) -> Settings:
         upload_attempts_max=chance.choice((1, 2, 3, 3, 5)),
         upload_timeout_s=chance.choice((0.0, 0.05, 0.3, 1.0)),
         retry_delay_s=chance.choice((0.0, 0.02, 0.5)),
+        primary_outage_s=chance.choice((0.0, 0.0, 1.0, 8.0)),
         secondary_grace_s=chance.choice((0.0, 0.02, 0.5)),
         commit_timeout_s=chance.choice((0.1, 1.0, 30.0)),
         close_timeout_s=chance.choice((0.05, 1.0, 10.0)),
