@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.contest import Report
 
-BENCHMARKS = ("changelog", "values")
+BENCHMARKS = ("changelog", "state", "values")
 
 
 def main() -> None:

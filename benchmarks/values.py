@@ -16,8 +16,10 @@ from statebackend import ValueState
 from statebackend._codec.frame import encode_frame
 from statebackend._codec.records import change_set
 from statebackend._codec.serializers import MsgspecSerializer
-from statebackend._state.key_groups import key_group
-from statebackend.ids import SequenceNumber
+from statebackend._state.heap import ValueTable
+from statebackend._state.key_groups import OwnedKeys
+from statebackend._state.values import Values
+from statebackend.ids import SequenceNumber, all_key_groups
 
 KEYS = [f"N{number:06d}" for number in range(20_000)]
 
@@ -66,7 +68,10 @@ def _timed(
     action: Callable[[ValueState[Any], object], None], serializer: MsgspecSerializer[Any], value: object
 ) -> Callable[[], float]:
     def measure() -> float:
-        state = ValueState("legs", {}, serializer, lambda key: key_group(key, 128))
+        state: ValueState[Any] = ValueState("legs", ValueTable(), OwnedKeys(all_key_groups(128), 128))
+        values: Values[Any] = Values(Leg)
+        values.encode = serializer.encode
+        state.declare(values)
         begun = time.thread_time()
         action(state, value)
         return (time.thread_time() - begun) / len(KEYS) * 1e9

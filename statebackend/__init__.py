@@ -2,8 +2,12 @@
 
     open_backend, StateBackend      open a job's state, use it, checkpoint it
     open_coordinator, CheckpointCoordinator     commit what the owners of parts of the key groups contribute
+    sweep                           delete what no retained checkpoint needs
+    savepoints, drop_savepoint      names that keep a checkpoint
     Settings                        what the job means, and how fast
-    ValueState                      what user code reads and writes
+    ValueState, ListState, MapState, ReducingState, AggregatingState    what user code reads and writes
+    OperatorState                   what belongs to no key
+    Timers, TimeToLive              when a key is due, and how long what was written is there
     spark.StatefulSink              the callable for `foreachBatch` (needs the extra `spark`)
     ObjectStore, StateChangeUploader, Serializer, Observer, Clock       what you may implement
     CheckpointInfo, RestoreReport   what happened; `statebackend.observers` counts it
@@ -18,13 +22,25 @@ from typing import TYPE_CHECKING, Any
 from statebackend._backend import open_backend, open_coordinator
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.coordinator import CheckpointCoordinator, Committed
+from statebackend._checkpoint.retention import Classified, Verdict
+from statebackend._checkpoint.savepoints import SavepointInfo
+from statebackend._checkpoint.sweep import SweepFailure, SweepReport
+from statebackend._state.aggregating_state import Aggregate, AggregatingState
+from statebackend._state.list_state import ListState
+from statebackend._state.map_state import MapState
+from statebackend._state.operator_state import OperatorState
+from statebackend._state.reducing_state import ReducingState
+from statebackend._state.timers import Timers
+from statebackend._state.ttl import TimeToLive
 from statebackend._state.value_state import ValueState
+from statebackend._upkeep import drop_savepoint, savepoints, sweep
 from statebackend._version import __version__
 from statebackend.abc import (
     Body,
     Capability,
     CheckpointInfo,
     Clock,
+    CountsRequests,
     Fallback,
     ObjectInfo,
     ObjectStore,
@@ -54,24 +70,33 @@ if TYPE_CHECKING:
     from statebackend import spark as spark
 
 __all__ = [
+    "Aggregate",
+    "AggregatingState",
     "Body",
     "Capability",
     "CheckpointCoordinator",
     "CheckpointId",
     "CheckpointInfo",
+    "Classified",
     "Clock",
     "CommitSequence",
     "CommitSummary",
     "Committed",
+    "CountsRequests",
     "Epoch",
     "Fallback",
     "Handle",
     "Key",
     "KeyGroupRange",
+    "ListState",
+    "MapState",
     "ObjectInfo",
     "ObjectStore",
     "Observer",
+    "OperatorState",
+    "ReducingState",
     "RestoreReport",
+    "SavepointInfo",
     "Segment",
     "SequenceNumber",
     "Serializer",
@@ -81,11 +106,19 @@ __all__ = [
     "StateBackend",
     "StateBackendError",
     "StateChangeUploader",
+    "SweepFailure",
+    "SweepReport",
+    "TimeToLive",
+    "Timers",
     "UploadedSegment",
     "ValueState",
+    "Verdict",
     "__version__",
+    "drop_savepoint",
     "open_backend",
     "open_coordinator",
+    "savepoints",
+    "sweep",
 ]
 
 

@@ -4,11 +4,11 @@ The only place that names concrete stores and uploaders, makes names and stamps,
 uploads run.
 """
 
+import functools
 import itertools
 import logging
 import uuid
-from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -25,6 +25,9 @@ from statebackend._checkpoint.commits import CommitLog, LogEnd, commit_key
 from statebackend._checkpoint.coordinator import CheckpointCoordinator
 from statebackend._checkpoint.inline import InlineEncoder
 from statebackend._checkpoint.restore import LocalCopies, Restore
+from statebackend._checkpoint.savepoints import Savepoints
+from statebackend._checkpoint.spending import Spending
+from statebackend._checkpoint.sweep import MIN_AGE_S, Sweep, sweep_every
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Claim, Commit
 from statebackend._local.directories import open_local_directories
@@ -37,7 +40,12 @@ from statebackend._state.keyed import KeyedStates
 from statebackend._tasks import open_tasks
 from statebackend._version import __version__
 from statebackend.abc import Clock, ObjectStore, Observer, RestoreReport, StateChangeUploader
-from statebackend.errors import FencedError, SettingsError
+from statebackend.errors import (
+    CheckpointNotFoundError,
+    FencedError,
+    InputError,
+    SettingsError,
+)
 from statebackend.ids import CheckpointId, Epoch, KeyGroupRange, all_key_groups
 from statebackend.objectstore import LocalStore, open_memory_store
 from statebackend.objectstore.scoped import CountingStore, ScopedStore
@@ -58,7 +66,9 @@ async def open_backend(
     settings: Settings,
     *,
     key_groups: KeyGroupRange | None = None,
+    owners: Sequence[KeyGroupRange] | None = None,
     checkpoint_id: int | None = None,
+    savepoint: str | None = None,
     store: ObjectStore | None = None,
     local_stores: Sequence[ObjectStore] | None = None,
     uploader: StateChangeUploader | OpenUploader | None = None,
@@ -66,64 +76,98 @@ async def open_backend(
     observer: Observer | None = None,
     read_only: bool = False,
 ) -> AsyncGenerator[StateBackend, None]:
-    """Open the job's state as of its newest committed checkpoint, or of `checkpoint_id`; empty for a new job.
+    """Open the job's state as of its newest checkpoint, of `checkpoint_id` or of `savepoint`; empty for a new job.
 
-    `key_groups`: the part this process owns, all by default. `store`: used instead of the one `settings.primary`
-    names. `local_stores`: used instead of directories in `settings.local`, one for each; nobody else may write there.
-    `uploader`: your own, or a callable that is given the primary and the local store and returns one.
+    `key_groups`: the part this process owns, all by default. `owners`: all parts there are, this one included, by
+    which operator state is dealt out; only who has such state, and owns a part, has to say. `store`: used instead of
+    the one `settings.primary` names. `local_stores`: used instead of directories in `settings.local`, one for each;
+    nobody else may write there. `uploader`: your own, or a callable that is given the primary and the local store and
+    returns one.
 
     Opening claims the job, by an entry in its log: whoever opened it before is fenced, and finds out by `FencedError`
     at his next checkpoint. With `read_only` nothing is written, neither to the primary nor to the local copy, and
     nobody is fenced; `checkpoint` raises `InputError` then, and in the backend of a part of the key groups, whose
     snapshots a `CheckpointCoordinator` commits.
 
-    Raises `WrongJobError`, `CheckpointNotFoundError`, `CorruptCommitError`, `LocalRootError`, or `SettingsError` where
-    the settings contradict what was committed, and has claimed nothing; `CorruptSegmentError`, `MissingObjectError`,
-    and `StoreError`s with or without a claim. Leaving the context forgets uncommitted changes, and ends within
-    `close_timeout_s` and the second that an upload under way is given to remove what it wrote.
+    Raises `WrongJobError`, `CheckpointNotFoundError`, `SavepointNotFoundError`, `CorruptCommitError`, `LocalRootError`,
+    or `SettingsError` where the settings contradict what was committed, and has claimed nothing; `CorruptSegmentError`,
+    `MissingObjectError`, and `StoreError`s with or without a claim. Leaving the context forgets uncommitted changes,
+    and ends within `close_timeout_s` and the second that an upload under way is given to remove what it wrote.
     """
+    if store is None:
+        async with (
+            open_store(settings, commits=not read_only and key_groups is None) as opened,
+            open_backend(
+                settings,
+                key_groups=key_groups,
+                owners=owners,
+                checkpoint_id=checkpoint_id,
+                savepoint=savepoint,
+                store=opened,
+                local_stores=local_stores,
+                uploader=uploader,
+                clock=clock,
+                observer=observer,
+                read_only=read_only,
+            ) as backend,
+        ):
+            yield backend
+        return
     clock, observer = clock or SystemClock(), Observers(observer or Observer())
     owned = key_groups or all_key_groups(settings.max_parallelism)
     commits = not read_only and owned == all_key_groups(settings.max_parallelism)
-    primary = CountingStore(ScopedStore(store or open_store(settings), f"{settings.job}/"))
+    counting = CountingStore(store)
+    primary = ScopedStore(counting, f"{settings.job}/")
+    spending = Spending(counting, settings, clock=clock, observer=observer)
     log = CommitLog(primary, settings.job, policy=_policy(settings), timeout_s=_patience_s(settings), clock=clock)
-    position = await _look(log, settings, checkpoint_id)
+    savepoints = Savepoints(primary, settings.job, timeout_s=settings.commit_timeout_s)
+    look = functools.partial(_look, log, savepoints, settings, checkpoint_id, savepoint)
+    position = await look()
     async with (
-        _telling_requests(primary, observer) as tell_requests,
+        _telling_requests(spending),
         _open_local(settings, local_stores, read_only=read_only) as local,
         open_tasks() as tasks,
     ):
         claim = None
         if commits:
-            claim, position = await _claim(log, settings, checkpoint_id, position)
+            claim, position = await _claim(log, look, position)
         newest, base = position.newest, position.base
-        states = KeyedStates(owned, settings.max_parallelism, base.states if base is not None else ())
+        states = KeyedStates(
+            owned,
+            settings.max_parallelism,
+            base.states if base is not None else (),
+            reported=base.ranges if base is not None else (),
+            owners=owners,
+        )
+        opened = _open_uploader(uploader, primary, local, settings=settings, tasks=tasks, observer=observer)
         coordinator = CheckpointCoordinator(
             log,
             settings,
             newest=newest,
             base=base,
             claim=claim,
+            savepoints=savepoints,
             clock=clock,
             new_stamp=_new_stamp,
             release=__version__,
-            copies=_open_copies(local, tasks, settings=settings, observer=observer),
+            copies=_open_copies(uploader, opened, local, settings=settings, tasks=tasks, observer=observer),
         )
         restored = None
         if base is not None:
             at_hand = log.take_body(base)
             restored = await _restore(base, states, primary, local, at_hand, settings=settings, clock=clock)
-            tell_requests()
+            spending.tell()
             observer.restored(restored)
         if local is not None and local.writable:
             await local.store.prune(_needed(newest, base))
         scheduler = UploadScheduler(
-            _open_uploader(uploader, primary, local, settings=settings, tasks=tasks, observer=observer),
+            opened,
             settings,
             tasks=tasks,
             clock=clock,
             observer=observer,
             new_name=_new_names(position.epoch if claim is None else claim.epoch),
+            persist_delay_s=spending.persist_delay_s,
         )
         writer = ChangelogWriter(
             f"{states.key_groups.first}-{states.key_groups.last}",
@@ -136,15 +180,16 @@ async def open_backend(
             writer,
             coordinator,
             log,
-            primary,
+            spending,
             epoch=position.epoch if claim is None else claim.epoch,
             inline=InlineEncoder(settings, bytes_max=settings.inline_bytes_max if uploader is None else 0),
             retention=_retain(local, tasks, newest, base),
             restored=restored,
             clock=clock,
             observer=observer,
-            tell_requests=tell_requests,
         )
+        if claim is not None and settings.sweep_interval_s:
+            tasks.start_soon(sweep_every, settings.sweep_interval_s, open_sweep(primary, settings, clock=clock))
         try:
             yield backend
         finally:
@@ -161,10 +206,19 @@ async def open_coordinator(
     They are opened after this, with `open_backend(key_groups=...)`: what they upload is of this reign then. Raises as
     `open_backend`.
     """
+    if store is None:
+        async with (
+            open_store(settings, commits=True) as opened,
+            open_coordinator(settings, store=opened, clock=clock) as coordinator,
+        ):
+            yield coordinator
+        return
     clock = clock or SystemClock()
-    primary = ScopedStore(store or open_store(settings), f"{settings.job}/")
+    primary = ScopedStore(store, f"{settings.job}/")
     log = CommitLog(primary, settings.job, policy=_policy(settings), timeout_s=_patience_s(settings), clock=clock)
-    claim, position = await _claim(log, settings, None, await _look(log, settings, None))
+    savepoints = Savepoints(primary, settings.job, timeout_s=settings.commit_timeout_s)
+    look = functools.partial(_look, log, savepoints, settings, None, None)
+    claim, position = await _claim(log, look, await look())
     try:
         yield CheckpointCoordinator(
             log,
@@ -172,6 +226,7 @@ async def open_coordinator(
             newest=position.newest,
             base=position.base,
             claim=claim,
+            savepoints=savepoints,
             clock=clock,
             new_stamp=_new_stamp,
             release=__version__,
@@ -194,53 +249,92 @@ class _Position(msgspec.Struct, frozen=True):
         return Epoch(0) if self.end is None or self.end.entry is None else self.end.entry.epoch
 
 
-async def _look(log: CommitLog, settings: Settings, checkpoint_id: int | None) -> _Position:
+async def _look(
+    log: CommitLog, savepoints: Savepoints, settings: Settings, checkpoint_id: int | None, savepoint: str | None
+) -> _Position:
     end = await log.end()
-    if checkpoint_id is None:
+    if checkpoint_id is not None and savepoint is not None:
+        raise InputError("a checkpoint id or a savepoint, not both", checkpoint_id=checkpoint_id, savepoint=savepoint)
+    if checkpoint_id is None and savepoint is None:
         newest = base = await log.newest(end)
     else:  # perhaps to go back behind damaged commits: the newest that can be read is the newest
-        base = await log.find(end, CheckpointId(checkpoint_id))
-        newest = (None if end is None else await log.readable(end.sequence)) or base
+        readable = None if end is None else await log.readable(end.sequence)
+        if savepoint is not None:
+            base = await savepoints.find(savepoint)
+        else:
+            base = await _find(log, savepoints, end, CheckpointId(checkpoint_id or 0))
+        newest = readable or base
     _check_parallelism(settings, newest)
     return _Position(end, newest, base)
 
 
+async def _find(log: CommitLog, savepoints: Savepoints, end: LogEnd | None, checkpoint_id: CheckpointId) -> Commit:
+    """Any retained commit by its id: of the log as far as it was not swept, or a savepoint."""
+    try:
+        found = await log.find(end, checkpoint_id)
+        if found.sequence >= await savepoints.floor():
+            return found
+        raise CheckpointNotFoundError("that checkpoint is not retained any more", checkpoint_id=checkpoint_id)
+    except CheckpointNotFoundError:
+        if (kept := await savepoints.with_id(checkpoint_id)) is not None:
+            return kept
+        raise
+
+
 async def _claim(
-    log: CommitLog, settings: Settings, checkpoint_id: int | None, position: _Position
+    log: CommitLog, look: Callable[[], Awaitable[_Position]], position: _Position
 ) -> tuple[Claim, _Position]:
     """Claim the job, and say where it was then: nothing is committed between that position and the claim."""
     for _ in range(CLAIM_ATTEMPTS_MAX):
-        claim = await log.claim(position.end, stamp=_new_stamp(), release=__version__)
+        base = None if position.base is None else position.base.sequence
+        claim = await log.claim(position.end, stamp=_new_stamp(), release=__version__, base=base)
         if claim is not None:
+            if claim.base is not None:
+                await look()  # a sweep that had begun before the claim may have deleted it; from now on none does
             return claim, position
-        position = await _look(log, settings, checkpoint_id)
+        position = await look()
     raise FencedError("others claim this job again and again: stop all but one", attempts=CLAIM_ATTEMPTS_MAX)
 
 
-def open_store(settings: Settings) -> ObjectStore:
-    """The store that `settings.primary` names. Raises `PrimaryUrlError`."""
-    check_primary(settings.primary)
-    url = urlsplit(settings.primary)
-    if url.scheme == "memory":
-        return open_memory_store(url.netloc)
-    return LocalStore(Path(url.path), io_threads_max=settings.io_threads_max)
+def open_sweep(primary: ObjectStore, settings: Settings, *, clock: Clock, min_age_s: float = MIN_AGE_S) -> Sweep:
+    """A sweep of the job in `primary`, which is confined to it."""
+    return Sweep(
+        primary,
+        settings.job,
+        checkpoints_retained=settings.checkpoints_retained,
+        clock=clock,
+        min_age_s=min_age_s,
+        concurrency_max=settings.restore_concurrency_max,
+    )
 
 
 @asynccontextmanager
-async def _telling_requests(primary: CountingStore, observer: Observer) -> AsyncGenerator[Callable[[], None]]:
-    """Tells of every request to the primary once: those so far when called, and the rest at the end."""
-    told = Counter[str]()
+async def open_store(settings: Settings, *, commits: bool) -> AsyncGenerator[ObjectStore]:
+    """The store that `settings.primary` names, closed at the end.
 
-    def tell() -> None:
-        requests = primary.requests - told
-        told.update(requests)
-        if requests:
-            observer.primary_requested(requests)
+    S3 is first asked whether it keeps put-if-absent, if the caller `commits`. Raises `PrimaryUrlError`, and what
+    `open_s3_store` raises.
+    """
+    check_primary(settings.primary)
+    url = urlsplit(settings.primary)
+    if url.scheme == "memory":
+        yield open_memory_store(url.netloc)
+    elif url.scheme == "file":
+        yield LocalStore(Path(url.path), io_threads_max=settings.io_threads_max)
+    else:
+        from statebackend.objectstore.s3 import open_s3_store  # noqa: PLC0415  # 0.25 s and 44 MiB, for who wants it
 
+        async with open_s3_store(settings, commits=commits) as store:
+            yield store
+
+
+@asynccontextmanager
+async def _telling_requests(spending: Spending) -> AsyncGenerator[None]:
+    """Tells of the last requests when the backend has ended."""
     try:
-        yield tell
+        yield
     finally:
-        tell()
+        spending.tell()
 
 
 @asynccontextmanager
@@ -255,7 +349,9 @@ async def _open_local(
         yield LocalCopies(LocalSegments(readable, owned=owned), writable=False) if readable else None
         return
     if instead:
-        segments = LocalSegments(instead, bytes_max=settings.local_bytes_max)
+        segments = LocalSegments(
+            instead, bytes_max=settings.local_bytes_max, read_timeout_s=settings.local_read_timeout_s
+        )
         await segments.take_stock()
         yield LocalCopies(segments, writable=True)
         return
@@ -266,10 +362,15 @@ async def _open_local(
         owned = [directory.owned for directory in directories]
         if not all(owned):
             _log.warning("job %s: another backend owns the local copy; this one only reads it", settings.job)
-        stores = [LocalStore(each.segments, io_threads_max=settings.io_threads_max) for each in directories]
+        stores = [
+            LocalStore(each.segments, io_threads_max=settings.io_threads_max, abandon_after_s=settings.close_timeout_s)
+            for each in directories
+        ]
         for store in itertools.compress(stores, owned):  # elsewhere somebody may be writing them
             await store.remove_leftovers()
-        segments = LocalSegments(stores, owned=owned, bytes_max=settings.local_bytes_max)
+        segments = LocalSegments(
+            stores, owned=owned, bytes_max=settings.local_bytes_max, read_timeout_s=settings.local_read_timeout_s
+        )
         await segments.take_stock()
         yield LocalCopies(segments, writable=all(owned))
 
@@ -307,12 +408,29 @@ async def _restore(
 
 
 def _open_copies(
-    local: LocalCopies | None, tasks: TaskGroup, *, settings: Settings, observer: Observer
+    uploader: StateChangeUploader | OpenUploader | None,
+    opened: StateChangeUploader,
+    local: LocalCopies | None,
+    *,
+    settings: Settings,
+    tasks: TaskGroup,
+    observer: Observer,
 ) -> CopyWriter | None:
-    """Copies of the commits themselves, in the same roots as those of the segments. `None` where we may not write."""
+    """Copies of the commits themselves, in the same roots as those of the segments. `None` where we may not write.
+
+    By the same writer, where it is ours: a disk that hangs costs a checkpoint one `secondary_grace_s`, and not two.
+    """
     if local is None or not local.writable:
         return None
-    return CopyWriter(local.store, grace_s=settings.secondary_grace_s, dropped=observer.local_copy_dropped, tasks=tasks)
+    if uploader is None and isinstance(opened, DuplicatingUploader):
+        return opened.copies
+    return CopyWriter(
+        local.store,
+        grace_s=settings.secondary_grace_s,
+        dropped=observer.local_copy_dropped,
+        root_of=local.store.root_of,
+        tasks=tasks,
+    )
 
 
 def _open_uploader(
@@ -333,6 +451,7 @@ def _open_uploader(
             secondary,
             secondary_grace_s=settings.secondary_grace_s,
             dropped=observer.local_copy_dropped,
+            root_of=secondary.root_of,
             tasks=tasks,
         )
     if isinstance(uploader, StateChangeUploader) and not isinstance(uploader, type):  # a class has the methods too

@@ -81,6 +81,7 @@ class Race(Generic[T]):
         self._error: Exception | None = None
         self._newest = 0  # the one attempt that is not judged yet: each starts when the one before it has been
         self._present = 0  # attempts that have not returned, judged or not
+        self._spared: set[int] = set()
 
     @property
     def attempts(self) -> int:
@@ -103,6 +104,10 @@ class Race(Generic[T]):
             assert self._error is not None
             raise self._error
         return self._won
+
+    def spare(self, number: int) -> None:
+        """Attempt `number` has what counts, and is not late yet: it has another `timeout_s` from when it would be."""
+        self._spared.add(number)
 
     def _start(self, number: int, pause_s: float) -> None:
         self._newest = number
@@ -147,6 +152,8 @@ class Race(Generic[T]):
     async def _watch(self, number: int, attempt: anyio.CancelScope) -> None:
         if self._policy.timeout_s > 0:
             await anyio.sleep(self._policy.timeout_s)
+            if number in self._spared:
+                await anyio.sleep(self._policy.timeout_s)
             self._judge(number, AttemptTimeoutError(f"attempt {number} took over {self._policy.timeout_s} s"))
             await self._decided.wait()
             await anyio.sleep(self._policy.timeout_s)

@@ -6,8 +6,9 @@ the back of a caller who was told that the call is over. The limiters bound how 
 
 import asyncio
 import math
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeVar, TypeVarTuple, cast
 from weakref import WeakKeyDictionary
 
@@ -28,21 +29,73 @@ class StrayCancellationError(RuntimeError):
     """Foreign code raised `CancelledError`, and nobody had cancelled it. A defect there; final, not to be retried."""
 
 
-async def in_thread(function: Callable[[*Args], T], *args: *Args, limiter: anyio.CapacityLimiter) -> T:
+async def in_thread(
+    function: Callable[[*Args], T],
+    *args: *Args,
+    limiter: anyio.CapacityLimiter,
+    abandon_after_s: float | None = None,
+) -> T:
     """Run blocking `function(*args)` in a worker thread, at most `limiter.total_tokens` at a time.
 
     A cancelled call that still waits for a thread has not run at all; one that has begun runs to its end first, and
     only then is the cancellation delivered. That holds within anyio's scopes and task groups; asyncio's own
     `task.cancel()` of the very task that waits here breaks through, and is what `finish` is for.
+
+    `abandon_after_s`: so long after the cancellation a thread that has not ended is left behind, for a disk that may
+    hang for ever. It holds none of the limiter then, and dies with the process. Only where it harms nobody.
     """
     loop = asyncio.get_running_loop()
     if (pause := _pauses.get(loop)) is not None:
         return await _on_loop(pause, function, *args, limiter=limiter)
     _hops[loop] = _hops.get(loop, 0) + 1
     try:
-        return await anyio.to_thread.run_sync(function, *args, abandon_on_cancel=False, limiter=limiter)
+        if abandon_after_s is None:
+            return await anyio.to_thread.run_sync(function, *args, abandon_on_cancel=False, limiter=limiter)
+        return await _abandonable(function, *args, limiter=limiter, after_s=abandon_after_s)
     finally:
         _hops[loop] -= 1
+
+
+async def _abandonable(
+    function: Callable[[*Args], T], *args: *Args, limiter: anyio.CapacityLimiter, after_s: float
+) -> T:
+    results: list[T] = []
+    failures: list[Exception] = []
+    ended = anyio.Event()
+    patience = anyio.CancelScope(shield=True)
+
+    async def run() -> None:
+        with patience:
+            async with limiter:
+                await _daemon(lambda: results.append(function(*args)), failures)
+        ended.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        try:
+            await ended.wait()
+        except BaseException:
+            patience.deadline = anyio.current_time() + after_s
+            raise
+    if failures:
+        raise failures[0]
+    return results[0]
+
+
+async def _daemon(function: Callable[[], None], failures: list[Exception]) -> None:
+    """Run `function` in a thread of its own, which keeps no process from ending. Cancelled, it goes on alone."""
+    loop, ended = asyncio.get_running_loop(), anyio.Event()
+
+    def run() -> None:
+        try:
+            function()
+        except Exception as error:  # noqa: BLE001  # handed to the caller
+            failures.append(error)
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(ended.set)
+
+    threading.Thread(target=run, name="statebackend-disk", daemon=True).start()
+    await ended.wait()
 
 
 async def finish(function: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:

@@ -6,7 +6,7 @@ may raise, and what a cancelled call may leave behind. All methods run on one ev
 """
 
 import enum
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -105,6 +105,39 @@ class ObjectStore(Protocol):
         ...
 
 
+@runtime_checkable
+class DeletesMany(Protocol):
+    """What an `ObjectStore` may have besides, where many objects can be removed at less than a request each."""
+
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        """Remove the objects; what is not there is no error. Called by a sweep, with any number of keys.
+
+        Raises for the first that stays, when all have been tried. After a failed or cancelled call some are gone.
+        """
+        ...
+
+
+@runtime_checkable
+class CountsRequests(Protocol):
+    """What an `ObjectStore` may have besides, where one call is not one request: parts, pages, requests sent again.
+
+    What such a store counts is what requests cost; calls of other stores count as one request each. A store that wraps
+    another passes it on.
+    """
+
+    @property
+    def priced_requests(self) -> Mapping[str, int]:
+        """Requests sent so far, by the method of `ObjectStore` that has their price. Only grows; read often.
+
+        So a part of a multipart upload, its begin and its end are each a `put`, and a page of a listing is a `list`.
+        """
+        ...
+
+
+def _nothing() -> None:
+    """For a segment that no attempt of ours uploads."""
+
+
 class Segment(msgspec.Struct, frozen=True):
     """One object to upload: the encoded change sets of one or more writers.
 
@@ -121,6 +154,9 @@ class Segment(msgspec.Struct, frozen=True):
     """`zlib.crc32` of the content."""
     log_ids: tuple[str, ...]
     """The writers whose change sets are in it."""
+    durable: Callable[[], None] = _nothing
+    """Say that the primary copy is durable, where `upload` goes on for another: then it is not late for
+    `upload_timeout_s` more, and no attempt joins it. Need not be called; again, or too late, changes nothing."""
 
 
 class UploadedSegment(msgspec.Struct, frozen=True):
@@ -193,7 +229,12 @@ class Serializer(Protocol[T]):
 class CheckpointInfo(msgspec.Struct, frozen=True):
     """What a committed checkpoint cost.
 
-    `requests` counts calls to the primary; `local` is true when every byte of it has a local copy too.
+    `requests` counts what went to the primary while it ran, `requests_by_kind` by the method of `ObjectStore`; `usd` is
+    their price. `local` is true when every byte of it has a local copy too.
+
+    `usd_month` is what 30 days of requests would cost if all that the backend does went on at the rate of the last ten
+    minutes. `persist_delay_s` is the persist delay as `put_budget_usd_month` has lengthened it: about how long the next
+    checkpoint will take to begin, and what a caller may let pass at no loss before it asks for one.
     """
 
     checkpoint_id: CheckpointId
@@ -204,6 +245,10 @@ class CheckpointInfo(msgspec.Struct, frozen=True):
     requests: int
     seconds: float
     local: bool
+    requests_by_kind: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
+    usd: float = 0.0
+    usd_month: float = 0.0
+    persist_delay_s: float = 0.0
 
 
 class Fallback(msgspec.Struct, frozen=True):
@@ -283,9 +328,10 @@ class Observer:
         An uploader of your own does not tell; what it leaves out is a segment with `uploaded.local` of `None`.
         """
 
-    def primary_requested(self, requests: Mapping[str, int]) -> None:
+    def primary_requested(self, requests: Mapping[str, int], *, usd: float) -> None:
         """So many requests went to the primary since the last time, by kind: the names of `ObjectStore`'s methods.
 
+        `usd`: what they cost, by the prices of the settings.
         Before `restored`, before each `checkpoint_committed`, and when the backend has ended. Only kinds that occurred.
         """
 
@@ -315,6 +361,8 @@ __all__ = [
     "ChangeSetHandle",
     "CheckpointInfo",
     "Clock",
+    "CountsRequests",
+    "DeletesMany",
     "Fallback",
     "ObjectInfo",
     "ObjectStore",

@@ -11,7 +11,9 @@
     │   ├── ValueEncodeError            the value is not of the type the state was declared with
     │   ├── StateTypeError              the state was written with another type or kind
     │   ├── CheckpointExistsError       that checkpoint id, or a later one, is committed already
-    │   └── CheckpointNotFoundError     no commit has that checkpoint id
+    │   ├── CheckpointNotFoundError     no commit has that checkpoint id
+    │   ├── SavepointExistsError        there is a savepoint of that name
+    │   └── SavepointNotFoundError      there is no savepoint of that name
     ├── WrongOwnerError             point at the right place: what lies there is somebody else's
     │   ├── WrongJobError               the commit belongs to another job
     │   ├── WrongQueryError             the commit was made by another streaming query
@@ -27,7 +29,12 @@
     │   ├── ObjectNotFoundError         no object at that key
     │   ├── ObjectExistsError           put-if-absent found one there
     │   ├── StoreAccessError            the store refuses: permissions, credentials
+    │   │   ├── BucketNotFoundError         make the bucket, or correct the primary
+    │   │   ├── ClockSkewError              set this machine's clock
+    │   │   └── UnfitStoreError             it cannot do what a primary must: use another
     │   └── StoreUnavailableError       the store does not answer or is full: retry later
+    │       ├── StoreThrottledError         it asks for fewer requests: slow down
+    │       └── StoreFullError              make room
     ├── UploadError                 the changes are not durable: reopen, and replay the batch
     ├── FencedError                 stop: a newer writer owns this job now
     ├── OutcomeUnknownError         reopen: a commit may or may not have happened
@@ -104,6 +111,14 @@ class CheckpointNotFoundError(InputError, LookupError):
     """No commit has that checkpoint id. Open without an id for the newest one."""
 
 
+class SavepointExistsError(InputError):
+    """There is a savepoint of that name. Drop it, or use another name. Nothing was committed."""
+
+
+class SavepointNotFoundError(InputError, LookupError):
+    """The job has no savepoint of that name. `savepoints` lists those that there are."""
+
+
 class WrongOwnerError(StateBackendError):
     """What lies at the primary belongs to somebody else. Correct the primary or the job's name."""
 
@@ -169,6 +184,26 @@ class StoreAccessError(StoreError):
 
 class StoreUnavailableError(StoreError):
     """The store does not answer, or has no room. The operation may be tried again later."""
+
+
+class BucketNotFoundError(StoreAccessError):
+    """There is no such bucket. Make it, or correct `Settings.primary`."""
+
+
+class ClockSkewError(StoreAccessError):
+    """This machine's clock is too far from the store's for a signature to count. Set the clock."""
+
+
+class UnfitStoreError(StoreAccessError):
+    """The store cannot do what a primary must, such as put-if-absent. Use another store."""
+
+
+class StoreThrottledError(StoreUnavailableError):
+    """The store asks for fewer requests. Nothing happened; slow down, and ask again."""
+
+
+class StoreFullError(StoreUnavailableError):
+    """The store has no room, or a quota is used up. Make room; asking again before that does not help."""
 
 
 class UploadError(StateBackendError, OSError):

@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Any, Final, Literal, Self, cast
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -26,13 +26,58 @@ MiB: Final = 1024 * KiB
 PREEMPTIVE_BYTES_LIMIT: Final = 256 * MiB
 """Most for `preemptive_persist_threshold_bytes`: a frame holds four times as much, and the threshold is an estimate."""
 
+S3_PART_BYTES_MIN: Final = 5 * MiB
+"""Least for `s3_part_bytes`: S3 refuses smaller parts, the last one excepted."""
+
 Compression = Literal["none", "lz4", "snappy", "zstd"]
+S3Addressing = Literal["auto", "path", "virtual"]
 
 ENVIRONMENT_PREFIX: Final = "STATEBACKEND_"
 SPARK_PREFIX: Final = "spark.statebackend."
-PRIMARY_FORMS: Final = "memory://NAME or file:///ABSOLUTE/PATH"
+PRIMARY_FORMS: Final = "memory://NAME, file:///ABSOLUTE/PATH or s3://BUCKET/PREFIX"
 
+_BUCKET = re.compile(r"[A-Za-z0-9._-]{3,255}")
+_S3_PREFIX = re.compile(r"(/[A-Za-z0-9_=][A-Za-z0-9._=-]{0,254}){0,16}/?")
+_CREDENTIALS = re.compile(r"[^/]*//[^/?#]*@")
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class Secret:
+    """A text that is shown to nobody: not in a `repr`, not in a message, not in a pickle.
+
+    `Settings` travel to executors and into files as pickles. There the secret is gone, and `reveal()` is `None`: who
+    needs it then asks the machine it is on, as for `s3://` the usual AWS chain does (variables, profile, role).
+    """
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str | None) -> None:
+        self._text = text
+
+    def reveal(self) -> str | None:
+        """The text, for the one place that uses it. `None` in what was unpickled."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return "Secret(...)"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._text))
+
+    def __copy__(self) -> "Secret":
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "Secret":
+        return self
+
+    def __reduce__(self) -> tuple[type["Secret"], tuple[None]]:
+        return Secret, (None,)
+
+
+_SECRET: Final = Secret | None
 
 
 class Tuning(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +85,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
 
     persist_delay_s: float = 0.010
     """How long the first waiting change set waits for company before its segment is sent. 0: not at all."""
+    persist_delay_max_s: float = 10.0
+    """Most to which `put_budget_usd_month` lengthens the persist delay. Where that is not enough, more is spent."""
     persist_size_threshold_bytes: int = 10 * MiB
     """Waiting bytes that send a segment at once."""
     preemptive_persist_threshold_bytes: int = 5 * MiB
@@ -59,24 +106,83 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """How long uploads and commits go on trying while the primary says that it is unavailable, beyond their attempts.
     A checkpoint waits as long, and `commit_timeout_s` is longer by it. 0: it fails when the attempts are used up."""
     secondary_grace_s: float = 0.5
-    """How long a finished primary waits for the local copy before that copy is given up. Part of `upload_timeout_s`."""
+    """How long a finished primary waits for the local copy before that is given up. Does not make an upload late."""
+    local_read_timeout_s: float = 5.0
+    """How long a restore waits for a local copy before it reads the primary, and leaves that root alone."""
     commit_timeout_s: float = 30.0
     """How long a commit waits for the store's answer before its outcome counts as unknown."""
     close_timeout_s: float = 10.0
     """How long leaving the backend waits for uploads under way."""
 
+    sweep_interval_s: float = 0.0
+    """How often an open backend sweeps its job in the primary, behind the checkpoints' back. 0: never."""
     restore_concurrency_max: int = 16
-    """Files fetched at a time by a restore."""
+    """Files fetched at a time by a restore; entries and objects handled at a time by a sweep."""
     io_threads_max: int = 8
     """Worker threads for files at a time, in one store."""
     cpu_threads_max: int = 2
     """Worker threads for compression and checksums at a time."""
 
+    s3_connections_max: int = 64
+    """Requests to S3 at a time; further ones wait for a connection."""
+    s3_connect_timeout_s: float = 5.0
+    """How long a connection may take to be made."""
+    s3_read_timeout_s: float = 10.0
+    """How long S3 may be silent when it is its turn."""
+    s3_request_timeout_s: float = 60.0
+    """How long one request may take in all, its body included: a part, or an object below the multipart threshold."""
+    s3_multipart_threshold_bytes: int = 16 * MiB
+    """An object larger than this is uploaded in parts, which costs two requests more than it has parts."""
+    s3_part_bytes: int = 8 * MiB
+    """Size of a part. Larger for an object of more than 10,000 of them."""
+    s3_part_concurrency_max: int = 4
+    """Parts of one object in memory and under way at a time."""
+    s3_requests_per_s_max: float = 3_000.0
+    """Rate of requests to S3. Where S3 asks for fewer, the rate falls for a while."""
+    s3_retries_per_s_max: float = 10.0
+    """Rate of requests that repeat a failed one, in all: an outage is not made worse by those who wait for its end."""
+    s3_outage_s: float = 60.0
+    """How long a request that may be repeated is, after its first failure, before it fails for its caller."""
+
+    put_budget_usd_month: float = 0.0
+    """What PUTs may cost in 30 days; the persist delay is lengthened, so that they do not cost more. 0: no budget."""
+    put_usd_per_1000: float = 0.005
+    """Price of 1,000 PUTs, plain or conditional. The four prices are those of S3 Standard, us-east-1, November 2026."""
+    get_usd_per_1000: float = 0.0004
+    """Price of 1,000 GETs, whole or ranged, or HEADs."""
+    list_usd_per_1000: float = 0.005
+    """Price of 1,000 pages of listings."""
+    delete_usd_per_1000: float = 0.0
+    """Price of 1,000 deletions."""
+
     def __post_init__(self) -> None:
         _check_types(self)
-        for name in ("persist_delay_s", "upload_timeout_s", "retry_delay_s", "primary_outage_s", "secondary_grace_s"):
+        for name in (
+            "persist_delay_s",
+            "upload_timeout_s",
+            "retry_delay_s",
+            "primary_outage_s",
+            "secondary_grace_s",
+            "s3_outage_s",
+            "sweep_interval_s",
+            "put_budget_usd_month",
+            "put_usd_per_1000",
+            "get_usd_per_1000",
+            "list_usd_per_1000",
+            "delete_usd_per_1000",
+        ):
             _require(0 <= getattr(self, name) < math.inf, f"{name} must be finite and not negative", self, name)
-        for name in ("commit_timeout_s", "close_timeout_s"):
+        for name in (
+            "persist_delay_max_s",
+            "commit_timeout_s",
+            "close_timeout_s",
+            "local_read_timeout_s",
+            "s3_connect_timeout_s",
+            "s3_read_timeout_s",
+            "s3_request_timeout_s",
+            "s3_requests_per_s_max",
+            "s3_retries_per_s_max",
+        ):
             _require(0 < getattr(self, name) < math.inf, f"{name} must be finite and positive", self, name)
         for name in (
             "in_flight_bytes_max",
@@ -84,6 +190,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             "restore_concurrency_max",
             "io_threads_max",
             "cpu_threads_max",
+            "s3_connections_max",
+            "s3_part_concurrency_max",
         ):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1", self, name)
         for name in ("persist_size_threshold_bytes", "preemptive_persist_threshold_bytes", "inline_bytes_max"):
@@ -107,6 +215,20 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             "persist_size_threshold_bytes",
             "in_flight_bytes_max",
         )
+        _require(
+            S3_PART_BYTES_MIN <= self.s3_part_bytes <= self.s3_multipart_threshold_bytes,
+            f"s3_part_bytes must lie within {S3_PART_BYTES_MIN} and s3_multipart_threshold_bytes",
+            self,
+            "s3_part_bytes",
+            "s3_multipart_threshold_bytes",
+        )
+        _require(
+            self.put_budget_usd_month == 0 or self.persist_delay_s <= self.persist_delay_max_s,
+            "a budget only lengthens the persist delay: lower persist_delay_s or raise persist_delay_max_s",
+            self,
+            "persist_delay_s",
+            "persist_delay_max_s",
+        )
 
 
 class Settings(Tuning, frozen=True, kw_only=True):
@@ -118,15 +240,30 @@ class Settings(Tuning, frozen=True, kw_only=True):
     job: str
     """Name of the job: letters, digits, '.', '_' and '-', at most 100. Its data lives under this name."""
     primary: str
-    """URL of the store that is the truth: `memory://name` or `file:///path`."""
+    """URL of the store that is the truth: `memory://name`, `file:///path` or `s3://bucket/prefix`."""
     local: tuple[str, ...] = ()
     """Absolute directories for the local copy. Empty: no local copy. Several: segments spread over them."""
     local_bytes_max: int = 0
     """Bytes of local copies in each root. 0: no limit. Where it is reached, new segments have no local copy."""
     max_parallelism: int = 128
     """Number of key groups. Fixed when the job first commits: 1 to 32768."""
+    checkpoints_retained: int = 3
+    """Newest checkpoints that a sweep keeps, with all they need. Savepoints are kept besides."""
     compression: Compression = "zstd"
     """Compression of each frame. May change between two runs."""
+
+    s3_endpoint: str = ""
+    """URL of an S3 that is not Amazon's, such as `https://s3.example.com:9000`. Empty: Amazon's, for the region."""
+    s3_region: str = ""
+    """Region of the bucket. Empty: what the usual AWS chain says, else `us-east-1`."""
+    s3_access_key_id: str = ""
+    """Empty: credentials come from the usual AWS chain (variables, profile, container or machine role)."""
+    s3_secret_access_key: Secret | None = None
+    """Goes with `s3_access_key_id`. Not in a pickle: see `Secret`."""
+    s3_session_token: Secret | None = None
+    """Goes with temporary credentials."""
+    s3_addressing: S3Addressing = "auto"
+    """Where requests name the bucket: in the path, in the host's name (`virtual`), or as suits the endpoint."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -138,7 +275,11 @@ class Settings(Tuning, frozen=True, kw_only=True):
                 raise LocalRootError("a local root must be an absolute path", root=root)
         if len({os.path.normpath(root) for root in self.local}) != len(self.local):
             raise LocalRootError("the local roots must differ", local=self.local)
+        _check_s3(self)
         _require(self.local_bytes_max >= 0, "local_bytes_max must not be negative", self, "local_bytes_max")
+        _require(
+            self.checkpoints_retained >= 1, "checkpoints_retained must be at least 1", self, "checkpoints_retained"
+        )
         _require(
             1 <= self.max_parallelism <= MAX_PARALLELISM_LIMIT,
             f"max_parallelism must lie within 1 and {MAX_PARALLELISM_LIMIT}",
@@ -156,7 +297,7 @@ class Settings(Tuning, frozen=True, kw_only=True):
         if isinstance(local := converted.get("local"), str):
             converted["local"] = [root.strip() for root in local.split(",") if root.strip()]
         try:
-            return msgspec.convert(converted, cls, strict=False)
+            return msgspec.convert(converted, cls, strict=False, dec_hook=_secret)
         except msgspec.ValidationError as error:
             if isinstance(error.__cause__, SettingsError):
                 raise error.__cause__ from None
@@ -197,6 +338,8 @@ class Settings(Tuning, frozen=True, kw_only=True):
 
 def check_primary(url: str) -> None:
     """Raise `PrimaryUrlError` unless `url` has one of the forms of `PRIMARY_FORMS`."""
+    if _CREDENTIALS.match(url):  # the URL is not shown
+        raise PrimaryUrlError("the primary's URL must not hold credentials: use settings, or the usual AWS chain")
     try:
         parts = urlsplit(url)
     except ValueError as error:
@@ -205,19 +348,49 @@ def check_primary(url: str) -> None:
         known = bool(parts.netloc) and parts.path in ("", "/")
     elif parts.scheme == "file":
         known = parts.netloc in ("", "localhost") and parts.path.startswith("/") and parts.path != "/"
+    elif parts.scheme == "s3":
+        known = bool(_BUCKET.fullmatch(parts.netloc)) and bool(_S3_PREFIX.fullmatch(parts.path))
     else:
         raise PrimaryUrlError(f"the primary has an unknown scheme: use {PRIMARY_FORMS}", primary=url)
     if not known or parts.query or parts.fragment:
         raise PrimaryUrlError(f"the primary's URL is incomplete: use {PRIMARY_FORMS}", primary=url)
 
 
+def _check_s3(settings: Settings) -> None:
+    if settings.s3_endpoint and not _is_endpoint(settings.s3_endpoint):  # not shown: it may hold a password
+        raise SettingsError("s3_endpoint must be http://HOST or https://HOST, with a port or without, and nothing else")
+    if bool(settings.s3_access_key_id) != (settings.s3_secret_access_key is not None):
+        raise SettingsError("s3_access_key_id and s3_secret_access_key go together: give both, or neither")
+    if settings.s3_session_token is not None and settings.s3_secret_access_key is None:
+        raise SettingsError("s3_session_token needs s3_access_key_id and s3_secret_access_key")
+
+
+def _is_endpoint(url: str) -> bool:
+    try:
+        parts: SplitResult = urlsplit(url)
+        _ = parts.port  # raises where it is no number
+    except ValueError:
+        return False
+    plain = not (parts.query or parts.fragment or "@" in parts.netloc or parts.path.strip("/"))
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and plain
+
+
+def _secret(_kind: type, value: Any) -> Secret:
+    """For msgspec, which has no other kind to ask for: a secret from a text. What is given instead is in no message."""
+    if isinstance(value, Secret):
+        return value
+    if isinstance(value, str) and value:
+        return Secret(value)
+    raise ValueError("a secret is a text that is not empty")
+
+
 def _check_types(settings: Tuning) -> None:
     """Raise `SettingsError` for a value of the wrong type: making a struct directly checks none of them."""
     for field in msgspec.structs.fields(settings):
         try:
-            value = msgspec.convert(getattr(settings, field.name), field.type)
+            value = msgspec.convert(getattr(settings, field.name), field.type, dec_hook=_secret)
         except msgspec.ValidationError as error:
-            facts = {field.name: getattr(settings, field.name)}
+            facts = {} if field.type == _SECRET else {field.name: getattr(settings, field.name)}
             raise SettingsError(f"{field.name} has a wrong type or value: {error}", **facts) from error
         msgspec.structs.force_setattr(settings, field.name, value)  # a list of roots becomes the tuple it should be
 

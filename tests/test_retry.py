@@ -155,6 +155,20 @@ async def test_the_first_to_finish_wins_even_if_it_is_the_late_one() -> None:
 
 
 @run_virtual
+async def test_an_attempt_that_has_what_counts_is_not_late_at_first() -> None:
+    """Spared, it has twice the time; then it is as late as any other: nothing may hang for ever."""
+    script = Script([(1.9, None)])
+    async with open_race(script, attempts_max=2, timeout_s=1) as race:
+        race.spare(1)
+        assert await race.run() == (1, 1)
+    script = Script([(100, None), (0.5, None)])
+    async with open_race(script, attempts_max=2, timeout_s=1) as race:
+        race.spare(1)
+        assert await race.run() == (2, 2)
+    assert [begun for _, begun in script.begun] == [1.9, 3.9]
+
+
+@run_virtual
 async def test_a_late_loser_is_discarded() -> None:
     """8.4, FLINK-26485: attempt 1 times out and finishes after attempt 2 won: its result is discarded."""
     script = Script([(2, None), (0.5, None)])

@@ -12,8 +12,22 @@ from statebackend.errors import LocalRootError, PrimaryUrlError, SettingsError, 
 from statebackend.settings import Settings, Tuning, check_primary
 
 BASE: dict[str, Any] = {"job": "fleet", "primary": "memory://fleet"}
-NOT_NEGATIVE_S = ["persist_delay_s", "upload_timeout_s", "retry_delay_s", "primary_outage_s", "secondary_grace_s"]
-POSITIVE_S = ["commit_timeout_s", "close_timeout_s"]
+NOT_NEGATIVE_S = [
+    "persist_delay_s",
+    "upload_timeout_s",
+    "retry_delay_s",
+    "primary_outage_s",
+    "secondary_grace_s",
+    "sweep_interval_s",
+]
+POSITIVE_S = ["persist_delay_max_s", "commit_timeout_s", "close_timeout_s", "local_read_timeout_s"]
+NOT_NEGATIVE_USD = [
+    "put_budget_usd_month",
+    "put_usd_per_1000",
+    "get_usd_per_1000",
+    "list_usd_per_1000",
+    "delete_usd_per_1000",
+]
 AT_LEAST_ONE = [
     "in_flight_bytes_max",
     "upload_attempts_max",
@@ -38,17 +52,25 @@ def test_the_defaults_are_legal_and_only_job_and_primary_are_needed() -> None:
 
 def test_every_setting_of_speed_has_its_bounds_tested_here() -> None:
     """A new knob without a check would be the one that somebody sets to -1."""
-    tested = {*NOT_NEGATIVE_S, *POSITIVE_S, *AT_LEAST_ONE, *NOT_NEGATIVE_BYTES}
+    tested = {*NOT_NEGATIVE_S, *POSITIVE_S, *NOT_NEGATIVE_USD, *AT_LEAST_ONE, *NOT_NEGATIVE_BYTES}
     assert tested == set(Tuning.__struct_fields__)
 
 
-@pytest.mark.parametrize("name", [*NOT_NEGATIVE_S, *POSITIVE_S])
+@pytest.mark.parametrize("name", [*NOT_NEGATIVE_S, *POSITIVE_S, *NOT_NEGATIVE_USD])
 @pytest.mark.parametrize("value", [-0.001, -math.inf, math.inf, math.nan])
-def test_a_duration_is_finite_and_not_negative(name: str, value: float) -> None:
+def test_a_duration_or_a_price_is_finite_and_not_negative(name: str, value: float) -> None:
     """Infinity is refused too: a wait without an end is how a stream hangs for ever."""
     with pytest.raises(SettingsError) as caught:
         settings(**{name: value})
     assert name in caught.value.facts
+
+
+def test_a_budget_does_not_shorten_the_persist_delay() -> None:
+    """A delay above the most that the budget may make of it is one of the two numbers got wrong."""
+    with pytest.raises(SettingsError) as caught:
+        settings(put_budget_usd_month=1, persist_delay_s=11, persist_delay_max_s=10)
+    assert set(caught.value.facts) == {"persist_delay_s", "persist_delay_max_s"}
+    assert settings(persist_delay_s=11).persist_delay_s == 11
 
 
 @pytest.mark.parametrize("name", POSITIVE_S)
@@ -59,7 +81,7 @@ def test_a_deadline_must_leave_some_time(name: str) -> None:
     assert name in caught.value.facts
 
 
-@pytest.mark.parametrize("name", NOT_NEGATIVE_S)
+@pytest.mark.parametrize("name", [*NOT_NEGATIVE_S, *NOT_NEGATIVE_USD])
 def test_a_pause_may_be_nothing(name: str) -> None:
     """Zero means "not at all", which is legal for a delay and a grace."""
     assert getattr(settings(**{name: 0}), name) == 0
@@ -340,3 +362,12 @@ def test_settings_come_from_a_spark_configuration() -> None:
     assert Settings.from_spark_conf(pairs) == settings(max_parallelism=16)
     with pytest.raises(UnknownSettingError):
         Settings.from_spark_conf([*pairs, ("spark.statebackend.maxParallelism", "16")])
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_at_least_one_checkpoint_is_retained(count: int) -> None:
+    """The newest is needed by whoever opens the job next."""
+    with pytest.raises(SettingsError) as caught:
+        settings(checkpoints_retained=count)
+    assert "checkpoints_retained" in caught.value.facts
+    assert settings(checkpoints_retained=1).checkpoints_retained == 1

@@ -3,14 +3,18 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import anyio
+import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from statebackend._tasks import StrayCancellationError, finish, foreign, hops_under_way, in_order, in_thread, open_tasks
 from statebackend.testing.virtual_time import VirtualClock, run_virtual
+
+SAFETY_NET_S = 20.0  # ends a test that would otherwise hang; no test depends on it
 
 
 class Interruption(BaseException):
@@ -24,6 +28,47 @@ async def stray() -> None:
 
 
 # -------------------------------------------------------------------------------------------------------------- threads
+
+
+async def test_a_thread_that_may_be_left_behind_is_left_behind() -> None:
+    """It hangs, and was cancelled: the call ends, holds none of the limiter, and a thread that ends in time tells."""
+    begun, may_end, limiter = threading.Event(), threading.Event(), anyio.CapacityLimiter(1)
+
+    def hang() -> None:
+        begun.set()
+        may_end.wait(SAFETY_NET_S)
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(in_thread, hang, limiter=limiter, abandon_after_s=0.0))
+            while not begun.is_set():
+                await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+        assert not may_end.is_set()
+        assert hops_under_way(asyncio.get_running_loop()) == 0
+        assert await in_thread(int, "7", limiter=limiter, abandon_after_s=0.0) == 7
+        with pytest.raises(ValueError, match="invalid"):
+            await in_thread(int, "x", limiter=limiter, abandon_after_s=0.0)
+    finally:
+        may_end.set()
+
+
+async def test_a_thread_that_may_be_left_behind_has_its_time_first() -> None:
+    """What it does after the cancellation is waited for, as long as was said."""
+    begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        may_end.wait(SAFETY_NET_S)
+        ended.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(in_thread, work, limiter=anyio.CapacityLimiter(1), abandon_after_s=SAFETY_NET_S))
+        while not begun.is_set():
+            await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+        may_end.set()
+    assert ended.is_set()
 
 
 @run_virtual

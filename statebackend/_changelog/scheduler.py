@@ -61,10 +61,12 @@ class UploadScheduler:
         clock: Clock,
         observer: Observer,
         new_name: Callable[[], str],
+        persist_delay_s: Callable[[], float] | None = None,
     ) -> None:
+        """`persist_delay_s`: asked each time the delay begins, instead of the setting."""
         observer = Observers(observer)
         self._sender = SegmentSender(uploader, settings, tasks=tasks, clock=clock, observer=observer, new_name=new_name)
-        self._delay_s = settings.persist_delay_s
+        self._delay_s = persist_delay_s or (lambda: settings.persist_delay_s)
         self._size_threshold_bytes = settings.persist_size_threshold_bytes
         self._close_timeout_s = settings.close_timeout_s
         self._tasks = tasks
@@ -153,14 +155,20 @@ class UploadScheduler:
         self._queued_bytes += waiting.size_bytes
         self._observer.queue_changed(len(self._queue))
         try:
-            if self._delay_s == 0 or self._queued_bytes >= self._size_threshold_bytes:
+            if self._queued_bytes >= self._size_threshold_bytes:
                 self._flush()
             elif self._timer is None:
-                timer = anyio.CancelScope()
-                self._tasks.start_soon(self._flush_later, timer)
-                self._timer = timer
+                self._arm(self._delay_s())
         except RuntimeError as error:  # anyio's word for a task group that has ended
             raise BackendClosedError("the backend has ended: nothing can be uploaded any more") from error
+
+    def _arm(self, delay_s: float) -> None:
+        if delay_s == 0:
+            self._flush()
+            return
+        timer = anyio.CancelScope()
+        self._tasks.start_soon(self._flush_later, timer, delay_s)
+        self._timer = timer
 
     def _abandon(self, waiting: _Waiting) -> None:
         """The call was cancelled, or could not even be queued."""
@@ -175,10 +183,10 @@ class UploadScheduler:
         elif waiting.results:  # done and cancelled at once
             self._tasks.start_soon(self.release, waiting.results)
 
-    async def _flush_later(self, timer: anyio.CancelScope) -> None:
+    async def _flush_later(self, timer: anyio.CancelScope, delay_s: float) -> None:
         try:
             with timer:
-                await anyio.sleep(self._delay_s)
+                await anyio.sleep(delay_s)
         except BaseException:  # `tasks` are ending
             if self._timer is timer:
                 self._refuse_queue()

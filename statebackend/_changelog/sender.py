@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import anyio
@@ -75,7 +76,8 @@ class SegmentSender:
         raw_bytes = encoded.raw_bytes
 
         async def attempt(number: int) -> Attempt:
-            segment = Segment(self._new_name(), encoded.chunks, encoded.size_bytes, encoded.checksum, log_ids)
+            durable = partial(race.spare, number)
+            segment = Segment(self._new_name(), encoded.chunks, encoded.size_bytes, encoded.checksum, log_ids, durable)
             self._observer.upload_started(segment, attempt=number)
             begun = self._clock.monotonic()
             try:
@@ -90,7 +92,8 @@ class SegmentSender:
         async def discard(lost: Attempt) -> None:
             await self.discard(lost.uploaded)
 
-        return Race(attempt, policy=self._policy, discard=discard, tasks=self._tasks)
+        race = Race(attempt, policy=self._policy, discard=discard, tasks=self._tasks)
+        return race
 
     async def discard(self, uploaded: UploadedSegment) -> None:
         """Delete every copy of a segment. Never raises an `Exception`."""

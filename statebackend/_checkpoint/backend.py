@@ -2,7 +2,8 @@
 
 One checkpoint, in the order of the calls:
 
-    drain the states into the changelog -> persist, or take inline -> register the local copies -> commit -> confirm
+    drain the states into the changelog -> persist, or take inline -> register the local copies -> hold -> commit
+    -> confirm
 
 Up to the commit everything can be cancelled and nothing is lost; from there on it runs to its end.
 """
@@ -10,23 +11,34 @@ Up to the commit everything can be cancelled and nothing is lost; from there on 
 import itertools
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.commits import CommitLog
 from statebackend._checkpoint.coordinator import CheckpointCoordinator, Committed
 from statebackend._checkpoint.inline import InlineEncoder
+from statebackend._checkpoint.savepoints import check_name
+from statebackend._checkpoint.spending import Spending
 from statebackend._codec.commit import IN_HERE, Commit
 from statebackend._codec.records import StateChange
 from statebackend._local.retention import LocalRetention
+from statebackend._state.aggregating_state import Aggregate, AggregatingState
 from statebackend._state.keyed import KeyedStates
+from statebackend._state.list_state import ListState
+from statebackend._state.map_state import MapState
+from statebackend._state.operator_state import Mode, OperatorState
+from statebackend._state.reducing_state import ReducingState
+from statebackend._state.timers import TimerClock, Timers
+from statebackend._state.ttl import TimeToLive
 from statebackend._state.value_state import ValueState
+from statebackend._state.values import Upcast
 from statebackend._tasks import finish
-from statebackend.abc import CheckpointInfo, Clock, Observer, RestoreReport
+from statebackend.abc import CheckpointInfo, Clock, Observer, RestoreReport, Serializer
 from statebackend.errors import BackendClosedError, CheckpointExistsError, InputError, StoreAccessError
 from statebackend.ids import (
     ChangeSetHandle,
@@ -38,9 +50,10 @@ from statebackend.ids import (
     SnapshotResult,
     SourceMark,
 )
-from statebackend.objectstore.scoped import CountingStore
 
 V = TypeVar("V")
+K = TypeVar("K")
+R = TypeVar("R")
 
 DRAIN_STEP: Final = 2048
 """Changes handed to the changelog between two turns of the loop."""
@@ -65,7 +78,7 @@ class StateBackend:
         writer: ChangelogWriter,
         coordinator: CheckpointCoordinator,
         log: CommitLog,
-        primary: CountingStore,
+        spending: Spending,
         *,
         epoch: Epoch,
         inline: InlineEncoder,
@@ -73,7 +86,6 @@ class StateBackend:
         restored: RestoreReport | None,
         clock: Clock,
         observer: Observer,
-        tell_requests: Callable[[], None],
     ) -> None:
         self.restored: Final = restored
         self._epoch: Final = epoch
@@ -81,12 +93,11 @@ class StateBackend:
         self._writer = writer
         self._coordinator = coordinator
         self._log = log
-        self._primary = primary
+        self._spending = spending
         self._inline = inline
         self._retention = retention
         self._clock = clock
         self._observer = observer
-        self._tell_requests = tell_requests
         self._handles = _handles_of(coordinator.base, states.key_groups)
         self._is_local = retention is not None and (
             restored is None or all(fallback.repaired for fallback in restored.fallbacks)
@@ -122,43 +133,140 @@ class StateBackend:
         """The smallest id that the next checkpoint may have."""
         return self._coordinator.next_checkpoint_id
 
-    def value_state(self, name: str, type_: type[V]) -> ValueState[V]:
+    def value_state(
+        self,
+        name: str,
+        type_: type[V] | Serializer[V],
+        *,
+        default: V | UnsetType = UNSET,
+        ttl: TimeToLive | None = None,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> ValueState[V]:
         """The value state of that name, declared on first use: a mapping from key to values of `type_`.
 
-        Raises `StateTypeError` where it was written with another type, `InputError` for a type that msgspec cannot
-        decode. Nothing is written before the next checkpoint.
+        `type_` is any type that msgspec can decode, or a `Serializer`. Its fields may be added with defaults, and
+        removed, from one run to the next. `migrate` holds one function for each other change there ever was: it gets
+        a value as it was before that change, as builtins, and returns it as after.
+
+        Raises `StateTypeError` where the state was written with another type, `InputError` for a type that msgspec
+        cannot decode. Nothing is written before the next checkpoint. All of this goes for the other kinds of state too.
         """
         self._check_usable()
-        return self._states.value_state(name, type_)
+        return self._states.value_state(name, type_, default=default, ttl=ttl, migrate=migrate)
 
-    async def checkpoint(self, checkpoint_id: int, *, source: SourceMark | None = None) -> CheckpointInfo:
+    def list_state(
+        self,
+        name: str,
+        type_: type[V] | Serializer[V],
+        *,
+        ttl: TimeToLive | None = None,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> ListState[V]:
+        """The list state of that name: a mapping from key to a list of elements of `type_`."""
+        self._check_usable()
+        return self._states.list_state(name, type_, ttl=ttl, migrate=migrate)
+
+    def map_state(
+        self,
+        name: str,
+        key_type: type[K] | Serializer[K],
+        type_: type[V] | Serializer[V],
+        *,
+        ttl: TimeToLive | None = None,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> MapState[K, V]:
+        """The map state of that name: a mapping from key to a map from `key_type` to `type_`."""
+        self._check_usable()
+        return self._states.map_state(name, key_type, type_, ttl=ttl, migrate=migrate)
+
+    def reducing_state(
+        self,
+        name: str,
+        type_: type[V] | Serializer[V],
+        reduce: Callable[[V, V], V],
+        *,
+        ttl: TimeToLive | None = None,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> ReducingState[V]:
+        """The reducing state of that name: a mapping from key to all that was added, reduced to one of `type_`."""
+        self._check_usable()
+        return self._states.reducing_state(name, type_, reduce, ttl=ttl, migrate=migrate)
+
+    def aggregating_state(
+        self,
+        name: str,
+        aggregate: Aggregate[Any, V, R],
+        *,
+        ttl: TimeToLive | None = None,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> AggregatingState[V, R]:
+        """The aggregating state of that name: a mapping from key to what `aggregate` makes of all that was added."""
+        self._check_usable()
+        return self._states.aggregating_state(name, aggregate, ttl=ttl, migrate=migrate)
+
+    def timers(self, name: str, clock: TimerClock = "event") -> Timers:
+        """The timers of that name: times of events, or of the processing, at which keys are due."""
+        self._check_usable()
+        return self._states.timers(name, clock)
+
+    def operator_state(
+        self,
+        name: str,
+        type_: type[V] | Serializer[V],
+        mode: Mode = "split",
+        *,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> OperatorState[V]:
+        """The operator state of that name: a list of elements of `type_` that belongs to this owner and to no key.
+
+        With another number of owners, `split` deals the elements of all out anew, `union` gives all of them to each,
+        and `broadcast` gives each a copy. All of it is in every commit: it is for offsets and the like. Raises
+        `InputError` in the backend of a part of the key groups that was not told its `owners`.
+        """
+        self._check_usable()
+        return self._states.operator_state(name, type_, mode, migrate=migrate)
+
+    async def checkpoint(
+        self, checkpoint_id: int, *, source: SourceMark | None = None, savepoint: str | None = None
+    ) -> CheckpointInfo:
         """Make every change so far durable and commit it under `checkpoint_id`. An unchanged state commits as well.
 
         Returns when the commit object exists in the primary: from then on a restore sees all of it, before nothing.
-        Raises `CheckpointExistsError` for an id that is not larger than every committed one (nothing has changed, go
-        on), `UploadError`, `FencedError` or `OutcomeUnknownError` (open a new backend).
+        With `savepoint` it is kept under that name until that is dropped; the two come to exist in the same moment.
+        Raises `SavepointExistsError` where the name is taken, `CheckpointExistsError` for an id that is not larger than
+        every committed one (nothing has changed, go on), `UploadError`, `FencedError` or `OutcomeUnknownError` (open a
+        new backend).
 
-        Cancelled before its commit is sent, a checkpoint has committed nothing and lost nothing: the next one holds
-        its changes. Cancelled later, it finishes first.
+        Takes up to `persist_delay_max_s` longer where `put_budget_usd_month` wants it. Cancelled before its commit is
+        sent, a checkpoint has committed nothing and lost nothing: the next one holds its changes. Cancelled later, it
+        finishes first.
         """
         self._check_usable()
         async with self._checkpointing:
-            begun, requests = self._clock.monotonic(), self._primary.requests.total()
+            begun, requests = self._clock.monotonic(), self._spending.requests
             self._coordinator.check(CheckpointId(checkpoint_id))
+            if savepoint is not None:
+                check_name(savepoint)
             with self._failing():
                 snapshot, inline = await self._snapshot(CheckpointId(checkpoint_id), inline=self._inline)
-                committed, changes = await finish(self._commit, snapshot, inline, source)
+                await self._spending.hold(requests)
+                committed, changes = await finish(self._commit, snapshot, inline, source, savepoint)
+            spent = self._spending.since(requests)
             info = CheckpointInfo(
                 checkpoint_id=committed.commit.checkpoint_id,
                 sequence=committed.commit.sequence,
                 changes=changes,
                 primary_bytes=snapshot.primary_bytes + committed.size_bytes,
                 local_bytes=snapshot.local_bytes + (committed.size_bytes if committed.local else 0),
-                requests=self._primary.requests.total() - requests,
+                requests=spent.requests.total(),
                 seconds=self._clock.monotonic() - begun,
                 local=self._is_local,
+                requests_by_kind=dict(spent.requests),
+                usd=spent.usd,
+                usd_month=spent.usd_month,
+                persist_delay_s=spent.persist_delay_s,
             )
-            self._tell_requests()
+            self._spending.tell()
             self._observer.checkpoint_committed(info)
             return info
 
@@ -217,6 +325,7 @@ class StateBackend:
     ) -> tuple[SnapshotResult, Sequence[bytes]]:
         """Everything up to now, durable; or, where `inline` takes it, in frames for the commit to carry."""
         await self._drain()
+        operator = self._states.operator_report()
         to = self._writer.next_sequence_number()
         taken = None if inline is None else await inline.take(self._writer, self._committed_to)
         uploaded: Sequence[UploadedChangeSet] = ()
@@ -233,6 +342,7 @@ class StateBackend:
             local_bytes=local_bytes,
             epoch=self.epoch,
             states=self._states.descriptors,
+            operator=operator,
         )
         self._snapshot_to = to
         self._pending[checkpoint_id] = _Pending(to, snapshot)
@@ -250,13 +360,15 @@ class StateBackend:
             await self._writer.room()
 
     async def _commit(
-        self, snapshot: SnapshotResult, inline: Sequence[bytes], source: SourceMark | None
+        self, snapshot: SnapshotResult, inline: Sequence[bytes], source: SourceMark | None, savepoint: str | None
     ) -> tuple[Committed, int]:
         """Commit the snapshot and stand on it; say how many changes are new. Not to be cut in two: within `finish`."""
         changes = sum(handle.records for handle in snapshot.primary[len(self._handles) :])
         with self._failing():
             try:
-                committed = await self._coordinator.commit(snapshot.checkpoint_id, [snapshot], source, inline=inline)
+                committed = await self._coordinator.commit(
+                    snapshot.checkpoint_id, [snapshot], source, savepoint, inline=inline
+                )
             except StoreAccessError:  # refused, and read back: there is no commit that needs it
                 await self._reset(snapshot.checkpoint_id)
                 raise

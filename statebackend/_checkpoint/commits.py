@@ -51,6 +51,11 @@ def commit_key(sequence: int) -> str:
     return f"{PREFIX}{sequence:012d}"
 
 
+def hint_of(entry: Entry) -> bytes:
+    """The content of the hint that names this entry."""
+    return b"%d %s" % (entry.sequence, entry.stamp.encode())
+
+
 class LogEnd(msgspec.Struct, frozen=True):
     """The last entry of a log; `entry` is `None` where that is damaged."""
 
@@ -224,8 +229,13 @@ class CommitLog:
 
     # --------------------------------------------------------------------------------------------------- writing
 
-    async def claim(self, end: LogEnd | None, *, stamp: str, release: str) -> Claim | None:
+    async def claim(
+        self, end: LogEnd | None, *, stamp: str, release: str, base: CommitSequence | None = None
+    ) -> Claim | None:
         """Begin a reign behind `end`: no older writer can append from now on. `None` where somebody was first.
+
+        `base` is the commit to be continued, the newest by default. Another one has to be looked for *after* the claim:
+        until then a sweep may not know that it is wanted.
 
         Then look for the end again. Raises `StoreUnavailableError` where the store gave no usable answer. A failed or
         cancelled call may have made a claim, which fences older writers and does no other harm.
@@ -242,6 +252,7 @@ class CommitLog:
             newest=None if end is None else end.newest,
             claimed_at_s=self._clock.time(),
             release=release,
+            base=None if end is None or base == end.newest else base,
         )
         try:
             await self.append(claim)
@@ -278,10 +289,14 @@ class CommitLog:
             await self.write_hint()
 
     async def write_hint(self) -> None:
-        """Say where the own last entry lies, if it has not been said. No error: an older hint costs some probes."""
-        if (entry := self._hint_due) is not None:
+        """Say where the own last entry lies, if it has not been said. No error: an older hint costs some probes.
+
+        Only while that entry was the end not long ago. Later a sweep may have removed what followed it, and who begins
+        to search there would take it for the end.
+        """
+        if (entry := self._hint_due) is not None and self._since(self._contact) <= LOG_CONTACT_MAX_S:
             with anyio.move_on_after(self._timeout_s), contextlib.suppress(Exception):
-                await self._store.put(HINT_KEY, (b"%d %s" % (entry.sequence, entry.stamp.encode()),))
+                await self._store.put(HINT_KEY, (hint_of(entry),))
                 self._hint_due = None
 
     async def _create(self, entry: Entry, body: tuple[bytes]) -> None:

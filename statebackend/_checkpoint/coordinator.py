@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from statebackend._checkpoint.commits import CommitLog, commit_key
+from statebackend._checkpoint.savepoints import Savepoints
 from statebackend._codec.commit import Claim, Commit, EncodedEntry, RangeState, encode_entry
 from statebackend._tasks import finish
 from statebackend.abc import Clock
@@ -50,6 +51,7 @@ class CheckpointCoordinator:
         newest: Commit | None,
         base: Commit | None,
         claim: Claim | None,
+        savepoints: Savepoints,
         clock: Clock,
         new_stamp: Callable[[], str],
         release: str,
@@ -59,6 +61,7 @@ class CheckpointCoordinator:
         self._newest = newest
         self._last: Claim | Commit | None = claim  # our own last entry
         self._log = log
+        self._savepoints = savepoints
         self._job: Final = settings.job
         self._max_parallelism: Final = settings.max_parallelism
         self._clock = clock
@@ -108,14 +111,16 @@ class CheckpointCoordinator:
         checkpoint_id: int,
         snapshots: Sequence[SnapshotResult],
         source: SourceMark | None = None,
+        savepoint: str | None = None,
         *,
         inline: Sequence[bytes] = (),
     ) -> Committed:
         """Commit one checkpoint from the snapshots of every owner. It exists when this returns: `notify_complete` them.
 
-        Raises `CheckpointExistsError`, or `InputError` for snapshots that do not cover every key group once, are of
-        another checkpoint or reign, or disagree on a state: nothing was written, `notify_aborted` them. Raises
-        `FencedError`, or `OutcomeUnknownError`: close, and open the job again. A cancelled call finishes first.
+        With `savepoint` it is kept under that name. Raises `CheckpointExistsError`, `SavepointExistsError`, or
+        `InputError` for snapshots that do not cover every key group once, are of another checkpoint or reign, or
+        disagree on a state: nothing was committed, `notify_aborted` them. Raises `FencedError`, or
+        `OutcomeUnknownError`: close, and open the job again. A cancelled call finishes first.
 
         `inline`: frames for the commit to carry; handles of the snapshots into them are those of `encode_inline`.
         """
@@ -133,16 +138,20 @@ class CheckpointCoordinator:
             parent=None if self.base is None else self.base.sequence,
             stamp=self._new_stamp(),
             max_parallelism=self._max_parallelism,
-            ranges=tuple(RangeState(snapshot.key_groups, snapshot.primary) for snapshot in ordered),
+            ranges=tuple(
+                RangeState(snapshot.key_groups, snapshot.primary, operator=snapshot.operator) for snapshot in ordered
+            ),
             states=_merged(ordered),
             source=source,
             committed_at_s=self._clock.time(),
             release=self._release,
         )
-        return await finish(self._create, encode_entry(commit, self.next_key, inline))
+        return await finish(self._create, encode_entry(commit, self.next_key, inline), savepoint)
 
-    async def _create(self, encoded: EncodedEntry[Commit]) -> Committed:
+    async def _create(self, encoded: EncodedEntry[Commit], savepoint: str | None) -> Committed:
         """Create the commit, with a local copy beside it, and stand on it."""
+        if savepoint is not None:
+            await self._savepoints.mark(savepoint, encoded.entry)
         local = await self._create_copied(encoded.entry, encoded.body)
         self._newest = self.base = self._last = encoded.entry
         return Committed(encoded.entry, len(encoded.body), local)

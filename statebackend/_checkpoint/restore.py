@@ -144,7 +144,7 @@ class Restore:
         if not local.writable:
             return False
         try:
-            await local.store.put(segment.key, (data,))
+            await local.store.repair(segment.key, (data,))
         except StoreError:
             return False  # reported as not repaired; the state itself came from the primary
         return True

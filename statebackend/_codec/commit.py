@@ -31,6 +31,7 @@ from statebackend.ids import (
     Epoch,
     Handle,
     KeyGroupRange,
+    OperatorElements,
     SourceMark,
     StateDescriptor,
 )
@@ -60,6 +61,8 @@ class RangeState(msgspec.Struct, frozen=True):
     key_groups: KeyGroupRange
     changelog: tuple[ChangeSetHandle, ...]
     bases: tuple[Base, ...] = ()
+    operator: tuple[OperatorElements, ...] = ()
+    """What its owner held besides, under no key."""
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True, tag="commit", tag_field="entry"):
@@ -99,7 +102,10 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, tag="commit", tag_field=
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, tag="claim", tag_field="entry"):
-    """A writer's first entry: from here on only he appends. `newest` is the last commit before it, if there is one."""
+    """A writer's first entry: from here on only he appends. `newest` is the last commit before it, if there is one.
+
+    `base` is the commit that the writer continues, where that is another one: it is kept until he commits.
+    """
 
     job: str
     sequence: CommitSequence
@@ -108,6 +114,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, tag="claim", tag_field="e
     newest: CommitSequence | None
     claimed_at_s: float = 0.0
     release: str = ""
+    base: CommitSequence | None = None
 
 
 Entry = Commit | Claim

@@ -30,11 +30,17 @@ class Operation(IntEnum):
 
     CLEAR = 0
     SET = 1
+    ADD = 2
+    """Elements appended to what the key's list holds."""
+    PUT = 3
+    """One entry of the key's map."""
+    REMOVE = 4
+    """One entry of the key's map, gone."""
     METADATA = 8
 
 
 class StateChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One logged mutation. `data` is the encoded value, empty for `CLEAR`. `key` is as the user gave it.
+    """One logged mutation. `data` is what the operation needs, empty for `CLEAR`. `key` is as the user gave it.
 
     `gc=False`: a change holds no cycle, and the collector must not walk a million of them.
     """

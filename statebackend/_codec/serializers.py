@@ -4,11 +4,13 @@ What is accepted comes back: `encode` proves it on the spot. msgspec encodes a v
 was declared, and a value that fails, or lacks a part, only when it is read back is a value that is lost.
 """
 
-from typing import Any, Final, Generic, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any, Final, Generic, TypeGuard, TypeVar, cast
 
 import msgspec
 
-from statebackend._codec.schema import schema_of
+from statebackend._codec.schema import misread, schema_of
+from statebackend.abc import Buffer, Serializer
 from statebackend.errors import InputError, ValueDecodeError, ValueEncodeError
 from statebackend.settings import MiB
 
@@ -16,6 +18,12 @@ T = TypeVar("T")
 
 VALUE_BYTES_MAX: Final = 512 * MiB
 """A larger value is refused when it is set: the frame that carries it could not be written."""
+
+OWN: Final = "own:"
+"""In front of the schema of a user's own serializer, which might otherwise look like one of ours: those are JSON."""
+
+BLOCK_VALUES: Final = 4096
+"""Values that are proved or decoded together, and that the interpreter is held for."""
 
 _SELF_EVIDENT: Final = (str, bytes, bool, int, float)
 """Types whose every instance either fails to encode or decodes to an equal value."""
@@ -29,7 +37,7 @@ class MsgspecSerializer(Generic[T]):
     Raises `InputError` when made with a type that msgspec cannot decode.
     """
 
-    __slots__ = ("_bytes_max", "_decode", "_encode", "_self_evident", "schema")
+    __slots__ = ("_bytes_max", "_decode", "_decode_list", "_encode", "_self_evident", "_type", "schema")
 
     def __init__(self, type_: type[T], *, value_bytes_max: int = VALUE_BYTES_MAX) -> None:
         try:
@@ -37,7 +45,9 @@ class MsgspecSerializer(Generic[T]):
             self.schema: Final = schema_of(type_)
         except (TypeError, NameError) as error:
             raise InputError(f"not a type that can be stored: {error}", type=repr(type_)) from error
+        self._type = type_
         self._encode = msgspec.msgpack.Encoder().encode
+        self._decode_list = msgspec.msgpack.Decoder(list[type_]).decode  # type: ignore[valid-type]
         self._self_evident = next((known for known in _SELF_EVIDENT if known is type_), None)
         self._bytes_max = value_bytes_max
 
@@ -61,12 +71,116 @@ class MsgspecSerializer(Generic[T]):
             raise ValueEncodeError("the value is too large", size_bytes=len(data), bytes_max=self._bytes_max)
         return data
 
-    def decode(self, data: bytes | bytearray | memoryview) -> T:
+    def encode_many(self, values: Sequence[T]) -> list[bytes]:
+        """Bytes of each value, as `encode` gives and refuses them. They are proved together, which is cheaper."""
+        found: list[bytes] = []
+        for start in range(0, len(values), BLOCK_VALUES):
+            block = values[start : start + BLOCK_VALUES]
+            found += self._proved(block) or map(self.encode, block)  # one by one: it says which one is wrong
+        return found
+
+    def decode_many(self, many: Sequence[bytes]) -> list[T]:
+        """Fresh values, as `decode` gives them."""
+        found: list[T] = []
+        for start in range(0, len(many), BLOCK_VALUES):
+            block = many[start : start + BLOCK_VALUES]
+            try:
+                found += self._decode_list(_as_array(block))
+            except (ValueError, RecursionError):
+                found += map(self.decode, block)
+        return found
+
+    def misread(self, schema: str) -> str | None:
+        """Why values written with another schema would be misread, `None` where they come back."""
+        if schema.startswith(OWN):
+            return "it was written by a serializer of its own"
+        return misread(schema, self._type)
+
+    def _proved(self, values: Sequence[T]) -> list[bytes] | None:
+        """Bytes of each value, where all of them together come back."""
+        try:
+            encoded = list(map(self._encode, values))
+            if max(map(len, encoded)) > self._bytes_max:
+                return None
+            if self._self_evident is not None and set(map(type, values)) == {self._self_evident}:
+                return encoded
+            array = _as_array(encoded)
+            return encoded if self._encode(self._decode_list(array)) == array else None
+        except (TypeError, ValueError, OverflowError, AttributeError, RecursionError):
+            return None
+
+    def decode(self, data: Buffer) -> T:
         """A fresh value: changing it changes nothing stored. Raises `ValueDecodeError`."""
         try:
             return self._decode(data)
         except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
             raise ValueDecodeError(f"the stored value does not decode: {error}", schema=self.schema) from error
+
+
+class BoundedSerializer(Generic[T]):
+    """A user's own serializer, held to what storage needs of it: bytes, and not too many."""
+
+    __slots__ = ("_bytes_max", "_own", "schema")
+
+    def __init__(self, own: Serializer[T], *, value_bytes_max: int = VALUE_BYTES_MAX) -> None:
+        if type(own.schema) is not str:
+            raise InputError("a serializer's schema is a str", schema=repr(own.schema))
+        self.schema: Final = OWN + own.schema
+        self._own = own
+        self._bytes_max = value_bytes_max
+
+    def encode(self, value: T) -> bytes:
+        """What the user's own gives. Raises `ValueEncodeError` for what cannot be stored."""
+        data = self._own.encode(value)
+        if type(data) is not bytes or len(data) > self._bytes_max:
+            raise ValueEncodeError(
+                "a serializer gives bytes, and not too many", type=type(data).__name__, bytes_max=self._bytes_max
+            )
+        return data
+
+    def decode(self, data: Buffer) -> T:
+        """What the user's own makes of it."""
+        return self._own.decode(data)
+
+    def misread(self, schema: str) -> str | None:
+        """Nobody knows: another schema needs an upcast."""
+        return f"a serializer reads its own schema only, not {schema}"
+
+
+def serializer_of(type_: type[T] | Serializer[T]) -> MsgspecSerializer[T] | BoundedSerializer[T]:
+    """The serializer for a type, or the one given in its place. Raises `InputError` for what cannot be stored."""
+    return BoundedSerializer(type_) if is_serializer(type_) else MsgspecSerializer(cast("type[T]", type_))
+
+
+def encode_many(serializer: Serializer[T], values: Sequence[T]) -> list[bytes]:
+    """Bytes of each value. Raises `ValueEncodeError` for the first that has none."""
+    if isinstance(serializer, MsgspecSerializer):
+        return serializer.encode_many(values)
+    return list(map(serializer.encode, values))
+
+
+def decode_many(serializer: Serializer[T], many: Sequence[bytes]) -> list[T]:
+    """Fresh values. Raises `ValueDecodeError` for the first that does not decode."""
+    if isinstance(serializer, MsgspecSerializer):
+        return serializer.decode_many(many)
+    return list(map(serializer.decode, many))
+
+
+def is_serializer(type_: type[T] | Serializer[T]) -> TypeGuard[Serializer[T]]:
+    """Whether it is a serializer, not a type to make one for."""
+    return not isinstance(type_, type) and all(hasattr(type_, name) for name in ("encode", "decode", "schema"))
+
+
+def _as_array(many: Sequence[bytes]) -> bytes:
+    """MessagePack of an array of what is MessagePack already, with the shortest head, as msgspec writes it."""
+    length = len(many)
+    if length < 1 << 4:
+        head = bytes((0x90 | length,))
+    elif length < 1 << 16:
+        head = b"\xdc" + length.to_bytes(2, "big")
+    else:
+        head = b"\xdd" + length.to_bytes(4, "big")
+    return head + b"".join(many)
 
 
 def _same_value(value: object, decoded: object) -> bool:

@@ -54,6 +54,30 @@ class LocalRegistry:
         """
         self._used.pop(checkpoint_id, None)
 
+    def __contains__(self, key: object) -> bool:
+        """Whether a checkpoint uses the copy, or may yet."""
+        return key in self._known
+
     def __len__(self) -> int:
         """Number of copies that are known."""
         return len(self._known)
+
+
+class LocalRegistries:
+    """The registries of several owners of key groups that share the copies of a host, by the owners' names.
+
+    Their segments are shared, and their checkpoints are not: one owner has confirmed a checkpoint while another has yet
+    to make its snapshot of it. So each is told of its own, and a copy goes when the last of them gives it up.
+    """
+
+    def __init__(self) -> None:
+        self._owners: dict[str, LocalRegistry] = {}
+
+    def of(self, owner: str) -> LocalRegistry:
+        """The registry of one owner. `confirm` is not for it, but for `confirm` of all of them."""
+        return self._owners.setdefault(owner, LocalRegistry())
+
+    def confirm(self, checkpoint_id: CheckpointId, owner: str) -> Sequence[str]:
+        """As `confirm` of the owner's, but for what another owner knows."""
+        superseded = self.of(owner).confirm(checkpoint_id)
+        return [key for key in superseded if not any(key in each for each in self._owners.values())]

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from anyio.abc import TaskGroup
 
-from statebackend._local.registry import LocalRegistry
+from statebackend._local.registry import LocalRegistries
 from statebackend._local.segments import LocalSegments
 from statebackend.ids import CheckpointId
 
@@ -23,28 +23,29 @@ class LocalRetention:
     def __init__(self, segments: LocalSegments, *, tasks: TaskGroup) -> None:
         self._segments = segments
         self._tasks = tasks
-        self._registry = LocalRegistry()
+        self._registries = LocalRegistries()
         self._superseded: dict[str, None] = {}  # a set that keeps its order: the oldest copies go first
         self._removing = False
 
-    def register(self, keys: Iterable[str], checkpoint_id: CheckpointId) -> None:
+    def register(self, keys: Iterable[str], checkpoint_id: CheckpointId, *, owner: str = "") -> None:
         """The snapshot or the restore of `checkpoint_id` uses these copies. Said before it commits.
 
-        A key without a local copy is fine: deleting it later changes nothing.
+        `owner`: which of several owners of key groups that share this host says so. A key without a local copy is fine:
+        deleting it later changes nothing.
         """
-        self._registry.register(keys, checkpoint_id)
+        self._registries.of(owner).register(keys, checkpoint_id)
 
-    def confirm(self, checkpoint_id: CheckpointId) -> None:
-        """`checkpoint_id` is committed: copies that only older ones use are removed, some time."""
-        self._superseded.update(dict.fromkeys(self._registry.confirm(checkpoint_id)))
+    def confirm(self, checkpoint_id: CheckpointId, *, owner: str = "") -> None:
+        """`checkpoint_id` is committed: copies that only older ones of `owner` use are removed, some time."""
+        self._superseded.update(dict.fromkeys(self._registries.confirm(checkpoint_id, owner)))
         if self._superseded and not self._removing:
             with suppress(RuntimeError):  # anyio's word for a task group that has ended: the next open prunes
                 self._tasks.start_soon(self._remove_superseded)
                 self._removing = True
 
-    def abort(self, checkpoint_id: CheckpointId) -> None:
+    def abort(self, checkpoint_id: CheckpointId, *, owner: str = "") -> None:
         """`checkpoint_id` will never be committed. Its copies stay: the next checkpoint may use them."""
-        self._registry.abort(checkpoint_id)
+        self._registries.of(owner).abort(checkpoint_id)
 
     async def _remove_superseded(self) -> None:
         try:

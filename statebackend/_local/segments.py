@@ -1,12 +1,18 @@
 """The local copies of all segments as one object store, spread over one store for each local root."""
 
 import logging
+import math
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from typing import TypeVar
+
+import anyio
 
 from statebackend._local.budget import ByteBudget
 from statebackend.abc import Body, Capability, ObjectInfo, ObjectStore
-from statebackend.errors import InputError, StoreAccessError
+from statebackend.errors import InputError, StoreAccessError, StoreUnavailableError
+
+T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
@@ -20,13 +26,23 @@ class LocalSegments:
 
     `bytes_max` is the most that may lie in one root, 0 for no limit. A put that would exceed it, together with those
     under way, raises `StoreUnavailableError` and writes nothing. What lies there already is counted by `take_stock`.
+
+    `read_timeout_s` bounds `get`, `get_range` and `repair`: what takes longer raises `StoreUnavailableError` with the
+    message "slow", and from then on they do so at once for that root.
     """
 
     def __init__(
-        self, stores: Sequence[ObjectStore], *, owned: Sequence[bool] | None = None, bytes_max: int = 0
+        self,
+        stores: Sequence[ObjectStore],
+        *,
+        owned: Sequence[bool] | None = None,
+        bytes_max: int = 0,
+        read_timeout_s: float = math.inf,
     ) -> None:
         self._stores = tuple(stores)
         self._owned = (True,) * len(self._stores) if owned is None else tuple(owned)
+        self._read_timeout_s = read_timeout_s
+        self._slow: set[int] = set()
         self._budgets = [ByteBudget(bytes_max) for _ in self._stores]
         assert len(self._owned) == len(self._stores) > 0
 
@@ -47,17 +63,21 @@ class LocalSegments:
         await self._write(key, body, self._writable(key).put_if_absent)
 
     async def get(self, key: str) -> bytes:
-        return await self._store(key).get(key)
+        return await self._in_time(key, lambda: self._store(key).get(key))
 
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
-        return await self._store(key).get_range(key, offset, length)
+        return await self._in_time(key, lambda: self._store(key).get_range(key, offset, length))
+
+    async def repair(self, key: str, body: Body) -> None:
+        """As `put`, in time for somebody who waits: a restore, which has found a copy missing or bad."""
+        await self._in_time(key, lambda: self.put(key, body))
 
     async def head(self, key: str) -> ObjectInfo | None:
         return await self._store(key).head(key)
 
     async def delete(self, key: str) -> None:
         await self._writable(key).delete(key)
-        self._budgets[self._index(key)].deleted(key)
+        self._budgets[self.root_of(key)].deleted(key)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """The objects that `get` would find, in the order of their keys."""
@@ -65,7 +85,7 @@ class LocalSegments:
             info
             for index, store in enumerate(self._stores)
             async for info in store.list(prefix)
-            if self._index(info.key) == index
+            if self.root_of(info.key) == index
         ]
         for info in sorted(found, key=lambda info: info.key):
             yield info
@@ -94,7 +114,7 @@ class LocalSegments:
             await self._count(index)
         try:
             for key in sorted(budget.keys):
-                if key not in keep or self._index(key) != index:
+                if key not in keep or self.root_of(key) != index:
                     await self._stores[index].delete(key)
                     budget.deleted(key)
                     removed += 1
@@ -109,7 +129,7 @@ class LocalSegments:
             _logger.warning("could not list the local copies of one root: root=%d reason=%s", index, error)
 
     async def _write(self, key: str, body: Body, write: Callable[[str, Body], Awaitable[None]]) -> None:
-        budget = self._budgets[self._index(key)]
+        budget = self._budgets[self.root_of(key)]
         size_bytes = sum(memoryview(chunk).nbytes for chunk in body)
         budget.begin(key, size_bytes)
         try:
@@ -119,13 +139,23 @@ class LocalSegments:
             raise StoreAccessError("the local root does not take this key", key=key, reason=str(error)) from error
         budget.stored(key, size_bytes)
 
-    def _index(self, key: str) -> int:
+    async def _in_time(self, key: str, call: Callable[[], Awaitable[T]]) -> T:
+        root = self.root_of(key)
+        if root not in self._slow:
+            with anyio.move_on_after(self._read_timeout_s):
+                return await call()
+            self._slow.add(root)
+            _logger.warning("a local root is too slow to restore from: root=%d", root)
+        raise StoreUnavailableError("slow")
+
+    def root_of(self, key: str) -> int:
+        """In which root a key lies, by its place among them."""
         return zlib.crc32(key.encode()) % len(self._stores)
 
     def _store(self, key: str) -> ObjectStore:
-        return self._stores[self._index(key)]
+        return self._stores[self.root_of(key)]
 
     def _writable(self, key: str) -> ObjectStore:
-        if not self._owned[self._index(key)]:
+        if not self._owned[self.root_of(key)]:
             raise StoreAccessError("another live backend owns this local root: here it is only read", key=key)
         return self._store(key)

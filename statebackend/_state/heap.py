@@ -1,32 +1,198 @@
-"""A state's entries in a plain dictionary: encoded values under the user's own keys.
+"""States' entries in plain dictionaries under the user's own keys, one kind of table per shape of state.
 
-Values are kept encoded for two reasons. The collector does not track bytes, so a million entries cost it nothing; and
-every read decodes a fresh object, so that a value changed in place after `get` cannot make memory and log differ.
+    ValueTable    key -> cell                     value, reducing and aggregating states; the timers of a key
+    ListTable     key -> cells in a row           appending to a bytearray moves nothing, and logs only what is new
+    MapTable      key -> {entry key -> cell}      one entry is found and logged without the others
+
+Everything is kept encoded, for two reasons. The collector tracks neither bytes nor bytearrays, nor, before Python 3.14,
+a dictionary of bytes; a list per key it would walk again and again. And every read decodes fresh objects, so that one
+changed in place after it was read cannot make memory and log differ.
+
+An empty list or map is no entry at all. Live writes and replay go through the same methods.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, Protocol, Self
 
+from statebackend._codec.cells import framed, split
 from statebackend._codec.records import Operation, StateChange, key_of
 from statebackend.errors import UnsupportedVersionError
 from statebackend.ids import Key
 
-HeapTable = dict[Key, bytes]
+CHUNK_BYTES: Final = 1 << 20
+"""A longer list is logged in several changes: one alone must fit into a frame."""
+
+Renew = Callable[[bytes], bytes | None]
+"""A cell as it is to be written anew, `None` where it has expired."""
 
 
-def apply(table: HeapTable, change: StateChange) -> None:
-    """Replay one change. Live writes leave the table as their replay would.
+class HeapTable(Protocol):
+    """What the states of a backend hold of each state, whoever declares it."""
 
-    Raises `UnsupportedVersionError` for an operation that this release does not know.
-    """
-    if change.operation == Operation.SET:
-        table[key_of(change)] = change.data
-    elif change.operation == Operation.CLEAR:
-        table.pop(key_of(change), None)
-    else:
-        raise UnsupportedVersionError("a change of a newer release", operation=change.operation)
+    @property
+    def entries(self) -> dict[Key, Any]:
+        """What is held per key. The same dictionary for as long as the table lives."""
+        ...
+
+    def apply(self, change: StateChange) -> None:
+        """Replay one change. Raises `UnsupportedVersionError` for an operation that this release does not know."""
+        ...
+
+    def copy(self) -> Self:
+        """What it holds now, not to be written to, whatever happens to the original."""
+        ...
+
+    def changes(self, state_id: int, group: int, key: Key, renew: Renew | None) -> Iterator[StateChange]:
+        """Changes that rebuild the key's entry from nothing."""
+        ...
 
 
-def entries(table: HeapTable, state_id: int, group: int, keys: Iterable[Key]) -> Iterator[StateChange]:
+class ValueTable:
+    """One cell per key."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self, entries: dict[Key, bytes] | None = None) -> None:
+        self.entries: Final = {} if entries is None else entries
+
+    def apply(self, change: StateChange) -> None:
+        """`SET` and `CLEAR`."""
+        if change.operation == Operation.SET:
+            self.entries[key_of(change)] = change.data
+        elif change.operation == Operation.CLEAR:
+            self.entries.pop(key_of(change), None)
+        else:
+            raise _unknown(change)
+
+    def copy(self) -> Self:
+        """Cells do not change, so a copy of the dictionary is enough."""
+        return type(self)(self.entries.copy())
+
+    def changes(self, state_id: int, group: int, key: Key, renew: Renew | None) -> Iterator[StateChange]:
+        """One `SET`."""
+        cell = self.entries[key] if renew is None else renew(self.entries[key])
+        if cell is not None:
+            yield StateChange(group, Operation.SET, state_id, key, cell)
+
+
+class ListTable:
+    """The elements of each key, framed, in one bytearray. A copy shares them until they are written to."""
+
+    __slots__ = ("_own", "entries")
+
+    def __init__(self, entries: dict[Key, bytearray] | None = None) -> None:
+        self.entries: Final = {} if entries is None else entries
+        self._own: set[Key] | None = None  # keys whose bytearray no copy shares; None: all of them
+
+    def apply(self, change: StateChange) -> None:
+        """`SET` replaces the elements, `ADD` appends some, `CLEAR` removes all."""
+        if change.operation == Operation.ADD:
+            self.extend(key_of(change), change.data)
+        elif change.operation == Operation.SET:
+            self.replace(key_of(change), change.data)
+        elif change.operation == Operation.CLEAR:
+            self.entries.pop(key_of(change), None)
+        else:
+            raise _unknown(change)
+
+    def extend(self, key: Key, row: bytes) -> None:
+        """Append framed elements."""
+        found = self.entries.get(key)
+        if found is None or (self._own is not None and key not in self._own):
+            self.replace(key, row if found is None else found + row)
+        else:
+            found += row
+
+    def replace(self, key: Key, row: bytes | bytearray) -> None:
+        """Hold these framed elements, or nothing where there are none."""
+        if not row:
+            self.entries.pop(key, None)
+            return
+        self.entries[key] = bytearray(row)
+        if self._own is not None:
+            self._own.add(key)
+
+    def copy(self) -> Self:
+        """From here on the next append to a key copies that key's elements once."""
+        self._own = set()
+        return type(self)(self.entries.copy())
+
+    def changes(self, state_id: int, group: int, key: Key, renew: Renew | None) -> Iterator[StateChange]:
+        """One `SET`, and an `ADD` for each further chunk."""
+        row = bytes(self.entries[key])
+        if renew is not None:
+            row = b"".join(framed(cell) for cell in map(renew, split(row)) if cell is not None)
+        return row_changes(state_id, group, key, row, Operation.SET)
+
+
+class MapTable:
+    """The encoded entries of each key, by their encoded keys. A copy shares them until they are written to."""
+
+    __slots__ = ("_own", "entries")
+
+    def __init__(self, entries: dict[Key, dict[bytes, bytes]] | None = None) -> None:
+        self.entries: Final = {} if entries is None else entries
+        self._own: set[Key] | None = None  # as in `ListTable`
+
+    def apply(self, change: StateChange) -> None:
+        """`PUT` sets an entry, `REMOVE` removes one, `CLEAR` removes all."""
+        if change.operation == Operation.PUT:
+            entry_key, cell = split(change.data)
+            self.put(key_of(change), entry_key, cell)
+        elif change.operation == Operation.REMOVE:
+            self.remove(key_of(change), change.data)
+        elif change.operation == Operation.CLEAR:
+            self.entries.pop(key_of(change), None)
+        else:
+            raise _unknown(change)
+
+    def put(self, key: Key, entry_key: bytes, cell: bytes) -> None:
+        """Set one entry."""
+        self._writable(key)[entry_key] = cell
+
+    def remove(self, key: Key, entry_key: bytes) -> None:
+        """Remove one entry; not an error if it is not there. The last one takes the key with it."""
+        if entry_key in self.entries.get(key, ()):
+            entries = self._writable(key)
+            del entries[entry_key]
+            if not entries:
+                del self.entries[key]
+
+    def copy(self) -> Self:
+        """From here on the next write to a key copies that key's entries once."""
+        self._own = set()
+        return type(self)(self.entries.copy())
+
+    def changes(self, state_id: int, group: int, key: Key, renew: Renew | None) -> Iterator[StateChange]:
+        """One `PUT` per entry."""
+        for entry_key, found in self.entries[key].items():
+            cell = found if renew is None else renew(found)
+            if cell is not None:
+                yield StateChange(group, Operation.PUT, state_id, key, framed(entry_key) + framed(cell))
+
+    def _writable(self, key: Key) -> dict[bytes, bytes]:
+        found = self.entries.get(key)
+        if found is None or (self._own is not None and key not in self._own):
+            found = self.entries[key] = {} if found is None else found.copy()
+            if self._own is not None:
+                self._own.add(key)
+        return found
+
+
+def row_changes(state_id: int, group: int, key: Key, row: bytes, first: Operation) -> Iterator[StateChange]:
+    """A list's framed elements as one change, or several where they are many. No elements, no change."""
+    for at in range(0, len(row), CHUNK_BYTES):
+        operation = Operation.ADD if at else first
+        yield StateChange(group, operation, state_id, key, row[at : at + CHUNK_BYTES])
+
+
+def all_changes(
+    table: HeapTable, state_id: int, group: int, keys: Iterable[Key], renew: Renew | None
+) -> Iterator[StateChange]:
     """Changes that rebuild the entries of `keys`, all of one key group."""
     for key in keys:
-        yield StateChange(group, Operation.SET, state_id, key, table[key])
+        yield from table.changes(state_id, group, key, renew)
+
+
+def _unknown(change: StateChange) -> UnsupportedVersionError:
+    return UnsupportedVersionError("a change that this kind of state does not know", operation=change.operation)

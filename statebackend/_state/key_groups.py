@@ -8,12 +8,13 @@ which is `pmod(xxhash64(key), max_parallelism)` in Spark for string, binary and 
 cast to bigint first, since Spark hashes it in four bytes.
 """
 
+from collections.abc import Sequence
 from typing import Final, cast
 
 from xxhash import xxh64_intdigest
 
-from statebackend.errors import KeyTypeError
-from statebackend.ids import Key
+from statebackend.errors import KeyGroupError, KeyTypeError
+from statebackend.ids import Key, KeyGroupRange, all_key_groups
 
 SEED: Final = 42
 KEY_DEPTH_MAX: Final = 16
@@ -26,6 +27,39 @@ def key_group(key: Key, max_parallelism: int) -> int:
     """The key's group, 0 to `max_parallelism - 1`. Raises `KeyTypeError` for what is not a key."""
     digest = key_hash(key, SEED)
     return (digest - _WRAP if digest >= _SIGN else digest) % max_parallelism
+
+
+class OwnedKeys:
+    """Which key is whose: the groups of an owner's keys, and an error for what is none of them."""
+
+    __slots__ = ("_max_parallelism", "_owns_all", "key_groups")
+
+    def __init__(self, key_groups: KeyGroupRange, max_parallelism: int) -> None:
+        self.key_groups: Final = key_groups
+        self._max_parallelism = max_parallelism
+        self._owns_all = key_groups == all_key_groups(max_parallelism)
+
+    def group_of(self, key: Key) -> int:
+        """The key's group. Raises `KeyTypeError` for what is not a key, `KeyGroupError` for another owner's."""
+        group = key_group(key, self._max_parallelism)
+        if not self._owns_all and group not in self.key_groups:
+            raise KeyGroupError(
+                "the key belongs to another owner", key=key, key_group=group, owned=str(self.key_groups)
+            )
+        return group
+
+    def groups_of(self, keys: Sequence[Key]) -> list[int]:
+        """The groups of many keys, as `group_of` gives them one by one."""
+        if self._owns_all and set(map(type, keys)) == {str}:
+            try:
+                hashes = [xxh64_intdigest(key.encode(), SEED) for key in cast("Sequence[str]", keys)]
+            except UnicodeEncodeError:
+                return list(map(self.group_of, keys))  # which says which one it is
+            if _WRAP % self._max_parallelism == 0:  # the sign does not matter
+                mask = self._max_parallelism - 1
+                return [digest & mask for digest in hashes]
+            return [(digest - _WRAP if digest >= _SIGN else digest) % self._max_parallelism for digest in hashes]
+        return list(map(self.group_of, keys))
 
 
 def key_hash(key: Key, seed: int, depth_max: int = KEY_DEPTH_MAX) -> int:

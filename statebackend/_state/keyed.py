@@ -1,35 +1,94 @@
 """The keyed states of one backend: what was declared, what was restored, and the way between state and changelog."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
-from typing import Any, Final, NewType, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar, cast, get_args
 
+from msgspec import UNSET, UnsetType
+
+from statebackend._codec.commit import RangeState
 from statebackend._codec.records import StateChange
-from statebackend._codec.serializers import MsgspecSerializer
-from statebackend._state import value_state
-from statebackend._state.heap import HeapTable, apply, entries
-from statebackend._state.key_groups import key_group
+from statebackend._codec.serializers import is_serializer
+from statebackend._state import (
+    aggregating_state,
+    list_state,
+    map_state,
+    reducing_state,
+    timers,
+    value_state,
+)
+from statebackend._state.aggregating_state import Aggregate, AggregatingState, accumulator_type
+from statebackend._state.descriptors import Shape, described, shape_of
+from statebackend._state.heap import HeapTable, ListTable, MapTable, Renew, ValueTable
+from statebackend._state.key_groups import OwnedKeys
+from statebackend._state.keyed_state import KeyedState
+from statebackend._state.list_state import ListState
+from statebackend._state.map_state import EntryKeys, MapState
+from statebackend._state.operator_state import (
+    OPERATOR_KINDS,
+    Mode,
+    OperatorState,
+    OperatorStates,
+    as_mode,
+    mode_of,
+)
+from statebackend._state.reducing_state import ReducingState
+from statebackend._state.timers import TimerClock, Timers
+from statebackend._state.ttl import TimeToLive
 from statebackend._state.value_state import ValueState
-from statebackend.errors import DataError, InputError, KeyGroupError, StateTypeError
-from statebackend.ids import Key, KeyGroupRange, StateDescriptor, all_key_groups
+from statebackend._state.values import Upcast, Values
+from statebackend.abc import Serializer
+from statebackend.errors import DataError, InputError, StateTypeError, UnsupportedVersionError
+from statebackend.ids import Key, KeyGroupRange, OperatorElements, StateDescriptor, all_key_groups
 
-StateId = NewType("StateId", int)
 V = TypeVar("V")
+K = TypeVar("K")
+R = TypeVar("R")
+S = TypeVar("S", bound=KeyedState[Any, Any])
+
+KINDS: Final[Mapping[str, Callable[[], HeapTable]]] = {
+    value_state.KIND: ValueTable,
+    reducing_state.KIND: ValueTable,
+    aggregating_state.KIND: ValueTable,
+    timers.KIND: ValueTable,
+    list_state.KIND: ListTable,
+    map_state.KIND: MapTable,
+}
 
 
 class KeyedStates:
     """Tables by state id, filled by a restore before anybody declares them, and the declared views on them.
 
-    A state that a commit holds but nobody declares is kept as it is and goes into the next commits.
+    A state that a commit holds but nobody declares is kept as it is and goes into the next commits. Raises
+    `UnsupportedVersionError` where a commit holds a kind of state that this release does not know.
+
+    Declaring a state again gives the same one, with the functions, clock and default of the newest declaration. Raises
+    `StateTypeError` where it was written, or declared, with another kind or type; also where only the class is another
+    one: values would come back as instances of the first.
     """
 
-    def __init__(self, key_groups: KeyGroupRange, max_parallelism: int, known: Iterable[StateDescriptor] = ()) -> None:
+    def __init__(
+        self,
+        key_groups: KeyGroupRange,
+        max_parallelism: int,
+        known: Iterable[StateDescriptor] = (),
+        *,
+        reported: Sequence[RangeState] = (),
+        owners: Sequence[KeyGroupRange] | None = None,
+    ) -> None:
+        """`reported` is what former owners had, `owners` are all there are now, where this is not the only one."""
         self.key_groups: Final = key_groups
-        self._place = partial(key_group, max_parallelism=max_parallelism)
-        self._owns_all = key_groups == all_key_groups(max_parallelism)
+        self._keys = OwnedKeys(key_groups, max_parallelism)
         self._descriptors: dict[str, StateDescriptor] = {descriptor.name: descriptor for descriptor in known}
-        self._tables: dict[int, HeapTable] = {descriptor.state_id: {} for descriptor in self._descriptors.values()}
-        self._declared: dict[str, tuple[Any, ValueState[Any]]] = {}
+        self._tables: dict[int, HeapTable] = {
+            descriptor.state_id: _table_of(descriptor)
+            for descriptor in self._descriptors.values()
+            if mode_of(descriptor.kind) is None
+        }
+        if owners is None and key_groups == all_key_groups(max_parallelism):
+            owners = [key_groups]
+        self._operator = OperatorStates(key_groups, self._descriptors.values(), reported, owners)
+        self._declared: dict[str, KeyedState[Any, Any]] = {}
+        self._types: dict[str, tuple[Any, ...]] = {}  # that a state was declared with in this process
 
     @property
     def descriptors(self) -> tuple[StateDescriptor, ...]:
@@ -38,30 +97,119 @@ class KeyedStates:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Number of keys per state."""
-        return {name: len(self._tables[found.state_id]) for name, found in self._descriptors.items()}
+        """Number of keys per state, those included whose values have expired and were not dropped yet."""
+        tables = self._tables
+        return {
+            name: len(tables[found.state_id].entries)
+            for name, found in self._descriptors.items()
+            if found.state_id in tables
+        }
 
-    def value_state(self, name: str, type_: type[V]) -> ValueState[V]:
-        """Declare a value state, or get the one declared before under this name.
-
-        Raises `StateTypeError` where the state was written, or declared, with another kind or type; also where only the
-        class is another one: values would come back as instances of the first.
-        """
-        serializer = MsgspecSerializer(type_)
-        descriptor = self._describe(name, value_state.KIND, serializer.schema)
-        if name not in self._declared:
-            state = ValueState(name, self._tables[descriptor.state_id], serializer, self._group_of)
-            self._declared[name] = (type_, state)
-        declared, state = self._declared[name]
-        if declared != type_:
-            raise StateTypeError(
-                "the state is declared with another class already", state=name, first=repr(declared), now=repr(type_)
-            )
+    def value_state(
+        self,
+        name: str,
+        type_: type[V] | Serializer[V],
+        *,
+        default: V | UnsetType = UNSET,
+        ttl: TimeToLive | None = None,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> ValueState[V]:
+        """One value per key."""
+        values = Values(type_, ttl=ttl, migrate=migrate)
+        state = self._state(name, ValueState[V], (type_,), shape_of(value_state.KIND, values))
+        state.declare(values, default)
         return state
 
+    def list_state(
+        self,
+        name: str,
+        type_: type[V] | Serializer[V],
+        *,
+        ttl: TimeToLive | None = None,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> ListState[V]:
+        """Many elements per key, in order."""
+        values = Values(type_, ttl=ttl, migrate=migrate)
+        state = self._state(name, ListState[V], (type_,), shape_of(list_state.KIND, values))
+        state.declare(values)
+        return state
+
+    def map_state(
+        self,
+        name: str,
+        key_type: type[K] | Serializer[K],
+        type_: type[V] | Serializer[V],
+        *,
+        ttl: TimeToLive | None = None,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> MapState[K, V]:
+        """A map per key."""
+        values, entry_keys = Values(type_, ttl=ttl, migrate=migrate), EntryKeys(key_type)
+        state = self._state(
+            name, MapState[K, V], (key_type, type_), shape_of(map_state.KIND, values, entry_keys.schema)
+        )
+        state.declare(values, entry_keys)
+        return state
+
+    def reducing_state(
+        self,
+        name: str,
+        type_: type[V] | Serializer[V],
+        reduce: Callable[[V, V], V],
+        *,
+        ttl: TimeToLive | None = None,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> ReducingState[V]:
+        """One value per key, to which others are added."""
+        values = Values(type_, ttl=ttl, migrate=migrate)
+        state = self._state(name, ReducingState[V], (type_,), shape_of(reducing_state.KIND, values))
+        state.declare(values, reduce)
+        return state
+
+    def aggregating_state(
+        self,
+        name: str,
+        aggregate: Aggregate[Any, V, R],
+        *,
+        ttl: TimeToLive | None = None,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> AggregatingState[V, R]:
+        """One accumulator per key."""
+        type_ = accumulator_type(aggregate)
+        values: Values[Any] = Values(type_, ttl=ttl, migrate=migrate)
+        state = self._state(name, AggregatingState[V, R], (type_,), shape_of(aggregating_state.KIND, values))
+        state.declare(values, aggregate)
+        return state
+
+    def timers(self, name: str, clock: TimerClock = "event") -> Timers:
+        """Times per key. Raises `StateTypeError` where they were registered by the other clock."""
+        if clock not in get_args(TimerClock):
+            raise InputError("timers are of one of these clocks", clock=repr(clock), clocks=get_args(TimerClock))
+        return self._state(name, Timers, (clock,), Shape(timers.KIND, clock))
+
+    def operator_state(
+        self,
+        name: str,
+        type_: type[V] | Serializer[V],
+        mode: Mode = "split",
+        *,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> OperatorState[V]:
+        """Elements under no key. Raises `InputError` where it is not known who the other owners are."""
+        values = Values(type_, migrate=migrate)
+        self._operator.check_owners()
+        descriptor = self._describe(name, (type_,), shape_of(OPERATOR_KINDS[as_mode(mode)], values))
+        state: OperatorState[V] = self._operator.state(name, descriptor.state_id)
+        state.declare(values)
+        return state
+
+    def operator_report(self) -> tuple[OperatorElements, ...]:
+        """What this owner holds of each operator state, undeclared ones too."""
+        return self._operator.report()
+
     def drain(self) -> Iterator[StateChange]:
-        """The changes since the last drain, one per key and state."""
-        for name, (_, state) in self._declared.items():
+        """The changes since the last drain."""
+        for name, state in self._declared.items():
             yield from state.drain(self._descriptors[name].state_id)
 
     def replay(self, changes: Iterable[StateChange]) -> None:
@@ -74,60 +222,74 @@ class KeyedStates:
                     raise DataError(
                         "a change names a state that its commit does not describe", state_id=change.state_id
                     )
-                apply(table, change)
+                table.apply(change)
 
     def snapshot(self) -> "StatesSnapshot":
         """What the states hold now, undeclared ones too, whether it was drained or not: a copy of references."""
-        return StatesSnapshot({state_id: table.copy() for state_id, table in self._tables.items()}, self._place)
+        renew = {self._descriptors[name].state_id: state.renewed() for name, state in self._declared.items()}
+        tables = {state_id: table.copy() for state_id, table in self._tables.items()}
+        return StatesSnapshot(tables, renew, self._keys)
 
-    def _describe(self, name: str, kind: str, schema: str) -> StateDescriptor:
-        if type(name) is not str or not name or not name.isprintable():
-            raise InputError("a state's name is a str of printable characters", name=ascii(name))
-        known = self._descriptors.get(name)
-        if known is None:
-            state_id = 1 + max((found.state_id for found in self._descriptors.values()), default=-1)
-            known = self._descriptors[name] = StateDescriptor(state_id, name, kind, schema)
-            self._tables[state_id] = {}
-        if (known.kind, known.schema) != (kind, schema):
+    def _state(self, name: str, class_: type[S], types: tuple[Any, ...], shape: Shape) -> S:
+        descriptor = self._describe(name, types, shape)
+        table = self._tables.setdefault(descriptor.state_id, KINDS[shape.kind]())
+        if name not in self._declared:
+            self._declared[name] = class_(name, table, self._keys)
+        return cast("S", self._declared[name])
+
+    def _describe(self, name: str, types: tuple[Any, ...], shape: Shape) -> StateDescriptor:
+        next_id = 1 + max((found.state_id for found in self._descriptors.values()), default=-1)
+        descriptor = described(self._descriptors.get(name) if type(name) is str else None, next_id, name, shape)
+        first = self._types.setdefault(name, types)
+        if not all(map(_is_same, first, types)):
             raise StateTypeError(
-                "the state was written with another type: declare it as it was written, or use another name",
+                "the state is declared with another class already",
                 state=name,
-                kind_written=known.kind,
-                kind_declared=kind,
-                schema_written=known.schema,
-                schema_declared=schema,
+                first=", ".join(map(repr, first)),
+                now=", ".join(map(repr, types)),
             )
-        return known
-
-    def _group_of(self, key: Key) -> int:
-        group = self._place(key)
-        if not self._owns_all and group not in self.key_groups:
-            raise KeyGroupError(
-                "the key belongs to another owner", key=key, key_group=group, owned=str(self.key_groups)
-            )
-        return group
+        self._descriptors[name] = descriptor
+        return descriptor
 
 
 class StatesSnapshot:
     """Every entry of the states at one moment. What is done to them later is not in it, so any thread may read it."""
 
-    def __init__(self, tables: Mapping[int, HeapTable], place: Callable[[Key], int]) -> None:
+    def __init__(self, tables: Mapping[int, HeapTable], renew: Mapping[int, Renew | None], keys: OwnedKeys) -> None:
         self._tables = tables
-        self._place = place
+        self._renew = renew
+        self._keys = keys
 
     def changes(self, groups: frozenset[int]) -> Iterator[StateChange]:
         """Changes that rebuild the entries of these key groups from nothing, one group after the other.
 
-        The first step places every key, about a second per million. Each call begins anew.
+        What had expired by then is not among them, and what was of an earlier version is upcast, which raises
+        `ValueDecodeError` where that fails. The first step places every key, about half a second per million. Each call
+        begins anew.
         """
         placed: dict[int, list[tuple[int, list[Key]]]] = {group: [] for group in sorted(groups)}
         for state_id, table in self._tables.items():
+            keys = list(table.entries)
             keys_by_group: dict[int, list[Key]] = {}
-            for key in table:
-                keys_by_group.setdefault(self._place(key), []).append(key)
-            for group, keys in keys_by_group.items():
-                if group in placed:
-                    placed[group].append((state_id, keys))
+            for key, group in zip(keys, self._keys.groups_of(keys), strict=True):
+                keys_by_group.setdefault(group, []).append(key)
+            for group in placed.keys() & keys_by_group.keys():
+                placed[group].append((state_id, keys_by_group[group]))
         for group, found in placed.items():
             for state_id, keys in found:
-                yield from entries(self._tables[state_id], state_id, group, keys)
+                table, renew = self._tables[state_id], self._renew.get(state_id)
+                for key in keys:
+                    yield from table.changes(state_id, group, key, renew)
+
+
+def _table_of(descriptor: StateDescriptor) -> HeapTable:
+    if descriptor.kind not in KINDS:
+        raise UnsupportedVersionError(
+            "a state of a kind that this release does not know", state=descriptor.name, kind=descriptor.kind
+        )
+    return KINDS[descriptor.kind]()
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two declared types are one; of serializers, whether their classes are."""
+    return type(one) is type(other) if is_serializer(one) and is_serializer(other) else bool(one == other)

@@ -1,20 +1,24 @@
 """One value per key."""
 
-from collections.abc import Callable, Iterator, MutableMapping
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, MutableMapping
+from typing import Any, Final, TypeVar, overload
 
-from statebackend._codec.records import Operation, StateChange
-from statebackend._state.heap import HeapTable
-from statebackend.abc import Serializer
+from msgspec import UNSET, UnsetType
+
+from statebackend._state.bulk import Arrow, as_list
+from statebackend._state.cell_state import CellState
+from statebackend._state.keyed_state import SCALARS
+from statebackend._state.values import Values
+from statebackend.errors import ValueDecodeError
 from statebackend.ids import Key
 
 V = TypeVar("V")
+T = TypeVar("T")
 
 KIND: Final = "value"
-_SCALARS: Final = frozenset({str, int, bytes})
 
 
-class ValueState(MutableMapping[Key, V]):
+class ValueState(CellState[V], MutableMapping[Key, V]):
     """A mapping from key to value that survives this process.
 
     All of `MutableMapping` works, synchronously and without I/O; keys are iterated in no promised order. A value is
@@ -24,64 +28,73 @@ class ValueState(MutableMapping[Key, V]):
     next `checkpoint`. Whatever takes a key, `in` and `get` too, raises `KeyTypeError` for what is not a key and
     `KeyGroupError` for another owner's; setting raises `ValueEncodeError`, reading `ValueDecodeError`. After any of
     them the state is as before.
+
+    Declared with a `default`, reading a key that is not there gives a copy of it and stores nothing.
     """
 
-    __slots__ = ("_decode", "_dirty", "_encode", "_group_of", "_table", "name")
+    __slots__ = ("_decode", "_default", "_encode", "_is_timed")
 
-    def __init__(self, name: str, table: HeapTable, serializer: Serializer[V], group_of: Callable[[Key], int]) -> None:
-        self.name: Final = name
-        self._table = table
-        self._encode = serializer.encode
-        self._decode = serializer.decode
-        self._group_of = group_of
-        self._dirty: dict[Key, int] = {}
+    def declare(self, values: Values[V], default: V | UnsetType = UNSET) -> None:
+        """What a declaration says: the first one, and each later one of the same type."""
+        self._default = default if isinstance(default, UnsetType) else values.serializer.encode(default)
+        self._values = values
+        self._encode = values.encode
+        self._decode = values.decode_plain
+        self._is_timed = values.ttl is not None
 
     def __getitem__(self, key: Key) -> V:
-        data = self._table.get(key) if type(key) in _SCALARS else None
-        if data is None:
-            self._group_of(key)  # a wrong or foreign key gets its own error, not a KeyError
-            data = self._table[key]
-        return self._decode(data)
+        cell = self._entries.get(key) if type(key) in SCALARS else None
+        if cell is None or self._is_timed:
+            cell = self._cell(key)
+            if cell is None:
+                return self._missing(key)
+        try:
+            return self._decode(cell)
+        except ValueDecodeError:
+            return self._values.decode(cell)
 
     def __setitem__(self, key: Key, value: V) -> None:
-        data = self._encode(value)
-        self._touch(key)
-        self._table[key] = data
+        self._set(key, self._encode(value))
 
-    def __delitem__(self, key: Key) -> None:
-        if key not in self:
+    @overload
+    def pop(self, key: Key, /) -> V: ...
+    @overload
+    def pop(self, key: Key, /, default: V) -> V: ...
+    @overload
+    def pop(self, key: Key, /, default: T) -> V | T: ...
+    def pop(self, key: Key, /, default: Any = UNSET) -> Any:
+        """Remove the key and give its value, or `default` where there is none."""
+        if key in self:
+            value = self[key]
+            self._remove(key)
+            return value
+        if isinstance(default, UnsetType):
             raise KeyError(key)
-        self._touch(key)
-        del self._table[key]
+        return default
 
-    def __contains__(self, key: object) -> bool:
-        if type(key) in _SCALARS and key in self._table:
-            return True
-        self._group_of(key)  # type: ignore[arg-type]  # a wrong or foreign key gets its own error, never a "no"
-        return key in self._table
+    def get_many(self, keys: Iterable[Key] | Arrow, default: T | None = None) -> list[V | T | None]:
+        """The values of `keys`, in their order; for a missing one `default`, or the one the state was declared with."""
 
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._table)
+        def missing(key: Key) -> V | T | None:
+            return self._missing(key) if default is None and self._default is not UNSET else default
 
-    def __len__(self) -> int:
-        return len(self._table)
+        return self._get_many(as_list(keys), missing)
 
-    def clear(self) -> None:
-        """Remove every key."""
-        for key in list(self._table):
-            del self[key]
+    def put_many(self, keys: Iterable[Key] | Arrow, values: Iterable[V] | Arrow) -> None:
+        """Set each key to the value at its place; of a key that comes twice the last counts. All of them, or none."""
+        self._put_many(as_list(keys), as_list(values))
 
-    def drain(self, state_id: int) -> Iterator[StateChange]:
-        """One change per key touched since the last drain: of many writes to a key only the last is logged."""
-        dirty, self._dirty = self._dirty, {}
-        table = self._table
-        for key, group in dirty.items():
-            data = table.get(key)
-            if data is None:
-                yield StateChange(group, Operation.CLEAR, state_id, key)
-            else:
-                yield StateChange(group, Operation.SET, state_id, key, data)
+    def update_many(
+        self, keys: Iterable[Key] | Arrow, values: Iterable[T] | Arrow, combine: Callable[[V, T], V]
+    ) -> None:
+        """For each value in turn `state[key] = combine(state[key], value)`. All of them, or none.
 
-    def _touch(self, key: Key) -> None:
-        if type(key) not in _SCALARS or key not in self._dirty:
-            self._dirty[key] = self._group_of(key)
+        A key is read and written once, however often it comes. Raises `KeyError` for a missing key, unless the state is
+        declared with a default.
+        """
+        self._fold_many(keys, values, lambda key, value: combine(self._missing(key), value), combine)
+
+    def _missing(self, key: Key) -> V:
+        if isinstance(self._default, UnsetType):
+            raise KeyError(key)
+        return self._values.serializer.decode(self._default)

@@ -10,6 +10,7 @@ A file cannot be a directory too: while 'a' is an object, 'a/b' is refused, and 
 
 import errno
 import itertools
+import math
 import os
 import secrets
 import stat
@@ -19,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar, TypeVarTuple
 
 import aiofiles
 import anyio
@@ -36,6 +37,9 @@ from statebackend.errors import (
 )
 from statebackend.objectstore.memory import TEMPORARY_SUFFIX, check_key, check_range, is_temporary
 
+Args = TypeVarTuple("Args")
+T = TypeVar("T")
+
 _CHUNKS_PER_CALL: Final = 512  # Linux takes 1024 at a time, POSIX promises 16
 _REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTSUP, errno.EOPNOTSUPP})
 _NOT_AN_OBJECT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
@@ -50,9 +54,13 @@ class LocalStore:
 
     `io_threads_max` bounds how many calls touch the disk at a time; further ones wait. Listing holds the names under
     the prefix in memory. What `delete` removed may come back after a power cut, never after a kill.
+
+    `abandon_after_s`: for copies that may be lost, on a disk that may hang for ever. A cancelled read leaves its thread
+    behind at once, any other call after so many seconds; what that wrote may appear later. `None`: each is waited for.
     """
 
-    def __init__(self, root: Path, *, io_threads_max: int = 8) -> None:
+    def __init__(self, root: Path, *, io_threads_max: int = 8, abandon_after_s: float | None = None) -> None:
+        self._abandon_after_s = abandon_after_s
         self._root = root
         self._io_threads_max = io_threads_max
         self._directories: set[Path] = set()  # known to be there and durable
@@ -83,36 +91,40 @@ class LocalStore:
         """Size and time of the object, `None` if there is none."""
         path = self._path(key)
         with _store_errors(key):
-            return await in_thread(_stat, path, key, limiter=self._limiter)
+            return await self._on_disk(_stat, path, key)
 
     async def delete(self, key: str) -> None:
         """Remove the object, if there is one. A cancelled call may have removed it."""
         path = self._path(key)
         with _store_errors(key):
-            await in_thread(_unlink, path, limiter=self._limiter)
+            await self._on_disk(_unlink, path)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """The objects under `prefix` as they were when the iteration began, in the order of their keys."""
         with _store_errors(prefix):
-            found = await in_thread(_scan, self._root, prefix, limiter=self._limiter)
+            found = await self._on_disk(_scan, self._root, prefix)
         for info in found:
             yield info
 
-    async def remove_leftovers(self) -> int:
-        """Remove the temporary files of writers that were killed; say how many.
+    async def remove_leftovers(self, prefix: str = "", *, before_s: float = math.inf) -> int:
+        """Remove the temporary files of writers that were killed, beside objects under `prefix`; say how many.
 
-        Only for whoever knows that nobody is writing here, in any process: a write under way would fail. Best effort:
-        what cannot be listed or removed stays. A cancelled call has removed all of them or none.
+        `prefix` is empty or ends with '/'. Only for whoever knows that nobody is still writing a file that was last
+        changed before `before_s`, in seconds since the epoch, in any process: that write would fail. Best effort: what
+        cannot be listed or removed stays. A cancelled call has removed all of them or none.
         """
-        return await in_thread(_remove_temporaries, self._root, limiter=self._limiter)
+        return await self._on_disk(_remove_temporaries, self._root / prefix, before_s)
 
     async def _write(self, key: str, body: Body, publish: Callable[[Path, Path], None]) -> None:
         path = self._path(key)
         with _store_errors(key, writing=True):
-            await in_thread(self._write_durably, path, body, publish, limiter=self._limiter)
+            await self._on_disk(self._write_durably, path, body, publish)
 
     async def _read(self, key: str, offset: int, length: int) -> bytes:
         path = self._path(key)
+        if self._abandon_after_s is not None:
+            with _store_errors(key):
+                return await in_thread(_read, path, offset, length, limiter=self._limiter, abandon_after_s=0.0)
         content = b""
         # Reads hold the limiter, so that they share one bound with writes. They are shielded, because a cancelled
         # open would leave an open file behind.
@@ -123,6 +135,9 @@ class LocalStore:
                         await file.seek(offset)
                     content = await file.read(length)
         return content
+
+    async def _on_disk(self, function: Callable[[*Args], T], *args: *Args) -> T:
+        return await in_thread(function, *args, limiter=self._limiter, abandon_after_s=self._abandon_after_s)
 
     def _path(self, key: str) -> Path:
         return self._root / check_key(key)
@@ -182,18 +197,25 @@ class LocalStore:
             self._directories.add(path)
 
 
+def _read(path: Path, offset: int, length: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(length)
+
+
 def _temporary_name() -> str:
     """A name no other write has: the process id tells forked processes apart, which share the other two."""
     return f".{os.getpid()}-{_RUN}-{next(_NUMBERS)}{TEMPORARY_SUFFIX}"
 
 
-def _remove_temporaries(root: Path) -> int:
+def _remove_temporaries(root: Path, before_s: float) -> int:
     removed = 0
     for directory, _, names in os.walk(root):
-        for name in filter(is_temporary, names):
+        for path in (Path(directory, name) for name in filter(is_temporary, names)):
             with suppress(OSError):
-                Path(directory, name).unlink()
-                removed += 1
+                if path.stat().st_mtime < before_s:
+                    path.unlink()
+                    removed += 1
     return removed
 
 

@@ -1,16 +1,20 @@
-"""Two wrappers that each do one thing: a store below a prefix, and a store that counts its requests."""
+"""Two wrappers that each do one thing: a store below a prefix, and a store that counts its requests.
+
+And the one way to remove many objects, whatever the store: in batches where it can, one by one where it cannot.
+"""
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from statebackend.abc import Body, Capability, ObjectInfo, ObjectStore
+from statebackend.abc import Body, Capability, CountsRequests, DeletesMany, ObjectInfo, ObjectStore
 
 
 class ScopedStore:
     """The part of a store whose keys begin with `prefix`, seen without it."""
 
     def __init__(self, store: ObjectStore, prefix: str) -> None:
+        self.inside: Final = store
         self._store = store
         self._prefix = prefix
 
@@ -44,6 +48,10 @@ class ScopedStore:
         """As the store inside."""
         await self._store.delete(self._prefix + key)
 
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        """As the store inside, or one by one."""
+        await delete_many(self._store, [self._prefix + key for key in keys])
+
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """As the store inside, with keys seen from here."""
         async for info in self._store.list(self._prefix + prefix):
@@ -54,11 +62,20 @@ class ScopedStore:
 
 
 class CountingStore:
-    """Counts the requests that go to a store, by kind."""
+    """Counts the requests that go to a store, by the method that has their price."""
 
     def __init__(self, store: ObjectStore) -> None:
+        self.inside: Final = store
         self._store = store
-        self.requests: Final[Counter[str]] = Counter()
+        self._calls = Counter[str]()
+        self._before = Counter(store.priced_requests) if isinstance(store, CountsRequests) else Counter[str]()
+
+    @property
+    def requests(self) -> Counter[str]:
+        """Those since this was made: as the store counts them, or one for each call. A copy."""
+        if isinstance(self._store, CountsRequests):
+            return Counter(self._store.priced_requests) - self._before
+        return self._calls.copy()
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -67,36 +84,59 @@ class CountingStore:
 
     async def put(self, key: str, body: Body) -> None:
         """As the store inside."""
-        self.requests["put"] += 1
+        self._calls["put"] += 1
         await self._store.put(key, body)
 
     async def put_if_absent(self, key: str, body: Body) -> None:
         """As the store inside."""
-        self.requests["put_if_absent"] += 1
+        self._calls["put_if_absent"] += 1
         await self._store.put_if_absent(key, body)
 
     async def get(self, key: str) -> bytes:
         """As the store inside."""
-        self.requests["get"] += 1
+        self._calls["get"] += 1
         return await self._store.get(key)
 
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
         """As the store inside."""
-        self.requests["get_range"] += 1
+        self._calls["get_range"] += 1
         return await self._store.get_range(key, offset, length)
 
     async def head(self, key: str) -> ObjectInfo | None:
         """As the store inside."""
-        self.requests["head"] += 1
+        self._calls["head"] += 1
         return await self._store.head(key)
 
     async def delete(self, key: str) -> None:
         """As the store inside."""
-        self.requests["delete"] += 1
+        self._calls["delete"] += 1
         await self._store.delete(key)
+
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        """As the store inside, or one by one. Counts as one request."""
+        self._calls["delete_many"] += 1
+        await delete_many(self._store, keys)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """As the store inside."""
-        self.requests["list"] += 1
+        self._calls["list"] += 1
         async for info in self._store.list(prefix):
             yield info
+
+
+def deletes_many(store: ObjectStore) -> bool:
+    """Whether the store, or the one inside of the wrappers of this module, removes many objects in few requests."""
+    while isinstance(store, ScopedStore | CountingStore):
+        store = store.inside
+    return isinstance(store, DeletesMany)
+
+
+async def delete_many(store: ObjectStore, keys: Sequence[str]) -> None:
+    """Remove the objects, in few requests if `store` can. After a failed or cancelled call some are gone.
+
+    One by one it is one after the other, and ends at the first error.
+    """
+    if isinstance(store, DeletesMany):
+        return await store.delete_many(keys)
+    for key in keys:
+        await store.delete(key)

@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from statebackend._observers import Observers
-from statebackend.observers.kinds import Counter, CounterByLabel, Distribution, Gauge, Histogram, Metric
+from statebackend.observers.kinds import Counter, CounterByLabel, Distribution, Gauge, Histogram, Level, Metric, Total
 from statebackend.observers.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -23,9 +23,11 @@ __all__ = [
     "Distribution",
     "Gauge",
     "Histogram",
+    "Level",
     "Metric",
     "Metrics",
     "Observers",
+    "Total",
 ]
 
 

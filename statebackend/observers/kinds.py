@@ -58,8 +58,8 @@ class Distribution(msgspec.Struct, frozen=True):
         return sorted(self.last)[max(0, math.ceil(fraction * len(self.last)) - 1)]
 
 
-Value = int | Mapping[str, int] | Distribution
-"""What a counter or gauge, a counter by label, and a histogram read as."""
+Value = int | float | Mapping[str, int] | Distribution
+"""What a counter or gauge, a total or level, a counter by label, and a histogram read as."""
 
 V_co = TypeVar("V_co", bound=Value, covariant=True)
 
@@ -128,6 +128,24 @@ class Gauge(Metric[int]):
         return numbers.counted(self)[""]
 
 
+class Total(Metric[float]):
+    """A counter of what does not come in whole numbers: recording adds."""
+
+    kind = "counter"
+
+    def read(self, numbers: "Numbers") -> float:
+        return numbers.amount(self)
+
+
+class Level(Metric[float]):
+    """A gauge of what does not come in whole numbers: recording sets. 0 at first."""
+
+    kind = "gauge"
+
+    def read(self, numbers: "Numbers") -> float:
+        return numbers.amount(self)
+
+
 class Histogram(Metric[Distribution]):
     """Values one by one: recording appends. The last `KEPT_MAX` are kept."""
 
@@ -165,7 +183,12 @@ class Numbers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: dict[AnyMetric, collections.Counter[str]] = {
-            each: collections.Counter() for each in self.definitions() if not isinstance(each, Histogram)
+            each: collections.Counter()
+            for each in self.definitions()
+            if not isinstance(each, Histogram | Total | Level)
+        }
+        self._amounts: dict[AnyMetric, float] = {
+            each: 0.0 for each in self.definitions() if isinstance(each, Total | Level)
         }
         self._values = {each: _Recorded() for each in self.definitions() if isinstance(each, Histogram)}
 
@@ -177,10 +200,17 @@ class Numbers:
         return tuple(cast("AnyMetric", each) for each in attributes if isinstance(each, Metric))
 
     def record(self, metric: AnyMetric, value: float, label: str = "") -> None:
-        """Add to a counter, set a gauge, append to a histogram. `label` is one that `bounded` has returned."""
+        """Add to a counter or total, set a gauge or level, append to a histogram.
+
+        `label` is one that `bounded` has returned.
+        """
         with self._lock:
             if isinstance(metric, Histogram):
                 self._values[metric].append(value)
+            elif isinstance(metric, Total):
+                self._amounts[metric] += value
+            elif isinstance(metric, Level):
+                self._amounts[metric] = value
             else:
                 counts = self._counts[metric]
                 counts[label] = int(value) if isinstance(metric, Gauge) else counts[label] + int(value)
@@ -198,6 +228,11 @@ class Numbers:
         """A copy of the counts of a metric, by label, 0 for others; one without labels has the label ''."""
         with self._lock:
             return self._counts[metric].copy()
+
+    def amount(self, metric: Total | Level) -> float:
+        """The number of a total or level."""
+        with self._lock:
+            return self._amounts[metric]
 
     def distribution(self, metric: Histogram) -> Distribution:
         """The values of a histogram."""

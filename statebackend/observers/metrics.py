@@ -7,7 +7,7 @@ duration is in another unit than there, the name says so. `docs/reference/metric
 from collections.abc import Mapping
 
 from statebackend.abc import CheckpointInfo, Observer, RestoreReport, Segment, UploadedSegment
-from statebackend.observers.kinds import Counter, CounterByLabel, Gauge, Histogram, Numbers
+from statebackend.observers.kinds import Counter, CounterByLabel, Gauge, Histogram, Level, Numbers, Total
 
 MISSING = "missing"
 """The reason of a fallback where there was no local copy."""
@@ -50,10 +50,19 @@ class Metrics(Numbers, Observer):
         unit="seconds",
     )
     primary_requests = CounterByLabel("Requests to the primary.", unit="requests", label="kind")
+    primary_usd = Total("What these requests cost, by the prices of the settings.", unit="USD")
 
     checkpoints = Counter("Checkpoints committed.", unit="checkpoints")
     checkpoint_seconds = Histogram("Duration of a checkpoint, from the call to the commit.", unit="seconds")
     checkpoint_bytes = Histogram("Stored size of what a checkpoint added to the primary.", unit="bytes")
+    checkpoint_usd = Histogram("What the requests made while a checkpoint ran cost.", unit="USD")
+    usd_month = Level(
+        "What 30 days of requests would cost at the rate of the last ten minutes. As of the last checkpoint.",
+        unit="USD",
+    )
+    persist_delay_seconds = Level(
+        "The persist delay, as `put_budget_usd_month` has lengthened it. As of the last checkpoint.", unit="seconds"
+    )
 
     restores = Counter("Backends that were restored from a commit.", unit="restores")
     restore_seconds = Histogram("Duration of a restore.", unit="seconds")
@@ -111,14 +120,18 @@ class Metrics(Numbers, Observer):
     def local_copy_dropped(self, name: str, reason: str) -> None:
         self._count(Metrics.local_copies_dropped, _without_facts(reason))
 
-    def primary_requested(self, requests: Mapping[str, int]) -> None:
+    def primary_requested(self, requests: Mapping[str, int], *, usd: float) -> None:
         for kind, count in requests.items():
             self._count(Metrics.primary_requests, kind, count)
+        self.record(Metrics.primary_usd, usd)
 
     def checkpoint_committed(self, info: CheckpointInfo) -> None:
         self.record(Metrics.checkpoints, 1)
         self.record(Metrics.checkpoint_seconds, info.seconds)
         self.record(Metrics.checkpoint_bytes, info.primary_bytes)
+        self.record(Metrics.checkpoint_usd, info.usd)
+        self.record(Metrics.usd_month, info.usd_month)
+        self.record(Metrics.persist_delay_seconds, info.persist_delay_s)
 
     def restored(self, report: RestoreReport) -> None:
         self.record(Metrics.restores, 1)

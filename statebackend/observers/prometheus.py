@@ -23,6 +23,7 @@ BUCKETS: Final[Mapping[str, tuple[float, ...]]] = {
     "bytes": tuple(float(1024 * 4**power) for power in range(11)),  # 1 KiB to 1 GiB
     "seconds": (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
     "attempts": (1.0, 2.0, 3.0, 4.0, 5.0, 10.0),
+    "USD": (1e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0),
     "uploads": (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0),
 }
 """Upper bounds of a histogram's buckets, by its unit."""

@@ -29,14 +29,16 @@ async def main() -> None:
     assert metrics.number_of_upload_requests == 0  # so small a checkpoint travels in its commit
     assert metrics.checkpoint_bytes.max < 1000
     assert metrics.primary_requests["put_if_absent"] == 2  # a claim and a commit
+    assert 0 < metrics.checkpoint_usd.max <= metrics.primary_usd < 0.001
 
 
 asyncio.run(main())
 ```
 
-- A **counter** only grows and reads as an `int`; one with a label reads as a mapping from label to `int`. At most
-  {labels_max} labels are told apart, and what comes after them is counted as `{other}`.
-- A **gauge** goes up and down and reads as an `int`.
+- A **counter** only grows and reads as an `int`, or as a `float` where its unit is USD; one with a label reads as a
+  mapping from label to `int`. At most {labels_max} labels are told apart, and what comes after them is counted as
+  `{other}`.
+- A **gauge** goes up and down and reads as an `int`, or as a `float` where its unit is USD or seconds.
 - A **histogram** reads as a `Distribution`: `count` and `total` of everything since the start, and the last {kept_max}
   values with their `min`, `max`, `mean` and `quantile(fraction)`. In Prometheus it has buckets, over everything since
   the start.

@@ -10,7 +10,7 @@ batch ids begin again at 0 with a new query, and come again after a rollback, wh
 import inspect
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, Self, get_args
@@ -26,6 +26,7 @@ from statebackend.ids import CheckpointId, SourceMark
 from statebackend.settings import Settings
 from statebackend.spark.bridge import QueryThread, attend, process_portal
 from statebackend.spark.frames import drain, hops_inherit, source_mark
+from statebackend.spark.processor import KeyedBatches, KeyedProcessor, Output
 from statebackend.spark.replay import OnRewind, Step, can_stand_under, decide
 
 BatchFunction = Callable[[DataFrame, int, StateBackend], object]
@@ -46,6 +47,10 @@ class StatefulSink:
     A batch that is in the state already does not reach the function. Stopping the query cancels a coroutine and
     waits for its cleanup; a synchronous function it interrupts only in a Spark action.
 
+    In place of the function, a `KeyedProcessor` is called key by key, or with an Arrow table. `key` names the column of
+    the key, or several; `order_by` the columns in whose order the rows of a key come. `output(df, batch_id)` is called
+    with the rows that came out, once per batch, before the commit: for a place that drops a batch it has seen.
+
     `query_id`: names the query where Spark does not (Spark Connect), and wins where it does. `on_rewind="rollback"`:
     when Spark comes back to an earlier batch, take the state back with it; otherwise `RewindError`. `adopt=True`: go on
     with a state that another query has made; otherwise `WrongQueryError`. `observer`, `store` and `uploader` go to
@@ -59,9 +64,12 @@ class StatefulSink:
 
     def __init__(
         self,
-        function: BatchFunction,
+        function: BatchFunction | KeyedProcessor,
         settings: Settings,
         *,
+        key: str | Sequence[str] = (),
+        order_by: str | Sequence[str] = (),
+        output: Output | None = None,
         query_id: str | None = None,
         on_rewind: OnRewind = "fail",
         adopt: bool = False,
@@ -69,6 +77,10 @@ class StatefulSink:
         store: ObjectStore | None = None,
         uploader: StateChangeUploader | OpenUploader | None = None,
     ) -> None:
+        if isinstance(function, KeyedProcessor):
+            function = KeyedBatches(function, key=key, order_by=order_by, output=output)
+        elif key or order_by or output is not None:
+            raise SettingsError("key, order_by and output go with a KeyedProcessor", function=function)
         if not callable(function):
             raise SettingsError("the sink needs a function of (df, batch_id, backend)", function=function)
         if on_rewind not in get_args(OnRewind):

@@ -18,7 +18,7 @@ from typing import ClassVar, Final
 import anyio
 import pytest
 
-from statebackend.abc import Body, Capability, ObjectStore
+from statebackend.abc import Body, Capability, DeletesMany, ObjectStore
 from statebackend.errors import ObjectExistsError, ObjectNotFoundError
 from statebackend.testing.cancellation import TURNS, cancelled, turns
 
@@ -153,6 +153,18 @@ class ObjectStoreConformance(ABC):
             await store.delete("top/a")
             await store.delete("top")
             assert [await store.get(key) for key in ("top/ab", "top/b/c")] == [b"top/ab", b"top/b/c"]
+
+    async def test_delete_many_removes_these_and_no_others(self) -> None:
+        """Also more than any batch holds, some of which are not there. For stores that have `delete_many`."""
+        async with self.open_store() as store:
+            if not isinstance(store, DeletesMany):
+                pytest.skip("the store deletes one by one")
+            for key in ("top/a", "top/ab", "top/b/c", "odd +%20&"):
+                await store.put(key, [b"x"])
+            await store.delete_many([])
+            await store.delete_many(["top/a", *(f"never/was/{number}" for number in range(1500)), "odd +%20&"])
+            kept = [key for key in ("top/a", "top/ab", "top/b/c", "odd +%20&") if await store.head(key) is not None]
+            assert kept == ["top/ab", "top/b/c"]
 
     async def test_put_replaces_the_whole_object(self) -> None:
         """Nothing of a longer former object remains behind a shorter new one."""

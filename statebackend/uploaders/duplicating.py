@@ -20,7 +20,8 @@ class DuplicatingUploader:
     `tasks` is a task group that outlives every upload; leaving it waits for the local copies on their way. `dropped`
     is called on the loop with a segment's name and a reason when an upload succeeds without its local copy; it must not
     raise. While a copy that was given up still hangs, new segments get none: a dead disk costs one
-    `secondary_grace_s`, not one for each segment.
+    `secondary_grace_s`, not one for each segment. `root_of` tells by a key on which disk of several it lies: a dead one
+    costs only the copies that would lie there. `copies` writes them, and may write others, for which the same holds.
     """
 
     def __init__(
@@ -32,10 +33,16 @@ class DuplicatingUploader:
         dropped: Callable[[str, str], None],
         tasks: TaskGroup,
         remove_timeout_s: float = REMOVE_TIMEOUT_S,
+        root_of: Callable[[str], int] = lambda _: 0,
     ) -> None:
         self._primary = primary
-        self._copies = CopyWriter(
-            secondary, grace_s=secondary_grace_s, dropped=dropped, tasks=tasks, remove_timeout_s=remove_timeout_s
+        self.copies = CopyWriter(
+            secondary,
+            grace_s=secondary_grace_s,
+            dropped=dropped,
+            tasks=tasks,
+            remove_timeout_s=remove_timeout_s,
+            root_of=root_of,
         )
         self._remove_timeout_s = remove_timeout_s
 
@@ -46,10 +53,11 @@ class DuplicatingUploader:
         `remove_timeout_s`, and leaves the local one to its own task, which removes it.
         """
         handle = segment_handle(segment)
-        copy = self._copies.start(handle.key, segment.body)
+        copy = self.copies.start(handle.key, segment.body)
         try:
             await self._primary.put(handle.key, segment.body)
-            kept = await self._copies.settle(segment.name, copy)
+            segment.durable()
+            kept = await self.copies.settle(segment.name, copy)
         except BaseException:
             copy.give_up("the upload failed")
             await self._remove_primary(handle)
@@ -62,7 +70,7 @@ class DuplicatingUploader:
         A cancelled call removes both just the same, within `remove_timeout_s`.
         """
         if uploaded.local is not None:
-            self._copies.remove_soon(uploaded.local.key)
+            self.copies.remove_soon(uploaded.local.key)
         await self._remove_primary(uploaded.primary)
 
     async def _remove_primary(self, handle: Handle) -> None:

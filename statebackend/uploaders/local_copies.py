@@ -22,7 +22,8 @@ class LocalCopy:
     or not. Not kept means that the task removes it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, root: int) -> None:
+        self.root = root
         self.written = anyio.Event()
         self.settled = anyio.Event()
         self.kept = False
@@ -66,7 +67,8 @@ class CopyWriter:
 
     `dropped` is called on the loop with a name and a reason where a copy is given up though all else went well; it must
     not raise. While a copy that was given up still hangs there are no new ones: a dead disk costs one `grace_s`, not
-    one for each copy.
+    one for each copy. `root_of` tells by a key on which disk of several it lies: a dead one costs only the copies that
+    would lie there.
     """
 
     def __init__(
@@ -77,18 +79,20 @@ class CopyWriter:
         dropped: Callable[[str, str], None],
         tasks: TaskGroup,
         remove_timeout_s: float = REMOVE_TIMEOUT_S,
+        root_of: Callable[[str], int] = lambda _: 0,
     ) -> None:
         self._secondary = secondary
         self._grace_s = grace_s
         self._dropped = dropped
         self._tasks = tasks
         self._remove_timeout_s = remove_timeout_s
+        self._root_of = root_of
         self._hanging: set[LocalCopy] = set()
 
     def start(self, key: str, body: Body) -> LocalCopy:
         """Begin to write. Whoever calls this settles the copy, by `settle` or by `give_up`."""
-        copy = LocalCopy()
-        if self._hanging:
+        copy = LocalCopy(self._root_of(key))
+        if any(hanging.root == copy.root for hanging in self._hanging):
             copy.fail("an earlier local copy still hangs")
         else:
             self._tasks.start_soon(self._own, copy, key, body)

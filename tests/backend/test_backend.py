@@ -413,7 +413,10 @@ async def test_the_observer_hears_what_happened(settings: sb.Settings, tmp_path:
 
 
 async def test_a_checkpoint_is_local_only_while_every_segment_of_it_is(settings: sb.Settings, tmp_path: Path) -> None:
-    """A copy that could not be repaired at the restore is missing in every checkpoint that needs it."""
+    """A copy that could not be repaired at the restore is missing in every checkpoint that needs it.
+
+    Row: section 30, local: base local, delta not local (and vice versa). Hazard 9.
+    """
     async with sb.open_backend(settings) as backend:
         backend.value_state("n", int)["k"] = 1
         await backend.checkpoint(1)

@@ -109,6 +109,18 @@ async def test_hazard_1_an_io_error_is_retried_before_anybody_hears_of_it() -> N
         assert [attempt for attempt, _ in both.watcher.failed] == [1]
 
 
+@run_virtual
+async def test_a_slow_local_copy_does_not_make_an_upload_late() -> None:
+    """The primary is there in time, and the local copy within its grace: no attempt joins, and no request is spent."""
+    primary, secondary = Store(("before", 0.9)), Store(("before", 1.3))
+    async with open_both(primary, secondary, upload_attempts_max=3, upload_timeout_s=1.0) as both:
+        uploaded = await both.persist_one()
+        assert uploaded.local
+        await anyio.sleep(10)
+        assert await primary.keys() == await secondary.keys() == [uploaded.handle.segment.key]
+        assert uploaded.handle.segment.key.endswith("segment-1")
+
+
 # ---------------------------------------------------------------------------------------- 2, 3: durable, then published
 
 

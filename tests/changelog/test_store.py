@@ -92,8 +92,26 @@ async def test_metadata_is_read_whatever_the_range() -> None:
 
 
 @run_virtual
+async def test_metadata_that_is_truncated_away_is_said_again() -> None:
+    """Row: section 30, restore: metadata after materialisation trigger, old metadata truncated. FLINK-23170."""
+    uploader = Uploader()
+    async with open_log(uploader) as log:
+        log.writer.append_meta(b"old")
+        log.writer.append(change())
+        materialized = log.writer.next_sequence_number()
+        log.writer.append_meta(b"new")
+        log.writer.append(change(b"after"))
+        await log.writer.truncate(materialized)
+        handles = [each.handle for each in await log.writer.persist(materialized)]
+    assert [each.data for each in read(uploader, handles)] == [b"new", b"after"]
+
+
+@run_virtual
 async def test_change_sets_of_several_writers_in_one_segment_are_told_apart() -> None:
-    """Each gets back its own, and nothing of the others."""
+    """Each gets back its own, and nothing of the others.
+
+    Row: section 30, restore: log file referenced at several offsets by different ranges, compression on.
+    """
     uploader = Uploader()
     handles: dict[str, list[ChangeSetHandle]] = {}
 
@@ -101,7 +119,9 @@ async def test_change_sets_of_several_writers_in_one_segment_are_told_apart() ->
         handles[name] = [each.handle for each in await writers[name].persist(FIRST)]
 
     async with anyio.create_task_group() as tasks:
-        scheduler = scheduler_of(uploader, tasks, persist_delay_s=1, persist_size_threshold_bytes=1000)
+        scheduler = scheduler_of(
+            uploader, tasks, persist_delay_s=1, persist_size_threshold_bytes=1000, compression="zstd"
+        )
         writers = {name: writer_on(scheduler, tasks, log=name) for name in "abc"}
         for name, writer in writers.items():
             writer.append(change(name.encode()))

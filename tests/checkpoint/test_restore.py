@@ -1,9 +1,11 @@
 """Local first, file by file, verified; the primary where that fails; repaired afterwards."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
 import statebackend as sb
@@ -91,7 +93,10 @@ async def test_without_a_local_copy_everything_comes_from_the_primary_and_is_loc
 async def test_one_bad_local_file_comes_from_the_primary_and_is_repaired(
     written: sb.Settings, damage: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    """That one file is read from the primary, the others locally; afterwards the bad file equals the primary's."""
+    """That one file is read from the primary, the others locally; afterwards the bad file equals the primary's.
+
+    Row: section 30, local: one of three log files missing locally.
+    """
     bad = local_segments(tmp_path / "local")[2]
     damage(bad)
     report = await restore(written)
@@ -170,3 +175,37 @@ async def test_of_a_shared_segment_an_owner_of_few_key_groups_fetches_its_own_pa
         assert backend.restored is not None
         assert backend.restored.bytes_primary < 8000
     assert metered.requests["get_range"] > 0
+
+
+async def test_a_local_copy_that_hangs_is_slow_and_the_primary_is_read(written: sb.Settings, tmp_path: Path) -> None:
+    """Every file comes from the primary, each fallback says why, and nothing waits for the hanging one."""
+    (first, *others) = local_segments(tmp_path / "local")
+    first.unlink()
+    os.mkfifo(first)  # nobody writes to it: opening it hangs as a dead disk does
+    try:
+        report = await restore(msgspec.structs.replace(written, local_read_timeout_s=0.2, close_timeout_s=0.05))
+    finally:
+        os.close(os.open(first, os.O_RDWR))  # the thread that was left behind goes on
+    reasons = {fallback.name: fallback.reason for fallback in report.fallbacks}
+    assert reasons.get(f"segments/{first.name}") == "slow"
+    assert set(reasons.values()) == {"slow"}
+    assert report.files_primary == len(reasons)
+    assert report.files_local + report.files_primary == len(others) + 1
+
+
+async def test_after_a_restore_from_the_primary_the_next_local_one_is_whole(
+    written: sb.Settings, tmp_path: Path
+) -> None:
+    """Row: section 30, local: remote restore without rescaling, one checkpoint, failure before materialisation.
+
+    Hazard 9: a local copy of only what came after the restore is readable, and would be a wrong state.
+    """
+    for path in local_segments(tmp_path / "local"):
+        path.unlink()
+    async with sb.open_backend(written) as backend:
+        backend.value_state("n", int)[0] = 77
+        assert (await backend.checkpoint(CHECKPOINTS)).local
+    async with sb.open_backend(written) as backend:
+        assert dict(backend.value_state("n", int)) == expected() | {0: 77}
+        assert backend.restored is not None
+        assert backend.restored.files_primary == 0

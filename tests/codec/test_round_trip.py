@@ -168,7 +168,10 @@ def test_there_is_no_empty_change_set() -> None:
 
 
 def test_change_set_beyond_the_limit_is_refused_when_written() -> None:
-    """And not found out when it is read: the limit of the reader is the writer's."""
+    """And not found out when it is read: the limit of the reader is the writer's.
+
+    Row: section 30, restore: change set > 2 GiB offset. 1 GiB is the limit of one, and offsets have 64 bits.
+    """
     (sample, *_) = sample_change_sets()
     raw_bytes = len(encode_changes(sample.changes))
     frame = encode_frame(sample, "zstd", raw_bytes_max=raw_bytes)

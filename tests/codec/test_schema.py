@@ -11,8 +11,10 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from statebackend._codec.schema import schema_of
+from statebackend._codec.schema import misread, schema_of
 
 
 def struct(*fields: Any, name: str = "Leg", **options: Any) -> type[msgspec.Struct]:
@@ -186,3 +188,181 @@ def test_equal_in_every_process() -> None:
         for seed in (1, 2, 3)
     }
     assert len(texts) == 1
+
+
+# ------------------------------------------------------------------------------------- read as another type
+
+
+class NewPair(NamedTuple):
+    first: int
+    second: str
+    third: int = 7
+
+
+class MoreOptions(TypedDict, total=False):
+    depth: int
+    width: int
+
+
+class NowRequired(TypedDict):
+    depth: int
+
+
+class Palette(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+    GREEN = "green"
+
+
+def tagged(name: str, *fields: Any) -> type[msgspec.Struct]:
+    """One of a union."""
+    return struct(*fields, name=name, tag=name)
+
+
+COMPATIBLE = [
+    pytest.param(struct(("a", int)), struct(("a", int), ("b", str, "x")), {"a": 1}, id="field with a default added"),
+    pytest.param(struct(("a", int), ("b", str)), struct(("a", int)), {"a": 1, "b": "x"}, id="field removed"),
+    pytest.param(struct(("a", int)), struct(("b", int, 1)), {"a": 1}, id="one for the other"),
+    pytest.param(struct(("a", int)), struct(("a", int | None)), {"a": 1}, id="field became optional"),
+    pytest.param(list[struct(("a", int))], list[struct(("a", int), ("b", int, 1))], [{"a": 1}], id="inside a list"),
+    pytest.param(
+        dict[str, struct(("a", int))], dict[str, struct(("a", int), ("b", int, 1))], {"k": {"a": 1}}, id="inside a dict"
+    ),
+    pytest.param(
+        tuple[int, struct(("a", int))],
+        tuple[int, struct(("a", int), ("b", int, 1))],
+        [1, {"a": 1}],
+        id="inside a tuple",
+    ),
+    pytest.param(int, int | None, 1, id="type became one of a union"),
+    pytest.param(int | str, int | str | None, "x", id="union got one more"),
+    pytest.param(
+        tagged("A") | tagged("B"),
+        tagged("A") | tagged("B", ("b", int, 1)) | tagged("C"),
+        {"type": "B"},
+        id="of a union",
+    ),
+    pytest.param(Colour, Palette, "red", id="enum got one more"),
+    pytest.param(Literal["a"], Literal["a", "b"], "a", id="literal got one more"),
+    pytest.param(Pair, NewPair, [1, "x"], id="named tuple got one more"),
+    pytest.param(
+        struct(("a", int), array_like=True), struct(("a", int), ("b", int, 1), array_like=True), [1], id="longer row"
+    ),
+    pytest.param(
+        struct(("a", int), ("b", int), array_like=True), struct(("a", int), array_like=True), [1, 2], id="shorter row"
+    ),
+    pytest.param(Options, MoreOptions, {}, id="typed dict got one more"),
+    pytest.param(
+        struct(("a", int, 5), omit_defaults=True),
+        struct(("a", int, 5), ("b", int, 1)),
+        {},
+        id="same default of a field that is left out",
+    ),
+    pytest.param(
+        Tree, msgspec.defstruct("Tree", [("value", int), ("size", int, 0)]), {"value": 1}, id="recursion removed"
+    ),
+]
+
+INCOMPATIBLE = [
+    pytest.param(struct(("a", int)), struct(("a", int), ("b", str)), id="field without a default added"),
+    pytest.param(struct(("a", int)), struct(("a", str)), id="another type of a field"),
+    pytest.param(int, float, id="int as float"),
+    pytest.param(int | None, int, id="union lost one"),
+    pytest.param(Palette, Colour, id="enum lost one"),
+    pytest.param(struct(("a", int), ("b", int)), struct(("a", int), forbid_unknown_fields=True), id="forbids the rest"),
+    pytest.param(NewPair, Pair, id="named tuple lost one"),
+    pytest.param(
+        struct(("a", int), ("b", int), array_like=True),
+        struct(("b", int), ("a", int), array_like=True),
+        id="row in another order",
+    ),
+    pytest.param(
+        struct(("a", int), array_like=True), struct(("a", int), ("b", int), array_like=True), id="row without a default"
+    ),
+    pytest.param(struct(("a", int)), struct(("a", int), array_like=True), id="record as row"),
+    pytest.param(struct(("a", int), tag="x"), struct(("a", int), tag="y"), id="another tag"),
+    pytest.param(struct(("a", int)), struct(("a", int), tag="y"), id="a tag now"),
+    pytest.param(Options, NowRequired, id="required now"),
+    pytest.param(
+        struct(("a", int, 5), omit_defaults=True),
+        struct(("a", int, 6)),
+        id="another default of a field that is left out",
+    ),
+    pytest.param(
+        struct(("a", int, 5), omit_defaults=True), struct(("a", int)), id="no default of one that is left out"
+    ),
+    pytest.param(Annotated[int, msgspec.Meta(ge=1)], Annotated[int, msgspec.Meta(ge=2)], id="another constraint"),
+    pytest.param(int, Annotated[int, msgspec.Meta(ge=1)], id="a constraint now"),
+    pytest.param(list[int], set[int], id="list as set"),
+    pytest.param(tuple[int, int], tuple[int, int, int], id="longer tuple"),
+    pytest.param(dict[str, int], dict[int, int], id="keys of a dict"),
+    pytest.param(list[int], list[str], id="inside a list"),
+    pytest.param(struct(("a", int)), Any, id="anything"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "value"), COMPATIBLE)
+def test_read_as_another_type(old: Any, new: Any, value: Any) -> None:
+    """Nothing against it; and msgspec, which does the reading, agrees."""
+    assert misread(schema_of(old), new) is None
+    data = msgspec.msgpack.encode(msgspec.convert(value, old))
+    msgspec.msgpack.decode(data, type=new)
+
+
+@pytest.mark.parametrize(("old", "new"), INCOMPATIBLE)
+def test_not_read_as_another_type(old: Any, new: Any) -> None:
+    """What would be lost, refused or changed is refused, with where it is."""
+    reason = misread(schema_of(old), new)
+    assert reason is not None
+    assert reason.startswith("value")
+
+
+@pytest.mark.parametrize(
+    "type_", [int, str | None, list[int], Pair, Options, Leg, Tree, File, Colour, tagged("A")], ids=repr
+)
+def test_every_type_reads_itself(type_: Any) -> None:
+    """Recursive ones too."""
+    assert misread(schema_of(type_), type_) is None
+
+
+FIELD_TYPES = st.sampled_from(
+    [int, str, int | None, list[int], list[int | None], Literal["a"], Literal["a", "b"], float]
+)
+FIELDS = st.dictionaries(st.sampled_from("abc"), st.tuples(FIELD_TYPES, st.booleans()), max_size=3)
+EXAMPLES: dict[Any, list[Any]] = {
+    int: [0, -7],
+    str: ["a", "x"],
+    int | None: [None, 3],
+    list[int]: [[], [1]],
+    list[int | None]: [[None], [1]],
+    Literal["a"]: ["a"],
+    Literal["a", "b"]: ["a", "b"],
+    float: [1.5],
+}
+
+
+@settings(deadline=None, max_examples=300)
+@given(FIELDS, FIELDS, st.booleans(), st.booleans(), st.data())
+def test_what_may_be_read_is_read(old: Any, new: Any, by_position: bool, forbids: bool, data: st.DataObject) -> None:
+    """Random records and rows: where nothing is against it, values written as the one decode as the other."""
+
+    def made(fields: Any, **options: Any) -> type[msgspec.Struct]:
+        ordered = sorted(fields.items(), key=lambda field: field[1][1])  # those with a default come last
+        return struct(
+            *(
+                (name, type_, msgspec.field(default_factory=lambda type_=type_: EXAMPLES[type_][0]))
+                if default
+                else (name, type_)
+                for name, (type_, default) in ordered
+            ),
+            array_like=by_position,
+            **options,
+        )
+
+    old_type, new_type = made(old), made(new, forbid_unknown_fields=forbids)
+    if misread(schema_of(old_type), new_type) is not None:
+        return
+    values = {name: data.draw(st.sampled_from(EXAMPLES[type_])) for name, (type_, _) in old.items()}
+    found = msgspec.msgpack.decode(msgspec.msgpack.encode(old_type(**values)), type=new_type)
+    for name, (type_, _) in new.items():
+        assert getattr(found, name) == values.get(name, EXAMPLES[type_][0])

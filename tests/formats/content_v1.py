@@ -33,6 +33,30 @@ SEGMENT: list[tuple[str, int, Changes]] = [
     ("64-127", 2, [(-1, 8, 0, "", b"metadata")]),
 ]
 
+_STAMP = "000000000000f03f"  # 1.0
+KINDS: list[tuple[str, int, Changes]] = [
+    (
+        "0-127",
+        0,
+        [
+            (76, 1, 0, "a", bytes.fromhex("07")),  # a value, plain
+            (83, 1, 0, "b", bytes.fromhex("c1 01 01000000 08")),  # of version 1
+            (101, 1, 0, "c", bytes.fromhex("c1 02" + _STAMP + "09")),  # with a stamp
+            (37, 1, 0, "d", bytes.fromhex("c1 03 01000000" + _STAMP + "0a")),  # with both
+            (76, 1, 1, "a", bytes.fromhex("01 01 01 02")),  # a list: two elements, and two more in one too long
+            (76, 2, 1, "a", bytes.fromhex("01 03 ff 2c010000 da 0129") + b"x" * 297),
+            (76, 3, 2, "a", bytes.fromhex("02 a178 01 01")),  # a map: x is 1, y is 2, and x is removed
+            (76, 3, 2, "a", bytes.fromhex("02 a179 0b c102" + _STAMP + "02")),
+            (76, 4, 2, "a", bytes.fromhex("a178")),
+            (83, 0, 2, "b", b""),
+            (76, 1, 3, "a", bytes.fromhex(_STAMP + "0000000000000040")),  # timers at 1 and 2
+            (76, 1, 4, "a", bytes.fromhex("05")),  # a reducing and an aggregating state
+            (76, 1, 5, "a", bytes.fromhex("92 06 02")),
+            (76, 1, 6, "a", bytes.fromhex("c1 00 c1")),  # a serializer of its own
+        ],
+    ),
+]
+
 COMMIT: dict[str, Any] = {
     "entry": "commit",
     "job": "fleet",
@@ -47,6 +71,7 @@ COMMIT: dict[str, Any] = {
             "key_groups": [0, 127],
             "changelog": [[["segments/0a1b2c", 0, 113, 1618522507], "0-127", 0, 8, 66, [6, 13], 2]],
             "bases": [],
+            "operator": [],
         }
     ],
     "states": [
@@ -77,6 +102,7 @@ INLINE: dict[str, Any] = {
                 [["", 0, 0, 0], "64-127", 1, 246, 56, [127, 127], 1],
             ],
             "bases": [],
+            "operator": [],
         }
     ],
 }
@@ -91,6 +117,7 @@ CLAIM: dict[str, Any] = {
     "newest": 7,
     "claimed_at_s": 1357016460.25,
     "release": "0.1.0",
+    "base": 5,
 }
 
 LOCAL_SNAPSHOT: dict[str, Any] = {

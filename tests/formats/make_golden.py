@@ -45,6 +45,7 @@ def golden_files() -> dict[str, bytes]:
     """Every golden file, as this release writes it."""
     return {
         "segment-v1-example.bin": segment(content_v1.EXAMPLE, "none"),
+        "segment-v1-kinds.bin": segment(content_v1.KINDS, "none"),
         **{f"segment-v1-{name}.bin": segment(content_v1.SEGMENT, name) for name in COMPRESSIONS},
         "local-snapshot-v1.bin": encode_local_snapshot(msgspec.convert(content_v1.LOCAL_SNAPSHOT, LocalSnapshot)),
         "commit-v1.bin": encode_entry(msgspec.convert(content_v1.COMMIT, Commit), "commit-v1.bin").body,

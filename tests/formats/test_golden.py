@@ -11,7 +11,8 @@ from statebackend._codec.frame import FrameHeader
 from statebackend._codec.local_snapshot import LocalSnapshot, decode_local_snapshot
 from statebackend._codec.records import key_of
 from statebackend._codec.segment import decode_segment
-from statebackend.ids import EMPTY_RANGE, Handle, KeyGroupRange, SequenceNumber
+from statebackend._state.keyed import KeyedStates
+from statebackend.ids import EMPTY_RANGE, Handle, KeyGroupRange, SequenceNumber, StateDescriptor, all_key_groups
 from tests.codec import grammar_v1
 from tests.codec.samples import COMPRESSIONS
 from tests.formats import content_v1
@@ -19,6 +20,7 @@ from tests.formats.make_golden import GOLDEN, golden_files
 
 SEGMENTS = [
     ("segment-v1-example.bin", content_v1.EXAMPLE),
+    ("segment-v1-kinds.bin", content_v1.KINDS),
     *((f"segment-v1-{compression}.bin", content_v1.SEGMENT) for compression in COMPRESSIONS),
 ]
 
@@ -58,6 +60,58 @@ def test_segment_is_what_the_grammar_says(name: str, content: list[tuple[str, in
     """By the reader that knows the grammar only."""
     frames = grammar_v1.read_segment((GOLDEN / name).read_bytes())
     assert [(frame.log_id, frame.sequence_number, frame.changes) for frame in frames] == content
+
+
+class Sum:
+    """The aggregate of the golden file."""
+
+    def create(self) -> tuple[int, int]:
+        return 0, 0
+
+    def add(self, accumulator: tuple[int, int], value: int) -> tuple[int, int]:
+        return accumulator[0] + value, accumulator[1] + 1
+
+    def result(self, accumulator: tuple[int, int]) -> float:
+        return accumulator[0] / accumulator[1]
+
+    def merge(self, accumulator: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+        return accumulator[0] + other[0], accumulator[1] + other[1]
+
+
+class Raw:
+    """Bytes as they are."""
+
+    schema = "raw"
+
+    def encode(self, value: bytes) -> bytes:
+        return value
+
+    def decode(self, data: bytes | bytearray | memoryview) -> bytes:
+        return bytes(data)
+
+
+def test_every_kind_of_state_holds_what_was_written() -> None:
+    """Whatever its cells say, and in the types that they were written in."""
+    known = [
+        StateDescriptor(0, "value", "value", '"int"', version=1),
+        StateDescriptor(1, "list", "list", '{"one_of":["int","str"]}'),
+        StateDescriptor(2, "map", "map", '"int"', key_schema='"str"'),
+        StateDescriptor(3, "timers", "timers", "event"),
+        StateDescriptor(4, "reducing", "reducing", '"int"'),
+        StateDescriptor(5, "aggregating", "aggregating", '{"tuple":{"item_types":["int","int"]}}'),
+        StateDescriptor(6, "own", "value", "own:raw"),
+    ]
+    states = KeyedStates(all_key_groups(128), 128, known)
+    for _, changes in decode_segment((GOLDEN / "segment-v1-kinds.bin").read_bytes(), "golden"):
+        states.replay(changes)
+    upcast = states.value_state("value", int, migrate=lambda value: value * 100)
+    assert dict(upcast) == {"a": 700, "b": 8, "c": 900, "d": 10}
+    assert states.list_state("list", int | str)["a"] == [1, 2, 3, "x" * 297]  # type: ignore[arg-type]
+    assert states.map_state("map", str, int)["a"] == {"y": 2}
+    assert list(states.timers("timers").due(9)) == [(1.0, "a"), (2.0, "a")]
+    assert states.reducing_state("reducing", int, max)["a"] == 5
+    assert states.aggregating_state("aggregating", Sum())["a"] == 3.0
+    assert states.value_state("own", Raw())["a"] == b"\xc1"
 
 
 def test_commit_holds_what_was_written() -> None:
@@ -100,6 +154,7 @@ def test_local_snapshot_holds_what_was_written() -> None:
     "name",
     [
         "segment-v1-example.bin",
+        "segment-v1-kinds.bin",
         "segment-v1-none.bin",
         "commit-v1.bin",
         "commit-v1-inline.bin",

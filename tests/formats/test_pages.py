@@ -9,13 +9,18 @@ from types import ModuleType
 import msgspec
 import pytest
 
+from statebackend._checkpoint import savepoints
+from statebackend._codec import cells as cell_format
 from statebackend._codec import commit, compression, frame, local_snapshot, records, schema, segment
 from statebackend._codec.commit import Claim, Commit, RangeState
+from statebackend._state.keyed import KINDS
+from statebackend._state.operator_state import OPERATOR_KINDS
 from statebackend.ids import ChangeSetHandle, Handle, SourceMark, StateDescriptor
 from tests.formats.make_golden import GOLDEN
 
 PAGES = Path(__file__).parents[2] / "docs" / "formats"
 SEGMENT_PAGE = (PAGES / "segment.md").read_text(encoding="utf-8")
+CELLS_PAGE = (PAGES / "cells.md").read_text(encoding="utf-8")
 COMMIT_PAGE = (PAGES / "commit.md").read_text(encoding="utf-8")
 LOCAL_PAGE = (PAGES / "local-snapshot.md").read_text(encoding="utf-8")
 
@@ -50,9 +55,11 @@ def field_names(type_: type[msgspec.Struct]) -> list[str]:
         (SEGMENT_PAGE, records),
         (COMMIT_PAGE, commit),
         (COMMIT_PAGE, schema),
+        (COMMIT_PAGE, savepoints),
         (LOCAL_PAGE, local_snapshot),
+        (CELLS_PAGE, cell_format),
     ],
-    ids=["segment", "frame", "records", "commit", "schema", "local snapshot"],
+    ids=["segment", "frame", "records", "commit", "schema", "savepoints", "local snapshot", "cells"],
 )
 def test_grammar_on_the_page_is_the_one_in_the_code(page: str, module: ModuleType) -> None:
     """Line by line."""
@@ -97,6 +104,20 @@ def test_operations_on_the_page_are_those_in_the_code() -> None:
     """With their codes."""
     shown = [(int(code), name) for code, name, _ in cells(SEGMENT_PAGE, "Code | `operation`")]
     assert shown == [(operation.value, operation.name) for operation in records.Operation]
+
+
+def test_every_operation_and_kind_is_on_the_page_of_cells() -> None:
+    """With what their data is. Metadata belongs to no state."""
+    rows = cells(CELLS_PAGE, "Kind")
+    assert {each for _, operations, _ in rows for each in operations.split(", ")} == {
+        operation.name for operation in records.Operation if operation != records.Operation.METADATA
+    }
+    assert {each for kinds, *_ in rows for each in kinds.split(", ")} == {*KINDS, "all of these"}
+
+
+def test_operator_kinds_are_on_the_page_of_cells() -> None:
+    """By the names that are stored."""
+    assert all(f"`{kind}`" in CELLS_PAGE for kind in OPERATOR_KINDS.values())
 
 
 def test_fields_on_the_page_are_those_in_the_code() -> None:

@@ -6,9 +6,10 @@ import pytest
 
 from statebackend._local.segments import LocalSegments
 from statebackend.abc import Capability
-from statebackend.errors import ObjectNotFoundError, StoreAccessError
+from statebackend.errors import ObjectNotFoundError, StoreAccessError, StoreUnavailableError
 from statebackend.objectstore import MemoryStore
-from statebackend.testing import Fail, FaultyStore
+from statebackend.testing import Fail, FaultyStore, Hold
+from statebackend.testing.virtual_time import VirtualClock, run_virtual
 
 KEYS = [f"segments/{number}" for number in range(40)]
 
@@ -111,3 +112,32 @@ async def test_a_root_that_fails_does_not_keep_prune_from_the_others(operation) 
     assert await LocalSegments(stores).prune(keep=()) == 1
     stores[0].plan.clear()
     assert (await keys(stores[0]), await keys(stores[1])) == (["segments/orphan"], [])
+
+
+@run_virtual
+async def test_a_root_that_hangs_is_slow_and_then_left_alone() -> None:
+    """One wait, not one for each file; the other root goes on, and so does what an upload writes."""
+    hold = Hold(operation="get")
+    stores = [FaultyStore(MemoryStore(), [hold]), FaultyStore(MemoryStore())]
+    segments = LocalSegments(stores, read_timeout_s=5.0)
+    for key in KEYS:
+        await segments.put(key, [b"x"])
+    slow = [key for key in KEYS if home(key, 2) == 0]
+    for key in slow:
+        for call in (segments.get(key), segments.get_range(key, 0, 1), segments.repair(key, [b"y"])):
+            with pytest.raises(StoreUnavailableError, match=r"^slow$"):
+                await call
+    assert VirtualClock().monotonic() == 5.0
+    assert hold.held == 0
+    for key in set(KEYS) - set(slow):
+        assert await segments.get(key) == b"x"
+    await segments.put(slow[0], [b"z"])
+
+
+@run_virtual
+async def test_a_repair_that_hangs_is_given_up() -> None:
+    """A restore waits for it, and has what it needs already."""
+    store = FaultyStore(MemoryStore(), [Hold(operation="put")])
+    with pytest.raises(StoreUnavailableError, match=r"^slow$"):
+        await LocalSegments([store], read_timeout_s=5.0).repair("segments/a", [b"x"])
+    assert VirtualClock().monotonic() == 5.0

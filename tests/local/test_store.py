@@ -173,7 +173,10 @@ async def test_a_bit_that_flips_anywhere_costs_the_snapshot_and_nothing_else(tmp
 
 
 async def test_what_was_never_complete_goes_at_the_next_start(tmp_path: Path) -> None:
-    """Section 30: orphans. A directory without its snapshot, and one where nobody looks since there is another root."""
+    """Row: section 30, local: process restart with a corrupt metadata file, with orphans.
+
+    A directory without its snapshot, and one that lies where nobody looks, since there is another root.
+    """
     first = await open_with(tmp_path, 0, 1)
     (first.layout.checkpoint_directory(CheckpointId(2)) / "part").mkdir(parents=True)
     shutil.copytree(

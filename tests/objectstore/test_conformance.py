@@ -8,6 +8,7 @@ from pathlib import Path
 from statebackend._local.segments import LocalSegments
 from statebackend.abc import Capability, ObjectStore
 from statebackend.objectstore import LocalStore, MemoryStore
+from statebackend.objectstore.scoped import ScopedStore
 from statebackend.testing import FaultyStore, ObjectStoreConformance
 
 IN_MEMORY = frozenset({Capability.LIST, Capability.PUT_IF_ABSENT})
@@ -59,3 +60,13 @@ class TestLocalSegments(ObjectStoreConformance):
     async def open_store(self) -> AsyncGenerator[ObjectStore]:
         with tempfile.TemporaryDirectory() as root:
             yield LocalSegments([LocalStore(Path(root)), MemoryStore(), MemoryStore()])
+
+
+class TestScopedStore(ObjectStoreConformance):
+    """Seen from below a prefix, deleting many at once where the store below cannot."""
+
+    capabilities = IN_MEMORY
+
+    @asynccontextmanager
+    async def open_store(self) -> AsyncGenerator[ObjectStore]:
+        yield ScopedStore(MemoryStore(), "below/")

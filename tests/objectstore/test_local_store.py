@@ -300,3 +300,27 @@ async def test_reads_count_against_the_same_bound(tmp_path: Path) -> None:
         assert scope.cancelled_caught
         body.may_go_on.set()
         assert await store.get("there") == b"x"
+
+
+async def test_a_read_that_hangs_can_be_left_behind(tmp_path: Path) -> None:
+    """A pipe that nobody writes to hangs as a dead disk does. Cancelled, the call ends; the thread goes on."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    store = LocalStore(tmp_path, abandon_after_s=0.0)
+    try:
+        with anyio.move_on_after(0.01) as bounded:
+            await store.get("pipe")
+        assert bounded.cancelled_caught
+    finally:
+        os.close(os.open(pipe, os.O_RDWR))
+
+
+async def test_a_store_whose_threads_can_be_left_behind_reads_and_fails_as_any_other(tmp_path: Path) -> None:
+    """The whole, a part, beyond the end, and what is not there."""
+    store = LocalStore(tmp_path, abandon_after_s=0.0)
+    await store.put("key", [b"0123456789"])
+    assert await store.get("key") == b"0123456789"
+    assert await store.get_range("key", 3, 4) == b"3456"
+    assert await store.get_range("key", 8, 9) == b"89"
+    with pytest.raises(ObjectNotFoundError):
+        await store.get("other")

@@ -93,9 +93,9 @@ def test_reasons_are_told_apart_without_their_facts_and_up_to_a_bound() -> None:
 def test_what_was_read_does_not_change() -> None:
     """A reader has a copy: the backend goes on counting, and nobody can count for it."""
     metrics = Metrics()
-    metrics.primary_requested({"put": 1})
+    metrics.primary_requested({"put": 1}, usd=0.0)
     requests, snapshot = metrics.primary_requests, metrics.snapshot()
-    metrics.primary_requested({"put": 1})
+    metrics.primary_requested({"put": 1}, usd=0.0)
     assert requests == snapshot["primary_requests"] == {"put": 1}
     assert metrics.primary_requests == {"put": 2}
     assert list(snapshot) == [each.name for each in Metrics.definitions()]
@@ -113,7 +113,7 @@ def test_several_threads_lose_nothing() -> None:
 
     def count() -> None:
         for _ in range(200):
-            metrics.primary_requested({"put": Yielding(1)})
+            metrics.primary_requested({"put": Yielding(1)}, usd=0.0)
             assert metrics.snapshot()
 
     threads = [threading.Thread(target=count) for _ in range(3)]

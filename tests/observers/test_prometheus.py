@@ -35,7 +35,7 @@ def expected(metric: AnyMetric, metrics: Metrics, job: str) -> Iterator[tuple[st
         yield f"{metric.series}_count", own, value.count
         yield f"{metric.series}_sum", own, value.total
         yield f"{metric.series}_bucket", tuple(sorted((*own, ("le", "+Inf")))), value.count
-    elif isinstance(value, int):
+    elif isinstance(value, int | float):
         yield metric.series, own, value
     else:
         for label, count in value.items():
@@ -74,11 +74,11 @@ def test_two_jobs_share_a_registry() -> None:
     """Each has its own series; and two observers of the same job add up."""
     registry = CollectorRegistry()
     fleet, tower = PrometheusObserver(registry, job="fleet"), PrometheusObserver(registry, job="tower")
-    fleet.primary_requested({"put": 2})
-    tower.primary_requested({"put": 3})
+    fleet.primary_requested({"put": 2}, usd=1e-5)
+    tower.primary_requested({"put": 3}, usd=0.0)
     check_equal(registry, fleet, "fleet")
     check_equal(registry, tower, "tower")
-    PrometheusObserver(registry, job="fleet").primary_requested({"put": 5})
+    PrometheusObserver(registry, job="fleet").primary_requested({"put": 5}, usd=0.25)
     series = scrape(registry)["statebackend_primary_requests_total"]
     assert series == {
         (("kind", "put"), ("state_job", "fleet")): 7,
@@ -111,7 +111,7 @@ def test_no_label_is_looked_up_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         observer.queue_changed(number)
         observer.waited_for_room(number)
         observer.local_copy_dropped("segment", "disk full")
-        observer.primary_requested({"put": 1, "get": 1})
+        observer.primary_requested({"put": 1, "get": 1}, usd=0.0)
     assert looked_up[at_first:] == [("fleet", "disk full"), ("fleet", "put"), ("fleet", "get")]
 
 

@@ -78,7 +78,10 @@ async def test_a_local_copy_goes_when_a_commit_does_without_it(disk: Disk) -> Fa
 
 @row("copy-needed")
 async def test_a_local_copy_stays_when_the_checkpoint_that_would_do_without_it_fails(disk: Disk) -> Fate:
-    """It is superseded by a commit, and by nothing less: the job is restored from it."""
+    """It is superseded by a commit, and by nothing less: the job is restored from it.
+
+    Row: section 30, local: abort of cp n+1, then failure.
+    """
     async with disk.backend() as backend:
         await commit(backend, 1)
         watch = Watch(disk.copies)

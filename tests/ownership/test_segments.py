@@ -65,7 +65,7 @@ async def test_an_attempt_that_finishes_second_leaves_neither_copy(disk: Disk) -
         assert len(backend._writer._scheduler._ownership) == 0
         assert backend._retention is not None
         kept = disk.copies | disk.commit_copies
-        assert len(backend._retention._registry) == len(kept) == 2
+        assert len(backend._retention._registries.of("")) == len(kept) == 2
         assert backend._retention._segments.held_bytes == [sum(path.stat().st_size for path in kept)]
     return seen
 
@@ -189,7 +189,7 @@ async def test_a_checkpoint_that_is_refused_costs_no_upload(disk: Disk) -> Fate:
         assert len(disk.both) == 2
         assert disk.commits == set()
         assert backend._retention is not None
-        assert backend._retention._registry._used == {}
+        assert backend._retention._registries.of("")._used == {}
         return watch.fate()
 
 
@@ -230,7 +230,10 @@ async def test_a_fenced_writer_deletes_neither_its_own_segments_nor_those_of_oth
 
 @row("committed")
 async def test_what_a_commit_points_into_stays(disk: Disk) -> Fate:
-    """Over other checkpoints, another life, and the end of both."""
+    """Over other checkpoints, another life, and the end of both.
+
+    Row: section 30, local: restore locally, then first confirm.
+    """
     async with disk.backend() as backend:
         await commit(backend, 1)
         watch = Watch(disk.both)

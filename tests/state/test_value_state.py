@@ -8,10 +8,12 @@ import msgspec
 import pytest
 
 from statebackend._codec.records import Operation
-from statebackend._codec.serializers import MsgspecSerializer
+from statebackend._state.heap import ValueTable
+from statebackend._state.key_groups import OwnedKeys
 from statebackend._state.value_state import ValueState
+from statebackend._state.values import Values
 from statebackend.errors import KeyTypeError, ValueDecodeError, ValueEncodeError
-from statebackend.ids import Key
+from statebackend.ids import Key, all_key_groups
 from tests.state import sample_keys
 from tests.state.states import all_states, value_state
 from tests.state.test_key_groups import NOT_KEYS
@@ -264,15 +266,16 @@ def test_update_keeps_what_came_before_the_wrong_one() -> None:
 
 def test_stored_value_that_does_not_decode_is_told_and_kept() -> None:
     """It is not lost by reading it: another release may know it."""
-    table: dict[Any, bytes] = {"a": b"\xc1"}
-    state = ValueState("sample", table, MsgspecSerializer(int), lambda key: 0)
+    table: dict[Any, bytes] = {"a": b"\xa5"}
+    state: ValueState[int] = ValueState("sample", ValueTable(table), OwnedKeys(all_key_groups(128), 128))
+    state.declare(Values(int))
     with pytest.raises(ValueDecodeError):
         state["a"]
     with pytest.raises(ValueDecodeError):
         state.pop("a")
     with pytest.raises(ValueDecodeError):
         state.popitem()
-    assert table == {"a": b"\xc1"}
+    assert table == {"a": b"\xa5"}
     assert logged(state) == {}
 
 

@@ -93,6 +93,7 @@ STORES: dict[type, set[str]] = {
     stores.HeadRaises: {HEAD},
     stores.DeletesOnce: {DELETE},
     stores.DeletesByPrefix: {"test_delete_leaves_other_objects_alone"},
+    stores.DeletesManyUntilOneIsNotThere: {"test_delete_many_removes_these_and_no_others"},
     stores.IgnoresCase: {KEYS},
     stores.UnquotesKeys: {EVERY_KEY},
     stores.ListsInAnyOrder: {ORDER},

@@ -118,6 +118,14 @@ class DeletesByPrefix(MemoryStore):
             await super().delete(found)
 
 
+class DeletesManyUntilOneIsNotThere(MemoryStore):
+    async def delete_many(self, keys):
+        for key in keys:
+            if await self.head(key) is None:
+                return
+            await super().delete(key)
+
+
 class IgnoresCase(MemoryStore):
     async def put(self, key, body):
         await super().put(key.lower(), body)

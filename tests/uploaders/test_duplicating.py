@@ -53,21 +53,26 @@ class Bench:
         self.dropped: list[tuple[str, str]] = []
 
     @asynccontextmanager
-    async def uploader(self, *, secondary_grace_s: float = NEVER_S) -> AsyncGenerator[DuplicatingUploader]:
+    async def uploader(
+        self, *, secondary_grace_s: float = NEVER_S, root_of: Callable[[str], int] = lambda _: 0
+    ) -> AsyncGenerator[DuplicatingUploader]:
         with anyio.fail_after(SAFETY_NET_S):
             async with anyio.create_task_group() as tasks:
                 try:
-                    yield self._uploader(secondary_grace_s, tasks)
+                    yield self._uploader(secondary_grace_s, root_of, tasks)
                 except BaseException:
                     self.release()  # a test that fails must not hang on what it holds
                     raise
 
-    def _uploader(self, secondary_grace_s: float, tasks: TaskGroup) -> DuplicatingUploader:
+    def _uploader(
+        self, secondary_grace_s: float, root_of: Callable[[str], int], tasks: TaskGroup
+    ) -> DuplicatingUploader:
         return DuplicatingUploader(
             self.primary,
             self.secondary,
             secondary_grace_s=secondary_grace_s,
             dropped=lambda name, reason: self.dropped.append((name, reason)),
+            root_of=root_of,
             tasks=tasks,
         )
 
@@ -235,6 +240,24 @@ async def test_a_disk_that_hangs_costs_one_grace_and_not_one_for_each_segment(be
             await settle()
             slow_primary.release()
     assert (await bench.keys())[1] == ["segments/attempt-3"]
+
+
+async def test_a_disk_that_hangs_costs_only_the_copies_that_would_lie_there(bench: Bench) -> None:
+    """There are two disks: the other one goes on getting its copies."""
+    stuck = Hold(operation="put", nth=1, stubborn=True)
+    bench.secondary.plan.append(stuck)
+    slow_primary = Hold(operation="put", key="*/sound", moment="after")
+    bench.primary.plan.append(slow_primary)
+    async with bench.uploader(secondary_grace_s=0, root_of=lambda key: int("sound" in key)) as uploader:
+        await uploader.upload(segment("hangs"))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(uploader.upload, segment("sound"))
+            await settle()
+            slow_primary.release()
+        await uploader.upload(segment("waits"))
+        assert [name for name, _ in bench.dropped] == ["hangs", "waits"]
+        stuck.release()
+    assert (await bench.keys())[1] == ["segments/sound"]
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

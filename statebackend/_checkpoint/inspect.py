@@ -1,0 +1,138 @@
+"""What a job consists of, for people: the entries of its log, its savepoints and states, and how much lies where.
+
+Reads every entry of the log and no data. What cannot be read is shown as such, not raised.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+
+from statebackend._checkpoint.commits import commit_key
+from statebackend._checkpoint.retention import entry_of
+from statebackend._checkpoint.savepoints import mark_of
+from statebackend._checkpoint.survey import Surveyor
+from statebackend._codec.commit import Claim, Commit, Entry
+from statebackend.abc import ObjectInfo, ObjectStore
+from statebackend.errors import DataError
+from statebackend.ids import SourceMark, StateDescriptor
+
+
+class LogRow(msgspec.Struct, frozen=True):
+    """One entry of the log. `kind` is "commit", "claim" or "damaged"; `problem` says what is wrong with that.
+
+    `on_branch`: the newest commit descends from it, or is it. `objects` and `object_bytes`: what it points into, itself
+    not counted.
+    """
+
+    sequence: int
+    kind: str
+    size_bytes: int
+    epoch: int | None = None
+    checkpoint_id: int | None = None
+    parent: int | None = None
+    at_s: float | None = None
+    source: SourceMark | None = None
+    objects: int = 0
+    object_bytes: int = 0
+    on_branch: bool = False
+    savepoints: tuple[str, ...] = ()
+    problem: str | None = None
+
+
+class Inspection(msgspec.Struct, frozen=True):
+    """A job, as it lies in the primary. `places`: objects and bytes by the first part of their keys."""
+
+    job: str
+    newest_checkpoint_id: int | None
+    epoch: int | None
+    log: tuple[LogRow, ...]
+    states: tuple[StateDescriptor, ...]
+    places: Mapping[str, tuple[int, int]]
+
+
+async def inspect(store: ObjectStore, job: str, surveyor: Surveyor) -> Inspection:
+    """The job in `store`, which is confined to it. Raises `WrongJobError`, `StoreError`."""
+    objects = [info async for info in store.list("")]
+    entries: dict[int, Entry | DataError] = {}
+    infos = {sequence: info for info in objects if (sequence := entry_of(info.key)) is not None}
+    for sequence in infos:
+        try:
+            entries[sequence] = await surveyor.load(sequence)
+        except DataError as error:
+            entries[sequence] = error
+    newest = _newest(entries)
+    branch = _branch(newest, entries)
+    names = _names(objects, entries)
+    last = [entry for entry in entries.values() if not isinstance(entry, DataError)]
+    return Inspection(
+        job=job,
+        newest_checkpoint_id=None if newest is None else newest.checkpoint_id,
+        epoch=last[-1].epoch if last else None,
+        log=tuple(
+            _row(sequence, entry, infos[sequence], on_branch=sequence in branch, savepoints=tuple(names[sequence]))
+            for sequence, entry in sorted(entries.items())
+        ),
+        states=() if newest is None else newest.states,
+        places=_places(objects),
+    )
+
+
+def _newest(entries: Mapping[int, Entry | DataError]) -> Commit | None:
+    commits = [entry for _, entry in sorted(entries.items()) if isinstance(entry, Commit)]
+    return commits[-1] if commits else None
+
+
+def _branch(newest: Commit | None, entries: Mapping[int, Entry | DataError]) -> set[int]:
+    branch: set[int] = set()
+    current: Entry | DataError | None = newest
+    while isinstance(current, Commit):
+        branch.add(current.sequence)
+        current = None if current.parent is None else entries.get(current.parent)
+    return branch
+
+
+def _names(objects: list[ObjectInfo], entries: Mapping[int, Entry | DataError]) -> dict[int, list[str]]:
+    names: dict[int, list[str]] = {sequence: [] for sequence in entries}
+    for mark in filter(None, (mark_of(info.key) for info in objects)):
+        entry = entries.get(mark.sequence)
+        if isinstance(entry, Commit) and mark.names(entry):
+            names[mark.sequence].append(mark.name)
+    return names
+
+
+def _row(
+    sequence: int, entry: Entry | DataError, info: ObjectInfo, *, on_branch: bool, savepoints: tuple[str, ...]
+) -> LogRow:
+    if isinstance(entry, DataError):
+        return LogRow(sequence, "damaged", info.size_bytes, problem=str(entry))
+    if isinstance(entry, Claim):
+        return LogRow(
+            sequence, "claim", info.size_bytes, entry.epoch, parent=entry.base or entry.newest, at_s=entry.claimed_at_s
+        )
+    handles = {handle.segment for part in entry.ranges for handle in part.changelog}
+    handles |= {base.segment for part in entry.ranges for base in part.bases}
+    others = [handle for handle in handles if handle.key != commit_key(sequence)]
+    return LogRow(
+        sequence,
+        "commit",
+        info.size_bytes,
+        entry.epoch,
+        entry.checkpoint_id,
+        entry.parent,
+        entry.committed_at_s,
+        entry.source,
+        objects=len(others),
+        object_bytes=sum(handle.length for handle in others),
+        on_branch=on_branch,
+        savepoints=savepoints,
+    )
+
+
+def _places(objects: list[ObjectInfo]) -> dict[str, tuple[int, int]]:
+    counts, sizes = Counter[str](), Counter[str]()
+    for info in objects:
+        place = info.key.partition("/")[0]
+        counts[place] += 1
+        sizes[place] += info.size_bytes
+    return {place: (counts[place], sizes[place]) for place in sorted(counts)}

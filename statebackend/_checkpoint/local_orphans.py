@@ -1,0 +1,68 @@
+"""Finds and removes what is left in a job's local roots by processes that are gone, without opening the job.
+
+Only in a root whose lock is free: while a process lives that owns it, nobody else can say what it needs there.
+"""
+
+from collections.abc import AsyncIterator, Collection, Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+import anyio
+import msgspec
+
+from statebackend._local.directories import LocalDirectory, claim_root
+from statebackend._local.layout import segments_directory
+from statebackend._tasks import in_thread
+from statebackend.abc import ObjectInfo
+from statebackend.errors import StoreError
+from statebackend.objectstore.local import LocalStore
+
+IO_THREADS_MAX: Final = 4
+
+
+class LocalFile(msgspec.Struct, frozen=True):
+    """A local copy: what it is of, where it lies, and whether it may be needed. `failure`: why it was not removed."""
+
+    info: ObjectInfo
+    path: str
+    owned: bool
+    needed: bool
+    failure: str | None = None
+
+
+async def sweep_roots(
+    roots: Iterable[str], job: str, needed: Collection[str], *, dry_run: bool
+) -> AsyncIterator[LocalFile]:
+    """Every local copy of `job` in these roots. Those that are not `needed` are removed unless it is a dry run.
+
+    A root that is not there is passed over, and made by nobody. `owned` is false where a living process has the lock:
+    then its files are listed and left alone. A backend that opens while its root is looked at has no local copy to
+    write, so a root is let go of as soon as it is done. Raises `LocalRootError`, `StoreError`.
+    """
+    limiter = anyio.CapacityLimiter(1)
+    for root in roots:
+        if not segments_directory(Path(root), job).is_dir():
+            continue
+        directory = await in_thread(claim_root, root, job, limiter=limiter)
+        with closing(directory):
+            for found in await _sweep_root(directory, needed, dry_run=dry_run):
+                yield found
+
+
+async def _sweep_root(directory: LocalDirectory, needed: Collection[str], *, dry_run: bool) -> list[LocalFile]:
+    store = LocalStore(directory.segments, io_threads_max=IO_THREADS_MAX)
+    found: list[LocalFile] = []
+    async for info in store.list(""):
+        keep = info.key in needed
+        failure = None
+        if directory.owned and not keep and not dry_run:
+            try:
+                await store.delete(info.key)
+            except StoreError as error:
+                failure = str(error)
+        path = str(Path(directory.segments, info.key))
+        found.append(LocalFile(info, path, owned=directory.owned, needed=keep, failure=failure))
+    if directory.owned and not dry_run:
+        await store.remove_leftovers()
+    return found

@@ -1,0 +1,90 @@
+"""What a backend's requests cost: told to its observer, summed up for each checkpoint, and kept within a budget.
+
+The budget holds back whoever is about to send: a segment by the persist delay, which `persist_delay_s` answers, and a
+commit that no segment went before (nothing has changed, or the commit holds it all) by `hold`. So a checkpoint waits
+once, and both of its PUTs are paid for by the next one's wait.
+"""
+
+import logging
+from collections import Counter
+from typing import Final
+
+import anyio
+import msgspec
+
+from statebackend._cost import PUTS, Prices, PutPace, SpendingRate
+from statebackend.abc import Clock, Observer
+from statebackend.objectstore.scoped import CountingStore
+from statebackend.settings import Tuning
+
+_log = logging.getLogger(__name__)
+
+
+class Spent(msgspec.Struct, frozen=True):
+    """Requests by kind and their price; and what a month costs and how long the persist delay is, at this moment."""
+
+    requests: Counter[str]
+    usd: float
+    usd_month: float
+    persist_delay_s: float
+
+
+class Spending:
+    """The requests of one backend to its primary, from the moment this is made."""
+
+    def __init__(self, primary: CountingStore, settings: Tuning, *, clock: Clock, observer: Observer) -> None:
+        self._primary = primary
+        self._clock = clock
+        self._observer = observer
+        self._prices: Final = Prices(settings)
+        self._delay_s = settings.persist_delay_s
+        self._delay_max_s = settings.persist_delay_max_s
+        now_s = clock.monotonic()
+        self._rate = SpendingRate(now_s)
+        self._pace = PutPace(settings.put_budget_usd_month, delay_max_s=settings.persist_delay_max_s, now_s=now_s)
+        self._told = Counter[str]()
+        self._warned = False
+
+    @property
+    def requests(self) -> Counter[str]:
+        """All so far, by kind."""
+        return self._primary.requests
+
+    def persist_delay_s(self) -> float:
+        """The persist delay as it is now: lengthened where the budget wants it."""
+        return max(self._delay_s, self._wait_s())
+
+    async def hold(self, before: Counter[str]) -> None:
+        """Wait for the budget before a commit, unless a PUT since `before` has waited already.
+
+        A cancelled call leaves nothing behind.
+        """
+        since = self.requests - before
+        if not any(since[kind] for kind in PUTS) and (wait_s := self._wait_s()) > 0:
+            await anyio.sleep(wait_s)
+
+    def since(self, before: Counter[str]) -> Spent:
+        """The requests since `before`, and the rate and the pace after them."""
+        requests = self.requests
+        since = requests - before
+        return Spent(
+            requests=since,
+            usd=self._prices.usd(since),
+            usd_month=self._rate.usd_month(self._prices.usd(requests), self._clock.monotonic()),
+            persist_delay_s=self.persist_delay_s(),
+        )
+
+    def tell(self) -> None:
+        """Tell the observer of the requests since the last time, if there are any."""
+        requests = self.requests
+        since = requests - self._told
+        self._told = requests
+        if since:
+            self._observer.primary_requested(since, usd=self._prices.usd(since))
+
+    def _wait_s(self) -> float:
+        wait_s = self._pace.wait_s(self._prices.put_usd(self.requests), self._clock.monotonic())
+        if wait_s == self._delay_max_s and not self._warned:
+            self._warned = True
+            _log.warning("put_budget_usd_month is exceeded: persist_delay_max_s is reached; it is not logged again")
+        return wait_s

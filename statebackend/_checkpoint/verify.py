@@ -1,0 +1,178 @@
+"""Reads every byte that retained commits need, in both copies, and says what is not as it was written.
+
+Nothing is repaired and nothing is written. A local copy that is missing is no damage: the primary is complete without
+it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Literal
+
+import anyio
+import msgspec
+
+from statebackend._changelog.reader import SegmentRead, changes_of, frames_of, verify
+from statebackend._checkpoint.commits import PREFIX, commit_key
+from statebackend._checkpoint.retention import entry_of
+from statebackend._checkpoint.savepoints import PREFIX as MARKS
+from statebackend._checkpoint.savepoints import mark_of
+from statebackend._checkpoint.survey import Surveyor
+from statebackend._codec.commit import Claim, Commit
+from statebackend._tasks import in_order, in_thread
+from statebackend.abc import ObjectStore
+from statebackend.errors import DataError, ObjectNotFoundError
+from statebackend.ids import ChangeSetHandle, Handle
+
+Copy = Literal["primary", "local"]
+CPU_THREADS_MAX: Final = 2
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """Something that is not as it was written. `checkpoints`: ids of the retained commits that need it."""
+
+    key: str
+    copy: Copy
+    offset: int | None
+    reason: str
+    checkpoints: tuple[int, ...]
+
+
+class VerifyReport(msgspec.Struct, frozen=True):
+    """What was read and found. Counts are of whole objects and their bytes, by copy; `local_missing` is no damage."""
+
+    checkpoints: tuple[int, ...]
+    objects: Mapping[str, int]
+    size_bytes: Mapping[str, int]
+    local_missing: int
+    damages: tuple[Damage, ...]
+
+
+class _Wanted(msgspec.Struct):
+    """An object, the change sets in it, and who needs it."""
+
+    segment: Handle
+    change_sets: dict[ChangeSetHandle, None]
+    checkpoints: set[int]
+
+
+class Verification:
+    """Verifies one job. `local` is its local copies, for reading, or `None` where it has none."""
+
+    def __init__(
+        self,
+        primary: ObjectStore,
+        local: ObjectStore | None,
+        surveyor: Surveyor,
+        *,
+        retained: int,
+        concurrency_max: int,
+    ) -> None:
+        self._stores: dict[Copy, ObjectStore] = {"primary": primary}
+        if local is not None:
+            self._stores["local"] = local
+        self._surveyor = surveyor
+        self._retained = retained
+        self._concurrency_max = concurrency_max
+        self._cpu = anyio.CapacityLimiter(CPU_THREADS_MAX)
+        self._damages: list[Damage] = []
+        self._objects: dict[str, int] = {"primary": 0, "local": 0}
+        self._bytes: dict[str, int] = {"primary": 0, "local": 0}
+        self._local_missing = 0
+
+    async def run(self) -> VerifyReport:
+        """Verify the retained commits and the savepoints. Raises `StoreError` where the primary does not answer."""
+        commits = await self._commits()
+        wanted = _wanted_by(commits.values())
+        reads = [(copy, each) for each in wanted.values() for copy in self._stores]
+        await in_order(reads, self._read, self._note, concurrency_max=self._concurrency_max)
+        return VerifyReport(
+            checkpoints=tuple(sorted(commit.checkpoint_id for commit in commits.values())),
+            objects=self._objects,
+            size_bytes=self._bytes,
+            local_missing=self._local_missing,
+            damages=tuple(self._damages),
+        )
+
+    async def _commits(self) -> dict[int, Commit]:
+        """The commits that are retained, as far as they can be read."""
+        store = self._stores["primary"]
+        entries = {entry async for info in store.list(PREFIX) if (entry := entry_of(info.key)) is not None}
+        marks = [mark async for info in store.list(MARKS) if (mark := mark_of(info.key)) is not None]
+        found: dict[int, Commit] = {}
+        following: int | None = max(entries, default=None)
+        while following in entries and len(found) < self._retained:
+            entry = await self._entry(following)
+            if isinstance(entry, Commit):
+                found[following] = entry
+                following = entry.parent
+            else:  # behind a damaged entry the branch is not known: what lies before it is the best guess
+                following = following - 1 if entry is None else entry.newest
+        for mark in marks:
+            if mark.sequence in entries:
+                entry = await self._entry(mark.sequence)
+                if isinstance(entry, Commit) and mark.names(entry):
+                    found[mark.sequence] = entry
+        return found
+
+    async def _entry(self, sequence: int) -> Commit | Claim | None:
+        try:
+            return await self._surveyor.load(sequence)
+        except DataError as error:
+            damage = _damage(commit_key(sequence), "primary", error, ())
+            if damage not in self._damages:
+                self._damages.append(damage)
+            return None
+
+    async def _read(self, read: tuple[Copy, _Wanted]) -> Damage | int | None:
+        """The size of a copy that is as it should be, `None` where there is none, or what is wrong with it."""
+        copy, wanted = read
+        key, checkpoints = wanted.segment.key, tuple(sorted(wanted.checkpoints))
+        try:
+            data = await self._stores[copy].get(key)
+            await in_thread(_check, data, wanted, limiter=self._cpu)
+        except ObjectNotFoundError:
+            return None if copy == "local" else Damage(key, copy, None, "it is gone", checkpoints)
+        except DataError as error:
+            return _damage(key, copy, error, checkpoints)
+        return len(data)
+
+    async def _note(self, read: tuple[Copy, _Wanted], found: Damage | int | None) -> None:
+        copy, _ = read
+        if isinstance(found, Damage):
+            self._damages.append(found)
+        elif found is None:
+            self._local_missing += 1
+        else:
+            self._objects[copy] += 1
+            self._bytes[copy] += found
+
+
+def _wanted_by(commits: Iterable[Commit]) -> dict[str, _Wanted]:
+    wanted: dict[str, _Wanted] = {}
+    for commit in commits:
+        for segment, change_set in _handles(commit):
+            each = wanted.setdefault(segment.key, _Wanted(segment, {}, set()))
+            each.checkpoints.add(commit.checkpoint_id)
+            if change_set is not None:
+                each.change_sets[change_set] = None
+    return wanted
+
+
+def _handles(commit: Commit) -> Iterator[tuple[Handle, ChangeSetHandle | None]]:
+    for part in commit.ranges:
+        for handle in part.changelog:
+            yield handle.segment, handle
+        for base in part.bases:
+            yield base.segment, None
+
+
+def _check(data: bytes, wanted: _Wanted) -> None:
+    """The whole object by its checksum, and each change set by its own."""
+    verify(data, wanted.segment)
+    read = SegmentRead(wanted.segment, tuple(wanted.change_sets))
+    for _ in changes_of(frames_of(data, read), read.change_sets):
+        pass
+
+
+def _damage(key: str, copy: Copy, error: DataError, checkpoints: tuple[int, ...]) -> Damage:
+    offset = error.facts.get("offset")
+    return Damage(key, copy, offset, error.message, checkpoints)

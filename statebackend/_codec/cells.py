@@ -1,0 +1,115 @@
+"""A stored value with what its state keeps beside it, and several of them in a row.
+
+    cell   := value                                         where the value does not begin with c1 and needs no mark
+            | c1 flags:u8 [version:u32] [stamp:f64] value   little-endian
+    flags  := 1 a version follows, otherwise it is 0 | 2 a stamp follows
+    cells  := framed*
+    framed := length data                                   length := u8 below 255 | ff length:u32
+
+MessagePack never uses the byte c1, so a value of msgspec's is its own cell. A cell says itself what it is: a state can
+get or lose its time-to-live, or move to another version, and nothing stored has to be rewritten for it.
+"""
+
+import struct
+from typing import Final
+
+import msgspec
+
+from statebackend.errors import ValueDecodeError
+
+MARK: Final = 0xC1
+_MARK_BYTE: Final = b"\xc1"
+_VERSIONED: Final = 1
+_STAMPED: Final = 2
+_VERSION = struct.Struct("<I")
+_STAMP = struct.Struct("<d")
+_LENGTH = struct.Struct("<I")
+_SHORT_END: Final = 255
+
+
+class Cell(msgspec.Struct, frozen=True, gc=False):
+    """The parts of a cell. `stamp` is when it was written, in seconds of the state's clock."""
+
+    value: bytes
+    version: int = 0
+    stamp: float | None = None
+
+
+def pack(value: bytes, version: int = 0, stamp: float | None = None) -> bytes:
+    """The cell of an encoded value."""
+    if stamp is None and not version:
+        return value if value[:1] != _MARK_BYTE else b"\xc1\x00" + value
+    if stamp is None:
+        return b"\xc1\x01" + _VERSION.pack(version) + value
+    if not version:
+        return b"\xc1\x02" + _STAMP.pack(stamp) + value
+    return b"\xc1\x03" + _VERSION.pack(version) + _STAMP.pack(stamp) + value
+
+
+def unpack(cell: bytes) -> Cell:
+    """The parts of a cell. Raises `ValueDecodeError` where its mark is cut off or is not known."""
+    if cell[:1] != _MARK_BYTE:
+        return Cell(cell)
+    try:
+        flags, at, version, stamp = cell[1], 2, 0, None
+        if flags & _VERSIONED:
+            (version,) = _VERSION.unpack_from(cell, at)
+            at += _VERSION.size
+        if flags & _STAMPED:
+            (stamp,) = _STAMP.unpack_from(cell, at)
+            at += _STAMP.size
+    except (IndexError, struct.error) as error:
+        raise ValueDecodeError("the mark of a stored value is cut off", size_bytes=len(cell)) from error
+    if flags > _VERSIONED | _STAMPED:
+        raise ValueDecodeError("the mark of a stored value is not known", flags=flags)
+    return Cell(cell[at:], version, stamp)
+
+
+def stamp_of(cell: bytes) -> float | None:
+    """When the cell was written, `None` where it does not say."""
+    return unpack(cell).stamp if cell[:1] == _MARK_BYTE else None
+
+
+def framed(data: bytes) -> bytes:
+    """`data` with its length in front."""
+    length = len(data)
+    if length < _SHORT_END:
+        return length.to_bytes(1, "little") + data
+    return b"\xff" + _LENGTH.pack(length) + data
+
+
+def split(row: bytes) -> list[bytes]:
+    """What was framed, in order. Raises `ValueDecodeError` where the last one is cut off."""
+    parts: list[bytes] = []
+    at, end = 0, len(row)
+    while at < end:
+        length = row[at]
+        at += 1
+        if length == _SHORT_END:
+            length, at = _long_length(row, at)
+        parts.append(row[at : at + length])
+        at += length
+    if at > end:
+        raise ValueDecodeError("a stored element is cut off", offset=at, size_bytes=end)
+    return parts
+
+
+def count(row: bytes | bytearray) -> int:
+    """How many were framed. Raises `ValueDecodeError` where the last one is cut off."""
+    found, at, end = 0, 0, len(row)
+    while at < end:
+        length = row[at]
+        at += 1
+        if length == _SHORT_END:
+            length, at = _long_length(row, at)
+        at += length
+        found += 1
+    if at > end:
+        raise ValueDecodeError("a stored element is cut off", offset=at, size_bytes=end)
+    return found
+
+
+def _long_length(row: bytes | bytearray, at: int) -> tuple[int, int]:
+    if at + _LENGTH.size > len(row):
+        raise ValueDecodeError("the length of a stored element is cut off", offset=at)
+    return _LENGTH.unpack_from(row, at)[0], at + _LENGTH.size

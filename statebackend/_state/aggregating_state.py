@@ -1,0 +1,113 @@
+"""One accumulator per key, of another type than what is added to it and than what is read from it."""
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Generic, Protocol, TypeVar, get_type_hints
+
+from statebackend._state.bulk import Arrow, as_list
+from statebackend._state.cell_state import CellState
+from statebackend._state.values import Values
+from statebackend.errors import InputError
+from statebackend.ids import Key
+
+A = TypeVar("A")
+V = TypeVar("V")
+R = TypeVar("R")
+T = TypeVar("T")
+V_contra = TypeVar("V_contra", contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
+
+KIND: Final = "aggregating"
+
+
+class Aggregate(Protocol[A, V_contra, R_co]):
+    """How an `AggregatingState` turns what is added into what is read.
+
+    An accumulator is stored as the type that `create` is annotated to return. It is decoded afresh for each call, so a
+    method may change the one it is given and return it.
+    """
+
+    def create(self) -> A:
+        """An accumulator of nothing. Its annotation is needed: it is the type that is stored."""
+        ...
+
+    def add(self, accumulator: A, value: V_contra) -> A:
+        """The accumulator with one value more."""
+        ...
+
+    def result(self, accumulator: A) -> R_co:
+        """What is read."""
+        ...
+
+    def merge(self, accumulator: A, other: A) -> A:
+        """Both in one, as when two sessions turn out to be the same."""
+        ...
+
+
+class AggregatingState(CellState[Any], Mapping[Key, R], Generic[V, R]):
+    """A mapping from key to the result of everything that was added to it.
+
+    What is logged is the accumulator, so a restore calls no method of the `Aggregate`. Values are copied in and out,
+    and errors are those of `ValueState`.
+    """
+
+    __slots__ = ("_aggregate",)
+
+    def declare(self, values: Values[Any], aggregate: Aggregate[Any, V, R]) -> None:
+        """What a declaration says: the first one, and each later one of the same type."""
+        self._values = values
+        self._aggregate = aggregate
+
+    def __getitem__(self, key: Key) -> R:
+        return self._aggregate.result(self._accumulator(key))
+
+    def add(self, key: Key, value: V) -> None:
+        """Add one value to the key's accumulator, or to a new one. Where that fails the state is as before."""
+        cell = self._cell(key)
+        accumulator = self._aggregate.create() if cell is None else self._values.decode(cell)
+        self._set(key, self._values.encode(self._aggregate.add(accumulator, value)))
+
+    def add_many(self, keys: Iterable[Key] | Arrow, values: Iterable[V] | Arrow) -> None:
+        """Add each value to the key at its place, in order; a key is read and written once. All of them, or none."""
+        aggregate = self._aggregate
+        self._fold_many(keys, values, lambda _, value: aggregate.add(aggregate.create(), value), aggregate.add)
+
+    def merge(self, key: Key, others: Iterable[Key]) -> None:
+        """Merge the accumulators of `others` into the key's, and remove them. A key without one adds nothing."""
+        keys = [key, *as_list(others)]
+        self._groups_of(keys)
+        keys = list(dict.fromkeys(keys))
+        found = [cell for cell in map(self._cell, keys) if cell is not None]
+        if not found:
+            return
+        first, *rest = self._values.decode_many(found)
+        self._set(key, self._values.encode(functools.reduce(self._aggregate.merge, rest, first)))
+        for other in keys[1:]:
+            if other in self._entries:
+                self._remove(other)
+
+    def get_many(self, keys: Iterable[Key] | Arrow, default: T | None = None) -> list[R | T | None]:
+        """The results of `keys`, in their order, `default` for a missing one."""
+        missing = object()
+        found = self._get_many(as_list(keys), lambda _: missing)
+        return [default if each is missing else self._aggregate.result(each) for each in found]
+
+    def _accumulator(self, key: Key) -> Any:
+        cell = self._cell(key)
+        if cell is None:
+            raise KeyError(key)
+        return self._values.decode(cell)
+
+
+def accumulator_type(aggregate: Aggregate[Any, Any, Any]) -> Any:
+    """What `create` is annotated to return. Raises `InputError` where it is not, or a method is missing."""
+    if isinstance(aggregate, type) or not all(
+        callable(getattr(aggregate, name, None)) for name in ("create", "add", "result", "merge")
+    ):
+        raise InputError("an aggregate has create, add, result and merge", aggregate=repr(aggregate))
+    try:
+        return get_type_hints(aggregate.create, include_extras=True)["return"]
+    except (KeyError, NameError, TypeError) as error:
+        raise InputError(
+            "annotate what `create` returns: it is the type that is stored", aggregate=type(aggregate).__name__
+        ) from error

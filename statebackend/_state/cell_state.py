@@ -1,0 +1,92 @@
+"""What the kinds share that hold one encoded value per key: value, reducing and aggregating states."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from statebackend._codec.records import Operation, StateChange
+from statebackend._state.bulk import Arrow, as_list, check_as_many
+from statebackend._state.keyed_state import SCALARS, KeyedState, cleared
+from statebackend.ids import Key
+
+V = TypeVar("V")
+T = TypeVar("T")
+
+
+class CellState(KeyedState[bytes, V]):
+    """One cell per key. A write replaces it, so a drain logs each touched key once, with what it holds then."""
+
+    __slots__ = ()
+
+    def _is_live(self, entry: bytes, now: float) -> bool:
+        ttl = self._values.ttl
+        return ttl is None or ttl.is_live(entry, now)
+
+    def _remove(self, key: Key) -> None:
+        self._touch(key)
+        del self._entries[key]
+
+    def _expire(self, key: Key, now: float) -> None:
+        if not self._is_live(self._entries[key], now):
+            self._remove(key)
+
+    def _logged(self, state_id: int, group: int, key: Key) -> Iterator[StateChange]:
+        cell = self._entries.get(key)
+        yield cleared(state_id, group, key) if cell is None else StateChange(group, Operation.SET, state_id, key, cell)
+
+    def _cell(self, key: Key) -> bytes | None:
+        """The key's cell to be read, `None` where there is none or it has expired."""
+        cell = self._find(key)
+        ttl = self._values.ttl
+        if cell is None or ttl is None:
+            return cell
+        now = ttl.read_clock()
+        if not ttl.is_live(cell, now):
+            return None
+        if ttl.on_read:
+            cell = self._values.touched(cell, now)
+            self._set(key, cell)
+        return cell
+
+    def _set(self, key: Key, cell: bytes) -> None:
+        self._touch(key)
+        self._entries[key] = cell
+
+    def _get_many(self, keys: list[Key], missing: Callable[[Key], T]) -> list[V | T]:
+        """Fresh values, and what `missing` says where there is none."""
+        if self._values.ttl is None and SCALARS.issuperset(map(type, keys)):
+            cells = list(map(self._entries.get, keys))
+            if None in cells:
+                self._groups_of([key for key, cell in zip(keys, cells, strict=True) if cell is None])
+        else:
+            cells = [self._cell(key) for key in keys]
+        if None not in cells:
+            return [*self._values.decode_many(cells)]  # type: ignore[arg-type]  # none of them is None
+        values = iter(self._values.decode_many([cell for cell in cells if cell is not None]))
+        return [missing(key) if cell is None else next(values) for key, cell in zip(keys, cells, strict=True)]
+
+    def _put_many(self, keys: list[Key], values: list[V]) -> None:
+        """All of them or, where one is refused, none."""
+        check_as_many(keys, values)
+        groups = self._groups_of(keys)
+        cells = self._values.encode_many(values)
+        self._entries.update(zip(keys, cells, strict=True))
+        self._dirty.update(zip(keys, groups, strict=True))
+
+    def _fold_many(
+        self,
+        keys: Iterable[Key] | Arrow,
+        values: Iterable[T] | Arrow,
+        first: Callable[[Key, T], V],
+        combine: Callable[[V, T], V],
+    ) -> None:
+        """Combine each value with its key's, in order. Decoded and encoded once per key; all of them or none."""
+        keys, values = as_list(keys), as_list(values)
+        check_as_many(keys, values)
+        self._groups_of(keys)  # before any of them is looked up: True would be taken for 1
+        distinct = list(dict.fromkeys(keys))
+        nothing = object()
+        folded = dict(zip(distinct, self._get_many(distinct, lambda _: nothing), strict=True))
+        for key, value in zip(keys, values, strict=True):
+            found = folded[key]
+            folded[key] = first(key, value) if found is nothing else combine(found, value)  # type: ignore[arg-type]
+        self._put_many(distinct, list(folded.values()))  # type: ignore[arg-type]  # no key is left with nothing

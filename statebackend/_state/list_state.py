@@ -1,0 +1,200 @@
+"""Many elements per key, in the order in which they were appended."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar, cast, overload
+
+from statebackend._codec.cells import count, framed, split
+from statebackend._codec.records import Operation, StateChange
+from statebackend._state.bulk import Arrow, as_list, check_as_many
+from statebackend._state.heap import ListTable, row_changes
+from statebackend._state.key_groups import OwnedKeys
+from statebackend._state.keyed_state import SCALARS, KeyedState, cleared
+from statebackend._state.values import Values
+from statebackend.ids import Key
+
+V = TypeVar("V")
+
+KIND: Final = "list"
+_REPLACED: Final = -1
+
+
+class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
+    """A mapping from key to a list that survives this process.
+
+    `hops[key]`, as `hops.get(key)`, is a view of the key's list, empty where there is none:
+    `hops[key].append("EWR")`. A key is in the mapping when its list is not empty. `hops[key] = [...]` replaces the
+    list, `del hops[key]` and `hops[key].clear()` remove it.
+
+    Elements are copied in and out. An append logs the element, whatever the list holds already; reading decodes all of
+    it, and so does an index. Errors are those of `ValueState`.
+    """
+
+    __slots__ = ("_logged_to", "_table")
+
+    def __init__(self, name: str, table: ListTable, keys: OwnedKeys) -> None:
+        super().__init__(name, table, keys)
+        self._table = table
+        self._logged_to: dict[Key, int] = {}  # bytes of a touched key's list that the log has already
+
+    def declare(self, values: Values[V]) -> None:
+        """What a declaration says: the first one, and each later one of the same type."""
+        self._values = values
+
+    def __getitem__(self, key: Key) -> "ListView[V]":
+        if type(key) not in SCALARS or key not in self._entries:
+            self._group_of(key)
+        return ListView(self, key)
+
+    def __setitem__(self, key: Key, elements: Iterable[V]) -> None:
+        self._replace(key, self._row(elements))
+
+    def append(self, key: Key, element: V) -> None:
+        """Append one element to the key's list."""
+        self._extend(key, framed(self._values.encode(element)))
+
+    def extend(self, key: Key, elements: Iterable[V]) -> None:
+        """Append all of them, or none."""
+        self._extend(key, self._row(elements))
+
+    def read(self, key: Key) -> list[V]:
+        """The key's elements as a list of its own: changing it changes nothing."""
+        row = self._find(key)
+        if row is None:
+            return []
+        cells = split(bytes(row))
+        ttl = self._values.ttl
+        if ttl is not None:
+            now = ttl.read_clock()
+            cells = [cell for cell in cells if ttl.is_live(cell, now)]
+            if ttl.on_read and cells:
+                self._replace(key, b"".join(framed(self._values.touched(cell, now)) for cell in cells))
+        return self._values.decode_many(cells)
+
+    def length(self, key: Key) -> int:
+        """The number of elements of the key's list. It decodes none."""
+        row = self._find(key)
+        if row is None:
+            return 0
+        ttl = self._values.ttl
+        if ttl is None:
+            return count(row)
+        now = ttl.read_clock()
+        return sum(ttl.is_live(cell, now) for cell in split(bytes(row)))
+
+    def remove(self, key: Key) -> None:
+        """Remove the key's list, if there is one."""
+        if self._find(key) is not None:
+            self._remove(key)
+
+    def get_many(self, keys: Iterable[Key] | Arrow) -> list[list[V]]:
+        """The lists of `keys`, in their order."""
+        return list(map(self.read, as_list(keys)))
+
+    def put_many(self, keys: Iterable[Key] | Arrow, lists: Iterable[Iterable[V]] | Arrow) -> None:
+        """Replace each key's list by the one at its place; of a key that comes twice the last counts. All, or none."""
+        for key, row in self._rows(keys, lists):
+            self._replace(key, row)
+
+    def extend_many(self, keys: Iterable[Key] | Arrow, lists: Iterable[Iterable[V]] | Arrow) -> None:
+        """Append to each key's list the elements at its place. All of them, or none."""
+        for key, row in self._rows(keys, lists):
+            self._extend(key, row)
+
+    def append_many(self, keys: Iterable[Key] | Arrow, elements: Iterable[V] | Arrow) -> None:
+        """Append to each key's list the element at its place. All of them, or none."""
+        keys, elements = as_list(keys), as_list(elements)
+        check_as_many(keys, elements)
+        self._groups_of(keys)
+        for key, cell in zip(keys, self._values.encode_many(elements), strict=True):
+            self._extend(key, framed(cell))
+
+    def _rows(self, keys: Iterable[Key] | Arrow, lists: Iterable[Iterable[V]] | Arrow) -> list[tuple[Key, bytes]]:
+        keys, lists = as_list(keys), as_list(lists)
+        check_as_many(keys, lists)
+        self._groups_of(keys)
+        return list(zip(keys, map(self._row, lists), strict=True))
+
+    def _row(self, elements: Iterable[V]) -> bytes:
+        return b"".join(map(framed, self._values.encode_many(as_list(elements))))
+
+    def _extend(self, key: Key, row: bytes) -> None:
+        self._touch(key)
+        if row:
+            self._logged_to.setdefault(key, len(self._entries.get(key, b"")))
+            self._table.extend(key, row)
+
+    def _replace(self, key: Key, row: bytes) -> None:
+        self._touch(key)
+        self._logged_to[key] = _REPLACED
+        self._table.replace(key, row)
+
+    def _is_live(self, entry: bytearray, now: float) -> bool:
+        ttl = self._values.ttl
+        return ttl is None or any(ttl.is_live(cell, now) for cell in split(bytes(entry)))
+
+    def _remove(self, key: Key) -> None:
+        self._replace(key, b"")
+
+    def _expire(self, key: Key, now: float) -> None:
+        ttl = self._values.ttl
+        assert ttl is not None
+        cells = split(bytes(self._entries[key]))
+        living = [cell for cell in cells if ttl.is_live(cell, now)]
+        if len(living) < len(cells):
+            self._replace(key, b"".join(map(framed, living)))
+
+    def _logged(self, state_id: int, group: int, key: Key) -> Iterator[StateChange]:
+        start = self._logged_to.pop(key, None)
+        if start is None:
+            return
+        row = self._entries.get(key)
+        if row is None:
+            yield cleared(state_id, group, key)
+        elif start == _REPLACED:
+            yield from row_changes(state_id, group, key, bytes(row), Operation.SET)
+        else:
+            yield from row_changes(state_id, group, key, bytes(row[start:]), Operation.ADD)
+
+
+class ListView(Sequence[V]):
+    """The list of one key, as it is whenever it is asked. It equals a list with the same elements."""
+
+    __slots__ = ("_key", "_state")
+    __hash__ = None  # type: ignore[assignment]  # it can change
+
+    def __init__(self, state: ListState[V], key: Key) -> None:
+        self._state = state
+        self._key = key
+
+    def append(self, element: V) -> None:
+        """Append one element."""
+        self._state.append(self._key, element)
+
+    def extend(self, elements: Iterable[V]) -> None:
+        """Append all of them, or none."""
+        self._state.extend(self._key, elements)
+
+    def clear(self) -> None:
+        """Remove every element."""
+        self._state.remove(self._key)
+
+    def __iter__(self) -> Iterator[V]:
+        return iter(self._state.read(self._key))
+
+    def __len__(self) -> int:
+        return self._state.length(self._key)
+
+    @overload
+    def __getitem__(self, index: int) -> V: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[V]: ...
+    def __getitem__(self, index: int | slice) -> V | list[V]:
+        return self._state.read(self._key)[index]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, list | ListView):
+            return NotImplemented
+        return list(self) == list(cast("Iterable[object]", other))
+
+    def __repr__(self) -> str:
+        return f"ListView({list(self)!r})"

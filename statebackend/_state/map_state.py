@@ -1,0 +1,239 @@
+"""A map per key, of which each entry is read, written and logged by itself."""
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from statebackend._codec.cells import framed
+from statebackend._codec.records import Operation, StateChange
+from statebackend._codec.serializers import MsgspecSerializer, serializer_of
+from statebackend._state.bulk import Arrow, as_list, check_as_many
+from statebackend._state.heap import MapTable
+from statebackend._state.key_groups import OwnedKeys
+from statebackend._state.keyed_state import SCALARS, KeyedState, cleared
+from statebackend._state.values import Values
+from statebackend.abc import Serializer
+from statebackend.ids import Key
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+KIND: Final = "map"
+
+_encode_ordered: Final = msgspec.msgpack.Encoder(order="deterministic").encode
+
+
+class EntryKeys(Generic[K]):
+    """The keys within a key's map: of any type, told apart by their bytes, so equal ones must have equal bytes.
+
+    What msgspec takes for the same is made the same: an int for a float, sets and dicts in whatever order.
+    """
+
+    __slots__ = ("_is_own", "_scalar", "_serializer", "decode", "schema")
+
+    def __init__(self, type_: type[K] | Serializer[K]) -> None:
+        self._serializer: Final = serializer_of(type_)
+        self._is_own = isinstance(self._serializer, MsgspecSerializer)
+        self._scalar = next((known for known in SCALARS if known is type_), None)
+        self.schema: Final = self._serializer.schema
+        self.decode: Final = self._serializer.decode
+
+    def encode(self, key: K) -> bytes:
+        """The bytes that say which entry it is. Raises `ValueEncodeError`."""
+        data = self._serializer.encode(key)
+        if type(key) is self._scalar or not self._is_own:
+            return data
+        return _encode_ordered(self.decode(data))
+
+
+class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"], Generic[K, V]):
+    """A mapping from key to a map that survives this process.
+
+    `seen[key]`, as `seen.get(key)`, is a view of the key's map, empty where there is none: `seen[key]["EWR"] = 3`. A
+    key is in the mapping when its map is not empty. `seen[key] = {...}` replaces the map, `del seen[key]` and
+    `seen[key].clear()` remove it.
+
+    Entries are copied in and out. A change of an entry logs that entry, whatever the map holds beside it. The keys
+    within a map are of any type; their type cannot evolve. Errors are those of `ValueState`, for both.
+    """
+
+    __slots__ = ("_entry_keys", "_table", "_touched")
+
+    def __init__(self, name: str, table: MapTable, keys: OwnedKeys) -> None:
+        super().__init__(name, table, keys)
+        self._table = table
+        # entries of a touched key that the log has not; the first is None where all the others were removed before
+        self._touched: dict[Key, dict[bytes | None, None]] = {}
+
+    def declare(self, values: Values[V], entry_keys: EntryKeys[K]) -> None:
+        """What a declaration says: the first one, and each later one of the same types."""
+        self._values = values
+        self._entry_keys = entry_keys
+
+    def __getitem__(self, key: Key) -> "MapView[K, V]":
+        if type(key) not in SCALARS or key not in self._entries:
+            self._group_of(key)
+        return MapView(self, key)
+
+    def __setitem__(self, key: Key, entries: Mapping[K, V]) -> None:
+        self._replace(key, self._encoded(entries))
+
+    def put(self, key: Key, entry_key: K, value: V) -> None:
+        """Set one entry of the key's map."""
+        encoded, cell = self._entry_keys.encode(entry_key), self._values.encode(value)
+        self._touch(key)
+        self._put(key, encoded, cell)
+
+    def read_entry(self, key: Key, entry_key: K) -> V:
+        """The value of one entry. Raises `KeyError` where there is none."""
+        encoded = self._entry_keys.encode(entry_key)
+        cell = self._living(key).get(encoded)
+        if cell is None:
+            raise KeyError(entry_key)
+        ttl = self._values.ttl
+        if ttl is not None and ttl.on_read:
+            self._touch(key)
+            self._put(key, encoded, self._values.touched(cell, ttl.read_clock()))
+        return self._values.decode(cell)
+
+    def remove_entry(self, key: Key, entry_key: K) -> None:
+        """Remove one entry. Raises `KeyError` where there is none."""
+        encoded = self._entry_keys.encode(entry_key)
+        if encoded not in self._living(key):
+            raise KeyError(entry_key)
+        self._touch(key)
+        self._touched.setdefault(key, {})[encoded] = None
+        self._table.remove(key, encoded)
+
+    def entry_keys(self, key: Key) -> list[K]:
+        """The keys of the key's map."""
+        return list(map(self._entry_keys.decode, self._living(key)))
+
+    def has_entry(self, key: Key, entry_key: K) -> bool:
+        """Whether the key's map has the entry."""
+        return self._entry_keys.encode(entry_key) in self._living(key)
+
+    def length(self, key: Key) -> int:
+        """The number of entries of the key's map."""
+        return len(self._living(key))
+
+    def remove(self, key: Key) -> None:
+        """Remove the key's map, if there is one."""
+        if self._find(key) is not None:
+            self._remove(key)
+
+    def get_many(self, keys: Iterable[Key] | Arrow) -> list[dict[K, V]]:
+        """The maps of `keys`, in their order, as dictionaries of their own."""
+        found: list[dict[K, V]] = []
+        for key in as_list(keys):
+            entries = self._living(key)
+            values = self._values.decode_many(list(entries.values()))
+            found.append(dict(zip(map(self._entry_keys.decode, entries), values, strict=True)))
+        return found
+
+    def put_many(self, keys: Iterable[Key] | Arrow, maps: Iterable[Mapping[K, V]] | Arrow) -> None:
+        """Replace each key's map by the one at its place; of a key that comes twice the last counts. All, or none."""
+        for key, entries in self._all_encoded(keys, maps):
+            self._replace(key, entries)
+
+    def update_many(self, keys: Iterable[Key] | Arrow, maps: Iterable[Mapping[K, V]] | Arrow) -> None:
+        """Set in each key's map the entries at its place. All of them, or none."""
+        for key, entries in self._all_encoded(keys, maps):
+            self._touch(key)
+            for encoded, cell in entries.items():
+                self._put(key, encoded, cell)
+
+    def _all_encoded(
+        self, keys: Iterable[Key] | Arrow, maps: Iterable[Mapping[K, V]] | Arrow
+    ) -> list[tuple[Key, dict[bytes, bytes]]]:
+        keys, maps = as_list(keys), as_list(maps)
+        check_as_many(keys, maps)
+        self._groups_of(keys)
+        return list(zip(keys, map(self._encoded, maps), strict=True))
+
+    def _encoded(self, entries: Mapping[K, V]) -> dict[bytes, bytes]:
+        found = dict(entries)  # of a view too
+        return dict(
+            zip(map(self._entry_keys.encode, found), self._values.encode_many(list(found.values())), strict=True)
+        )
+
+    def _living(self, key: Key) -> Mapping[bytes, bytes]:
+        """The key's entries that have not expired, none for a key that is not there."""
+        entries = self._find(key) or {}
+        ttl = self._values.ttl
+        if ttl is None:
+            return entries
+        now = ttl.read_clock()
+        return {entry_key: cell for entry_key, cell in entries.items() if ttl.is_live(cell, now)}
+
+    def _put(self, key: Key, encoded: bytes, cell: bytes) -> None:
+        self._touched.setdefault(key, {})[encoded] = None
+        self._table.put(key, encoded, cell)
+
+    def _replace(self, key: Key, entries: Mapping[bytes, bytes]) -> None:
+        self._touch(key)
+        self._touched[key] = {None: None}
+        self._entries.pop(key, None)
+        for encoded, cell in entries.items():
+            self._put(key, encoded, cell)
+
+    def _is_live(self, entry: dict[bytes, bytes], now: float) -> bool:
+        ttl = self._values.ttl
+        return ttl is None or any(ttl.is_live(cell, now) for cell in entry.values())
+
+    def _remove(self, key: Key) -> None:
+        self._replace(key, {})
+
+    def _expire(self, key: Key, now: float) -> None:
+        ttl = self._values.ttl
+        assert ttl is not None
+        for encoded in [encoded for encoded, cell in self._entries[key].items() if not ttl.is_live(cell, now)]:
+            self._touch(key)
+            self._touched.setdefault(key, {})[encoded] = None
+            self._table.remove(key, encoded)
+
+    def _logged(self, state_id: int, group: int, key: Key) -> Iterator[StateChange]:
+        entries = self._entries.get(key, {})
+        for encoded in self._touched.pop(key, {}):
+            if encoded is None:
+                yield cleared(state_id, group, key)
+            elif (cell := entries.get(encoded)) is not None:
+                yield StateChange(group, Operation.PUT, state_id, key, framed(encoded) + framed(cell))
+            else:
+                yield StateChange(group, Operation.REMOVE, state_id, key, encoded)
+
+
+class MapView(MutableMapping[K, V]):
+    """The map of one key, as it is whenever it is asked. It is iterated as it was when the iteration began."""
+
+    __slots__ = ("_key", "_state")
+
+    def __init__(self, state: MapState[K, V], key: Key) -> None:
+        self._state = state
+        self._key = key
+
+    def __getitem__(self, entry_key: K) -> V:
+        return self._state.read_entry(self._key, entry_key)
+
+    def __setitem__(self, entry_key: K, value: V) -> None:
+        self._state.put(self._key, entry_key, value)
+
+    def __delitem__(self, entry_key: K) -> None:
+        self._state.remove_entry(self._key, entry_key)
+
+    def __contains__(self, entry_key: object) -> bool:
+        return self._state.has_entry(self._key, entry_key)  # type: ignore[arg-type]  # a wrong one gets its own error
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._state.entry_keys(self._key))
+
+    def __len__(self) -> int:
+        return self._state.length(self._key)
+
+    def clear(self) -> None:
+        """Remove every entry."""
+        self._state.remove(self._key)
+
+    def __repr__(self) -> str:
+        return f"MapView({dict(self)!r})"

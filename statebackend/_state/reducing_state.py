@@ -1,0 +1,48 @@
+"""One value per key, to which further ones are added by a function."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeVar
+
+from statebackend._state.bulk import Arrow, as_list
+from statebackend._state.cell_state import CellState
+from statebackend._state.values import Values
+from statebackend.ids import Key
+
+V = TypeVar("V")
+T = TypeVar("T")
+
+KIND: Final = "reducing"
+
+
+class ReducingState(CellState[V], Mapping[Key, V]):
+    """A mapping from key to everything that was added to it, reduced to one value.
+
+    `total.add(key, 3)` sets the key to `reduce(total[key], 3)`, or to 3 where there was none. What is logged is the
+    outcome, so a restore does not call `reduce`. Values are copied in and out, and errors are those of `ValueState`.
+    """
+
+    __slots__ = ("_reduce",)
+
+    def declare(self, values: Values[V], reduce: Callable[[V, V], V]) -> None:
+        """What a declaration says: the first one, and each later one of the same type."""
+        self._values = values
+        self._reduce = reduce
+
+    def __getitem__(self, key: Key) -> V:
+        cell = self._cell(key)
+        if cell is None:
+            raise KeyError(key)
+        return self._values.decode(cell)
+
+    def add(self, key: Key, value: V) -> None:
+        """Reduce the key's value and this one to one. Where that fails the state is as before."""
+        cell = self._cell(key)
+        self._set(key, self._values.encode(value if cell is None else self._reduce(self._values.decode(cell), value)))
+
+    def add_many(self, keys: Iterable[Key] | Arrow, values: Iterable[V] | Arrow) -> None:
+        """Add each value to the key at its place, in order; a key is read and written once. All of them, or none."""
+        self._fold_many(keys, values, lambda _, value: value, self._reduce)
+
+    def get_many(self, keys: Iterable[Key] | Arrow, default: T | None = None) -> list[V | T | None]:
+        """The values of `keys`, in their order, `default` for a missing one."""
+        return self._get_many(as_list(keys), lambda _: default)

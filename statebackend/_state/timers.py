@@ -1,0 +1,166 @@
+"""Times at which a key wants to be heard of again, on whatever clock the caller asks by."""
+
+import heapq
+import math
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Literal
+
+from statebackend._codec.records import Operation, StateChange
+from statebackend._state.bulk import Arrow, as_list, check_as_many
+from statebackend._state.heap import ValueTable
+from statebackend._state.key_groups import OwnedKeys
+from statebackend._state.keyed_state import KeyedState, cleared
+from statebackend._state.values import Values
+from statebackend.errors import InputError
+from statebackend.ids import Key
+
+KIND: Final = "timers"
+
+TimerClock = Literal["event", "processing"]
+
+_EXACT_INT_MAX: Final = 1 << 53
+_STALE_MAX: Final = 64
+_RANKS: Final = {int: 0, str: 1, bytes: 2}
+_TUPLE_RANK: Final = 3
+
+_Queued = tuple[float, int, Any]
+"""A time, and the key in a form that has an order: its rank, and itself or, of a tuple, its ranked parts."""
+
+
+class Timers(KeyedState[bytes, Any]):
+    """Timers by key. A key may have several; registering the same time again changes nothing.
+
+    The caller says what time it is: `for at, key in timers.due(now)` takes what is due, earliest first, keys of equal
+    times in their order (int, str, bytes, tuple). Whether the times are of events or of the processing is declared, so
+    that they are not mixed; with processing time a batch that is delivered again may see other timers fire.
+
+    `in`, `len` and iteration tell of the keys that have a timer. What is logged are the times of each touched key: with
+    a few timers per key that is little, with thousands it is not.
+    """
+
+    __slots__ = ("_count", "_queue")
+
+    def __init__(self, name: str, table: ValueTable, keys: OwnedKeys) -> None:
+        super().__init__(name, table, keys)
+        self._values = Values(bytes)
+        self._queue: list[_Queued] | None = None  # made when first asked for; it may hold timers that are gone
+        self._count = 0  # timers that there are, once the queue is made
+
+    def register(self, key: Key, at: float) -> None:
+        """Ask for the key at this time, in seconds or whatever unit `due` is asked in."""
+        self._register(key, _time(at))
+
+    def register_many(self, keys: Iterable[Key] | Arrow, at: Iterable[float] | Arrow) -> None:
+        """Ask for each key at the time at its place. All of them, or none."""
+        keys, times = as_list(keys), list(map(_time, as_list(at)))
+        check_as_many(keys, times)
+        self._groups_of(keys)
+        for key, time in zip(keys, times, strict=True):
+            self._register(key, time)
+
+    def delete(self, key: Key, at: float) -> None:
+        """Take one timer back. Not an error if there is none."""
+        self._delete(key, _time(at))
+
+    def registered(self, key: Key) -> tuple[float, ...]:
+        """The key's times, in order."""
+        return _times(self._find(key) or b"")
+
+    def next_at(self) -> float | None:
+        """The earliest time of all, `None` where there is no timer."""
+        queue = self._queued()
+        while queue and not self._has(queue[0]):
+            heapq.heappop(queue)
+        return queue[0][0] if queue else None
+
+    def due(self, now: float) -> Iterator[tuple[float, Key]]:
+        """Take the timers up to and including `now`, one by one: each is gone when it is handed out.
+
+        What is registered meanwhile comes too if it is due; what is deleted meanwhile does not. Whoever stops early
+        leaves the rest for the next time.
+        """
+        end = _time(now)
+        while (at := self.next_at()) is not None and at <= end:
+            queued = heapq.heappop(self._queued())
+            key = _key_of(queued)
+            self._delete(key, at)
+            yield at, key
+
+    def _register(self, key: Key, at: float) -> None:
+        times = _times(self._find(key) or b"")
+        if at not in times:
+            self._store(key, (*times, at))
+            self._count += 1
+            if self._queue is not None:
+                heapq.heappush(self._queue, _queued(at, key))
+
+    def _delete(self, key: Key, at: float) -> None:
+        times = _times(self._find(key) or b"")
+        if at in times:
+            self._store(key, tuple(time for time in times if time != at))
+            self._count -= 1
+            if self._queue is not None and len(self._queue) > 2 * self._count + _STALE_MAX:
+                self._queue = None
+
+    def _store(self, key: Key, times: tuple[float, ...]) -> None:
+        self._touch(key)
+        if times:
+            self._entries[key] = struct.pack(f"<{len(times)}d", *sorted(times))
+        else:
+            del self._entries[key]
+
+    def _queued(self) -> list[_Queued]:
+        if self._queue is None:
+            self._queue = [_queued(at, key) for key, cell in self._entries.items() for at in _times(cell)]
+            heapq.heapify(self._queue)
+            self._count = len(self._queue)
+        return self._queue
+
+    def _has(self, queued: _Queued) -> bool:
+        return queued[0] in _times(self._entries.get(_key_of(queued), b""))
+
+    def _is_live(self, entry: bytes, now: float) -> bool:
+        return True
+
+    def _remove(self, key: Key) -> None:
+        for at in _times(self._entries[key]):
+            self._delete(key, at)
+
+    def _expire(self, key: Key, now: float) -> None:
+        """Timers have no time-to-live."""
+
+    def _logged(self, state_id: int, group: int, key: Key) -> Iterator[StateChange]:
+        cell = self._entries.get(key)
+        yield cleared(state_id, group, key) if cell is None else StateChange(group, Operation.SET, state_id, key, cell)
+
+
+def _time(at: object) -> float:
+    if type(at) is float and math.isfinite(at):
+        return at
+    if type(at) is int and abs(at) <= _EXACT_INT_MAX:
+        return float(at)
+    raise InputError("a timer's time is a finite float, or an int that a float holds exactly", at=repr(at)[:40])
+
+
+def _times(cell: bytes) -> tuple[float, ...]:
+    return struct.unpack(f"<{len(cell) // 8}d", cell)
+
+
+def _queued(at: float, key: Key) -> _Queued:
+    return (at, *_ranked(key))
+
+
+def _ranked(key: Key) -> tuple[int, Any]:
+    if isinstance(key, tuple):
+        return _TUPLE_RANK, tuple(map(_ranked, key))
+    return _RANKS[type(key)], key
+
+
+def _key_of(queued: _Queued) -> Key:
+    return _unranked(queued[1:])
+
+
+def _unranked(ranked: tuple[int, Any]) -> Key:
+    rank, found = ranked
+    return tuple(map(_unranked, found)) if rank == _TUPLE_RANK else found

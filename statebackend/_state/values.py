@@ -1,0 +1,119 @@
+"""The values of one state: encoded with their version and time, decoded from whatever version they are of."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, Generic, TypeVar, cast
+
+import msgspec
+
+from statebackend._codec.cells import Cell, pack, unpack
+from statebackend._codec.serializers import MsgspecSerializer, decode_many, encode_many, serializer_of
+from statebackend._state.heap import Renew
+from statebackend._state.ttl import TimeToLive
+from statebackend.abc import Serializer
+from statebackend.errors import InputError, ValueDecodeError
+
+V = TypeVar("V")
+
+Upcast = Callable[[Any], Any]
+"""From a value of one version to one of the next: builtins, or bytes where the state has a serializer of its own."""
+
+
+class Values(Generic[V]):
+    """A serializer, the upcasts up to its version, and a time-to-live.
+
+    The version is the number of upcasts. A cell of an earlier version is upcast whenever it is read, and for good when
+    it is next written or a base is made.
+    """
+
+    __slots__ = ("_is_own", "_upcasts", "decode_plain", "encode", "is_plain", "serializer", "ttl", "version")
+
+    def __init__(
+        self,
+        type_: type[V] | Serializer[V],
+        *,
+        ttl: TimeToLive | None = None,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> None:
+        upcasts = (migrate,) if callable(migrate) else migrate
+        if not isinstance(cast("object", upcasts), Sequence) or not all(map(callable, upcasts)):
+            raise InputError("`migrate` is a function, or a sequence of one per version", migrate=repr(migrate))
+        if not isinstance(cast("object", ttl), TimeToLive | None):
+            raise InputError("`ttl` is a `TimeToLive`: it needs a clock", ttl=repr(ttl))
+        self._upcasts: Final = tuple(upcasts)
+        self.serializer: Final = serializer_of(type_)
+        self.version: Final = len(self._upcasts)
+        self.ttl: Final = ttl
+        self._is_own = isinstance(self.serializer, MsgspecSerializer)
+        self.is_plain: Final = self._is_own and not self.version and ttl is None
+        """Whether what is written now is what the serializer makes of it, without a mark."""
+        self.encode: Callable[[V], bytes] = self.serializer.encode if self.is_plain else self._encode
+        self.decode_plain: Callable[[bytes], V] = self.serializer.decode if self.is_plain else self.decode
+        """For a cell that most likely has no mark. Where this fails, ask `decode`."""
+
+    def encode_many(self, values: Sequence[V]) -> list[bytes]:
+        """The cells of many values, written at one time."""
+        many = encode_many(self.serializer, values)
+        if self.is_plain:
+            return many
+        stamp = self._stamp()
+        return [pack(data, self.version, stamp) for data in many]
+
+    def decode_many(self, cells: Sequence[bytes]) -> list[V]:
+        """Fresh values, as `decode` gives them one by one."""
+        if self.is_plain:
+            with suppress(ValueDecodeError):  # of cells that have a mark, or of the one that `decode` will find
+                return decode_many(self.serializer, cells)
+        return list(map(self.decode, cells))
+
+    def decode(self, cell: bytes) -> V:
+        """A fresh value, expired or not. Raises `ValueDecodeError`, also where an upcast fails."""
+        return self._decode(unpack(cell))
+
+    def renewed(self, now: float | None) -> Renew | None:
+        """How cells are to be written anew at `now`, `None` where they stay as they are."""
+        if self.ttl is None and not self.version:
+            return None
+        ttl = self.ttl
+
+        def renew(cell: bytes) -> bytes | None:
+            if ttl is not None and now is not None and not ttl.is_live(cell, now):
+                return None
+            found = unpack(cell)
+            if found.version == self.version:
+                return cell
+            return pack(self.serializer.encode(self._decode(found)), self.version, found.stamp)
+
+        return renew
+
+    def touched(self, cell: bytes, now: float) -> bytes:
+        """The cell as if it were written now."""
+        found = unpack(cell)
+        return pack(found.value, found.version, now)
+
+    def _encode(self, value: V) -> bytes:
+        return pack(self.serializer.encode(value), self.version, self._stamp())
+
+    def _stamp(self) -> float | None:
+        return None if self.ttl is None else self.ttl.read_clock()
+
+    def _decode(self, cell: Cell) -> V:
+        if cell.version == self.version:
+            return self.serializer.decode(cell.value)
+        if cell.version > self.version:
+            raise ValueDecodeError(
+                "a stored value is of a later version: declare the state with all of its upcasts",
+                version_written=cell.version,
+                version_declared=self.version,
+            )
+        try:
+            value: Any = msgspec.msgpack.decode(cell.value) if self._is_own else cell.value
+            for upcast in self._upcasts[cell.version :]:
+                value = upcast(value)
+            return self.serializer.decode(msgspec.msgpack.encode(value)) if self._is_own else value
+        except Exception as error:
+            raise ValueDecodeError(
+                f"a stored value cannot be upcast: {error}",
+                version_written=cell.version,
+                version_declared=self.version,
+            ) from error

@@ -1,0 +1,142 @@
+"""What is done to a job from outside, without opening it: look at it, verify it, sweep it, mind its savepoints.
+
+Like `_backend.py` it puts the rooms together; unlike there, nothing lives on afterwards. Nobody is fenced.
+"""
+
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
+
+import msgspec
+
+from statebackend._backend import open_store, open_sweep
+from statebackend._checkpoint.inspect import Inspection
+from statebackend._checkpoint.inspect import inspect as inspect_job
+from statebackend._checkpoint.local_orphans import LocalFile, sweep_roots
+from statebackend._checkpoint.retention import CLOCK_SKEW_MAX_S, ENTRY_AGE_MIN_S, Classified, Verdict
+from statebackend._checkpoint.savepoints import SavepointInfo, Savepoints
+from statebackend._checkpoint.survey import Surveyor
+from statebackend._checkpoint.sweep import MIN_AGE_S, SweepFailure, SweepReport
+from statebackend._checkpoint.verify import Verification, VerifyReport
+from statebackend._clock import SystemClock
+from statebackend._local.layout import segments_directory
+from statebackend._local.segments import LocalSegments
+from statebackend.abc import Clock, ObjectStore
+from statebackend.errors import InputError
+from statebackend.objectstore import LocalStore
+from statebackend.objectstore.scoped import ScopedStore
+from statebackend.settings import Settings
+
+
+async def sweep(
+    settings: Settings,
+    *,
+    dry_run: bool = True,
+    min_age_s: float = MIN_AGE_S,
+    store: ObjectStore | None = None,
+    clock: Clock | None = None,
+) -> SweepReport:
+    """Find what nobody needs any more of the job, in the primary and in this host's local roots; delete it if asked to.
+
+    Kept are the newest `settings.checkpoints_retained` commits of the branch that the job is on, every savepoint, and
+    all that they point into. Safe beside writers and other sweeps, on whatever hosts. `min_age_s` is by the store's
+    clock; whatever it says, a commit object stays for an hour, and as long as it is there all that it points into.
+
+    Raises `InputError` for a store that cannot list, or where there is no such job, and `DataError`s where a damaged
+    entry of the log, or one of a newer release, leaves open what is needed: nothing is deleted then. What could not be
+    deleted is in the report. A cancelled sweep has deleted some of the garbage, and the next one goes on.
+    """
+    clock = clock or SystemClock()
+    async with _primary(settings, store) as primary:
+        report = await open_sweep(primary, settings, clock=clock, min_age_s=min_age_s).run(dry_run=dry_run)
+        _check_exists(settings, report.objects)
+        if isinstance(primary.inside, LocalStore) and not dry_run:
+            oldest_write_s = clock.time() - CLOCK_SKEW_MAX_S - max(min_age_s, ENTRY_AGE_MIN_S)
+            await primary.inside.remove_leftovers(f"{settings.job}/", before_s=oldest_write_s)
+    needed = {each.key for each in report.objects if each.verdict in (Verdict.NEEDED, Verdict.LIVE, Verdict.YOUNG)}
+    held_back = dry_run or report.stopped is not None
+    files = [file async for file in sweep_roots(settings.local, settings.job, needed, dry_run=held_back)]
+    return _with_local(report, files, deleting=not held_back)
+
+
+async def savepoints(settings: Settings, *, store: ObjectStore | None = None) -> Sequence[SavepointInfo]:
+    """Every savepoint of the job, in the order of their commits. Raises `InputError`, `DataError`, `StoreError`."""
+    async with _primary(settings, store) as primary:
+        return await Savepoints(primary, settings.job).all()
+
+
+async def drop_savepoint(settings: Settings, name: str, *, store: ObjectStore | None = None) -> None:
+    """Let go of a savepoint: the next sweep may delete what it kept. Raises `SavepointNotFoundError`."""
+    async with _primary(settings, store) as primary:
+        await Savepoints(primary, settings.job).drop(name)
+
+
+async def inspect(settings: Settings, *, store: ObjectStore | None = None) -> Inspection:
+    """What the job consists of. Raises `InputError` where there is no such job, `WrongJobError`, `StoreError`."""
+    async with _primary(settings, store) as primary:
+        found = await inspect_job(primary, settings.job, _surveyor(primary, settings))
+    _check_exists(settings, found.places)
+    return found
+
+
+async def verify(settings: Settings, *, store: ObjectStore | None = None) -> VerifyReport:
+    """Read every byte that a retained checkpoint needs, in the primary and in this host's local roots.
+
+    Damage is in the report, and no error. Raises `InputError` where there is no such job, `WrongJobError`,
+    `StoreError`.
+    """
+    roots = [LocalStore(segments_directory(Path(root), settings.job)) for root in settings.local]
+    async with _primary(settings, store) as primary:
+        report = await Verification(
+            primary,
+            LocalSegments(roots, owned=[False] * len(roots)) if roots else None,
+            _surveyor(primary, settings),
+            retained=settings.checkpoints_retained,
+            concurrency_max=settings.restore_concurrency_max,
+        ).run()
+    _check_exists(settings, (*report.checkpoints, *report.damages))
+    return report
+
+
+def _surveyor(primary: ObjectStore, settings: Settings) -> Surveyor:
+    return Surveyor(
+        primary,
+        settings.job,
+        checkpoints_retained=settings.checkpoints_retained,
+        concurrency_max=settings.restore_concurrency_max,
+    )
+
+
+def _check_exists(settings: Settings, found: Collection[object]) -> None:
+    if not found:
+        raise InputError("nothing of that job lies in the primary", job=settings.job, primary=settings.primary)
+
+
+@asynccontextmanager
+async def _primary(settings: Settings, store: ObjectStore | None) -> AsyncGenerator[ScopedStore]:
+    """The job's part of its primary, or of `store`, which whoever opened it closes."""
+    async with nullcontext(store) if store is not None else open_store(settings, commits=False) as primary:
+        yield ScopedStore(primary, f"{settings.job}/")
+
+
+def _with_local(report: SweepReport, files: Sequence[LocalFile], *, deleting: bool) -> SweepReport:
+    removed = [file for file in files if deleting and file.owned and not file.needed]
+    return msgspec.structs.replace(
+        report,
+        local=tuple(_classified(file) for file in files),
+        deleted=(*report.deleted, *(file.path for file in removed if file.failure is None)),
+        failures=(
+            *report.failures,
+            *(SweepFailure(file.path, file.failure) for file in removed if file.failure is not None),
+        ),
+    )
+
+
+def _classified(file: LocalFile) -> Classified:
+    if file.needed:
+        verdict, reason = Verdict.NEEDED, "a copy of what is kept in the primary"
+    elif not file.owned:
+        verdict, reason = Verdict.LIVE, "a living process owns this root"
+    else:
+        verdict, reason = Verdict.ORPHAN, "a copy of nothing that is kept in the primary"
+    return Classified(file.path, file.info.size_bytes, file.info.modified_s, verdict, reason)

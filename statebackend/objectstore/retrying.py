@@ -1,0 +1,66 @@
+"""Requests that are repeated: what may be, how soon, how often, and how many in all.
+
+A throttled request was not executed: it is repeated, whatever it is, as soon as the lowered rate allows. One without an
+answer may have been executed: only what may happen twice is repeated. Repeats take their turns from one budget for all
+requests of a store, a restore's included, so that those who wait for the end of an outage do not prolong it.
+"""
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import anyio
+
+from statebackend.errors import StoreFullError, StoreThrottledError, StoreUnavailableError
+from statebackend.objectstore.limited import RequestRate
+
+T = TypeVar("T")
+
+PAUSE_MIN_S: Final = 0.05
+PAUSE_MAX_S: Final = 5.0
+
+
+class Retries:
+    """Runs the requests of one store. `chance` spreads the pauses, so that those who failed together do not return so.
+
+    `outage_s`: how long a request is repeated after its first failure, throttling included: a store that is down often
+    says that it is busy.
+    """
+
+    def __init__(self, rate: RequestRate, *, retries_per_s_max: float, outage_s: float, chance: random.Random) -> None:
+        self._rate = rate
+        self._budget = RequestRate(retries_per_s_max)
+        self._outage_s = outage_s
+        self._chance = chance
+
+    async def run(self, request: Callable[[], Awaitable[T]], *, repeatable: bool = True) -> T:
+        """The result of `request`, or the error of its last attempt. Not `repeatable`: one that must not happen twice.
+
+        A cancelled call leaves what one cancelled `request` leaves.
+        """
+        failures, give_up_at = 0, float("inf")
+        while True:
+            sent_at = await self._rate.turn()
+            try:
+                return await request()
+            except StoreFullError:
+                raise
+            except StoreUnavailableError as error:
+                throttled = isinstance(error, StoreThrottledError)
+                if not (throttled or repeatable):
+                    raise
+                if throttled:
+                    self._rate.throttled(sent_at)
+                give_up_at = min(give_up_at, anyio.current_time() + self._outage_s)
+                if not await self._wait(failures, give_up_at, budgeted=not throttled):
+                    raise
+            failures += 1
+
+    async def _wait(self, failures: int, give_up_at: float, *, budgeted: bool) -> bool:
+        """Wait until the request may be repeated; false where that would be too late."""
+        longest = min(PAUSE_MAX_S, PAUSE_MIN_S * 2 ** min(failures, 16))
+        with anyio.move_on_after(give_up_at - anyio.current_time()) as bounded:
+            await anyio.sleep(self._chance.uniform(longest / 2, longest))
+            if budgeted:
+                await self._budget.turn()
+        return not bounded.cancelled_caught

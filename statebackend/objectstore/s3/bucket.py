@@ -1,0 +1,91 @@
+"""Requests to one bucket: counted, bounded in time, in turn, repeated where that is safe, with errors of a store."""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import anyio
+import anyio.lowlevel
+
+from statebackend.objectstore.retrying import Retries
+from statebackend.objectstore.s3.errors import store_errors
+
+T = TypeVar("T")
+Read = Callable[[Mapping[str, Any]], Awaitable[Any]]
+
+CANCEL_GRACE_S: Final = 1.0
+"""How long a cancelled request that changes something waits for its answer, lest it happens behind its caller's back."""
+_CHANGING: Final = frozenset(
+    {
+        "put_object",
+        "delete_object",
+        "delete_objects",
+        "create_multipart_upload",
+        "complete_multipart_upload",
+        "abort_multipart_upload",
+    }
+)
+
+
+class Bucket:
+    """Asks S3 about `name` through `client`. `requests` counts by operation what was sent, repeats included."""
+
+    def __init__(self, client: Any, name: str, *, retries: Retries, timeout_s: float) -> None:
+        self.name: Final = name
+        self.requests: Final[Counter[str]] = Counter()
+        self.retries: Final = retries
+        self._client = client
+        self._timeout_s = timeout_s
+
+    async def request(
+        self, operation: str, *, repeatable: bool = True, read: Read | None = None, **arguments: Any
+    ) -> Any:
+        """As `ask`, in its turn, and repeated as `Retries` says. A cancelled call sends nothing any more."""
+
+        async def once() -> Any:
+            return await self.ask(operation, read=read, **arguments)
+
+        return await self.retries.run(once, repeatable=repeatable)
+
+    async def ask(self, operation: str, *, read: Read | None = None, **arguments: Any) -> Any:
+        """S3's answer to one request, or what `read` makes of it while the connection is held.
+
+        Ends within `timeout_s`, and raises `StoreError`s. Cancelled, a request that changes something goes on for up to
+        `CANCEL_GRACE_S`. What is not answered by then may still happen, if the server has received all of it.
+        """
+
+        async def send() -> Any:
+            self.requests[operation] += 1
+            with store_errors(self.name, arguments.get("Key")), anyio.fail_after(self._timeout_s):
+                answer = await getattr(self._client, operation)(Bucket=self.name, **arguments)
+                return answer if read is None else await read(answer)
+
+        return await (_settled(send) if operation in _CHANGING else send())
+
+
+async def _settled(call: Callable[[], Awaitable[T]]) -> T:
+    """The result of `call`. Cancelled, it first waits up to `CANCEL_GRACE_S` for the call to end, then cancels it."""
+    await anyio.lowlevel.checkpoint_if_cancelled()
+    results: list[T] = []
+    failures: list[Exception] = []
+    shielded = anyio.CancelScope(shield=True)
+
+    async def watch() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            shielded.deadline = anyio.current_time() + CANCEL_GRACE_S
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        with shielded:
+            try:
+                results.append(await call())
+            except Exception as error:  # noqa: BLE001  # raised below: a task group would wrap it
+                failures.append(error)
+        tasks.cancel_scope.cancel()
+    if failures:
+        raise failures[0]
+    if not results:  # the grace is over
+        await anyio.lowlevel.checkpoint()
+    return results[0]

@@ -1,0 +1,105 @@
+"""One client for one store, on the loop that uses it: its configuration, its credentials, its life.
+
+Nothing is repeated below us (`total_max_attempts=1`, `SendsOnce`): a repeated conditional put would tell its own success
+as "there is one already", and pauses and budgets are `Retries`' business. Checksums are ours too, computed off the loop.
+"""
+
+import functools
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Final
+
+import anyio
+from aiobotocore.config import AioConfig
+from aiobotocore.httpsession import AIOHTTPSession
+from aiobotocore.session import get_session
+from botocore.loaders import create_loader
+
+from statebackend.errors import StoreAccessError
+from statebackend.objectstore.s3.errors import store_errors
+from statebackend.settings import Settings
+
+REGION_DEFAULT: Final = "us-east-1"
+CLOSE_TIMEOUT_S: Final = 5.0
+
+
+@asynccontextmanager
+async def open_client(settings: Settings, bucket: str) -> AsyncGenerator[Any]:
+    """A client for S3, closed at the end. Raises `StoreAccessError` where there are no credentials to be had.
+
+    Belongs to the running loop. Making the first one of a process blocks that loop for some 0.2 s.
+    """
+    session = get_session()
+    session.register_component("data_loader", _loader())
+    keys = _keys(settings)
+    stack = AsyncExitStack()
+    try:
+        with store_errors(bucket):
+            if not keys and await session.get_credentials() is None:
+                raise StoreAccessError(_no_credentials(settings), bucket=bucket)
+            client = await stack.enter_async_context(
+                session.create_client(
+                    "s3",
+                    region_name=settings.s3_region or session.get_config_variable("region") or REGION_DEFAULT,
+                    endpoint_url=settings.s3_endpoint or None,
+                    config=_config(settings),
+                    **keys,
+                )
+            )
+        yield client
+    finally:
+        with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
+            await stack.aclose()
+
+
+class SendsOnce(AIOHTTPSession):  # type: ignore[misc]  # of a library without types
+    """aiobotocore's HTTP session, in which a request whose connection is lost is not sent a second time.
+
+    aiohttp does that with a PUT of its own accord: the answer to a conditional one would be that to its repetition.
+    """
+
+    async def _get_session(self, proxy_url: str | None) -> Any:
+        session = await super()._get_session(proxy_url)
+        session._retry_connection = False  # noqa: SLF001  # there is no public way; a test notices if this one is gone
+        return session
+
+
+@functools.cache
+def _loader() -> Any:
+    """What botocore knows of S3: read and parsed once per process, where each session would do it anew."""
+    return create_loader()
+
+
+def _keys(settings: Settings) -> dict[str, str]:
+    """The credentials in the settings; none where they were left behind by a pickle."""
+    secret = settings.s3_secret_access_key and settings.s3_secret_access_key.reveal()
+    if not secret:
+        return {}
+    keys = {"aws_access_key_id": settings.s3_access_key_id, "aws_secret_access_key": secret}
+    token = settings.s3_session_token and settings.s3_session_token.reveal()
+    return {**keys, "aws_session_token": token} if token else keys
+
+
+def _no_credentials(settings: Settings) -> str:
+    if settings.s3_secret_access_key is not None:
+        return "credentials in settings do not travel in a pickle, and there are none in the usual AWS chain here"
+    return "no credentials for S3: neither in the settings nor in the usual AWS chain"
+
+
+def _config(settings: Settings) -> AioConfig:
+    s3: dict[str, Any] = {"addressing_style": settings.s3_addressing}
+    if not settings.s3_endpoint.startswith("http://"):
+        # TLS and our checksum protect the body. A signature over it would be a SHA-256 of every byte, on the loop.
+        s3["payload_signing_enabled"] = False
+    return AioConfig(
+        signature_version="s3v4",
+        s3=s3,
+        connect_timeout=settings.s3_connect_timeout_s,
+        read_timeout=settings.s3_read_timeout_s,
+        max_pool_connections=settings.s3_connections_max,
+        retries={"mode": "standard", "total_max_attempts": 1},
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        user_agent_extra="statebackend",
+        http_session_cls=SendsOnce,
+    )

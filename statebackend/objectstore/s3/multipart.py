@@ -1,0 +1,183 @@
+"""One object in parts: begun, sent several parts at a time, completed in one atomic step, or aborted without a trace.
+
+    create -> upload_part ... upload_part -> complete
+                    any failure or cancellation -> abort
+
+Only a completed upload is an object. One that is neither completed nor aborted costs money and shows in no listing, so
+whatever happens here short of a kill ends in one of the two. What a kill leaves, a lifecycle rule of the bucket removes.
+"""
+
+import base64
+import contextlib
+import logging
+import math
+import secrets
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import anyio
+
+from statebackend._tasks import in_thread
+from statebackend.abc import Body
+from statebackend.errors import (
+    ObjectNotFoundError,
+    StoreAccessError,
+    StoreError,
+    StoreThrottledError,
+    StoreUnavailableError,
+)
+from statebackend.objectstore.s3.bucket import Bucket
+from statebackend.settings import Settings
+
+PARTS_MAX: Final = 10_000
+ABORT_TIMEOUT_S: Final = 3.0
+_STAMP: Final = "statebackend-upload"
+
+_logger = logging.getLogger(__name__)
+
+
+class MultipartUpload:
+    """Uploads `body` to the key `name`. Holds `s3_part_concurrency_max` parts in memory. To be run once.
+
+    Joining and summing up the parts happens in `threads`.
+    """
+
+    def __init__(
+        self, bucket: Bucket, name: str, body: Body, *, settings: Settings, threads: anyio.CapacityLimiter
+    ) -> None:
+        self._bucket = bucket
+        self._name = name
+        self._chunks = [memoryview(chunk).cast("B") for chunk in body if len(chunk)]
+        size = sum(len(chunk) for chunk in self._chunks)
+        self._part_bytes = max(settings.s3_part_bytes, math.ceil(size / PARTS_MAX))
+        self._room = anyio.Semaphore(settings.s3_part_concurrency_max)
+        self._threads = threads
+        self._stamp = secrets.token_hex(16)
+        self._upload_id = ""
+        self._nameless = False  # an upload may have begun whose id we do not know
+        self._parts: dict[int, dict[str, Any]] = {}
+        self._failure: Exception | None = None
+
+    async def run(self) -> None:
+        """Upload. A failed or cancelled call has aborted the upload, if S3 let it within `ABORT_TIMEOUT_S`.
+
+        Cancelled while the last step is under way, the object may be there, whole.
+        """
+        try:
+            await self._bucket.retries.run(self._create)
+            await self._send()
+            await self._complete()
+        except ObjectNotFoundError as error:  # somebody aborted it: by hand, by a lifecycle rule, by `_abort_nameless`
+            await self._abort()
+            raise StoreUnavailableError("S3 knows nothing of an upload in parts any more", key=self._name) from error
+        except BaseException:
+            await self._abort()
+            raise
+
+    async def _create(self) -> None:
+        if self._nameless:
+            await self._abort_nameless()
+        self._nameless = True
+        try:
+            created = await self._bucket.ask(
+                "create_multipart_upload", Key=self._name, ChecksumAlgorithm="CRC32", Metadata={_STAMP: self._stamp}
+            )
+        except (StoreAccessError, StoreThrottledError):  # said that it did nothing
+            self._nameless = False
+            raise
+        self._upload_id = created["UploadId"]
+        self._nameless = False
+
+    async def _send(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            for number, chunks in enumerate(parts(self._chunks, self._part_bytes), start=1):
+                await self._room.acquire()
+                tasks.start_soon(self._send_part, number, chunks, tasks.cancel_scope)
+        if self._failure is not None:
+            raise self._failure
+
+    async def _send_part(self, number: int, chunks: Sequence[memoryview], others: anyio.CancelScope) -> None:
+        try:
+            data, checksum = await in_thread(joined, chunks, limiter=self._threads)
+            arguments = {"PartNumber": number, "Body": data, "ChecksumCRC32": checksum}
+            sent = await self._bucket.request("upload_part", Key=self._name, UploadId=self._upload_id, **arguments)
+        except Exception as error:  # noqa: BLE001  # raised by `_send`: a task group would wrap it
+            self._failure = self._failure or error
+            others.cancel()
+            return
+        self._parts[number] = {"PartNumber": number, "ETag": sent["ETag"]}
+        if "ChecksumCRC32" in sent:  # a server that verified it wants to be told again
+            self._parts[number]["ChecksumCRC32"] = sent["ChecksumCRC32"]
+        self._room.release()
+
+    async def _complete(self) -> None:
+        listed = {"Parts": [self._parts[number] for number in sorted(self._parts)]}
+        try:
+            await self._bucket.request(
+                "complete_multipart_upload", Key=self._name, UploadId=self._upload_id, MultipartUpload=listed
+            )
+        except ObjectNotFoundError:
+            if not await self._is_there():  # completed already, by a request whose answer was lost
+                raise
+
+    async def _is_there(self) -> bool:
+        try:
+            found = await self._bucket.request("head_object", Key=self._name)
+        except ObjectNotFoundError:
+            return False
+        return bool(found["Metadata"].get(_STAMP) == self._stamp)
+
+    async def _abort(self) -> None:
+        """Best effort, shielded: an error here must not hide the one that led here."""
+        with anyio.move_on_after(ABORT_TIMEOUT_S, shield=True) as bounded:
+            try:
+                if self._nameless:
+                    await self._abort_nameless()
+                if self._upload_id:
+                    await self._abort_upload(self._upload_id)
+            except StoreError as error:
+                _logger.warning("could not abort an upload in parts: key=%s reason=%r", self._name, error)
+        if bounded.cancelled_caught:
+            _logger.warning("gave up aborting an upload in parts: key=%s timeout_s=%s", self._name, ABORT_TIMEOUT_S)
+
+    async def _abort_upload(self, upload_id: str) -> None:
+        """Abort until S3 knows nothing of it any more: a part that was on its way may come after the first abort."""
+        upload = {"Key": self._name, "UploadId": upload_id}
+        with contextlib.suppress(ObjectNotFoundError):
+            while True:
+                await self._bucket.request("abort_multipart_upload", **upload)
+                await self._bucket.request("list_parts", MaxParts=1, **upload)
+
+    async def _abort_nameless(self) -> None:
+        """Abort what was begun for this key by a request without an answer.
+
+        That strikes everybody who uploads to this key at this moment. Keys of segments are unique to their attempt; any
+        other writer is told that its upload is lost, and begins again.
+        """
+        found = await self._bucket.request("list_multipart_uploads", Prefix=self._name)
+        for upload in found.get("Uploads", ()):
+            if upload["Key"] == self._name:
+                await self._abort_upload(upload["UploadId"])
+
+
+def parts(chunks: Sequence[memoryview], part_bytes: int) -> Iterator[Sequence[memoryview]]:
+    """`chunks` cut into parts of exactly `part_bytes`, the last one excepted. Nothing is copied."""
+    part: list[memoryview] = []
+    room = part_bytes
+    for chunk in chunks:
+        rest = chunk
+        while len(rest) >= room:
+            yield [*part, rest[:room]]
+            rest, part, room = rest[room:], [], part_bytes
+        if len(rest):
+            part.append(rest)
+            room -= len(rest)
+    if part:
+        yield part
+
+
+def joined(chunks: Body) -> tuple[bytes, str]:
+    """The content of `chunks`, and its CRC32 as S3 writes it."""
+    data = b"".join(chunks)
+    return data, base64.b64encode(zlib.crc32(data).to_bytes(4, "big")).decode()

@@ -1,0 +1,121 @@
+"""The rows of a batch by key: sorted in Arrow, cut where the key changes, and made Python objects a slab at a time.
+
+No function is called per key here, and no table made: a key in Arrow costs a comparison, a slice of its own would cost
+more than its rows. Within a key rows keep the order they came in, or that of `order_by`, ties as they came.
+"""
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebackend.errors import InputError
+from statebackend.ids import Key
+
+_pa: Any = pa  # it ships no types
+_pc: Any = pc
+
+Rows = Sequence[Mapping[str, Any]]
+"""Rows of one key, in order: each a mapping from column to Python value."""
+
+SLAB_ROWS: Final = 65_536
+"""Rows that are Python objects at a time. One key's rows are not parted: where it has more, it is a slab by itself."""
+
+
+def by_key(
+    table: Any, key: Sequence[str], order_by: Sequence[str] = (), *, slab_rows: int = SLAB_ROWS
+) -> Iterator[tuple[Key, Rows]]:
+    """Each key of a `pyarrow.Table` once, with all of its rows. The keys come in no particular order.
+
+    `key`: one column, whose values are the keys, or several, and keys are tuples. They hold text, whole numbers or
+    bytes, and no nulls: `InputError`, as for a column that is not there.
+    """
+    codes = _codes(table, key)
+    order = _order(table, codes, order_by)
+    ends = _pc.run_end_encode(codes.take(order)).run_ends.to_pylist()
+    rows_of, begin = table.take(order), 0
+    for slab in _slabs(ends, slab_rows):
+        yield from _cut(rows_of.slice(begin, slab[-1] - begin), [end - begin for end in slab], key)
+        begin = slab[-1]
+
+
+def in_order(table: Any, key: Sequence[str], order_by: Sequence[str]) -> Any:
+    """The table sorted so that the rows of a key are together, and in order. Raises as `by_key` does."""
+    return table.take(_order(table, _codes(table, key), order_by))
+
+
+def _codes(table: Any, key: Sequence[str]) -> Any:
+    """A number for each row, the same for rows of the same key: cheaper to sort and compare than the key is."""
+    return functools.reduce(_combine, (_codes_of(table, name) for name in key))
+
+
+def _codes_of(table: Any, name: str) -> Any:
+    column = _column(table, name)
+    if not _can_be_key(column.type):
+        raise InputError("a key column holds text, whole numbers or bytes: cast it", column=name, type=str(column.type))
+    if column.null_count:
+        raise InputError("a key is null: filter such rows, or give them a key", column=name, rows=column.null_count)
+    chunks = column.dictionary_encode().chunks  # they share one dictionary
+    return _pa.chunked_array([chunk.indices for chunk in chunks], type=_pa.int32()).combine_chunks()
+
+
+def _combine(codes: Any, others: Any) -> Any:
+    """A number for each pair. Encoded anew, so that it stays as small as there are rows, for however many columns."""
+    width = (_pc.max(others).as_py() or 0) + 1
+    pairs = _pc.add(_pc.multiply(codes.cast(_pa.int64()), width), others.cast(_pa.int64()))
+    return pairs.dictionary_encode().indices
+
+
+def _order(table: Any, codes: Any, order_by: Sequence[str]) -> Any:
+    """The rows' numbers in the order of codes and columns. Arrow's sort is stable."""
+    columns = {name: _column(table, name) for name in order_by}
+    if not columns:
+        return _pc.sort_indices(codes)
+    names = ["", *columns]  # Spark has no column without a name
+    keys = [(name, "ascending") for name in names]
+    return _pc.sort_indices(_pa.table([codes, *columns.values()], names=names), sort_keys=keys)
+
+
+def _column(table: Any, name: str) -> Any:
+    if (count := table.column_names.count(name)) != 1:
+        raise InputError("no such column, or several of that name", column=name, found=count, known=table.column_names)
+    return table.column(name)
+
+
+def _can_be_key(type_: Any) -> bool:
+    types = _pa.types
+    return any(
+        is_one(type_)
+        for is_one in (
+            types.is_signed_integer,
+            types.is_string,
+            types.is_large_string,
+            types.is_binary,
+            types.is_large_binary,
+        )
+    )
+
+
+def _slabs(ends: Sequence[int], rows_max: int) -> Iterator[Sequence[int]]:
+    """The ends of runs, as many together as make a slab."""
+    first = begin = 0
+    for number, end in enumerate(ends):
+        if number > first and end - begin > rows_max:
+            yield ends[first:number]
+            first, begin = number, ends[number - 1]
+    if first < len(ends):
+        yield ends[first:]
+
+
+def _cut(slab: Any, ends: Sequence[int], key: Sequence[str]) -> Iterator[tuple[Key, Rows]]:
+    names = slab.column_names
+    columns = [column.to_pylist() for column in slab.columns]
+    rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    keys = [columns[names.index(name)] for name in key]
+    of_row = keys[0] if len(key) == 1 else list(zip(*keys, strict=True))
+    begin = 0
+    for end in ends:
+        yield of_row[begin], rows[begin:end]
+        begin = end

@@ -1,0 +1,72 @@
+"""What a value state logs: every touch that changes something, none that does not, in order and with its key group."""
+
+import pytest
+
+from statebackend._codec.records import NO_KEY_GROUP, Operation, StateChange
+from statebackend._codec.segment import decode_segment
+from statebackend._state.key_groups import key_group
+from statebackend._state.keyed import KeyedStates
+from statebackend.ids import KeyGroupRange, SequenceNumber
+from statebackend.testing.virtual_time import run_virtual
+from tests.changelog.fakes import Uploader, open_log
+
+GROUPS = 128
+
+
+@pytest.fixture
+def states() -> KeyedStates:
+    return KeyedStates(KeyGroupRange(0, GROUPS - 1), GROUPS)
+
+
+@run_virtual
+async def test_metadata_comes_first_and_every_operation_in_order() -> None:
+    """Row: KvStateChangeLoggerImplTest.testMetadataOperationLogged. Each operation 7 times with changing keys."""
+    uploader = Uploader()
+    logged: list[StateChange] = []
+    async with open_log(uploader) as log:
+        log.writer.append_meta(b"what the state is")
+        for operation in (Operation.SET, Operation.CLEAR):
+            for number in range(7):
+                key = f"key {number}"
+                logged.append(
+                    StateChange(key_group(key, GROUPS), operation, 0, key, b"x" * (operation == Operation.SET))
+                )
+                log.writer.append(logged[-1])
+        await log.writer.persist(SequenceNumber(0))
+    (name,) = uploader.stored
+    found = [change for _, changes in decode_segment(uploader.stored[name], name) for change in changes]
+    assert [(each.key_group, each.operation) for each in found[:1]] == [(NO_KEY_GROUP, Operation.METADATA)]
+    assert found[1:] == logged
+
+
+def test_a_value_that_is_set_is_logged_and_one_that_is_read_is_not(states: KeyedStates) -> None:
+    """Rows of section 25, for the value state: put recorded, get not recorded, clear recorded."""
+    values = states.value_state("n", int)
+    values["a"] = 1
+    (change,) = states.drain()
+    assert (change.operation, change.key, change.key_group) == (Operation.SET, "a", key_group("a", GROUPS))
+    assert values["a"] == 1
+    assert values.get("b") is None
+    assert list(values.items()) == [("a", 1)]
+    assert list(states.drain()) == []
+    del values["a"]
+    (change,) = states.drain()
+    assert (change.operation, change.key) == (Operation.CLEAR, "a")
+
+
+def test_a_logged_state_holds_what_the_plain_one_does(states: KeyedStates) -> None:
+    """Row: ChangelogDelegateStateTest.testDelegatingValueState [hash map, RocksDB], of the heap table.
+
+    There is no wrapper round a state here: it is one mapping, and its log replayed is that mapping again.
+    """
+    values, plain = states.value_state("n", int), dict[str, int]()
+    for number in range(50):
+        key = f"key {number % 7}"
+        if number % 5 == 4:
+            values.pop(key, None)
+            plain.pop(key, None)
+        else:
+            values[key] = plain[key] = number
+    again = KeyedStates(KeyGroupRange(0, GROUPS - 1), GROUPS, states.descriptors)
+    again.replay(states.drain())
+    assert dict(values) == dict(again.value_state("n", int)) == plain

@@ -1,0 +1,650 @@
+"""A sweep deletes what nobody needs, says why, and hurts nobody: killed, refused, late, or beside a writer."""
+
+import contextlib
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import msgspec
+import pytest
+
+import statebackend as sb
+from statebackend._checkpoint.commits import commit_key
+from statebackend._local.directories import claim_root
+from statebackend.abc import Capability
+from statebackend.errors import (
+    CheckpointNotFoundError,
+    CorruptCommitError,
+    InputError,
+    SavepointNotFoundError,
+    StateBackendError,
+    StoreUnavailableError,
+    UnsupportedVersionError,
+    WrongJobError,
+)
+from statebackend.ids import Handle
+from statebackend.objectstore import MemoryStore
+from statebackend.testing import Fail, Fault, FaultyStore, Hold
+from statebackend.testing.virtual_time import VirtualClock, run_virtual
+from tests.checkpoint.swept import JOB, Job, forget, put
+
+HEX = "0123456789abcdef" * 2
+
+
+async def worked(**changes: Any) -> Job:
+    """A job of five checkpoints, each of which points into one object of its own, and then two more an hour later."""
+    job = Job(**changes)
+    async with job.backend() as backend:
+        for value in range(5):
+            forget(backend)
+            await put(backend, value)
+    job.pass_time(3700.0)
+    async with job.backend() as backend:
+        for value in (5, 6):
+            forget(backend)
+            await put(backend, value)
+    return job
+
+
+async def assert_whole(job: Job) -> None:
+    """Every commit that exists has all that it points into, and the newest can be opened."""
+    there = set(await job.keys())
+    for commit in (await job.commits()).values():
+        assert commit.segments() <= there
+    assert await job.read() == max(await job.commits())
+
+
+async def assert_swept(job: Job) -> None:
+    """The retained commits and what they point into; no other object, and no other entry that is old enough."""
+    commits = await job.commits()
+    assert sorted(commits) == [5, 6]
+    needed = {key for commit in commits.values() for key in commit.segments()}
+    assert set(await job.keys("segments/")) == needed
+
+
+async def test_what_no_retained_commit_needs_goes() -> None:
+    """Entries of the log, and what only they point into."""
+    job = await worked()
+    report = await job.sweep()
+    await assert_swept(job)
+    assert report.total(sb.Verdict.SUPERSEDED)[0] == len(report.deleted) == 11  # a claim, five commits, their objects
+    assert report.failures == ()
+    assert report.stopped is None
+    assert await job.read() == 6
+    assert (await job.sweep()).garbage == ()
+
+
+async def test_a_dry_run_finds_the_same_and_deletes_nothing() -> None:
+    """Key for key, with the same reasons."""
+    job = await worked()
+    before = await job.keys()
+    dry = await job.sweep(dry_run=True)
+    assert await job.keys() == before
+    wet = await job.sweep()
+    assert dry.garbage == wet.garbage
+    assert list(dry.lines())[:-1] == list(wet.lines())[:-1]
+    assert all(any(each.key in line and each.reason in line for line in dry.lines()) for each in dry.garbage)
+
+
+async def test_retained_checkpoints_can_be_opened_and_others_are_not_found() -> None:
+    """As many as the settings say."""
+    job = await worked(checkpoints_retained=4)
+    await job.sweep()
+    for checkpoint_id in (3, 4, 5, 6):
+        assert await job.read(checkpoint_id=checkpoint_id) == checkpoint_id
+    for checkpoint_id in (0, 1, 2):
+        with pytest.raises(CheckpointNotFoundError):
+            await job.read(checkpoint_id=checkpoint_id)
+
+
+async def test_a_commit_that_exists_is_whole() -> None:
+    """An entry that is kept only because it is young keeps all that it points into."""
+    job = Job()
+    async with job.backend() as backend:
+        for value in range(5):
+            forget(backend)
+            await put(backend, value)
+    report = await job.sweep()
+    assert report.garbage == ()
+    for checkpoint_id in range(5):
+        assert await job.read(checkpoint_id=checkpoint_id) == checkpoint_id
+
+
+async def test_the_hint_does_not_name_an_entry_that_goes() -> None:
+    """Whoever opens the job next finds the newest commit, without listing."""
+    job = await worked()
+    await job.store.put(f"{JOB}/newest", [b"2 stamp"])
+    await job.sweep()
+    store = FaultyStore(job.store)
+    async with sb.open_backend(job.settings, store=store, clock=job.clock, read_only=True) as backend:
+        assert backend.value_state("n", int)["k"] == 6
+    assert "list" not in {operation for operation, _ in store.calls}
+
+
+async def test_nothing_goes_while_the_hint_cannot_be_moved() -> None:
+    """Who begins to search at a savepoint would take it for the end, when what follows it is gone."""
+    job = await worked()
+    await job.store.put(f"{JOB}/newest", [b"2 stamp"])
+    with pytest.raises(StoreUnavailableError):
+        await job.sweep(Fail(operation="put", key="*/newest"))
+    assert len(await job.commits()) == 7
+
+
+async def test_a_hint_that_is_late_is_not_written() -> None:
+    """A writer who was fenced hours ago leaves; his last entry is a savepoint, and what followed it was swept."""
+    job = Job()
+    async with job.backend() as late:
+        await put(late, 0, savepoint="s")
+        for value in range(1, 4):
+            job.pass_time(3700.0)
+            await job.commit(value, value)
+        await job.sweep()
+        assert sorted(await job.commits()) == [0, 5, 6]
+    async with job.backend() as backend:
+        assert backend.value_state("n", int)["k"] == 3
+        await put(backend, 7)
+    assert await job.read() == 7
+
+
+async def test_a_sweep_that_took_too_long_to_look_deletes_nothing() -> None:
+    """Its hint would be as late as that of such a writer."""
+    job = await worked()
+    await job.store.put(f"{JOB}/newest", [b"2 stamp"])
+    hold = Hold(operation="get", key=f"*/{commit_key(5)}", moment="after")
+    reports: list[sb.SweepReport] = []
+
+    async def sweep() -> None:
+        reports.append(await job.sweep(hold))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sweep)
+        await hold.reached.wait()
+        job.pass_time(1801.0)
+        hold.release()
+    assert reports[0].stopped is not None
+    assert len(await job.commits()) == 7
+
+
+async def test_an_entry_stays_that_carries_change_sets_of_newer_commits() -> None:
+    """As an object; as a checkpoint it is gone, with what only it needed."""
+    job = await worked()
+    carrier = commit_key(3)  # checkpoint 2
+    async with job.backend() as backend:
+        here = Handle(carrier, 0, len(await job.store.get(f"{JOB}/{carrier}")), 0)
+        (handle,) = (await job.commits())[6].ranges[0].changelog
+        backend._handles = (msgspec.structs.replace(handle, segment=here),)
+        for value in (7, 8):
+            await put(backend, value)
+            backend._handles = backend._handles[:1]
+    report = await job.sweep()
+    assert carrier in await job.keys()
+    (kept,) = [each for each in report.objects if each.key == carrier]
+    assert kept.verdict is sb.Verdict.NEEDED
+    commits = await job.commits()
+    assert not commits[2].segments() <= set(await job.keys())
+    with pytest.raises(CheckpointNotFoundError):
+        await job.read(checkpoint_id=2)
+    with pytest.raises(CheckpointNotFoundError):
+        async with job.backend(checkpoint_id=2):
+            raise AssertionError("opened")
+
+
+async def test_entries_go_before_data_and_the_oldest_first() -> None:
+    """One at a time here: a kill between any two leaves no commit without its data."""
+    job = await worked(restore_concurrency_max=1)
+    store = FaultyStore(job.store)
+    await sb.sweep(job.settings, dry_run=False, min_age_s=0.0, store=store, clock=job.clock)
+    deleted = [key.removeprefix(f"{JOB}/") for operation, key in store.calls if operation == "delete"]
+    entries, data = deleted[:6], deleted[6:]
+    assert entries == [commit_key(sequence) for sequence in range(6)]
+    assert data == sorted(data)
+    assert all(key.startswith("segments/") for key in data)
+
+
+async def test_deletions_under_way_are_bounded() -> None:
+    """By the setting, and no fewer where there is enough to do."""
+    job = await worked(restore_concurrency_max=3)
+    hold = Hold(operation="delete")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(job.sweep, hold)
+        await hold.reached.wait()
+        await anyio.wait_all_tasks_blocked()
+        assert hold.held == 3
+        hold.release()
+    await assert_swept(job)
+
+
+async def test_what_a_killed_writer_left_goes_when_his_reign_is_over() -> None:
+    """While he may live he may be about to commit it; the next claim ends that."""
+    job = Job()
+    with pytest.raises(StateBackendError):
+        async with job.backend(
+            Fail(operation="put_if_absent", nth=2, onwards=True, error=KilledError("killed"))
+        ) as backend:
+            await put(backend, 1)
+    (left,) = await job.keys("segments/")
+    (found,) = [each for each in (await job.sweep()).objects if each.key == left]
+    assert found.verdict is sb.Verdict.LIVE
+    await job.commit(2)
+    report = await job.sweep()
+    assert left in report.deleted
+    assert left not in await job.keys()
+    assert await job.read() == 2
+
+
+async def test_what_is_uploaded_and_not_yet_committed_stays() -> None:
+    """The writer is about to commit; a sweep takes its turn just then."""
+    job = await worked()
+    hold = Hold(operation="put_if_absent", key="*/commits/*", nth=2)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_commit_held, job, hold)
+        await hold.reached.wait()
+        report = await job.sweep()
+        assert report.total(sb.Verdict.LIVE)[0] == 1
+        hold.release()
+    assert await job.read() == 7
+    await assert_whole(job)
+
+
+async def _commit_held(job: Job, hold: Hold) -> None:
+    async with job.backend(hold) as backend:
+        await put(backend, 7)
+
+
+async def test_the_minimum_age_is_honoured() -> None:
+    """Garbage is named as such, and stays until it has that age."""
+    job = await worked()
+    await job.store.put(f"{JOB}/segments/00000001-00000099-{HEX}", [b"left"])
+    assert (await job.sweep(min_age_s=1.0)).total(sb.Verdict.YOUNG) == (1, 4)
+    job.pass_time(2.0)
+    await job.commit(7)
+    assert (await job.sweep(min_age_s=1.0)).total(sb.Verdict.ORPHAN) == (1, 4)
+
+
+@pytest.mark.parametrize("min_age_s", [-1.0, float("nan")])
+async def test_a_minimum_age_that_is_none_is_refused(min_age_s: float) -> None:
+    """Nothing was looked at."""
+    with pytest.raises(InputError):
+        await (await worked()).sweep(min_age_s=min_age_s)
+
+
+async def test_what_is_not_ours_is_reported_and_stays() -> None:
+    """Wherever it lies under the job, however old it is; and what lies beside the job is not looked at."""
+    job = Job()
+    foreign = [f"{JOB}/README", f"{JOB}/segments/notes", f"{JOB}/commits/last", f"{JOB}/savepoints/mine"]
+    for key in (*foreign, f"{JOB}2/segments/x"):
+        await job.store.put(key, [b"theirs"])
+    job.pass_time(10 * 86_400.0)
+    await job.commit(1)
+    report = await job.sweep()
+    found = [each.key for each in report.objects if each.verdict is sb.Verdict.FOREIGN]
+    assert sorted(f"{JOB}/{key}" for key in found) == sorted(foreign)
+    assert all(any(key in line for line in report.lines()) for key in found)
+    for key in (*foreign, f"{JOB}2/segments/x"):
+        assert await job.store.get(key) == b"theirs"
+
+
+class KilledError(StateBackendError):
+    """The process has ended."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Kill(Fault):
+    """From the nth request on nothing comes through; the nth itself may still take effect."""
+
+    def strikes(self, operation: Any, key: str) -> bool:
+        assert self.nth is not None
+        self.matched += 1
+        if self.matched > self.nth:
+            self.moment = "before"
+        return self.matched >= self.nth
+
+    async def strike(self) -> None:
+        raise KilledError("killed")
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_a_sweep_that_is_killed_at_any_request_leaves_a_job_that_is_whole(moment: Any) -> None:
+    """And the sweeps after it, once the next writer has opened the job, leave nothing that is not needed."""
+    nth, done = 0, False
+    while not done:
+        nth += 1
+        job = await worked()
+        with contextlib.suppress(KilledError):
+            await job.sweep(Kill(nth=nth, moment=moment))
+            done = True
+        await assert_whole(job)
+        job.pass_time(3700.0)
+        await job.commit(5, 6)
+        await job.sweep()
+        commits = await job.commits()
+        assert sorted(commits)[-2:] == [7, 8]
+        needed = {key for commit in commits.values() for key in commit.segments()}
+        assert set(await job.keys("segments/")) == needed
+    assert nth > 15
+
+
+@pytest.mark.parametrize("nth", [1, 4, 9])
+async def test_a_cancelled_sweep_leaves_a_job_that_is_whole(nth: int) -> None:
+    """In the middle of its deletions; the next sweep goes on."""
+    job = await worked(restore_concurrency_max=1)
+    hold = Hold(operation="delete", nth=nth)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(job.sweep, hold)
+        await hold.reached.wait()
+        tasks.cancel_scope.cancel()
+    await assert_whole(job)
+    assert (await job.sweep()).failures == ()
+    await assert_whole(job)
+
+
+async def test_what_cannot_be_deleted_is_reported_and_tried_again() -> None:
+    """The rest goes."""
+    job = await worked()
+    stuck = (await job.keys("segments/"))[0]
+    report = await job.sweep(Fail(operation="delete", key=f"*/{stuck}"))
+    assert [failure.key for failure in report.failures] == [stuck]
+    assert len(report.deleted) == 10
+    await assert_whole(job)
+
+
+async def test_an_entry_that_cannot_be_deleted_keeps_what_it_points_into() -> None:
+    """A commit that exists is whole. Orphans go nevertheless."""
+    job = await worked()
+    orphan = f"segments/00000001-00000099-{HEX}"
+    await job.store.put(f"{JOB}/{orphan}", [b"left"])
+    report = await job.sweep(Fail(operation="delete", key=f"*/{commit_key(3)}"))
+    assert [failure.key for failure in report.failures] == [commit_key(3)]
+    await assert_whole(job)
+    assert 2 in await job.commits()
+    assert orphan in report.deleted
+    await job.sweep()
+    assert 2 not in await job.commits()
+
+
+async def test_a_sweep_finds_the_claim_of_who_opened_an_old_checkpoint_meanwhile() -> None:
+    """The sweep was about to say how far it goes, and to delete that checkpoint: nothing goes."""
+    job = await worked()
+    hold = Hold(operation="put", key="*/swept/*")
+    reports: list[sb.SweepReport] = []
+
+    async def sweep() -> None:
+        reports.append(await job.sweep(hold))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sweep)
+        await hold.reached.wait()
+        async with job.backend(checkpoint_id=2) as backend:
+            hold.release()
+            while not reports:
+                await anyio.lowlevel.checkpoint()
+            assert reports[0].stopped is not None
+            assert reports[0].deleted == ()
+            again = await job.sweep()  # another finds the claim at the end, and keeps what it names
+            assert again.stopped is None
+            assert sorted(await job.commits()) == [2, 5, 6]
+            backend.value_state("n", int)["other"] = 1
+            await backend.checkpoint(backend.next_checkpoint_id)
+    assert await job.read() == 2
+    await job.sweep()
+    assert await job.read() == 2
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize(("operation", "key"), [("delete", "*/commits/*"), ("delete", "*/segments/*")])
+async def test_who_opens_a_checkpoint_while_a_sweep_deletes_it_is_told(operation: Any, key: str, moment: Any) -> None:
+    """The sweep has said how far it goes, and has looked for claims: too late. Local copies must not deceive him."""
+    job = await worked()
+    hold = Hold(operation=operation, key=key, moment=moment, nth=1)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(job.sweep, hold)
+        await hold.reached.wait()
+        with pytest.raises(CheckpointNotFoundError):
+            async with job.backend(checkpoint_id=4):
+                raise AssertionError("opened")
+        hold.release()
+    await assert_swept(job)
+    assert await job.read() == 6
+
+
+async def test_who_found_a_checkpoint_before_a_sweep_and_claims_after_it_is_told() -> None:
+    """The whole sweep came between the two."""
+    job = await worked()
+    hold = Hold(operation="put_if_absent")
+
+    async def open_old() -> None:
+        with pytest.raises(CheckpointNotFoundError):
+            async with job.backend(hold, checkpoint_id=2):
+                raise AssertionError("opened")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(open_old)
+        await hold.reached.wait()
+        await job.sweep()
+        hold.release()
+    assert await job.read() == 6
+
+
+async def test_who_opens_a_savepoint_that_is_dropped_and_swept_meanwhile_is_told() -> None:
+    """As with any other checkpoint."""
+    job = Job()
+    async with job.backend() as backend:
+        for value in range(4):
+            forget(backend)
+            await put(backend, value, **({"savepoint": "s"} if value == 0 else {}))
+    job.pass_time(3700.0)
+    await job.commit(4, 5)
+    hold = Hold(operation="put_if_absent")
+
+    async def open_savepoint() -> None:
+        with pytest.raises(SavepointNotFoundError):
+            async with job.backend(hold, savepoint="s"):
+                raise AssertionError("opened")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(open_savepoint)
+        await hold.reached.wait()
+        await sb.drop_savepoint(job.settings, "s", store=job.store)
+        await job.sweep()
+        hold.release()
+    assert await job.read() == 5
+
+
+async def test_the_base_of_a_writer_who_has_not_committed_stays() -> None:
+    """He may take days to his first commit."""
+    job = await worked()
+    async with job.backend(checkpoint_id=2) as backend:
+        job.pass_time(3700.0)
+        report = await job.sweep()
+        assert 2 in await job.commits()
+        assert 1 not in await job.commits()
+        assert report.stopped is None
+        await put(backend, 7)
+    await assert_whole(job)
+
+
+@pytest.mark.parametrize("sequence", [7, 8])
+async def test_a_damaged_entry_that_is_retained_stops_the_sweep(sequence: int) -> None:
+    """It cannot be known what it needs: nothing goes."""
+    job = await worked()
+    before = await job.keys()
+    key = f"{JOB}/{commit_key(sequence)}"
+    body = bytearray(await job.store.get(key))
+    body[-1] ^= 1
+    await job.store.put(key, [bytes(body)])
+    with pytest.raises(CorruptCommitError) as caught:
+        await job.sweep()
+    assert caught.value.facts["object"] == commit_key(sequence)
+    assert await job.keys() == before
+
+
+async def test_a_damaged_entry_that_is_not_retained_goes() -> None:
+    """What only it pointed into is found by the reign it was made in."""
+    job = await worked()
+    await job.store.put(f"{JOB}/{commit_key(3)}", [b"nonsense"])
+    job.clock.now_s += 3700.0
+    await job.commit(7)
+    job.pass_time(3700.0)
+    await job.commit(8, 9)
+    await job.sweep()
+    await assert_whole(job)
+    assert commit_key(3) not in await job.keys()
+
+
+async def test_an_entry_of_a_newer_release_stops_the_sweep() -> None:
+    """It may point into more than we know of."""
+    job = await worked()
+    key = f"{JOB}/{commit_key(2)}"
+    await job.store.put(key, [_of_version(await job.store.get(key), 2)])
+    before = await job.keys()
+    with pytest.raises(UnsupportedVersionError):
+        await job.sweep()
+    assert await job.keys() == before
+
+
+def _of_version(body: bytes, version: int) -> bytes:
+    """The same entry with another version and the right checksum."""
+    head = body[:7] + bytes([version])
+    return head + zlib.crc32(head + body[12:]).to_bytes(4, "little") + body[12:]
+
+
+async def test_another_jobs_entry_stops_the_sweep() -> None:
+    """Somebody copied it there."""
+    job, other = await worked(), Job(job="other")
+    await other.commit(1)
+    await job.store.put(f"{JOB}/{commit_key(8)}", [await other.store.get(f"other/{commit_key(1)}")])
+    with pytest.raises(WrongJobError):
+        await job.sweep()
+
+
+class Blind(MemoryStore):
+    """Cannot list."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return super().capabilities - {Capability.LIST}
+
+
+async def test_a_store_that_cannot_list_is_refused() -> None:
+    """With the reason."""
+    job = Job()
+    job.store = Blind()
+    await job.commit(1)
+    with pytest.raises(InputError, match="list"):
+        await job.sweep()
+
+
+async def test_a_job_that_is_not_there_is_refused() -> None:
+    """A wrong name must not look like a clean job."""
+    with pytest.raises(InputError):
+        await Job().sweep()
+
+
+# ------------------------------------------------------------------------------------------------- by the backend
+
+
+@run_virtual
+async def test_a_backend_sweeps_behind_its_checkpoints() -> None:
+    """As often as the setting says, and it goes on where one sweep fails."""
+    job = Job(sweep_interval_s=600.0)
+    job.clock = VirtualClock()  # type: ignore[assignment]
+    job.store = MemoryStore(clock=job.clock)
+    async with job.backend(Fail(operation="list", nth=2)) as backend:
+        for value in range(14):
+            forget(backend)
+            await put(backend, value)
+            await anyio.sleep(600.0)
+        commits = await job.commits()
+        assert sorted(commits) == [value for value in range(14) if (13 - value) * 600.0 < 3600.0]
+        needed = {key for commit in commits.values() for key in commit.segments()}
+        assert set(await job.keys("segments/")) == needed
+        await put(backend, 14)
+    assert await job.read() == 14
+
+
+@run_virtual
+async def test_a_backend_that_was_not_asked_to_does_not_sweep() -> None:
+    """Off by default: not every store can list, and each sweep is requests that cost."""
+    job = Job()
+    store = FaultyStore(job.store)
+    async with sb.open_backend(job.settings, store=store, clock=VirtualClock()) as backend:
+        await put(backend, 1)
+        await anyio.sleep(80_000.0)
+    assert "delete" not in {operation for operation, _ in store.calls}
+
+
+# ------------------------------------------------------------------------------------------------- local copies
+
+
+def copies(root: Path) -> Sequence[str]:
+    """Names of the local copies of the job in `root`."""
+    return sorted(path.name for path in (root / f"job_{JOB}" / "taskowned" / "segments").iterdir())
+
+
+def made_in(root: Path) -> Sequence[Path]:
+    """What lies in a directory."""
+    return list(root.iterdir())
+
+
+@pytest.fixture
+async def with_local(tmp_path: Path) -> Job:
+    """A job whose local copies are all needed, and a copy and a temporary file that nobody needs."""
+    job = Job(local=(f"{tmp_path}/local",))
+    await job.commit(1, 2)
+    directory = tmp_path / "local" / f"job_{JOB}" / "taskowned" / "segments"
+    (directory / f"00000001-00000099-{HEX}").write_bytes(b"left")
+    (directory / ".7-x-0.tmp").write_bytes(b"le")
+    return job
+
+
+async def test_local_copies_of_nothing_that_is_kept_go(with_local: Job, tmp_path: Path) -> None:
+    """Of processes that are gone; a dry run says so and leaves them."""
+    before = copies(tmp_path / "local")
+    dry = await with_local.sweep(dry_run=True)
+    assert [Path(each.key).name for each in dry.garbage] == [f"00000001-00000099-{HEX}"]
+    assert copies(tmp_path / "local") == before
+    report = await with_local.sweep()
+    assert report.garbage == dry.garbage
+    assert [Path(key).name for key in report.deleted] == [f"00000001-00000099-{HEX}"]
+    assert [name for name in before if not name.endswith((HEX, ".tmp"))] == copies(tmp_path / "local")
+
+
+async def test_a_root_that_a_living_process_owns_is_left_alone(with_local: Job, tmp_path: Path) -> None:
+    """Only it knows what it needs there."""
+    before = copies(tmp_path / "local")
+    with contextlib.closing(claim_root(tmp_path / "local", JOB)) as owner:
+        assert owner.owned
+        report = await with_local.sweep()
+    assert copies(tmp_path / "local") == before
+    assert {each.verdict for each in report.local} == {sb.Verdict.NEEDED, sb.Verdict.LIVE}
+
+
+async def test_a_sweep_makes_no_directories(tmp_path: Path) -> None:
+    """Of a root that this host does not have, or where the job never was."""
+    job = await worked()
+    job.settings = sb.Settings.from_mapping(
+        {"job": JOB, "primary": "memory://unused", "local": (f"{tmp_path}/a", str(tmp_path))}
+    )
+    await job.sweep()
+    assert made_in(tmp_path) == []
+
+
+async def test_the_next_backend_owns_its_root_again(with_local: Job) -> None:
+    """The sweep lets go of the lock."""
+    await with_local.sweep()
+    async with with_local.backend() as backend:
+        backend.value_state("n", int)["k"] = 3
+        assert (await backend.checkpoint(backend.next_checkpoint_id)).local
+
+
+async def test_a_store_that_does_not_answer_ends_the_sweep() -> None:
+    """While it looks: nothing was deleted."""
+    job = await worked()
+    before = await job.keys()
+    with pytest.raises(StoreUnavailableError):
+        await job.sweep(Fail(operation="get", key="*/commits/*"))
+    assert await job.keys() == before

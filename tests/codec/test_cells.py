@@ -1,0 +1,76 @@
+"""A cell gives back what it was made of; one that is damaged is told, and no value is taken for a mark."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statebackend._codec.cells import MARK, Cell, count, framed, pack, split, stamp_of, unpack
+from statebackend.errors import ValueDecodeError
+
+VALUES = st.binary(max_size=20) | st.binary(max_size=20).map(lambda data: b"\xc1" + data)
+VERSIONS = st.just(0) | st.integers(0, 2**32 - 1)
+STAMPS = st.none() | st.floats(allow_nan=False)
+
+
+@given(VALUES, VERSIONS, STAMPS)
+def test_cell_comes_back(value: bytes, version: int, stamp: float | None) -> None:
+    """Whatever the value begins with."""
+    cell = pack(value, version, stamp)
+    assert unpack(cell) == Cell(value, version, stamp)
+    assert stamp_of(cell) == stamp
+
+
+def test_value_without_a_mark_is_its_own_cell() -> None:
+    """As all are that msgspec encodes: it costs nothing."""
+    for value in (None, 0, -1, "", "x" * 300, [], {}, 1.5, b"\xc1"):
+        data = msgspec.msgpack.encode(value)
+        assert pack(data) is data
+
+
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [
+        (pack(b"v", 1), "c1 01 01000000 76"),
+        (pack(b"v", 0, 1.0), "c1 02 000000000000f03f 76"),
+        (pack(b"v", 258, -2.0), "c1 03 02010000 00000000000000c0 76"),
+        (pack(b"\xc1v"), "c1 00 c1 76"),
+    ],
+)
+def test_bytes_are_those_of_the_page(cell: bytes, text: str) -> None:
+    """Little-endian, in this order."""
+    assert cell == bytes.fromhex(text)
+
+
+@pytest.mark.parametrize("cell", [pack(b"", 1), pack(b"", 0, 1.0), pack(b"", 7, 1.0), pack(b"\xc1")[:2]], ids=bytes.hex)
+def test_mark_that_is_cut_off_is_told(cell: bytes) -> None:
+    """At every byte."""
+    for length in range(1, len(cell) if cell[1] else 2):
+        with pytest.raises(ValueDecodeError):
+            unpack(cell[:length])
+
+
+@pytest.mark.parametrize("flags", [4, 7, 0x80, 0xFF])
+def test_mark_of_a_newer_release_is_told(flags: int) -> None:
+    """It says something that this one does not understand."""
+    with pytest.raises(ValueDecodeError):
+        unpack(bytes((MARK, flags)) + bytes(20))
+
+
+@given(st.lists(st.binary(max_size=5) | st.binary(min_size=250, max_size=260), max_size=5))
+def test_framed_elements_come_back(parts: list[bytes]) -> None:
+    """In order, with lengths on both sides of what fits into one byte."""
+    row = b"".join(map(framed, parts))
+    assert split(row) == parts
+    assert count(row) == len(parts)
+    assert len(row) == sum(len(part) + (1 if len(part) < 255 else 5) for part in parts)
+
+
+def test_row_that_is_cut_off_is_told() -> None:
+    """At every byte that is not between two elements."""
+    row = framed(b"abc") + framed(b"x" * 300)
+    for length in range(1, len(row)):
+        if length != 4:
+            for read in (split, count):
+                with pytest.raises(ValueDecodeError):
+                    read(row[:length])

@@ -1,0 +1,70 @@
+"""A server that speaks S3 for the whole run, and a bucket for each who asks.
+
+Which server: MiniStack where `MINISTACK_PYTHON` says where its interpreter is, Ceph's radosgw where `CEPH_ROOT` says
+where its packages are unpacked. `nox -s tests` sees to the first, `nox -s integration` to both, one after the other.
+"""
+
+import asyncio
+import itertools
+import os
+from collections.abc import AsyncGenerator, Generator
+
+import msgspec
+import pytest
+
+from benchmarks.servers import CEPH_ROOT, MINISTACK_PYTHON, Server, run_ministack, run_radosgw
+from statebackend import Settings
+from statebackend.testing.http_proxy import FaultProxy, open_fault_proxy
+from tests.s3.clients import make_bucket, settings_for
+
+ABSENT = f"no S3 to test against: neither {MINISTACK_PYTHON} nor {CEPH_ROOT} is set; `nox -s tests` sets it"
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
+    directory = tmp_path_factory.mktemp("s3")
+    if root := os.environ.get(CEPH_ROOT):
+        running = run_radosgw(root, directory)
+    elif python := os.environ.get(MINISTACK_PYTHON):
+        running = run_ministack(python, directory / "ministack.log")
+    else:
+        pytest.skip(ABSENT)
+    with running as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def bucket(server: Server) -> str:
+    """The name of a bucket for all tests of a module."""
+    name = f"bucket-{next(_numbers)}"
+    asyncio.run(make_bucket(server, name))
+    return name
+
+
+@pytest.fixture
+def settings(server: Server, bucket: str) -> Settings:
+    """A job below a prefix that no other test has."""
+    return settings_for(server, bucket, prefix=f"{next(_numbers)}/of/many")
+
+
+@pytest.fixture
+async def proxy(server: Server) -> AsyncGenerator[FaultProxy]:
+    """A way to the server on which there may be trouble."""
+    opened, over = asyncio.get_running_loop().create_future(), asyncio.Event()
+
+    async def run() -> None:
+        async with open_fault_proxy(server.endpoint) as proxy:
+            opened.set_result(proxy)
+            await over.wait()
+
+    running = asyncio.create_task(run())  # pytest ends a fixture in another task, which no task group bears
+    yield await opened
+    over.set()
+    await running
+
+
+@pytest.fixture
+def by_proxy(settings: Settings, proxy: FaultProxy) -> Settings:
+    """The same job, which goes that way, and gives up early."""
+    return msgspec.structs.replace(settings, s3_endpoint=proxy.endpoint, retry_delay_s=0.01)
