@@ -1,6 +1,7 @@
 """statebackend: keyed state for PySpark `foreachBatch`, durable per micro-batch, back from the local copy first.
 
     open_backend, StateBackend      open a job's state, use it, checkpoint it
+    open_coordinator, CheckpointCoordinator     commit what the owners of parts of the key groups contribute
     open_download_cache             for several backends that restore from the same files
     sweep                           delete what no retained checkpoint needs
     savepoints, drop_savepoint      names that keep a checkpoint
@@ -19,8 +20,9 @@ Rooms whose name begins with an underscore are private.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from statebackend._backend import open_backend, open_download_cache
+from statebackend._backend import open_backend, open_coordinator, open_download_cache
 from statebackend._checkpoint.backend import StateBackend
+from statebackend._checkpoint.coordinator import CheckpointCoordinator, Committed
 from statebackend._checkpoint.retention import Classified, Verdict
 from statebackend._checkpoint.savepoints import SavepointInfo
 from statebackend._checkpoint.sweep import SweepFailure, SweepReport
@@ -61,6 +63,7 @@ from statebackend.ids import (
     Key,
     KeyGroupRange,
     SequenceNumber,
+    SnapshotResult,
     SourceMark,
 )
 from statebackend.settings import Secret, Settings
@@ -73,12 +76,14 @@ __all__ = [
     "AggregatingState",
     "Body",
     "Capability",
+    "CheckpointCoordinator",
     "CheckpointId",
     "CheckpointInfo",
     "Classified",
     "Clock",
     "CommitSequence",
     "CommitSummary",
+    "Committed",
     "CountsRequests",
     "DownloadCache",
     "Epoch",
@@ -100,6 +105,7 @@ __all__ = [
     "SequenceNumber",
     "Serializer",
     "Settings",
+    "SnapshotResult",
     "SourceMark",
     "StateBackend",
     "StateBackendError",
@@ -114,6 +120,7 @@ __all__ = [
     "__version__",
     "drop_savepoint",
     "open_backend",
+    "open_coordinator",
     "open_download_cache",
     "savepoints",
     "sweep",

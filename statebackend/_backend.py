@@ -8,7 +8,7 @@ import functools
 import itertools
 import logging
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,9 @@ from statebackend._changelog.reader import verify
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.backend import StateBackend
-from statebackend._checkpoint.commits import CommitLog, LogEnd
+from statebackend._checkpoint.commits import CommitLog, LogEnd, commit_key
 from statebackend._checkpoint.coordinator import CheckpointCoordinator
+from statebackend._checkpoint.inline import InlineEncoder
 from statebackend._checkpoint.materializer import Materializer
 from statebackend._checkpoint.restore import LocalCopies, Restore
 from statebackend._checkpoint.savepoints import Savepoints
@@ -57,6 +58,7 @@ from statebackend.objectstore import LocalStore, open_memory_store
 from statebackend.objectstore.scoped import CountingStore, ScopedStore
 from statebackend.settings import Settings, check_primary
 from statebackend.uploaders import DuplicatingUploader, PrimaryUploader
+from statebackend.uploaders.local_copies import CopyWriter
 
 _log = logging.getLogger(__name__)
 
@@ -128,7 +130,7 @@ async def open_backend(
     counting = CountingStore(store)
     primary = ScopedStore(counting, f"{settings.job}/")
     spending = Spending(counting, settings, clock=clock, observer=observer)
-    log = CommitLog(primary, settings.job, policy=_policy(settings), timeout_s=settings.commit_timeout_s, clock=clock)
+    log = CommitLog(primary, settings.job, policy=_policy(settings), timeout_s=_patience_s(settings), clock=clock)
     savepoints = Savepoints(primary, settings.job, timeout_s=settings.commit_timeout_s)
     look = functools.partial(_look, log, savepoints, settings, checkpoint_id, savepoint)
     position = await look()
@@ -150,6 +152,7 @@ async def open_backend(
             owners=owners,
             open_table=open_table,
         )
+        segment_uploader = _open_uploader(uploader, primary, local, settings=settings, tasks=tasks, observer=observer)
         coordinator = CheckpointCoordinator(
             log,
             settings,
@@ -160,16 +163,26 @@ async def open_backend(
             clock=clock,
             new_stamp=_new_stamp,
             release=__version__,
+            copies=_open_copies(uploader, segment_uploader, local, settings=settings, tasks=tasks, observer=observer),
         )
         restored, changed = None, frozenset[int]()
         if base is not None:
-            restored, changed = await _restore(base, states, primary, local, cache, settings=settings, clock=clock)
+            restored, changed = await _restore(
+                base,
+                states,
+                primary,
+                local,
+                cache=cache,
+                at_hand=log.take_body(base),
+                settings=settings,
+                clock=clock,
+            )
             spending.tell()
             observer.restored(restored)
         if local is not None and local.writable:
             await local.store.prune(_needed(newest, base))
         scheduler = UploadScheduler(
-            _open_uploader(uploader, primary, local, settings=settings, tasks=tasks, observer=observer),
+            segment_uploader,
             settings,
             tasks=tasks,
             clock=clock,
@@ -192,6 +205,8 @@ async def open_backend(
             materializer=Materializer(
                 states, scheduler, settings, changed=changed, tasks=tasks, clock=clock, observer=observer
             ),
+            epoch=position.epoch if claim is None else claim.epoch,
+            inline=InlineEncoder(settings, bytes_max=settings.inline_bytes_max if uploader is None else 0),
             retention=_retain(local, tasks, newest, base),
             restored=restored,
             clock=clock,
@@ -204,6 +219,45 @@ async def open_backend(
         finally:
             with anyio.move_on_after(settings.close_timeout_s, shield=True):
                 await backend.close()
+
+
+@asynccontextmanager
+async def open_coordinator(
+    settings: Settings, *, store: ObjectStore | None = None, clock: Clock | None = None
+) -> AsyncGenerator[CheckpointCoordinator, None]:
+    """Claim the job, to commit what the owners of its key groups contribute, each in a process of its own.
+
+    They are opened after this, with `open_backend(key_groups=...)`: what they upload is of this reign then. Raises as
+    `open_backend`.
+    """
+    if store is None:
+        async with (
+            open_store(settings, commits=True) as opened,
+            open_coordinator(settings, store=opened, clock=clock) as coordinator,
+        ):
+            yield coordinator
+        return
+    clock = clock or SystemClock()
+    primary = ScopedStore(store, f"{settings.job}/")
+    log = CommitLog(primary, settings.job, policy=_policy(settings), timeout_s=_patience_s(settings), clock=clock)
+    savepoints = Savepoints(primary, settings.job, timeout_s=settings.commit_timeout_s)
+    look = functools.partial(_look, log, savepoints, settings, None, None)
+    claim, position = await _claim(log, look, await look())
+    try:
+        yield CheckpointCoordinator(
+            log,
+            settings,
+            newest=position.newest,
+            base=position.base,
+            claim=claim,
+            savepoints=savepoints,
+            clock=clock,
+            new_stamp=_new_stamp,
+            release=__version__,
+        )
+    finally:
+        with anyio.move_on_after(settings.close_timeout_s, shield=True):
+            await log.write_hint()
 
 
 class _Position(msgspec.Struct, frozen=True):
@@ -417,7 +471,7 @@ def _retain(local: LocalCopies | None, tasks: TaskGroup, *commits: Commit | None
     retention = LocalRetention(local.store, tasks=tasks)
     for commit in commits:
         if commit is not None:
-            retention.register(commit.segments(), commit.checkpoint_id)
+            retention.register(_needed(commit), commit.checkpoint_id)
     return retention
 
 
@@ -426,8 +480,9 @@ async def _restore(
     states: KeyedStates,
     primary: ObjectStore,
     local: LocalCopies | None,
-    cache: DownloadCache | None,
     *,
+    cache: DownloadCache | None,
+    at_hand: Mapping[str, bytes],
     settings: Settings,
     clock: Clock,
 ) -> tuple[RestoreReport, frozenset[int]]:
@@ -435,11 +490,38 @@ async def _restore(
         primary,
         local,
         cache=cache,
+        at_hand=at_hand,
         clock=clock,
         concurrency_max=settings.restore_concurrency_max,
         cpu_threads_max=settings.cpu_threads_max,
     )
     return await restore.run(base, states.key_groups, states.replay), restore.changed
+
+
+def _open_copies(
+    uploader: StateChangeUploader | OpenUploader | None,
+    opened: StateChangeUploader,
+    local: LocalCopies | None,
+    *,
+    settings: Settings,
+    tasks: TaskGroup,
+    observer: Observer,
+) -> CopyWriter | None:
+    """Copies of the commits themselves, in the same roots as those of the segments. `None` where we may not write.
+
+    By the same writer, where it is ours: a disk that hangs costs a checkpoint one `secondary_grace_s`, and not two.
+    """
+    if local is None or not local.writable:
+        return None
+    if uploader is None and isinstance(opened, DuplicatingUploader):
+        return opened.copies
+    return CopyWriter(
+        local.store,
+        grace_s=settings.secondary_grace_s,
+        dropped=observer.local_copy_dropped,
+        root_of=local.store.root_of,
+        tasks=tasks,
+    )
 
 
 def _open_uploader(
@@ -478,13 +560,24 @@ def _check_parallelism(settings: Settings, newest: Commit | None) -> None:
 
 
 def _needed(*commits: Commit | None) -> frozenset[str]:
-    return frozenset[str]().union(*(commit.segments() for commit in commits if commit is not None))
+    """What has a local copy: the commits themselves, and what they point into."""
+    present = [commit for commit in commits if commit is not None]
+    own = frozenset(commit_key(commit.sequence) for commit in present)
+    return own.union(*(commit.segments() for commit in present))
 
 
 def _policy(settings: Settings) -> RetryPolicy:
     return RetryPolicy(
-        attempts_max=settings.upload_attempts_max, timeout_s=settings.upload_timeout_s, delay_s=settings.retry_delay_s
+        attempts_max=settings.upload_attempts_max,
+        timeout_s=settings.upload_timeout_s,
+        delay_s=settings.retry_delay_s,
+        outage_s=settings.primary_outage_s,
     )
+
+
+def _patience_s(settings: Settings) -> float:
+    """How long a commit may take: to be answered, or to outlast an outage and be answered then."""
+    return settings.commit_timeout_s + settings.primary_outage_s
 
 
 def _new_stamp() -> str:

@@ -12,23 +12,42 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
+from statebackend.errors import StoreUnavailableError
+
 T = TypeVar("T")
 
 
+OUTAGE_PAUSE_MAX_S: Final = 5.0
+"""Between two attempts in an outage: the pauses double up to this."""
+
+
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """`attempts_max` in all; `timeout_s` before the next one joins (0: never); `delay_s` after an I/O error."""
+    """`attempts_max` in all; `timeout_s` before the next one joins (0: never); `delay_s` after an I/O error.
+
+    While the store says that it is unavailable there are more of them, until `outage_s` have gone by.
+    """
 
     attempts_max: int = 3
     timeout_s: float = 1.0
     delay_s: float = 0.5
+    outage_s: float = 0.0
 
-    def pause_s(self, attempt: int, error: BaseException) -> float | None:
-        """How long to wait for the attempt after number `attempt`, `None` to give up."""
+    def pause_s(self, attempt: int, error: BaseException, elapsed_s: float = 0.0) -> float | None:
+        """How long to wait for the attempt after number `attempt`, `None` to give up.
+
+        `elapsed_s`: since the first attempt began.
+        """
         if attempt >= self.attempts_max:
-            return None
+            return self._outage_pause_s(attempt, elapsed_s) if isinstance(error, StoreUnavailableError) else None
         if isinstance(error, AttemptTimeoutError):
             return 0.0
         return self.delay_s if isinstance(error, OSError) else None
+
+    def _outage_pause_s(self, attempt: int, elapsed_s: float) -> float | None:
+        if elapsed_s >= self.outage_s:
+            return None
+        doubled_s = max(self.delay_s, 0.1) * 2.0 ** min(attempt - self.attempts_max, 10)
+        return min(doubled_s, OUTAGE_PAUSE_MAX_S, self.outage_s - elapsed_s)
 
 
 class AttemptTimeoutError(TimeoutError):
@@ -57,6 +76,7 @@ class Race(Generic[T]):
         self._discard = discard
         self._tasks = tasks
         self._decided = anyio.Event()
+        self._begun = 0.0
         self._won: tuple[T, int] | None = None
         self._error: Exception | None = None
         self._newest = 0  # the one attempt that is not judged yet: each starts when the one before it has been
@@ -73,6 +93,7 @@ class Race(Generic[T]):
 
         Called once. After a cancelled call no attempt begins, and those at work have lost.
         """
+        self._begun = anyio.current_time()
         self._start(1, 0.0)
         try:
             await self._decided.wait()
@@ -149,7 +170,7 @@ class Race(Generic[T]):
         """Each attempt is judged once: the late error of one that timed out before says nothing new."""
         if number != self._newest or self._decided.is_set():
             return
-        pause_s = self._policy.pause_s(number, error)
+        pause_s = self._policy.pause_s(number, error, anyio.current_time() - self._begun)
         if pause_s is None:
             self._error = error
             self._decided.set()

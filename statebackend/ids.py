@@ -99,6 +99,22 @@ class ChangeSetHandle(msgspec.Struct, frozen=True, array_like=True):
     records: int
 
 
+class StateDescriptor(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A declared state: its number in the changes, its name and kind, and what its values were written with.
+
+    `schema` is the one of the newest declaration, `earlier` are those of the same version that stored values may have
+    besides. A cell that names no version is of version 0. `key_schema` is of the keys within a map.
+    """
+
+    state_id: int
+    name: str
+    kind: str
+    schema: str
+    key_schema: str = ""
+    version: int = 0
+    earlier: tuple[str, ...] = ()
+
+
 class OperatorElements(msgspec.Struct, frozen=True):
     """What one owner holds of one operator state, each element encoded."""
 
@@ -138,6 +154,10 @@ class SnapshotResult(msgspec.Struct, frozen=True):
     local_bytes: int = 0
     operator: tuple[OperatorElements, ...] = ()
     bases: tuple[Base, ...] = ()
+    epoch: Epoch = Epoch(0)
+    """The reign in which it was uploaded: a commit of another one may find it swept."""
+    states: tuple[StateDescriptor, ...] = ()
+    """Every state that the owner knows."""
 
 
 class SourceMark(msgspec.Struct, frozen=True):

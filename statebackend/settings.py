@@ -96,6 +96,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """Waiting bytes that send a segment at once."""
     preemptive_persist_threshold_bytes: int = 5 * MiB
     """Bytes in a writer's open change set above which it is sealed and uploaded before a checkpoint asks."""
+    inline_bytes_max: int = 64 * KiB
+    """A checkpoint of at most so many bytes travels in its commit, unless `uploader=` is given. 0: never."""
     in_flight_bytes_max: int = 100 * MiB
     """Bytes queued or being uploaded. At the limit callers wait; one upload larger than the limit is admitted."""
 
@@ -105,6 +107,9 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """After this long another attempt starts *beside* the first. 0: never."""
     retry_delay_s: float = 0.5
     """Pause after an attempt that failed with an I/O error."""
+    primary_outage_s: float = 0.0
+    """How long uploads and commits go on trying while the primary says that it is unavailable, beyond their attempts.
+    A checkpoint waits as long, and `commit_timeout_s` is longer by it. 0: it fails when the attempts are used up."""
     secondary_grace_s: float = 0.5
     """How long a finished primary waits for the local copy before that is given up. Does not make an upload late."""
     local_read_timeout_s: float = 5.0
@@ -181,6 +186,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             "persist_delay_s",
             "upload_timeout_s",
             "retry_delay_s",
+            "primary_outage_s",
             "secondary_grace_s",
             "cache_idle_s",
             "s3_outage_s",
@@ -224,6 +230,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             "materialize_handles_max",
             "materialize_failures_max",
             "cache_bytes_max",
+            "inline_bytes_max",
         ):
             _require(getattr(self, name) >= 0, f"{name} must not be negative", self, name)
         _require(
@@ -237,6 +244,12 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             f"a change set must fit a frame: at most {PREEMPTIVE_BYTES_LIMIT}",
             self,
             "preemptive_persist_threshold_bytes",
+        )
+        _require(
+            self.inline_bytes_max <= PREEMPTIVE_BYTES_LIMIT,
+            f"a commit carries at most {PREEMPTIVE_BYTES_LIMIT}",
+            self,
+            "inline_bytes_max",
         )
         _require(
             self.persist_size_threshold_bytes <= self.in_flight_bytes_max,

@@ -16,6 +16,7 @@ NOT_NEGATIVE_S = [
     "persist_delay_s",
     "upload_timeout_s",
     "retry_delay_s",
+    "primary_outage_s",
     "secondary_grace_s",
     "cache_idle_s",
     "sweep_interval_s",
@@ -58,6 +59,7 @@ NOT_NEGATIVE_BYTES = [
     "materialize_handles_max",
     "materialize_failures_max",
     "cache_bytes_max",
+    "inline_bytes_max",
 ]
 
 PARTS = ["s3_part_bytes", "s3_multipart_threshold_bytes"]

@@ -49,6 +49,7 @@ class SegmentSender:
             attempts_max=settings.upload_attempts_max,
             timeout_s=settings.upload_timeout_s,
             delay_s=settings.retry_delay_s,
+            outage_s=settings.primary_outage_s,
         )
         self._cpu = anyio.CapacityLimiter(settings.cpu_threads_max)
         self._tasks = tasks

@@ -2,31 +2,33 @@
 
 One checkpoint, in the order of the calls:
 
-    drain the states into the changelog -> persist -> register the local copies -> hold -> commit -> confirm
-    -> begin bases
+    drain the states into the changelog -> persist, or take inline -> register the local copies -> hold -> commit
+    -> confirm -> begin bases
 
 Up to the commit everything can be cancelled and nothing is lost; from there on it runs to its end.
 """
 
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import anyio
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.writer import ChangelogWriter
-from statebackend._checkpoint.commits import CommitLog
-from statebackend._checkpoint.coordinator import CheckpointCoordinator
+from statebackend._checkpoint.commits import CommitLog, commit_key
+from statebackend._checkpoint.coordinator import CheckpointCoordinator, Committed
+from statebackend._checkpoint.inline import InlineEncoder
 from statebackend._checkpoint.materialization import with_bases
 from statebackend._checkpoint.materializer import Materializer
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.savepoints import check_name
 from statebackend._checkpoint.spending import Spending
-from statebackend._codec.commit import Commit, RangeState
+from statebackend._codec.commit import IN_HERE, RangeState
 from statebackend._codec.records import StateChange
 from statebackend._local.retention import LocalRetention
 from statebackend._state.aggregating_state import Aggregate, AggregatingState
@@ -41,7 +43,7 @@ from statebackend._state.value_state import ValueState
 from statebackend._state.values import Upcast
 from statebackend._tasks import finish
 from statebackend.abc import CheckpointInfo, Clock, Observer, RestoreReport, Serializer
-from statebackend.errors import BackendClosedError, InputError, StoreAccessError
+from statebackend.errors import BackendClosedError, CheckpointExistsError, InputError, StoreAccessError
 from statebackend.ids import (
     CheckpointId,
     CommitSummary,
@@ -60,6 +62,12 @@ DRAIN_STEP: Final = 2048
 """Changes handed to the changelog between two turns of the loop."""
 
 
+class _Pending(msgspec.Struct, frozen=True):
+    to: SequenceNumber
+    snapshot: SnapshotResult
+    changes: int
+
+
 class StateBackend:
     """Keyed state, and the checkpoints that make it durable. Made by `open_backend`.
 
@@ -76,6 +84,8 @@ class StateBackend:
         log: CommitLog,
         spending: Spending,
         *,
+        epoch: Epoch,
+        inline: InlineEncoder,
         materializer: Materializer,
         retention: LocalRetention | None,
         restored: RestoreReport | None,
@@ -83,11 +93,13 @@ class StateBackend:
         observer: Observer,
     ) -> None:
         self.restored: Final = restored
+        self._epoch: Final = epoch
         self._states = states
         self._writer = writer
         self._coordinator = coordinator
         self._log = log
         self._spending = spending
+        self._inline = inline
         self._retention = retention
         self._clock = clock
         self._observer = observer
@@ -98,6 +110,7 @@ class StateBackend:
         self._changes: Iterator[StateChange] = iter(())  # drained from the states and not logged yet
         self._committed_to = SequenceNumber(0)  # everything below is in `_handles`
         self._snapshot_to = SequenceNumber(0)  # end of the last snapshot made: a commit may hold what lies below
+        self._pending: dict[CheckpointId, _Pending] = {}  # snapshots of whose checkpoint nobody has told
         self._checkpointing = anyio.Lock()
         self._failure: Exception | None = None
         self._closed = False
@@ -114,8 +127,11 @@ class StateBackend:
 
     @property
     def epoch(self) -> Epoch:
-        """The reign that opening has begun: who opens the job after this has a larger one. 0 for who cannot commit."""
-        return self._coordinator.epoch
+        """The reign that opening has begun: who opens the job after this has a larger one.
+
+        Of a part of the key groups, and opened to read: the reign that it was opened in.
+        """
+        return self._epoch
 
     @property
     def next_checkpoint_id(self) -> CheckpointId:
@@ -238,19 +254,19 @@ class StateBackend:
                 check_name(savepoint)
             with self._failing():
                 self._materializer.check()
-                snapshot, changes = await self._snapshot(CheckpointId(checkpoint_id))
+                snapshot, inline = await self._snapshot(CheckpointId(checkpoint_id), inline=self._inline)
                 await self._hold(requests)
-                commit, commit_bytes = await finish(self._commit, snapshot, source, savepoint)
+                committed, changes = await finish(self._commit, snapshot, inline, source, savepoint)
             spent = self._spending.since(requests)
             info = CheckpointInfo(
-                checkpoint_id=commit.checkpoint_id,
-                sequence=commit.sequence,
+                checkpoint_id=committed.commit.checkpoint_id,
+                sequence=committed.commit.sequence,
                 changes=changes,
-                primary_bytes=snapshot.primary_bytes + commit_bytes,
-                local_bytes=snapshot.local_bytes,
+                primary_bytes=snapshot.primary_bytes + committed.size_bytes,
+                local_bytes=snapshot.local_bytes + (committed.size_bytes if committed.local else 0),
                 requests=spent.requests.total(),
                 seconds=self._clock.monotonic() - begun,
-                local=snapshot.local,
+                local=self._is_local(committed.commit.segments()),
                 requests_by_kind=dict(spent.requests),
                 usd=spent.usd,
                 usd_month=spent.usd_month,
@@ -259,6 +275,43 @@ class StateBackend:
             self._spending.tell()
             self._observer.checkpoint_committed(info)
             return info
+
+    async def snapshot(self, checkpoint_id: int) -> SnapshotResult:
+        """Make every change so far durable, for a `CheckpointCoordinator` to commit it with those of the other owners.
+
+        What becomes of the checkpoint is told by one of the three methods below; until then the changes are in the
+        next snapshot, too. Ids grow. Raises `CheckpointExistsError`, and `UploadError` (open a new backend). Cancelled,
+        it has lost nothing: the next one holds its changes.
+        """
+        self._check_usable()
+        async with self._checkpointing:
+            newest = max(self._pending, default=-1)
+            if checkpoint_id <= newest or checkpoint_id < self.next_checkpoint_id:
+                raise CheckpointExistsError("checkpoint ids grow: use a larger one", checkpoint_id=checkpoint_id)
+            with self._failing():
+                snapshot, _ = await self._snapshot(CheckpointId(checkpoint_id))
+            return snapshot
+
+    async def notify_complete(self, checkpoint_id: int) -> None:
+        """The checkpoint is committed. What only older ones used is not needed any more, here and in the local copy.
+
+        Raises `InputError` where there is no snapshot of it that is still open. A cancelled call has been heard.
+        """
+        pending = self._pending[self._check_pending(checkpoint_id)]
+        await finish(self._notify_complete, pending.snapshot)
+
+    async def notify_aborted(self, checkpoint_id: int) -> None:
+        """The checkpoint will never be committed: its changes go with the next one. Raises as `notify_complete`."""
+        await finish(self._abort, self._check_pending(checkpoint_id))
+
+    async def notify_subsumed(self, checkpoint_id: int) -> None:
+        """No checkpoint up to this one is to be restored any more. Also right for one that is not known."""
+        self._check_usable()
+        await self._writer.subsume(CheckpointId(checkpoint_id))
+
+    async def _notify_complete(self, snapshot: SnapshotResult) -> None:
+        state = RangeState(snapshot.key_groups, snapshot.primary, snapshot.bases)
+        await self._complete(snapshot.checkpoint_id, state)
 
     async def history(self) -> AsyncIterator[CommitSummary]:
         """The commit that the state stands on, its parent, and so on to the job's first, or the oldest retained."""
@@ -276,30 +329,40 @@ class StateBackend:
             if self._failure is None:
                 await self._log.write_hint()
 
-    async def _snapshot(self, checkpoint_id: CheckpointId) -> tuple[SnapshotResult, int]:
+    async def _snapshot(
+        self, checkpoint_id: CheckpointId, *, inline: InlineEncoder | None = None
+    ) -> tuple[SnapshotResult, Sequence[bytes]]:
+        """Everything up to now, durable; or, where `inline` takes it, in frames for the commit to carry."""
         await self._drain()
         operator = self._states.operator_report()
         to = self._writer.next_sequence_number()
-        uploaded = await self._writer.persist(self._committed_to, checkpoint_id)
+        taken = None if inline is None else await inline.take(self._writer, self._committed_to)
+        uploaded: Sequence[UploadedChangeSet] = ()
+        if taken is None:
+            uploaded = await self._writer.persist(self._committed_to, checkpoint_id)
+        handles = tuple(each.handle for each in uploaded) if taken is None else taken.handles
         primary_bytes, local_bytes = _stored_bytes(uploaded)
         self._only_primary.update(each.handle.segment.key for each in uploaded if not each.local)
-        changelog = (*self._handles, *(each.handle for each in uploaded))
-        state = self._with_new_bases(RangeState(self.key_groups, changelog, self._bases))
-        segments = state.segments()
+        state = self._with_new_bases(RangeState(self.key_groups, (*self._handles, *handles), self._bases))
+        segments = state.segments() - {IN_HERE.key}
         snapshot = SnapshotResult(
             checkpoint_id=checkpoint_id,
             key_groups=self.key_groups,
             primary=state.changelog,
-            local=self._retention is not None and segments.isdisjoint(self._only_primary),
+            local=self._is_local(segments),
             primary_bytes=primary_bytes,
             local_bytes=local_bytes,
+            epoch=self.epoch,
+            states=self._states.descriptors,
             operator=operator,
             bases=state.bases,
         )
         self._snapshot_to = to
+        self._pending[checkpoint_id] = _Pending(to, snapshot, sum(handle.records for handle in handles))
         if self._retention is not None:
-            self._retention.register(segments, checkpoint_id)
-        return snapshot, sum(each.handle.records for each in uploaded)
+            own = {self._coordinator.next_key} if self._coordinator.can_commit else set[str]()
+            self._retention.register(segments | own, checkpoint_id)
+        return snapshot, () if taken is None else taken.frames
 
     def _with_new_bases(self, state: RangeState) -> RangeState:
         bases = self._materializer.ready()
@@ -325,35 +388,59 @@ class StateBackend:
             raise
 
     async def _commit(
-        self, snapshot: SnapshotResult, source: SourceMark | None, savepoint: str | None
-    ) -> tuple[Commit, int]:
-        """Commit the snapshot and stand on it. Not to be cut in two: it runs within `finish`."""
+        self, snapshot: SnapshotResult, inline: Sequence[bytes], source: SourceMark | None, savepoint: str | None
+    ) -> tuple[Committed, int]:
+        """Commit the snapshot and stand on it; say how many changes are new. Not to be cut in two: within `finish`."""
+        changes = self._pending[snapshot.checkpoint_id].changes
         with self._failing():
             try:
                 committed = await self._coordinator.commit(
-                    snapshot.checkpoint_id, [snapshot], self._states.descriptors, source, savepoint
+                    snapshot.checkpoint_id, [snapshot], source, savepoint, inline=inline
                 )
             except StoreAccessError:  # refused, and read back: there is no commit that needs it
-                self._materializer.refused()
-                await self._writer.reset(self._committed_to, self._snapshot_to, snapshot.checkpoint_id)
+                await self._reset(snapshot.checkpoint_id)
                 raise
             except InputError:  # nothing was written: the next checkpoint has it all
-                self._materializer.refused()
-                await self._writer.reset(self._committed_to, self._snapshot_to, snapshot.checkpoint_id)
-                if self._retention is not None:
-                    self._retention.abort(snapshot.checkpoint_id)
+                await self._abort(snapshot.checkpoint_id)
                 raise
-        self._writer.confirm(self._committed_to, self._snapshot_to, snapshot.checkpoint_id)
-        await self._writer.truncate(self._snapshot_to)  # the next commit lists it again by itself
-        if self._retention is not None:
-            self._retention.confirm(snapshot.checkpoint_id)
-        state = range_of(committed[0], self.key_groups)
-        self._handles, self._bases = state.changelog, state.bases
-        self._only_primary &= state.segments()
-        self._committed_to = self._snapshot_to
-        self._materializer.confirmed()
+        if not committed.local:
+            self._only_primary.add(commit_key(committed.commit.sequence))
+        state = range_of(committed.commit, self.key_groups)
+        await self._complete(snapshot.checkpoint_id, state)
         self._materializer.begin_if_due(state)
-        return committed
+        return committed, changes
+
+    async def _complete(self, checkpoint_id: CheckpointId, state: RangeState) -> None:
+        """The checkpoint is committed: stand on it."""
+        to = self._pending[checkpoint_id].to
+        self._writer.confirm(self._committed_to, to, checkpoint_id)
+        self._materializer.confirmed()
+        self._handles, self._bases, self._committed_to = state.changelog, state.bases, to
+        self._only_primary &= state.segments()
+        self._pending = {newer: each for newer, each in self._pending.items() if newer > checkpoint_id}
+        if self._retention is not None:
+            self._retention.confirm(checkpoint_id)
+        await self._writer.truncate(to)  # the next commit lists it again by itself
+
+    async def _abort(self, checkpoint_id: CheckpointId) -> None:
+        """The checkpoint came to nothing: the next one has it all."""
+        if self._retention is not None:
+            self._retention.abort(checkpoint_id)
+        await self._reset(checkpoint_id)
+
+    async def _reset(self, checkpoint_id: CheckpointId) -> None:
+        to = self._pending.pop(checkpoint_id).to
+        self._materializer.refused()
+        await self._writer.reset(self._committed_to, to, checkpoint_id)
+
+    def _is_local(self, segments: Collection[str]) -> bool:
+        return self._retention is not None and self._only_primary.isdisjoint(segments)
+
+    def _check_pending(self, checkpoint_id: int) -> CheckpointId:
+        self._check_usable()
+        if checkpoint_id not in self._pending:
+            raise InputError("there is no snapshot of that checkpoint to tell of", checkpoint_id=checkpoint_id)
+        return CheckpointId(checkpoint_id)
 
     @contextmanager
     def _failing(self) -> Generator[None, None, None]:

@@ -10,7 +10,7 @@ there is no gap.
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 import anyio
@@ -79,6 +79,7 @@ class CommitLog:
         self._clock = clock
         self._contact = self._now()  # when it was known last where the log ends
         self._hint_due: Entry | None = None
+        self._last_read: tuple[str, bytes] | None = None
 
     # --------------------------------------------------------------------------------------------------- reading
 
@@ -89,7 +90,15 @@ class CommitLog:
             data = await self._store.get(key)
         except ObjectNotFoundError as error:
             raise MissingObjectError("an entry of the commit log is gone", object=key) from error
-        return decode_entry(data, key, job=self._job)
+        entry = decode_entry(data, key, job=self._job)
+        if isinstance(entry, Commit):
+            self._last_read = (key, data)
+        return entry
+
+    def take_body(self, commit: Commit) -> Mapping[str, bytes]:
+        """The object of `commit` by its key, if it was the last commit to be read, and then only once."""
+        last_read, self._last_read = self._last_read, None
+        return dict([last_read]) if last_read is not None and last_read[0] == commit_key(commit.sequence) else {}
 
     async def load_commit(self, sequence: CommitSequence) -> Commit:
         """As `load`, of an entry that has to be a commit."""
@@ -254,15 +263,20 @@ class CommitLog:
         return claim
 
     async def append(self, entry: E, inline: Sequence[bytes] = ()) -> EncodedEntry[E]:
-        """Create the entry; of a commit this is the moment at which a checkpoint begins to exist.
+        """Encode the entry and create it. Raises `InputError` for one that cannot be encoded, and as `create`."""
+        encoded = encode_entry(entry, commit_key(entry.sequence), inline)
+        await self.create(entry, encoded.body)
+        return encoded
+
+    async def create(self, entry: Entry, body: bytes) -> None:
+        """Create the entry, encoded: of a commit this is the moment at which a checkpoint begins to exist.
 
         Raises `FencedError` where another writer was first, `OutcomeUnknownError` where the store gave no usable
         answer within `commit_timeout_s`. A cancelled call leaves its outcome open: call it within `finish`.
         """
-        encoded = encode_entry(entry, commit_key(entry.sequence), inline)
         sent = self._now()
         with anyio.move_on_after(self._timeout_s) as bounded:
-            await self._create(entry, (encoded.body,))
+            await self._create(entry, (body,))
             if self._since(self._contact) > LOG_CONTACT_MAX_S:
                 await self._check_is_ours(entry)
         if bounded.cancelled_caught:
@@ -273,7 +287,6 @@ class CommitLog:
         self._hint_due = entry
         if entry.sequence % HINT_EVERY == 0:
             await self.write_hint()
-        return encoded
 
     async def write_hint(self) -> None:
         """Say where the own last entry lies, if it has not been said. No error: an older hint costs some probes.
@@ -287,7 +300,7 @@ class CommitLog:
                 self._hint_due = None
 
     async def _create(self, entry: Entry, body: tuple[bytes]) -> None:
-        attempt = 1
+        attempt, begun = 1, anyio.current_time()
         while True:
             try:
                 return await self._store.put_if_absent(commit_key(entry.sequence), body)
@@ -295,7 +308,7 @@ class CommitLog:
                 return await self._resolve(entry, error)
             except StoreUnavailableError as error:
                 # Asking again is safe: it is the same object with the same stamp, whoever of the requests made it.
-                pause_s = self._policy.pause_s(attempt, error)
+                pause_s = self._policy.pause_s(attempt, error, anyio.current_time() - begun)
                 if pause_s is None:
                     raise OutcomeUnknownError("a commit got no answer", sequence=entry.sequence) from error
                 attempt += 1

@@ -3,13 +3,34 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from statebackend._checkpoint.commits import CommitLog
+import msgspec
+
+from statebackend._checkpoint.commits import CommitLog, commit_key
 from statebackend._checkpoint.savepoints import Savepoints
-from statebackend._codec.commit import Claim, Commit, RangeState, StateDescriptor
+from statebackend._codec.commit import Claim, Commit, EncodedEntry, RangeState, encode_entry
+from statebackend._tasks import finish
 from statebackend.abc import Clock
-from statebackend.errors import CheckpointExistsError, InputError
-from statebackend.ids import CheckpointId, CommitSequence, Epoch, KeyGroupRange, SnapshotResult, SourceMark
+from statebackend.errors import CheckpointExistsError, InputError, OutcomeUnknownError
+from statebackend.ids import (
+    CheckpointId,
+    CommitSequence,
+    CommitSummary,
+    Epoch,
+    KeyGroupRange,
+    SnapshotResult,
+    SourceMark,
+    StateDescriptor,
+)
 from statebackend.settings import Settings
+from statebackend.uploaders.local_copies import CopyWriter
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """A commit as whoever reads it gets it, the size of its object, and whether there is a local copy of that."""
+
+    commit: Commit
+    size_bytes: int
+    local: bool
 
 
 class CheckpointCoordinator:
@@ -18,6 +39,8 @@ class CheckpointCoordinator:
     `newest` is the job's newest commit, `base` the one that the state was restored from. They differ after a restore of
     an older checkpoint, and the next commit then begins a branch: its parent is `base`, its id is above that of
     `newest`. It follows `claim`, by which this writer has opened the job; without one nothing can be committed.
+
+    `copies` writes a copy of each commit object beside it: what a commit carries inline is then local, too.
     """
 
     def __init__(
@@ -32,6 +55,7 @@ class CheckpointCoordinator:
         clock: Clock,
         new_stamp: Callable[[], str],
         release: str,
+        copies: CopyWriter | None = None,
     ) -> None:
         self.base = base
         self._newest = newest
@@ -43,11 +67,28 @@ class CheckpointCoordinator:
         self._clock = clock
         self._new_stamp = new_stamp
         self._release = release
+        self._copies = copies
 
     @property
     def epoch(self) -> Epoch:
         """Of the claim; 0 without one."""
         return Epoch(0) if self._last is None else self._last.epoch
+
+    @property
+    def can_commit(self) -> bool:
+        """Whether there is a claim."""
+        return self._last is not None
+
+    @property
+    def newest(self) -> CommitSummary | None:
+        """The job's newest commit, `None` before the first."""
+        return None if self._newest is None else self._newest.summary
+
+    @property
+    def next_key(self) -> str:
+        """Where the next commit will lie, for who has a claim."""
+        assert self._last is not None
+        return commit_key(self._last.sequence + 1)
 
     @property
     def next_checkpoint_id(self) -> CheckpointId:
@@ -67,26 +108,32 @@ class CheckpointCoordinator:
 
     async def commit(
         self,
-        checkpoint_id: CheckpointId,
+        checkpoint_id: int,
         snapshots: Sequence[SnapshotResult],
-        states: tuple[StateDescriptor, ...],
-        source: SourceMark | None,
+        source: SourceMark | None = None,
         savepoint: str | None = None,
-    ) -> tuple[Commit, int]:
-        """Commit one checkpoint from the snapshots of every owner. Returns the commit and the size of its object.
+        *,
+        inline: Sequence[bytes] = (),
+    ) -> Committed:
+        """Commit one checkpoint from the snapshots of every owner. It exists when this returns: `notify_complete` them.
 
-        With `savepoint` it is kept under that name. Raises `CheckpointExistsError`, `SavepointExistsError`,
-        `InputError` for snapshots that do not cover every key group once, and as `CommitLog.append`; like that, it is
-        to be called within `finish`.
+        With `savepoint` it is kept under that name. Raises `CheckpointExistsError`, `SavepointExistsError`, or
+        `InputError` for snapshots that do not cover every key group once, are of another checkpoint or reign, or
+        disagree on a state: nothing was committed, `notify_aborted` them. Raises `FencedError`, or
+        `OutcomeUnknownError`: close, and open the job again. A cancelled call finishes first.
+
+        `inline`: frames for the commit to carry; handles of the snapshots into them are those of `encode_inline`.
         """
-        self.check(checkpoint_id)
+        self.check(CheckpointId(checkpoint_id))
         assert self._last is not None
         ordered = sorted(snapshots, key=lambda snapshot: snapshot.key_groups)
         _check_coverage([snapshot.key_groups for snapshot in ordered], self._max_parallelism)
+        _check_equal("another checkpoint", checkpoint_id, [snapshot.checkpoint_id for snapshot in ordered])
+        _check_equal("another reign: open its owner again", self.epoch, [snapshot.epoch for snapshot in ordered])
         commit = Commit(
             job=self._job,
             sequence=CommitSequence(self._last.sequence + 1),
-            checkpoint_id=checkpoint_id,
+            checkpoint_id=CheckpointId(checkpoint_id),
             epoch=self._last.epoch,
             parent=None if self.base is None else self.base.sequence,
             stamp=self._new_stamp(),
@@ -95,16 +142,57 @@ class CheckpointCoordinator:
                 RangeState(snapshot.key_groups, snapshot.primary, snapshot.bases, snapshot.operator)
                 for snapshot in ordered
             ),
-            states=states,
+            states=_merged(ordered),
             source=source,
             committed_at_s=self._clock.time(),
             release=self._release,
         )
+        return await finish(self._create, encode_entry(commit, self.next_key, inline), savepoint)
+
+    async def _create(self, encoded: EncodedEntry[Commit], savepoint: str | None) -> Committed:
+        """Create the commit, with a local copy beside it, and stand on it."""
         if savepoint is not None:
-            await self._savepoints.mark(savepoint, commit)
-        size_bytes = len((await self._log.append(commit)).body)
-        self._newest = self.base = self._last = commit
-        return commit, size_bytes
+            await self._savepoints.mark(savepoint, encoded.entry)
+        local = await self._create_copied(encoded.entry, encoded.body)
+        self._newest = self.base = self._last = encoded.entry
+        return Committed(encoded.entry, len(encoded.body), local)
+
+    async def _create_copied(self, commit: Commit, body: bytes) -> bool:
+        if self._copies is None:
+            await self._log.create(commit, body)
+            return False
+        copy = self._copies.start(self.next_key, (body,))
+        try:
+            await self._log.create(commit, body)
+        except OutcomeUnknownError:  # it may be there: then a restore needs what the copy holds
+            copy.keep()
+            copy.give_up("nobody knows whether the commit was made")
+            raise
+        except BaseException:
+            copy.give_up("the commit was not made")
+            raise
+        return await self._copies.settle(self.next_key, copy)
+
+
+def _check_equal(what: str, expected: int, found: Sequence[int]) -> None:
+    if any(each != expected for each in found):
+        raise InputError(f"a snapshot is of {what}", expected=expected, found=found)
+
+
+def _merged(snapshots: Sequence[SnapshotResult]) -> tuple[StateDescriptor, ...]:
+    """The states of every owner. Their numbers mean the same everywhere, or the changes could not be told apart."""
+    states = {descriptor.state_id: descriptor for snapshot in snapshots for descriptor in snapshot.states}
+    for snapshot in snapshots:
+        for descriptor in snapshot.states:
+            if states[descriptor.state_id] != descriptor:
+                raise InputError(
+                    "owners have declared different states, or in another order",
+                    one=states[descriptor.state_id],
+                    other=descriptor,
+                )
+    if len({descriptor.name for descriptor in states.values()}) != len(states):
+        raise InputError("owners have declared the same states in another order", states=sorted(states.items()))
+    return tuple(states[state_id] for state_id in sorted(states))
 
 
 def _check_coverage(ranges: Sequence[KeyGroupRange], max_parallelism: int) -> None:

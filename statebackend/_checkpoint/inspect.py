@@ -12,10 +12,10 @@ from statebackend._checkpoint.commits import commit_key
 from statebackend._checkpoint.retention import entry_of
 from statebackend._checkpoint.savepoints import mark_of
 from statebackend._checkpoint.survey import Surveyor
-from statebackend._codec.commit import Claim, Commit, Entry, StateDescriptor
+from statebackend._codec.commit import Claim, Commit, Entry
 from statebackend.abc import ObjectInfo, ObjectStore
 from statebackend.errors import DataError
-from statebackend.ids import SourceMark
+from statebackend.ids import SourceMark, StateDescriptor
 
 
 class LogRow(msgspec.Struct, frozen=True):

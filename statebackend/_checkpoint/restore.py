@@ -4,7 +4,7 @@ The commit decides what is needed; a local file only replaces bytes that are kno
 missing or bad costs time, never correctness, and is repaired from the primary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 import msgspec
@@ -40,15 +40,19 @@ class LocalCopies(msgspec.Struct, frozen=True):
 
 
 class _Fetched(msgspec.Struct, frozen=True):
+    """`local`: from the local copy, or from the primary; `None` for what was at hand, which is counted as neither."""
+
     read: SegmentRead
     frames: Sequence[memoryview]
     size_bytes: int
-    local: bool
+    local: bool | None
     fallback: Fallback | None = None
 
 
 class Restore:
     """One restore of the state of `key_groups`.
+
+    `at_hand`: objects of the primary that were read and verified before, by key: the commit, which may carry changes.
 
     Fetching is concurrent and bounded, applying is ordered, verifying and decoding run in worker threads. A failed or
     cancelled restore has changed no stored state; repaired local files stay repaired.
@@ -60,6 +64,7 @@ class Restore:
         local: LocalCopies | None,
         *,
         cache: DownloadCache | None = None,
+        at_hand: Mapping[str, bytes],
         clock: Clock,
         concurrency_max: int,
         cpu_threads_max: int,
@@ -67,6 +72,7 @@ class Restore:
         self._primary = primary
         self._local = local
         self._cache = cache
+        self._at_hand = at_hand
         self._clock = clock
         self._concurrency_max = concurrency_max
         self._cpu = anyio.CapacityLimiter(cpu_threads_max)
@@ -110,8 +116,9 @@ class Restore:
 
     async def _run_reads(self, reads: Sequence[Read], apply: Apply) -> None:
         async def consume(_: Read, fetched: _Fetched) -> None:
-            self._files[fetched.local] += 1
-            self._bytes[fetched.local] += fetched.size_bytes
+            if fetched.local is not None:
+                self._files[fetched.local] += 1
+                self._bytes[fetched.local] += fetched.size_bytes
             if fetched.fallback is not None:
                 self._fallbacks.append(fetched.fallback)
             self._changes += await in_thread(_apply, fetched, apply, limiter=self._cpu)
@@ -127,7 +134,8 @@ class Restore:
         except (StoreError, DataError) as error:
             data = await self._fetch_whole(read.segment)
             repaired = await self._repair(self._local, read.segment, data)
-            return _fetched(read, data, local=False, fallback=Fallback(read.segment.key, _reason(error), repaired))
+            fallback = Fallback(read.segment.key, _reason(error), repaired)
+            return _fetched(read, data, local=self._source(read), fallback=fallback)
         return _fetched(read, data, local=True)
 
     async def _fetch_wanted(self, read: Read) -> _Fetched:
@@ -135,8 +143,8 @@ class Restore:
 
         With a cache the others are expected to come, and to want the rest: one download of the whole serves them all.
         """
-        if self._cache is not None or not read.is_sparse:
-            return _fetched(read, await self._fetch_whole(read.segment), local=False)
+        if self._cache is not None or not read.is_sparse or read.segment.key in self._at_hand:
+            return _fetched(read, await self._fetch_whole(read.segment), local=self._source(read))
         try:
             found = await read.find_frames(self._primary)
             frames = await fetch_frames(self._primary, found)
@@ -144,7 +152,12 @@ class Restore:
             raise MissingObjectError("a segment that the commit needs is gone", object=read.segment.key) from error
         return _Fetched(found, frames, sum(map(len, frames)), local=False)
 
+    def _source(self, read: Read) -> bool | None:
+        return None if read.segment.key in self._at_hand else False
+
     async def _fetch_whole(self, segment: Handle) -> bytes:
+        if (data := self._at_hand.get(segment.key)) is not None:
+            return data
         try:
             if self._cache is not None:
                 return await self._cache.get(segment)
@@ -167,7 +180,7 @@ class Restore:
         return True
 
 
-def _fetched(read: Read, data: bytes, *, local: bool, fallback: Fallback | None = None) -> _Fetched:
+def _fetched(read: Read, data: bytes, *, local: bool | None, fallback: Fallback | None = None) -> _Fetched:
     found = read.frames_in(data)
     return _Fetched(found, frames_of(data, found), len(data), local, fallback)
 

@@ -12,6 +12,7 @@ added with a default in the same version; a reader passes over fields it does no
 something needs a new version.
 """
 
+import itertools
 import struct
 import zlib
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from statebackend._codec.frame import encode_frame
+from statebackend._codec.records import ChangeSet
 from statebackend.errors import CorruptCommitError, InputError, UnsupportedVersionError, WrongJobError
 from statebackend.ids import (
     Base,
@@ -31,7 +34,9 @@ from statebackend.ids import (
     KeyGroupRange,
     OperatorElements,
     SourceMark,
+    StateDescriptor,
 )
+from statebackend.settings import Compression
 
 MAGIC: Final = b"sbcommt"
 VERSION: Final = 1
@@ -39,22 +44,6 @@ HEAD: Final = MAGIC + bytes([VERSION])
 _CHECKSUM = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
 _START = len(HEAD) + _CHECKSUM.size + _LENGTH.size
-
-
-class StateDescriptor(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A declared state: its number in the changes, its name and kind, and what its values were written with.
-
-    `schema` is the one of the newest declaration, `earlier` are those of the same version that stored values may have
-    besides. A cell that names no version is of version 0. `key_schema` is of the keys within a map.
-    """
-
-    state_id: int
-    name: str
-    kind: str
-    schema: str
-    key_schema: str = ""
-    version: int = 0
-    earlier: tuple[str, ...] = ()
 
 
 class RangeState(msgspec.Struct, frozen=True):
@@ -148,6 +137,26 @@ def encode_entry(entry: _Entries, key: str, inline: Sequence[bytes] = ()) -> Enc
     covered = b"".join((_LENGTH.pack(len(manifest)), manifest, *inline))
     body = b"".join((HEAD, _CHECKSUM.pack(_checksum(HEAD, covered)), covered))
     return EncodedEntry(_resolve(entry, key, body, _START + len(manifest)), body)
+
+
+def encode_inline(
+    change_sets: Sequence[ChangeSet], compression: Compression
+) -> tuple[Sequence[bytes], tuple[ChangeSetHandle, ...]]:
+    """The frames of change sets for `encode_entry`, and the handles for the commit that carries them."""
+    frames = [encode_frame(change_set, compression) for change_set in change_sets]
+    offsets = itertools.accumulate(map(len, frames), initial=0)
+    return frames, tuple(
+        ChangeSetHandle(
+            segment=IN_HERE,
+            log_id=change_set.log_id,
+            sequence_number=change_set.sequence_number,
+            offset=offset,
+            length=len(frame),
+            key_groups=change_set.key_groups,
+            records=len(change_set.changes),
+        )
+        for change_set, frame, offset in zip(change_sets, frames, offsets, strict=False)
+    )
 
 
 def decode_entry(data: bytes, key: str, *, job: str) -> Commit | Claim:

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from statebackend._codec.commit import StateDescriptor
 from statebackend._state.values import Values
 from statebackend.errors import InputError, StateTypeError
+from statebackend.ids import StateDescriptor
 
 
 def _never(schema: str) -> str:

@@ -39,9 +39,13 @@ def local_segments(root: Path, job: str = "fleet") -> list[Path]:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """A job with a file primary and one local root, without the persist delay."""
+    """A job with a file primary and one local root, without the persist delay, whose changes travel in segments."""
     return Settings(
-        job="fleet", primary=f"file://{tmp_path}/primary", local=(f"{tmp_path}/local",), persist_delay_s=0.0
+        job="fleet",
+        primary=f"file://{tmp_path}/primary",
+        local=(f"{tmp_path}/local",),
+        persist_delay_s=0.0,
+        inline_bytes_max=0,
     )
 
 

@@ -45,6 +45,7 @@ async def test_opened_to_read_it_writes_nothing_and_fences_nobody(settings: sb.S
         for number in (1, 2):
             writer.value_state("n", int)["k"] = number
             await writer.checkpoint(number)
+    async with sb.open_backend(settings) as writer:
         (_, damaged) = local_segments(tmp_path / "local")
         damaged.write_bytes(b"damaged")
         before = tree_of(tmp_path)
@@ -135,8 +136,7 @@ async def test_a_checkpoint_writes_both_copies_and_says_what_it_cost(settings: s
     primary, local = tree_of(tmp_path / "primary/fleet"), local_segments(tmp_path / "local")
     (segment,) = [content for name, content in primary.items() if name.startswith("segments/")]
     assert [path.read_bytes() for path in local] == [segment]
-    assert info.local_bytes == len(segment)
-    assert info.primary_bytes == len(segment) + len(primary[commit_key(1)])
+    assert info.local_bytes == info.primary_bytes == len(segment) + len(primary[commit_key(1)])
     assert (info.checkpoint_id, info.sequence, info.changes, info.local) == (5, 1, 1000, True)
 
 
@@ -279,7 +279,9 @@ async def test_a_commit_that_gets_no_answer_is_neither_success_nor_failure() -> 
 async def test_a_failed_upload_fails_the_checkpoint_and_commits_nothing() -> None:
     """Uploads that never succeed are an `UploadError`; a new backend stands on the last commit."""
     store = MemoryStore()
-    settings = sb.Settings(job="fleet", primary="memory://unused", persist_delay_s=0.0, retry_delay_s=0.0)
+    settings = sb.Settings(
+        job="fleet", primary="memory://unused", persist_delay_s=0.0, retry_delay_s=0.0, inline_bytes_max=0
+    )
     refusing = FaultyStore(store, [Fail(operation="put", key="*/segments/*")])
     async with sb.open_backend(settings, store=refusing) as backend:
         backend.value_state("n", int)["k"] = 1
@@ -382,7 +384,7 @@ async def test_a_part_of_the_key_groups_sees_only_its_keys(settings: sb.Settings
     assert sorted(seen, key=str) == sorted(range(500), key=str)
 
 
-async def test_the_observer_hears_what_happened(settings: sb.Settings) -> None:
+async def test_the_observer_hears_what_happened(settings: sb.Settings, tmp_path: Path) -> None:
     """One upload, one commit, one restore: each is told once, with what the caller saw."""
 
     class Recorder(sb.Observer):
@@ -404,7 +406,8 @@ async def test_the_observer_hears_what_happened(settings: sb.Settings) -> None:
     async with sb.open_backend(settings, observer=recorder) as backend:
         backend.value_state("n", int)["k"] = 1
         info = await backend.checkpoint(1)
-        assert recorder.heard == [("uploaded", info.local_bytes, 1, True), info]
+        (path,) = local_segments(tmp_path / "local")
+        assert recorder.heard == [("uploaded", path.stat().st_size, 1, True), info]
     async with sb.open_backend(settings, observer=recorder) as backend:
         assert recorder.heard[2:] == [backend.restored]
 

@@ -49,8 +49,12 @@ class Kill(Fault):
 class Exactly(RuleBasedStateMachine):
     """One job, driven through everything that may happen to it, against a dictionary."""
 
-    @initialize(roots=st.integers(0, 3), compression=st.sampled_from(["none", "lz4", "snappy", "zstd"]))
-    def begin(self, roots: int, compression: str) -> None:
+    @initialize(
+        roots=st.integers(0, 3),
+        compression=st.sampled_from(["none", "lz4", "snappy", "zstd"]),
+        inline_bytes_max=st.sampled_from([0, 100, 100_000]),
+    )
+    def begin(self, roots: int, compression: str, inline_bytes_max: int) -> None:
         self.directory = Path(tempfile.mkdtemp())
         self.portal = Portal()
         self.settings = sb.Settings.from_mapping(
@@ -59,6 +63,7 @@ class Exactly(RuleBasedStateMachine):
                 "primary": f"file://{self.directory}/primary",
                 "local": [f"{self.directory}/local{number}" for number in range(roots)],
                 "compression": compression,
+                "inline_bytes_max": inline_bytes_max,
                 "persist_delay_s": 0.0,
                 "retry_delay_s": 0.0,
                 "preemptive_persist_threshold_bytes": 200,
@@ -226,7 +231,7 @@ class Exactly(RuleBasedStateMachine):
         return None if newest is None or newest.source is None else newest.source.batch_id
 
     def _local_files(self) -> list[Path]:
-        return sorted(path for root in self.settings.local for path in Path(root).rglob("segments/*"))
+        return sorted(path for root in self.settings.local for path in Path(root).rglob("taskowned/*/*"))
 
 
 TestExactly = Exactly.TestCase

@@ -30,7 +30,11 @@ CHECKPOINTS = 6
 async def written(tmp_path: Path) -> sb.Settings:
     """A job with six checkpoints of ten keys each, one segment per checkpoint."""
     settings = sb.Settings(
-        job="fleet", primary=f"file://{tmp_path}/primary", local=(f"{tmp_path}/local",), persist_delay_s=0.0
+        job="fleet",
+        primary=f"file://{tmp_path}/primary",
+        local=(f"{tmp_path}/local",),
+        persist_delay_s=0.0,
+        inline_bytes_max=0,
     )
     async with sb.open_backend(settings) as backend:
         numbers = backend.value_state("n", int)
@@ -132,7 +136,9 @@ async def test_leftovers_of_killed_attempts_are_pruned_locally(written: sb.Setti
 async def test_fetching_is_bounded_and_applying_is_ordered() -> None:
     """With three fetches at a time a held first file stops the rest after two more, and the last value still wins."""
     store = MemoryStore()
-    settings = sb.Settings(job="fleet", primary="memory://unused", persist_delay_s=0.0, restore_concurrency_max=3)
+    settings = sb.Settings(
+        job="fleet", primary="memory://unused", persist_delay_s=0.0, restore_concurrency_max=3, inline_bytes_max=0
+    )
     async with sb.open_backend(settings, store=store) as backend:
         for checkpoint in range(8):
             backend.value_state("n", int)["k"] = checkpoint

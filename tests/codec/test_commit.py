@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend._codec.commit import Commit, RangeState, StateDescriptor, decode_entry, encode_entry
+from statebackend._codec.commit import Commit, RangeState, decode_entry, encode_entry
 from statebackend.errors import CorruptCommitError, InputError, UnsupportedVersionError, WrongJobError
 from statebackend.ids import (
     ChangeSetHandle,
@@ -20,6 +20,7 @@ from statebackend.ids import (
     KeyGroupRange,
     SequenceNumber,
     SourceMark,
+    StateDescriptor,
 )
 from tests.codec.grammar_v1 import read_commit, write_commit
 

@@ -87,6 +87,27 @@ COMMIT: dict[str, Any] = {
     "release": "0.1.0",
 }
 
+INLINE: dict[str, Any] = {
+    **COMMIT,
+    "sequence": 9,
+    "checkpoint_id": 43,
+    "epoch": 4,
+    "parent": 7,
+    "ranges": [
+        {
+            "key_groups": [0, 127],
+            "changelog": [
+                *COMMIT["ranges"][0]["changelog"],
+                [["", 0, 0, 0], "0-63", 7, 0, 246, [0, 63], 12],
+                [["", 0, 0, 0], "64-127", 1, 246, 56, [127, 127], 1],
+            ],
+            "bases": [],
+            "operator": [],
+        }
+    ],
+}
+"""Carries two of the change sets of `SEGMENT`: the first and the third."""
+
 CLAIM: dict[str, Any] = {
     "entry": "claim",
     "job": "fleet",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from statebackend._codec.commit import Claim, Commit, encode_entry
+from statebackend._codec.commit import Claim, Commit, encode_entry, encode_inline
 from statebackend._codec.local_snapshot import LocalSnapshot, encode_local_snapshot
 from statebackend._codec.records import ChangeSet, StateChange, change_set
 from statebackend._codec.segment import encode_segment
@@ -35,6 +35,12 @@ def segment(content: list[tuple[str, int, content_v1.Changes]], compression: Com
     return b"".join(encode_segment(change_sets(content), compression).chunks)
 
 
+def inline_commit() -> bytes:
+    """The bytes of a commit that carries change sets, as this release writes it."""
+    frames, _ = encode_inline(change_sets([content_v1.SEGMENT[0], content_v1.SEGMENT[2]]), "none")
+    return encode_entry(msgspec.convert(content_v1.INLINE, Commit), "commit-v1-inline.bin", frames).body
+
+
 def golden_files() -> dict[str, bytes]:
     """Every golden file, as this release writes it."""
     return {
@@ -43,6 +49,7 @@ def golden_files() -> dict[str, bytes]:
         **{f"segment-v1-{name}.bin": segment(content_v1.SEGMENT, name) for name in COMPRESSIONS},
         "local-snapshot-v1.bin": encode_local_snapshot(msgspec.convert(content_v1.LOCAL_SNAPSHOT, LocalSnapshot)),
         "commit-v1.bin": encode_entry(msgspec.convert(content_v1.COMMIT, Commit), "commit-v1.bin").body,
+        "commit-v1-inline.bin": inline_commit(),
         "claim-v1.bin": encode_entry(msgspec.convert(content_v1.CLAIM, Claim), "claim-v1.bin").body,
     }
 

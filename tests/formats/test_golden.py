@@ -1,17 +1,18 @@
 """Files that an earlier release wrote stay readable: `golden/` keeps them, `content_v1` says what they hold."""
 
+import zlib
 from typing import Any
 
 import msgspec
 import pytest
 
-from statebackend._codec.commit import Claim, Commit, StateDescriptor, decode_entry
+from statebackend._codec.commit import Claim, Commit, decode_entry
 from statebackend._codec.frame import FrameHeader
 from statebackend._codec.local_snapshot import LocalSnapshot, decode_local_snapshot
 from statebackend._codec.records import key_of
 from statebackend._codec.segment import decode_segment
 from statebackend._state.keyed import KeyedStates
-from statebackend.ids import EMPTY_RANGE, KeyGroupRange, SequenceNumber, all_key_groups
+from statebackend.ids import EMPTY_RANGE, Handle, KeyGroupRange, SequenceNumber, StateDescriptor, all_key_groups
 from tests.codec import grammar_v1
 from tests.codec.samples import COMPRESSIONS
 from tests.formats import content_v1
@@ -29,6 +30,7 @@ def test_every_golden_file_is_tested() -> None:
     assert {path.name for path in GOLDEN.iterdir()} == {name for name, _ in SEGMENTS} | {
         "commit-v1.bin",
         "claim-v1.bin",
+        "commit-v1-inline.bin",
         "local-snapshot-v1.bin",
     }
 
@@ -119,6 +121,21 @@ def test_commit_holds_what_was_written() -> None:
     assert decode_entry(data, "commit-v1.bin", job="fleet") == msgspec.convert(content_v1.COMMIT, Commit)
 
 
+def test_commit_with_inline_change_sets_holds_what_was_written() -> None:
+    """By both readers: the manifest, and behind it the frames, to which the decoded handles point."""
+    data = (GOLDEN / "commit-v1-inline.bin").read_bytes()
+    assert grammar_v1.read_commit(data) == content_v1.INLINE
+    commit = decode_entry(data, "carrier", job="fleet")
+    assert isinstance(commit, Commit)
+    before, *inline = commit.ranges[0].changelog
+    assert before == msgspec.convert(content_v1.COMMIT, Commit).ranges[0].changelog[0]
+    for handle, (log_id, number, changes) in zip(inline, content_v1.SEGMENT[:3:2], strict=True):
+        assert handle.segment == Handle("carrier", 0, len(data), zlib.crc32(data))
+        frame = data[handle.offset : handle.offset + handle.length]
+        found = grammar_v1.read_frame(frame)
+        assert (found.log_id, found.sequence_number, found.changes) == (log_id, number, changes)
+
+
 def test_claim_holds_what_was_written() -> None:
     """By both readers."""
     data = (GOLDEN / "claim-v1.bin").read_bytes()
@@ -140,6 +157,7 @@ def test_local_snapshot_holds_what_was_written() -> None:
         "segment-v1-kinds.bin",
         "segment-v1-none.bin",
         "commit-v1.bin",
+        "commit-v1-inline.bin",
         "claim-v1.bin",
         "local-snapshot-v1.bin",
     ],

@@ -12,10 +12,10 @@ import pytest
 from statebackend._checkpoint import savepoints
 from statebackend._codec import cells as cell_format
 from statebackend._codec import commit, compression, frame, local_snapshot, records, schema, segment
-from statebackend._codec.commit import Claim, Commit, RangeState, StateDescriptor
+from statebackend._codec.commit import Claim, Commit, RangeState
 from statebackend._state.keyed import KINDS
 from statebackend._state.operator_state import OPERATOR_KINDS
-from statebackend.ids import ChangeSetHandle, Handle, SourceMark
+from statebackend.ids import ChangeSetHandle, Handle, SourceMark, StateDescriptor
 from tests.formats.make_golden import GOLDEN
 
 PAGES = Path(__file__).parents[2] / "docs" / "formats"

@@ -19,7 +19,13 @@ from statebackend.uploaders import PrimaryUploader
 
 
 def settings_at(root: Path, **changed: object) -> sb.Settings:
-    plain = {"job": "fleet", "primary": f"file://{root}/primary", "local": (f"{root}/local",), "persist_delay_s": 0}
+    plain = {
+        "job": "fleet",
+        "primary": f"file://{root}/primary",
+        "local": (f"{root}/local",),
+        "persist_delay_s": 0,
+        "inline_bytes_max": 0,
+    }
     return sb.Settings.from_mapping(plain | changed)
 
 
@@ -201,7 +207,7 @@ async def test_a_dropped_local_copy_is_counted_by_reason(tmp_path: Path) -> None
     infos = await commit(settings, metrics, 1, 2)
     ((reason, count),) = metrics.local_copies_dropped.items()
     assert "budget" in reason
-    assert count == 2
+    assert count == 4  # two segments and two commits
     assert metrics.uploaded_bytes == {"primary": sum(metrics.checkpoint_bytes.last) - _commits(tmp_path)}
     assert not any(info.local for info in infos)
 

@@ -52,7 +52,7 @@ class Disk:
             primary=f"file://{self.directory}/primary",
             local=tuple(f"{self.directory}/local{number}" for number in range(roots)),
             persist_delay_s=0.0,
-            **{**self.changes, **changes},
+            **{"inline_bytes_max": 0, **self.changes, **changes},
         )
 
     @asynccontextmanager
@@ -102,6 +102,11 @@ class Disk:
     def copies(self) -> set[Path]:
         """The local copies in all roots."""
         return set(self.directory.glob(f"local*/job_{JOB}/taskowned/segments/[!.]*"))
+
+    @property
+    def commit_copies(self) -> set[Path]:
+        """The local copies of commits."""
+        return set(self.directory.glob(f"local*/job_{JOB}/taskowned/commits/[!.]*"))
 
     @property
     def both(self) -> set[Path]:

@@ -7,8 +7,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from statebackend.errors import OutcomeUnknownError
-from statebackend.testing import Fail, Hold
+from statebackend._tasks import open_tasks
+from statebackend.errors import FencedError, OutcomeUnknownError
+from statebackend.testing import Fail, Hold, Slow
 from tests.ownership.disk import Disk, Watch, commit, settle
 from tests.ownership.table import Fate, row
 
@@ -122,9 +123,11 @@ async def test_a_superseded_copy_that_could_not_be_removed_is_pruned_at_the_next
         watch = Watch(disk.copies)
         root = disk.directory / "local0"
         away = root.rename(disk.directory / "elsewhere")
+        root.touch()
         backend._handles = ()
         await backend.checkpoint(2)
         await settle()
+    root.unlink()
     away.rename(root)
     assert watch.fate() == "stays"
     await disk.reopen()
@@ -250,3 +253,68 @@ async def _commit_elsewhere(disk: Disk) -> None:
     """One checkpoint of the job by a backend without local roots."""
     async with disk.backend(roots=0) as backend:
         await commit(backend, 1)
+
+
+@row("commit-copy")
+async def test_the_copy_of_a_commit_that_carries_nothing_goes_with_the_next_one(disk: Disk) -> Fate:
+    """It was that of the newest commit, and is not any more."""
+    async with disk.backend() as backend:
+        await commit(backend, 1)
+        watch = Watch(disk.commit_copies)
+        await commit(backend, 2)
+        await settle()
+        assert len(disk.commit_copies) == 1
+        return watch.fate()
+
+
+@row("commit-copy-needed")
+async def test_the_copy_of_a_commit_that_others_point_into_stays(disk: Disk) -> Fate:
+    """It carries changes that every later commit needs, also after the job was opened again."""
+    async with disk.backend(inline_bytes_max=1000) as backend:
+        await commit(backend, 1)
+        watch = Watch(disk.commit_copies)
+        await commit(backend, 2)
+        await settle()
+    await disk.reopen()
+    assert disk.copies == set()
+    return watch.fate()
+
+
+@row("commit-copy-fenced")
+async def test_the_copy_of_a_commit_that_was_fenced_is_removed(disk: Disk) -> Fate:
+    """It was there, whole, before the primary said that another one is."""
+    hold = Hold(operation="put_if_absent")
+    watches: list[Watch] = []
+
+    async def look_and_release() -> None:
+        await hold.reached.wait()
+        await settle()
+        watches.append(Watch(disk.commit_copies))
+        hold.release()
+
+    async with disk.backend(inline_bytes_max=1000, commit_timeout_s=1000.0) as zombie:
+        await disk.reopen()
+        disk.primary.plan.append(hold)
+        async with open_tasks() as tasks:
+            tasks.start_soon(look_and_release)
+            with pytest.raises(FencedError):
+                await commit(zombie, 1)
+        await settle()
+        (watch,) = watches
+        return watch.fate()
+
+
+@row("commit-copy-unknown")
+async def test_the_copy_of_a_commit_without_an_answer_stays(disk: Disk) -> Fate:
+    """Its commit had been made: the next open finds its changes there."""
+    lost = [Fail(operation="put_if_absent", moment="after"), Fail(operation="get", key="*/commits/*")]
+    async with disk.backend(inline_bytes_max=1000) as backend:
+        disk.primary.plan += [Slow(operation="put_if_absent", seconds=1.0), *lost]
+        with pytest.raises(OutcomeUnknownError):
+            await commit(backend, 1)
+        watch = Watch(disk.commit_copies)
+    disk.primary.plan.clear()
+    report = await disk.reopen()
+    assert report is not None
+    assert report.files_local == 1
+    return watch.fate()

@@ -64,8 +64,9 @@ async def test_an_attempt_that_finishes_second_leaves_neither_copy(disk: Disk) -
         assert len(disk.copies) == 1
         assert len(backend._writer._scheduler._ownership) == 0
         assert backend._retention is not None
-        assert len(backend._retention._registries.of("")) == 1
-        assert backend._retention._segments.held_bytes == [path.stat().st_size for path in disk.copies]
+        kept = disk.copies | disk.commit_copies
+        assert len(backend._retention._registries.of("")) == len(kept) == 2
+        assert backend._retention._segments.held_bytes == [sum(path.stat().st_size for path in kept)]
     return seen
 
 

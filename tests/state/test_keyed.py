@@ -5,12 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from statebackend._codec.commit import StateDescriptor
 from statebackend._codec.records import Operation, StateChange
 from statebackend._state.key_groups import key_group
 from statebackend._state.keyed import KeyedStates
 from statebackend.errors import DataError, InputError, KeyGroupError, StateTypeError, UnsupportedVersionError
-from statebackend.ids import KeyGroupRange, all_key_groups
+from statebackend.ids import KeyGroupRange, StateDescriptor, all_key_groups
 from tests.state import sample_keys
 from tests.state.states import MAX_PARALLELISM, all_states, restored, states_of, stored
 

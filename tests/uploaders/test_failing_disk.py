@@ -163,6 +163,7 @@ class Dropped(sb.Observer):
 def settings(tmp_path: Path) -> Callable[..., sb.Settings]:
     def made(**changes: int) -> sb.Settings:
         return sb.Settings(
+            inline_bytes_max=0,
             job="fleet",
             primary=f"file://{tmp_path}/primary",
             local=(f"{tmp_path}/local",),
@@ -213,7 +214,7 @@ async def test_a_repair_keeps_to_the_budget(settings: Callable[..., sb.Settings]
         assert backend.restored is not None
         assert [fallback.repaired for fallback in backend.restored.fallbacks].count(True) == 3
         assert not (await commit(backend, 6)).local
-    assert len(observer.names) == 1
+    assert len(observer.names) == 2  # its segment, and its commit
     copies = list((tmp_path / "local/job_fleet/taskowned/segments").iterdir())
     assert len(copies) == 3
     assert sum(path.stat().st_size for path in copies) <= limited.local_bytes_max

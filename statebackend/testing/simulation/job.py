@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
-from statebackend._checkpoint.commits import HINT_KEY, PREFIX
+from statebackend._checkpoint.commits import HINT_KEY, PREFIX, commit_key
 from statebackend._codec.commit import Commit, Entry, decode_entry
 from statebackend.abc import CheckpointInfo
 from statebackend.testing import invariants
@@ -141,16 +141,17 @@ class SimulatedJob:
         entry = decode_entry(write.data, key, job=JOB)
         invariants.assert_entry_follows(entry, self.log)
         if isinstance(entry, Commit):
-            self._judge_commit(entry)
+            self._judge_commit(entry, write.data)
         self.log.append(entry)
 
-    def _judge_commit(self, commit: Commit) -> None:
+    def _judge_commit(self, commit: Commit, data: bytes) -> None:
         attempt = self._attempt_of(commit)
         assert not attempt.final, f"attempt {attempt.number} was told that it is over, and is committed now"
         assert attempt.sequence is None, f"attempt {attempt.number} is committed twice"
         assert attempt.checkpoint_id == commit.checkpoint_id, "committed under another id"
-        invariants.assert_commit_is_whole(commit, self.objects)
-        contents = invariants.read_contents(commit, self.objects)
+        objects = {**self.objects, commit_key(commit.sequence): data}  # it is about to be there, and may carry changes
+        invariants.assert_commit_is_whole(commit, objects)
+        contents = invariants.read_contents(commit, objects)
         invariants.assert_same_contents(contents, attempt.contents, f"commit {commit.sequence}")
         attempt.sequence = commit.sequence
         self._reached |= commit.segments()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, Literal
 
-from statebackend.settings import MiB, Settings
+from statebackend.settings import KiB, MiB, Settings
 from statebackend.testing.simulation.job import JOB
 from statebackend.testing.simulation.store import Weather
 
@@ -75,10 +75,12 @@ def draw_settings(chance: Random) -> Settings:
         persist_delay_s=chance.choice((0.0, 0.001, 0.01, 0.2)),
         persist_size_threshold_bytes=min(in_flight, chance.choice((0, 60, 400, 10 * MiB))),
         preemptive_persist_threshold_bytes=chance.choice((0, 50, 300, 5 * MiB)),
+        inline_bytes_max=chance.choice((0, 0, 300, 64 * KiB)),
         in_flight_bytes_max=in_flight,
         upload_attempts_max=chance.choice((1, 2, 3, 3, 5)),
         upload_timeout_s=chance.choice((0.0, 0.05, 0.3, 1.0)),
         retry_delay_s=chance.choice((0.0, 0.02, 0.5)),
+        primary_outage_s=chance.choice((0.0, 0.0, 1.0, 8.0)),
         secondary_grace_s=chance.choice((0.0, 0.02, 0.5)),
         commit_timeout_s=chance.choice((0.1, 1.0, 30.0)),
         close_timeout_s=chance.choice((0.05, 1.0, 10.0)),

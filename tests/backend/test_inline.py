@@ -1,0 +1,248 @@
+"""Small checkpoints travel in their commit: one request, and both copies all the same."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import statebackend as sb
+from statebackend._checkpoint.commits import HINT_EVERY, commit_key
+from statebackend.errors import CorruptSegmentError, FencedError, InputError, MissingObjectError, OutcomeUnknownError
+from statebackend.objectstore import LocalStore, MemoryStore
+from statebackend.objectstore.scoped import CountingStore
+from statebackend.testing import Fail, FaultyStore
+from statebackend.uploaders import PrimaryUploader
+from tests.backend.conftest import tree_of
+
+
+@pytest.fixture
+def inline(with_settings: Callable[..., sb.Settings]) -> sb.Settings:
+    """The job as it is by default."""
+    return with_settings(inline_bytes_max=sb.Settings(job="x", primary="memory://x").inline_bytes_max)
+
+
+def local_commits(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "local/job_fleet/taskowned/commits").iterdir())
+
+
+async def commit(backend: sb.StateBackend, *numbers: int) -> sb.CheckpointInfo:
+    """One change and one checkpoint for each number; what was said of the last one."""
+    for number in numbers:
+        backend.value_state("n", int)[number] = number
+        info = await backend.checkpoint(number)
+    return info
+
+
+async def state_of(settings: sb.Settings, **options: object) -> dict[sb.Key, int]:
+    async with sb.open_backend(settings, read_only=True, **options) as backend:  # type: ignore[arg-type]
+        return dict(backend.value_state("n", int))
+
+
+async def test_a_small_checkpoint_costs_one_request_in_all(inline: sb.Settings) -> None:
+    """But for the hint's, every so many entries of the log."""
+    store = CountingStore(MemoryStore())
+    async with sb.open_backend(inline, store=store) as backend:
+        before = store.requests.copy()
+        infos = [await commit(backend, number) for number in range(1, HINT_EVERY + 2)]
+    expected = {sequence: 2 if sequence == HINT_EVERY else 1 for sequence in range(1, HINT_EVERY + 2)}
+    assert {info.sequence: info.requests for info in infos} == expected
+    spent = store.requests - before
+    assert spent == {"put_if_absent": HINT_EVERY + 1, "put": 1 + 1}  # and the hint once more on leaving
+    assert all(info.changes == 1 for info in infos)
+
+
+async def test_nothing_inline_is_copied_forward(inline: sb.Settings) -> None:
+    """The thousandth commit carries its own changes, and points to where the others lie."""
+    store, content = MemoryStore(), random.Random(1).randbytes(20_000)
+    async with sb.open_backend(inline, store=store) as backend:
+        backend.value_state("t", bytes)["k"] = content
+        first = await backend.checkpoint(1)
+        second = await backend.checkpoint(2)
+    assert first.primary_bytes > 20_000
+    assert second.primary_bytes < 1_000
+    assert [info.key async for info in store.list("fleet/segments/")] == []
+    async with sb.open_backend(inline, store=store) as backend:
+        assert backend.value_state("t", bytes)["k"] == content
+
+
+@pytest.mark.parametrize("local", [True, False])
+async def test_changes_come_back_from_the_commits_that_carry_them(
+    inline: sb.Settings, with_settings: Callable[..., sb.Settings], local: bool
+) -> None:
+    """The newest commit is read once; the others like segments, local first, and every one can be opened."""
+    settings = inline if local else with_settings(local=(), inline_bytes_max=1000)
+    async with sb.open_backend(settings) as backend:
+        info = await commit(backend, 1, 2, 3, 4)
+        assert info.local is local
+        assert (info.local_bytes > 0) is local
+    store = CountingStore(LocalStore(Path(settings.primary.removeprefix("file://"))))
+    async with sb.open_backend(settings, store=store, read_only=True) as backend:
+        assert dict(backend.value_state("n", int)) == {1: 1, 2: 2, 3: 3, 4: 4}
+        assert backend.restored is not None
+        assert backend.restored.fallbacks == ()
+        assert (backend.restored.files_local, backend.restored.files_primary) == ((4, 0) if local else (0, 3))
+    hint_and_newest = 2
+    older = {} if local else {"get_range": 3}
+    assert store.requests == {"get": hint_and_newest, "head": 1, **older}
+    assert await state_of(settings, checkpoint_id=2) == {1: 1, 2: 2}
+
+
+async def test_a_lost_local_copy_of_a_commit_is_repaired(inline: sb.Settings, tmp_path: Path) -> None:
+    """The newest one's without another request: it was read to find out what is needed."""
+    async with sb.open_backend(inline) as backend:
+        await commit(backend, 1, 2)
+    copies = tmp_path / "local/job_fleet/taskowned/commits"
+    before = {path.name: path.read_bytes() for path in copies.iterdir()}
+    (copies / commit_key(1).removeprefix("commits/")).unlink()
+    (copies / commit_key(2).removeprefix("commits/")).write_bytes(b"damaged")
+    store = CountingStore(LocalStore(tmp_path / "primary"))
+    async with sb.open_backend(inline, store=store) as backend:
+        assert backend.restored is not None
+        assert [(fallback.name, fallback.repaired) for fallback in backend.restored.fallbacks] == [
+            (commit_key(1), True),
+            (commit_key(2), True),
+        ]
+        assert backend.restored.files_primary == 1
+        assert store.requests["get"] == 3  # the hint, the newest commit, the one before
+        assert {path.name: path.read_bytes() for path in copies.iterdir()} == before
+        assert (await backend.checkpoint(3)).local
+
+
+async def test_the_local_root_keeps_the_commits_that_are_needed(inline: sb.Settings, tmp_path: Path) -> None:
+    """Those that carry changes, and the newest; an empty one goes when the next is committed."""
+    async with sb.open_backend(inline) as backend:
+        await commit(backend, 1)
+        await backend.checkpoint(2)
+        await backend.checkpoint(3)
+    await state_of(inline)
+    async with sb.open_backend(inline):  # removes what was still to be removed
+        assert local_commits(tmp_path) == [commit_key(sequence).removeprefix("commits/") for sequence in (1, 3)]
+    for name in local_commits(tmp_path):
+        primary = tmp_path / "primary/fleet/commits" / name
+        assert (tmp_path / "local/job_fleet/taskowned/commits" / name).read_bytes() == primary.read_bytes()
+
+
+async def test_the_local_copy_never_says_which_commit_is_the_newest(inline: sb.Settings, tmp_path: Path) -> None:
+    """One that lies there and not in the primary is not believed, and removed."""
+    async with sb.open_backend(inline) as backend:
+        await commit(backend, 1)
+    copies = tmp_path / "local/job_fleet/taskowned/commits"
+    (copies / "000000000099").write_bytes((copies / commit_key(1).removeprefix("commits/")).read_bytes())
+    async with sb.open_backend(inline) as backend:
+        assert backend.newest is not None
+        assert backend.newest.checkpoint_id == 1
+    assert "000000000099" not in local_commits(tmp_path)
+
+
+async def test_the_copy_of_a_fenced_commit_is_removed(inline: sb.Settings, tmp_path: Path) -> None:
+    """It would say what never was."""
+    async with sb.open_backend(inline) as zombie:
+        await commit(zombie, 1)
+        async with sb.open_backend(inline):
+            pass
+        with pytest.raises(FencedError):
+            await commit(zombie, 2)
+    assert local_commits(tmp_path) == [commit_key(1).removeprefix("commits/")]
+    assert await state_of(inline) == {1: 1}
+
+
+async def test_a_commit_without_its_copy_is_not_local(inline: sb.Settings) -> None:
+    """The disk refuses: the checkpoint is made, the copy is counted as dropped, and nobody says that it is there."""
+    dropped: list[str] = []
+
+    class Observer(sb.Observer):
+        def local_copy_dropped(self, name: str, reason: str) -> None:
+            dropped.append(name)
+
+    disk = FaultyStore(MemoryStore(), [Fail(operation="put", key=commit_key(1))])
+    async with sb.open_backend(inline, local_stores=[disk], observer=Observer()) as backend:
+        first = await commit(backend, 1)
+        second = await commit(backend, 2)
+    assert (first.local, first.local_bytes) == (False, 0)
+    assert not second.local  # it needs the first one's changes
+    assert second.local_bytes > 0
+    assert dropped == [commit_key(1)]
+
+
+async def test_an_uploader_of_your_own_gets_everything(inline: sb.Settings) -> None:
+    """It may encrypt: nothing of the state goes round it, however small."""
+    uploaded: list[str] = []
+
+    class Mine(PrimaryUploader):
+        async def upload(self, segment: sb.Segment) -> sb.UploadedSegment:
+            uploaded.append(segment.name)
+            return await super().upload(segment)
+
+    store = MemoryStore()
+    async with sb.open_backend(inline, store=store, uploader=lambda primary, _: Mine(primary)) as backend:
+        backend.value_state("secret", str)["k"] = "a secret"
+        await backend.checkpoint(1)
+    assert len(uploaded) == 1
+    async for info in store.list("fleet/commits/"):
+        assert b"a secret" not in await store.get(info.key)
+
+
+@pytest.mark.parametrize("bytes_max", [0, 100, 5_000, 10**6])
+async def test_whatever_the_limit_the_state_is_the_same(
+    with_settings: Callable[..., sb.Settings], bytes_max: int
+) -> None:
+    """Some checkpoints inline, some in segments, in turns; one larger than the limit never inline."""
+    settings = with_settings(inline_bytes_max=bytes_max, local=())
+    async with sb.open_backend(settings) as backend:
+        texts = backend.value_state("t", str)
+        for number, size in enumerate([10, 3_000, 20, 60_000, 0, 10]):
+            if size:
+                texts[number] = str(number) * size
+            info = await backend.checkpoint(number)
+            assert (info.requests == 1) == (size == 0 or size < bytes_max)
+    async with sb.open_backend(settings) as backend:
+        found = dict(backend.value_state("t", str))
+    assert found == {number: str(number) * size for number, size in enumerate([10, 3_000, 20, 60_000, 0, 10]) if size}
+
+
+async def test_what_was_taken_inline_and_not_committed_is_in_the_next_commit(inline: sb.Settings) -> None:
+    """A commit that was refused before it was sent: nothing lost, nothing twice."""
+    async with sb.open_backend(inline) as backend:
+        backend.value_state("n", int)[1] = 1
+        with pytest.raises(InputError):
+            await backend.checkpoint(1, source=sb.SourceMark("q", "wrong"))  # type: ignore[arg-type]  # the user's bug
+        assert (await commit(backend, 2)).changes == 2
+    assert await state_of(inline) == {1: 1, 2: 2}
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_an_unknown_outcome_keeps_what_the_commit_may_need(
+    inline: sb.Settings, tmp_path: Path, moment: str
+) -> None:
+    """The copy is there if the commit is; opening again asks the primary."""
+    store = FaultyStore(LocalStore(tmp_path / "primary"))
+    async with sb.open_backend(inline, store=store) as backend:
+        await commit(backend, 1)
+        store.plan += [Fail(operation="put_if_absent", moment=moment), Fail(operation="get")]  # type: ignore[arg-type]
+        with pytest.raises(OutcomeUnknownError):
+            await commit(backend, 2)
+    expected = {1: 1} if moment == "before" else {1: 1, 2: 2}
+    async with sb.open_backend(inline) as backend:
+        assert dict(backend.value_state("n", int)) == expected
+        assert (await commit(backend, 3)).local
+
+
+@pytest.mark.parametrize("damage", ["lost", "damaged"])
+async def test_a_carrier_without_a_good_copy_is_named(
+    with_settings: Callable[..., sb.Settings], tmp_path: Path, damage: str
+) -> None:
+    """An older commit that a newer one points into is needed like a segment."""
+    settings = with_settings(local=(), inline_bytes_max=100_000)
+    async with sb.open_backend(settings) as backend:
+        await commit(backend, 1, 2)
+    path = tmp_path / "primary/fleet" / commit_key(1)
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.unlink()
+    if damage == "damaged":
+        path.write_bytes(content)
+    with pytest.raises(MissingObjectError if damage == "lost" else CorruptSegmentError) as caught:
+        await state_of(settings)
+    assert caught.value.facts["object"] == commit_key(1)
+    assert f"fleet/{commit_key(2)}" in tree_of(tmp_path / "primary")

@@ -1,0 +1,76 @@
+"""The primary is down for a minute in the middle of a stream: checkpoints wait or fail cleanly; nothing is lost."""
+
+from dataclasses import dataclass
+
+import anyio
+import pytest
+
+import statebackend as sb
+from statebackend.errors import OutcomeUnknownError, StoreUnavailableError, UploadError
+from statebackend.objectstore import MemoryStore
+from statebackend.testing import Fault, FaultyStore, run_virtual
+from statebackend.testing.faults import Operation
+from statebackend.testing.virtual_time import VirtualClock
+
+OUTAGE_S = 60.0
+
+
+@dataclass(kw_only=True, eq=False)
+class Down(Fault):
+    """Refuses everything between two moments."""
+
+    since_s: float
+    until_s: float
+
+    def strikes(self, operation: Operation, key: str) -> bool:
+        return super().strikes(operation, key) and self.since_s <= anyio.current_time() < self.until_s
+
+    async def strike(self) -> None:
+        raise StoreUnavailableError("the store is down")
+
+
+def job(*, outage_s: float, inline: bool) -> sb.Settings:
+    return sb.Settings(
+        job="fleet",
+        primary="memory://unused",
+        primary_outage_s=outage_s,
+        inline_bytes_max=10_000 if inline else 0,
+    )
+
+
+async def batches(settings: sb.Settings, store: sb.ObjectStore, count: int) -> None:
+    """Go on behind the newest commit, a batch each second, up to batch `count`."""
+    async with sb.open_backend(settings, store=store, clock=VirtualClock()) as backend:
+        for number in range(backend.next_checkpoint_id, count):
+            backend.value_state("n", int)[number] = number
+            await backend.checkpoint(number)
+            await anyio.sleep(1.0)
+
+
+@pytest.mark.parametrize("inline", [True, False])
+@run_virtual
+async def test_a_stream_waits_for_a_primary_that_comes_back(inline: bool) -> None:
+    """Every batch is committed, one of them a minute late, with uploads and commits tried now and then."""
+    store, settings = MemoryStore(), job(outage_s=90.0, inline=inline)
+    down = FaultyStore(store, [Down(since_s=2.5, until_s=2.5 + OUTAGE_S)])
+    await batches(settings, down, 6)
+    assert anyio.current_time() > OUTAGE_S
+    assert len(down.calls) < 60  # not in a busy loop
+    async with sb.open_backend(settings, store=store) as backend:
+        assert dict(backend.value_state("n", int)) == {number: number for number in range(6)}
+
+
+@pytest.mark.parametrize("inline", [True, False])
+@run_virtual
+async def test_a_stream_that_does_not_wait_so_long_fails_and_continues_without_loss(inline: bool) -> None:
+    """By `primary_outage_s`; opened again when the store is back, it stands on the last batch that was committed."""
+    store, settings = MemoryStore(), job(outage_s=20.0, inline=inline)
+    down = FaultyStore(store, [Down(since_s=2.5, until_s=2.5 + OUTAGE_S)])
+    with pytest.raises(OutcomeUnknownError if inline else UploadError):
+        await batches(settings, down, 6)
+    assert 20.0 <= anyio.current_time() < 20.0 + 15.0  # and `close_timeout_s`, within which nothing can be removed
+    await anyio.sleep(OUTAGE_S)
+    await batches(settings, down, 6)
+    async with sb.open_backend(settings, store=store) as backend:
+        assert dict(backend.value_state("n", int)) == {number: number for number in range(6)}
+        assert len([summary async for summary in backend.history()]) == 6

@@ -1,0 +1,154 @@
+"""Owners of parts of the key groups upload, one coordinator commits: all parts of a checkpoint, or none."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import msgspec
+import pytest
+
+import statebackend as sb
+from statebackend._state.key_groups import key_group
+from statebackend.errors import CheckpointExistsError, FencedError, InputError
+from statebackend.objectstore import MemoryStore
+
+SETTINGS = sb.Settings(job="fleet", primary="memory://unused", persist_delay_s=0.0, max_parallelism=12)
+RANGES = [sb.KeyGroupRange(0, 3), sb.KeyGroupRange(4, 4), sb.KeyGroupRange(5, 11)]
+
+
+class Parts:
+    """A coordinator and the owners of the three ranges, as they would be in processes of their own."""
+
+    def __init__(self, coordinator: sb.CheckpointCoordinator, owners: list[sb.StateBackend]) -> None:
+        self.coordinator = coordinator
+        self.owners = owners
+
+    def write(self, keys: range, value: int) -> None:
+        for owner in self.owners:
+            numbers = owner.value_state("n", int)
+            numbers.update({key: value for key in keys if key_group(key, 12) in owner.key_groups})
+
+    async def snapshots(self, checkpoint_id: int) -> list[sb.SnapshotResult]:
+        return [await owner.snapshot(checkpoint_id) for owner in self.owners]
+
+    async def checkpoint(self, checkpoint_id: int) -> None:
+        await self.coordinator.commit(checkpoint_id, await self.snapshots(checkpoint_id))
+        for owner in self.owners:
+            await owner.notify_complete(checkpoint_id)
+
+
+@asynccontextmanager
+async def opened(store: sb.ObjectStore) -> AsyncGenerator[Parts]:
+    async with AsyncExitStack() as stack:
+        coordinator = await stack.enter_async_context(sb.open_coordinator(SETTINGS, store=store))
+        owners = [
+            await stack.enter_async_context(sb.open_backend(SETTINGS, store=store, key_groups=part)) for part in RANGES
+        ]
+        yield Parts(coordinator, owners)
+
+
+async def state_of(store: sb.ObjectStore, **options: int) -> dict[sb.Key, int]:
+    async with sb.open_backend(SETTINGS, store=store, read_only=True, **options) as backend:  # type: ignore[arg-type]
+        return dict(backend.value_state("n", int))
+
+
+async def test_parts_make_one_checkpoint_and_come_back_together_or_apart() -> None:
+    """Each snapshot goes through what a message would: it survives encoding."""
+    store = MemoryStore()
+    async with opened(store) as parts:
+        parts.write(range(100), 1)
+        sent = msgspec.msgpack.encode(await parts.snapshots(1))
+        await parts.coordinator.commit(1, msgspec.msgpack.decode(sent, type=list[sb.SnapshotResult]))
+        for owner in parts.owners:
+            await owner.notify_complete(1)
+        parts.write(range(50), 2)
+        await parts.checkpoint(2)
+    expected = {key: 2 if key < 50 else 1 for key in range(100)}
+    assert await state_of(store) == expected
+    assert await state_of(store, checkpoint_id=1) == dict.fromkeys(range(100), 1)
+    async with opened(store) as parts:
+        found = [dict(owner.value_state("n", int)) for owner in parts.owners]
+    assert {key: value for part in found for key, value in part.items()} == expected
+    assert sum(map(len, found)) == 100
+
+
+async def test_a_checkpoint_that_was_aborted_goes_with_the_next_one() -> None:
+    """One owner failed: nothing of it is seen, and nothing of it is lost."""
+    store = MemoryStore()
+    async with opened(store) as parts:
+        parts.write(range(40), 1)
+        await parts.snapshots(1)
+        for owner in parts.owners:
+            await owner.notify_aborted(1)
+        assert await state_of(store) == {}
+        parts.write(range(10), 2)
+        await parts.checkpoint(2)
+    assert await state_of(store) == {key: 2 if key < 10 else 1 for key in range(40)}
+
+
+async def test_a_notification_that_is_missed_costs_nothing() -> None:
+    """The next snapshot holds what the one before held; the two are one checkpoint after the other."""
+    store = MemoryStore()
+    async with opened(store) as parts:
+        parts.write(range(40), 1)
+        await parts.coordinator.commit(1, await parts.snapshots(1))
+        parts.write(range(10), 2)
+        await parts.checkpoint(2)
+        with pytest.raises(InputError):
+            await parts.owners[0].notify_complete(1)
+        for owner in parts.owners:
+            await owner.notify_subsumed(1)
+    assert await state_of(store) == {key: 2 if key < 10 else 1 for key in range(40)}
+
+
+async def test_snapshots_that_do_not_make_a_checkpoint_are_refused() -> None:
+    """A part is missing, there twice, of another checkpoint, of another reign, or knows another state by its number."""
+    async with opened(MemoryStore()) as parts:
+        parts.write(range(40), 1)
+        first, second, third = await parts.snapshots(1)
+        stale = msgspec.structs.replace(second, epoch=sb.Epoch(0))
+        other = msgspec.structs.replace(second, checkpoint_id=sb.CheckpointId(7))
+        (state,) = second.states
+        renamed = msgspec.structs.replace(second, states=(msgspec.structs.replace(state, name="other"),))
+        twice = msgspec.structs.replace(second, states=(state, msgspec.structs.replace(state, state_id=5)))
+        for wrong in (
+            [first, third],
+            [first, second, second, third],
+            [],
+            *([first, bad, third] for bad in (stale, other, renamed, twice)),
+        ):
+            with pytest.raises(InputError):
+                await parts.coordinator.commit(1, wrong)
+        await parts.coordinator.commit(1, [third, first, second])
+        with pytest.raises(CheckpointExistsError):
+            await parts.coordinator.commit(1, [first, second, third])
+
+
+async def test_owners_neither_claim_nor_commit() -> None:
+    """Opening one fences nobody, and it says by what name its snapshots are to be committed."""
+    store = MemoryStore()
+    async with opened(store) as parts:
+        assert {owner.epoch for owner in parts.owners} == {parts.coordinator.epoch} == {1}
+        with pytest.raises(InputError):
+            await parts.owners[0].checkpoint(1)
+        with pytest.raises(InputError):
+            await parts.owners[0].notify_complete(1)
+        await parts.owners[0].snapshot(4)
+        for taken in (3, 4):
+            with pytest.raises(CheckpointExistsError):
+                await parts.owners[0].snapshot(taken)
+
+
+async def test_a_coordinator_that_another_one_followed_is_fenced_with_all_its_parts() -> None:
+    """What the parts upload belongs to its reign."""
+    store = MemoryStore()
+    async with opened(store) as older:
+        older.write(range(10), 1)
+        snapshots = await older.snapshots(1)
+        async with opened(store) as newer:
+            with pytest.raises(FencedError):
+                await older.coordinator.commit(1, snapshots)
+            newer.write(range(10), 2)
+            with pytest.raises(InputError):
+                await newer.coordinator.commit(1, snapshots)
+            await newer.checkpoint(1)
+    assert await state_of(store) == dict.fromkeys(range(10), 2)
