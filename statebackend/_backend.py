@@ -139,7 +139,7 @@ async def open_backend(
             reported=base.ranges if base is not None else (),
             owners=owners,
         )
-        opened = _open_uploader(uploader, primary, local, settings=settings, tasks=tasks, observer=observer)
+        uploads = _open_uploader(uploader, primary, local, settings=settings, tasks=tasks, observer=observer)
         coordinator = CheckpointCoordinator(
             log,
             settings,
@@ -150,7 +150,7 @@ async def open_backend(
             clock=clock,
             new_stamp=_new_stamp,
             release=__version__,
-            copies=_open_copies(uploader, opened, local, settings=settings, tasks=tasks, observer=observer),
+            copies=_open_copies(uploader, uploads, local, settings=settings, tasks=tasks, observer=observer),
         )
         restored = None
         if base is not None:
@@ -161,7 +161,7 @@ async def open_backend(
         if local is not None and local.writable:
             await local.store.prune(_needed(newest, base))
         scheduler = UploadScheduler(
-            opened,
+            uploads,
             settings,
             tasks=tasks,
             clock=clock,
