@@ -152,7 +152,7 @@ async def open_backend(
             owners=owners,
             open_table=open_table,
         )
-        segment_uploader = _open_uploader(uploader, primary, local, settings=settings, tasks=tasks, observer=observer)
+        uploads = _open_uploader(uploader, primary, local, settings=settings, tasks=tasks, observer=observer)
         coordinator = CheckpointCoordinator(
             log,
             settings,
@@ -163,7 +163,7 @@ async def open_backend(
             clock=clock,
             new_stamp=_new_stamp,
             release=__version__,
-            copies=_open_copies(uploader, segment_uploader, local, settings=settings, tasks=tasks, observer=observer),
+            copies=_open_copies(uploader, uploads, local, settings=settings, tasks=tasks, observer=observer),
         )
         restored, changed = None, frozenset[int]()
         if base is not None:
@@ -182,7 +182,7 @@ async def open_backend(
         if local is not None and local.writable:
             await local.store.prune(_needed(newest, base))
         scheduler = UploadScheduler(
-            segment_uploader,
+            uploads,
             settings,
             tasks=tasks,
             clock=clock,

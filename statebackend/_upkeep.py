@@ -53,7 +53,7 @@ async def sweep(
         if isinstance(primary.inside, LocalStore) and not dry_run:
             oldest_write_s = clock.time() - CLOCK_SKEW_MAX_S - max(min_age_s, ENTRY_AGE_MIN_S)
             await primary.inside.remove_leftovers(f"{settings.job}/", before_s=oldest_write_s)
-    needed = {each.key for each in report.objects if not each.verdict.is_garbage}
+    needed = {each.key for each in report.objects if not each.verdict.is_garbage}  # commits have local copies, too
     held_back = dry_run or report.stopped is not None
     files = [file async for file in sweep_roots(settings.local, settings.job, needed, dry_run=held_back)]
     return _with_local(report, files, deleting=not held_back)

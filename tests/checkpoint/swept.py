@@ -21,6 +21,7 @@ SETTINGS = sb.Settings(
     job=JOB,
     primary="memory://unused",
     persist_delay_s=0.0,
+    inline_bytes_max=0,
     retry_delay_s=0.0,
     max_parallelism=2,
     checkpoints_retained=2,

@@ -67,7 +67,12 @@ def _length(chunk: Buffer) -> int:
 
 
 def settings_of(**changed: Any) -> sb.Settings:
-    plain: dict[str, Any] = {"job": "fleet", "primary": "memory://unused", "persist_delay_s": 0.0}
+    plain: dict[str, Any] = {
+        "job": "fleet",
+        "primary": "memory://unused",
+        "persist_delay_s": 0.0,
+        "inline_bytes_max": 0,
+    }
     return sb.Settings(**(plain | changed))
 
 

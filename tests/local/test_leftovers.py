@@ -83,7 +83,9 @@ async def test_what_is_no_directory_has_no_leftovers_either(tmp_path: Path) -> N
 
 
 def settings(directory: Path) -> sb.Settings:
-    return sb.Settings(job="job", primary=f"file://{directory}/primary", local=(f"{directory}/local",))
+    return sb.Settings(
+        job="job", primary=f"file://{directory}/primary", local=(f"{directory}/local",), inline_bytes_max=0
+    )
 
 
 async def test_the_owner_of_a_root_removes_them_before_anything_else(tmp_path: Path) -> None:
