@@ -63,9 +63,11 @@ def simulation(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """How fast, against what was expected: ratios, losses included. `nox -s bench -- changelog`."""
-    session.install("-e", ".[bench]")
-    session.run("python", "-m", "benchmarks", *session.posargs, env=ministack_environment(session))
+    """How fast, against what was expected: ratios, losses included. `nox -s bench -- changelog`, `-- spark`."""
+    on_spark = "spark" in session.posargs
+    session.install("-e", ".[bench,spark]" if on_spark else ".[bench]")
+    environment = ministack_environment(session) | (spark_environment(session) if on_spark else {})
+    session.run("python", "-m", "benchmarks", *session.posargs, env=environment)
 
 
 @nox.session

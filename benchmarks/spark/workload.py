@@ -1,0 +1,92 @@
+"""Files of rows, one a micro-batch: a key, a number and a time. Wanted for each key: count, sum and last time."""
+
+import random
+import shutil
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = "key string, amount bigint, at timestamp"
+BEGIN_US = 1_700_000_000_000_000
+TIMEOUT_S = 1800
+
+Start = Callable[[DataFrame, Path], Any]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """So many files in a folder of their own, written once."""
+
+    spark: SparkSession
+    folder: Path
+    files: int
+    rows: int
+    keys: int
+
+    def measure(self, start: Start) -> float:
+        """Seconds that a query over all of the files takes. `start` is given the rows and a folder of its own."""
+        source, work = self._source(), self.folder / "work"
+        work.mkdir()
+        try:
+            rows = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(source))
+            begun = time.perf_counter()
+            query = start(rows, work)
+            if not query.awaitTermination(TIMEOUT_S):
+                raise TimeoutError("the query does not end")
+            return time.perf_counter() - begun
+        finally:
+            shutil.rmtree(work)
+
+    def _source(self) -> Path:
+        path = self.folder / f"{self.files}-files-{self.rows}-rows-{self.keys}-keys"
+        if not path.exists():
+            path.mkdir()
+            chance = random.Random(17)
+            for number in range(self.files):
+                pyarrow.parquet.write_table(self._table(number, chance), path / f"{number:04d}.parquet")
+        return path
+
+    def _table(self, number: int, chance: random.Random) -> Any:
+        first_us = BEGIN_US + number * self.rows
+        return pa.table(
+            {
+                "key": [f"key-{chance.randrange(self.keys):07d}" for _ in range(self.rows)],
+                "amount": [chance.randrange(1000) for _ in range(self.rows)],
+                "at": pa.array(range(first_us, first_us + self.rows), pa.timestamp("us", tz="UTC")),
+            }
+        )
+
+
+@contextmanager
+def open_session(folder: Path) -> Generator[SparkSession]:
+    """`local[2]` with two partitions, and state in RocksDB that commits its changelog: Spark's own at its best."""
+    builder = SparkSession.builder.master("local[2]").appName("statebackend benchmarks")
+    spark = builder.config(
+        map={
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.memory": "2g",
+            "spark.local.dir": str(folder / "scratch"),
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.streaming.stateStore.providerClass": (
+                "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+            ),
+            "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+        }
+    ).getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        yield spark
+    finally:
+        spark.stop()
