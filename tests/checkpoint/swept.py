@@ -12,11 +12,6 @@ from statebackend.testing import Fault, FaultyStore
 JOB = "swept"
 
 
-def inline(bytes_max: int) -> dict[str, Any]:
-    """So much may travel in a commit object, where there is such a setting."""
-    return {"inline_bytes_max": bytes_max} if "inline_bytes_max" in sb.Settings.__struct_fields__ else {}
-
-
 SETTINGS = sb.Settings(
     job=JOB,
     primary="memory://unused",
@@ -25,7 +20,6 @@ SETTINGS = sb.Settings(
     retry_delay_s=0.0,
     max_parallelism=2,
     checkpoints_retained=2,
-    **inline(0),
 )
 HOUR_S = 3600.0
 

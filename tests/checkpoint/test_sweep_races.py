@@ -35,7 +35,7 @@ from statebackend.errors import (
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fault, FaultyStore
 from statebackend.testing.virtual_time import run_virtual, settle
-from tests.checkpoint.swept import JOB, Job, forget, inline, put
+from tests.checkpoint.swept import JOB, Job, forget, put
 
 STREAK = 0.85
 """How likely it is that whoever made the last request makes the next one: pauses in bad places need long streaks."""
@@ -155,7 +155,7 @@ class World:
     swept: int = 0
 
     def __post_init__(self) -> None:
-        self.job = Job(**inline(self.inline_bytes_max))
+        self.job = Job(inline_bytes_max=self.inline_bytes_max)
         self.store = WatchedStore(clock=self.job.clock)
         self.job.store = self.store
 

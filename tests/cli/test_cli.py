@@ -13,7 +13,6 @@ import pytest
 
 import statebackend as sb
 from statebackend import cli
-from tests.checkpoint.swept import inline
 
 ROOT = Path(__file__).parents[2]
 HEX = "0123456789abcdef" * 2
@@ -32,7 +31,7 @@ class Place:
             primary=f"file://{directory}/primary",
             local=(f"{directory}/local",),
             persist_delay_s=0.0,
-            **inline(0),
+            inline_bytes_max=0,
         )
         self._capsys = capsys
 
