@@ -66,13 +66,8 @@ def bench(session: nox.Session) -> None:
     """How fast, against what was expected: ratios, losses included. `nox -s bench -- changelog`, `-- spark`."""
     on_spark = "spark" in session.posargs
     session.install("-e", ".[bench,spark]" if on_spark else ".[bench]")
-<<<<<<< HEAD
-    env = ministack_environment(session) | (spark_environment(session) if on_spark else {})
-    session.run("python", "-m", "benchmarks", *session.posargs, env=env)
-=======
     environment = ministack_environment(session) | (spark_environment(session) if on_spark else {})
     session.run("python", "-m", "benchmarks", *session.posargs, env=environment)
->>>>>>> 91751659c86b91d0757c73029cdac7e0796e1359
 
 
 @nox.session
