@@ -296,7 +296,7 @@ class Ledger:
         everywhere = set[SequenceNumber]().union(*places)
         assert len(everywhere) == sum(map(len, places)), "a change set in two places"
         assert all(number < self._next for number in everywhere), "a change set from the future"
-        assert all(map(self._is_in_log, set().union(*in_log))), "truncated or closed, and in the log"
+        assert all(all(map(self._is_in_log, place)) for place in in_log), "truncated or closed, and in the log"
         assert not any(map(self._is_in_log, self._kept)), "in the log, and kept apart"
         assert all(map(self._is_held, self._kept)), "kept for nobody"
         assert self.open_bytes == sum(map(size_of, self._open)), "bytes of the open set miscounted"

@@ -80,10 +80,9 @@ def floor_of(key: str) -> int | None:
     return int(number) if number.isdigit() and floor_key(int(number)) == key else None
 
 
-def check_name(name: str) -> str:
-    """Return `name`, or raise `InputError` for one that no savepoint can have."""
-    given: object = name  # a caller may be untyped
-    if not isinstance(given, str) or not _NAME.fullmatch(given):
+def check_name(name: object) -> str:
+    """Return `name`, or raise `InputError` for one that no savepoint can have. Callers may be untyped."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InputError("a savepoint's name is 1 to 100 letters, digits, '.', '_' or '-'", name=name)
     return name
 
