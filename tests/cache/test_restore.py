@@ -25,7 +25,7 @@ KEYS = 512
 @asynccontextmanager
 async def written(parent: Path) -> AsyncGenerator[tuple[sb.Settings, FaultyStore]]:
     """A job of 16 files, each of which has changes of every owner to be."""
-    settings = settings_of(persist_delay_s=0.0, cache_dir=str(parent / "cache"))
+    settings = settings_of(persist_delay_s=0.0, inline_bytes_max=0, cache_dir=str(parent / "cache"))
     store = FaultyStore(MemoryStore())
     async with sb.open_backend(settings, store=store) as backend:
         numbers = backend.value_state("n", int)
@@ -127,6 +127,7 @@ async def test_a_bad_local_copy_is_repaired_from_the_cached_file(tmp_path: Path)
     """It is the primary's file to the byte; two owners of a job read it once and each repairs its own disk."""
     settings = settings_of(
         persist_delay_s=0.0,
+        inline_bytes_max=0,
         primary=f"file://{tmp_path}/primary",
         local=(f"{tmp_path}/one",),
         cache_dir=f"{tmp_path}/cache",

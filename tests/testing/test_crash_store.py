@@ -138,6 +138,7 @@ class Job:
             primary="memory://is-not-used",
             persist_delay_s=self.chance.choice((0, 0.01)),
             preemptive_persist_threshold_bytes=self.chance.choice((0, 100, 10_000)),
+            inline_bytes_max=self.chance.choice((0, 100, 10_000)),
             compression="none",
         )
         self.states: list[dict[sb.Key, int]] = [{}]
@@ -205,7 +206,7 @@ def test_no_request_is_one_at_which_a_crash_loses_something() -> None:
         except Exception as error:
             error.add_note(f"seed={seed}, after {job.world.history}")
             raise
-        assert job.restored > 20
+        assert job.restored > 10, "most lives began with nothing: little was shown"
 
 
 def test_a_seed_tells_the_same_story_again() -> None:
