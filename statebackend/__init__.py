@@ -20,7 +20,8 @@ Rooms whose name begins with an underscore are private.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from statebackend._backend import open_backend, open_coordinator, open_download_cache
+from statebackend._backend.downloads import open_download_cache
+from statebackend._backend.opening import open_backend, open_coordinator
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.coordinator import CheckpointCoordinator, Committed
 from statebackend._checkpoint.retention import Classified, Verdict

@@ -1,15 +1,16 @@
 """What is done to a job from outside, without opening it: look at it, verify it, sweep it, mind its savepoints.
 
-Like `_backend.py` it puts the rooms together; unlike there, nothing lives on afterwards. Nobody is fenced.
+Like `_backend/` it puts the rooms together; unlike there, nothing lives on afterwards. Nobody is fenced.
 """
 
 from collections.abc import AsyncGenerator, Collection, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 
-from statebackend._backend import open_store, open_sweep
+from statebackend._backend.job import open_sweep
+from statebackend._backend.stores import open_store
 from statebackend._checkpoint.inspect import Inspection
 from statebackend._checkpoint.inspect import inspect as inspect_job
 from statebackend._checkpoint.local_orphans import LocalFile, sweep_roots
@@ -115,7 +116,7 @@ def _check_exists(settings: Settings, found: Collection[object]) -> None:
 @asynccontextmanager
 async def _primary(settings: Settings, store: ObjectStore | None) -> AsyncGenerator[ScopedStore]:
     """The job's part of its primary, or of `store`, which whoever opened it closes."""
-    async with nullcontext(store) if store is not None else open_store(settings, commits=False) as primary:
+    async with open_store(settings, commits=False, instead=store) as primary:
         yield ScopedStore(primary, f"{settings.job}/")
 
 

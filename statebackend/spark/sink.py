@@ -17,7 +17,8 @@ from typing import Any, Final, Self, get_args
 
 from pyspark.sql import DataFrame
 
-from statebackend._backend import OpenUploader, open_backend
+from statebackend._backend.copies import OpenUploader
+from statebackend._backend.opening import open_backend
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._portal import Held, as_exception
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader

@@ -1,8 +1,8 @@
 """A bucket of S3, or of a server that speaks its language, as a primary: `s3://BUCKET/PREFIX`.
 
 `store.py` keeps the contract of `ObjectStore`, `multipart.py` uploads large objects, `bucket.py` sends requests,
-`client.py` makes the client, `errors.py` translates. Only this room imports aiobotocore, and only `_backend.py` imports
-this room, where a primary begins with `s3://`: the import takes a quarter of a second and 44 MiB.
+`client.py` makes the client, `errors.py` translates. Only this room imports aiobotocore, and only `_backend/stores.py`
+imports this room, where a primary begins with `s3://`: the import takes a quarter of a second and 44 MiB.
 """
 
 import random

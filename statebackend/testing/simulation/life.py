@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 import anyio
 
-from statebackend._backend import open_backend
+from statebackend._backend.opening import open_backend
 from statebackend._changelog.ledger import Ledger
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._codec.commit import Commit

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import anyio
 
-from statebackend._backend import open_backend
+from statebackend._backend.opening import open_backend
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._state.key_groups import key_group
 from statebackend._tasks import simulate_threads

@@ -1,0 +1,91 @@
+"""Who writes which copy, of segments and of commits, and which local copies stay."""
+
+from collections.abc import Callable
+
+import msgspec
+from anyio.abc import TaskGroup
+
+from statebackend._checkpoint.commits import commit_key
+from statebackend._checkpoint.restore import LocalCopies
+from statebackend._codec.commit import Commit
+from statebackend._local.retention import LocalRetention
+from statebackend.abc import ObjectStore, Observer, StateChangeUploader
+from statebackend.settings import Settings
+from statebackend.uploaders import DuplicatingUploader, PrimaryUploader
+from statebackend.uploaders.local_copies import CopyWriter
+
+OpenUploader = Callable[[ObjectStore, ObjectStore | None], StateChangeUploader]
+
+
+class Copies(msgspec.Struct, frozen=True):
+    """`uploader` is for segments; `of_commits` writes local copies of commits, `None` where we may not write.
+
+    `inline_bytes_max`: how much a commit may carry by itself. Nothing passes by an uploader that is not ours.
+    """
+
+    uploader: StateChangeUploader
+    of_commits: CopyWriter | None
+    inline_bytes_max: int
+
+
+def choose_copies(
+    uploader: StateChangeUploader | OpenUploader | None,
+    primary: ObjectStore,
+    local: LocalCopies | None,
+    *,
+    settings: Settings,
+    tasks: TaskGroup,
+    observer: Observer,
+) -> Copies:
+    """Our own writers, unless `uploader` is given. Copies of commits lie in the same roots as those of segments.
+
+    By the same writer, where it is ours: a disk that hangs costs a checkpoint one `secondary_grace_s`, and not two.
+    """
+    if local is None or not local.writable:
+        if uploader is None:
+            return Copies(PrimaryUploader(primary), None, settings.inline_bytes_max)
+        return Copies(_opened(uploader, primary, None), None, 0)
+    if uploader is None:
+        both = DuplicatingUploader(
+            primary,
+            local.store,
+            secondary_grace_s=settings.secondary_grace_s,
+            dropped=observer.local_copy_dropped,
+            root_of=local.store.root_of,
+            tasks=tasks,
+        )
+        return Copies(both, both.copies, settings.inline_bytes_max)
+    of_commits = CopyWriter(
+        local.store,
+        grace_s=settings.secondary_grace_s,
+        dropped=observer.local_copy_dropped,
+        root_of=local.store.root_of,
+        tasks=tasks,
+    )
+    return Copies(_opened(uploader, primary, local.store), of_commits, 0)
+
+
+def _opened(
+    uploader: StateChangeUploader | OpenUploader, primary: ObjectStore, secondary: ObjectStore | None
+) -> StateChangeUploader:
+    if isinstance(uploader, StateChangeUploader) and not isinstance(uploader, type):  # a class has the methods too
+        return uploader
+    return uploader(primary, secondary)
+
+
+def retain(local: LocalCopies | None, tasks: TaskGroup, *commits: Commit | None) -> LocalRetention | None:
+    """Keeps the local copies of these commits until a newer one does not use them. `None` where we may not write."""
+    if local is None or not local.writable:
+        return None
+    retention = LocalRetention(local.store, tasks=tasks)
+    for commit in commits:
+        if commit is not None:
+            retention.register(needed(commit), commit.checkpoint_id)
+    return retention
+
+
+def needed(*commits: Commit | None) -> frozenset[str]:
+    """What has a local copy: the commits themselves, and what they point into."""
+    present = [commit for commit in commits if commit is not None]
+    own = frozenset(commit_key(commit.sequence) for commit in present)
+    return own.union(*(commit.segments() for commit in present))

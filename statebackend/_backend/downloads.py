@@ -1,0 +1,44 @@
+"""Opens the cache by which several backends of a job download once what they all restore from."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from statebackend._backend.stores import open_store, primary_of, telling_requests
+from statebackend._changelog.reader import verify
+from statebackend._clock import SystemClock
+from statebackend._local.cache import DownloadCache, open_cache
+from statebackend._local.scratch import scratch_parent
+from statebackend._observers import Observers
+from statebackend.abc import Clock, ObjectStore, Observer
+from statebackend.settings import Settings
+
+
+@asynccontextmanager
+async def open_download_cache(
+    settings: Settings,
+    *,
+    store: ObjectStore | None = None,
+    clock: Clock | None = None,
+    observer: Observer | None = None,
+) -> AsyncGenerator[DownloadCache]:
+    """A cache for `open_backend(cache=...)`: what several backends of the job restore from is downloaded once.
+
+    For backends on one event loop, of one process. Worth it where they want the same files: with a cache each file is
+    downloaded as a whole, without one a backend fetches only its own part of a file that it shares with many. Raises
+    `PrimaryUrlError`, or `LocalRootError` where its directory cannot be made; leaving the context removes all files.
+    """
+    clock, observer = clock or SystemClock(), Observers(observer or Observer())
+    async with open_store(settings, commits=False, instead=store) as opened:
+        primary = primary_of(settings, opened, clock=clock, observer=observer)
+        async with (
+            telling_requests(primary.spending),
+            open_cache(
+                primary.store,
+                scratch_parent(settings.cache_dir, settings),
+                settings,
+                verify=verify,
+                clock=clock,
+                observer=observer,
+            ) as cache,
+        ):
+            yield cache

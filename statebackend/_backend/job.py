@@ -1,0 +1,158 @@
+"""A job in its primary: where it stands, how it is claimed, who commits to it and who sweeps it."""
+
+from typing import Final
+
+import msgspec
+
+from statebackend._backend.names import new_stamp
+from statebackend._checkpoint.commits import CommitLog, LogEnd
+from statebackend._checkpoint.coordinator import CheckpointCoordinator
+from statebackend._checkpoint.savepoints import Savepoints
+from statebackend._checkpoint.sweep import MIN_AGE_S, Sweep
+from statebackend._codec.commit import Claim, Commit
+from statebackend._retry import RetryPolicy
+from statebackend._version import __version__
+from statebackend.abc import Clock, ObjectStore
+from statebackend.errors import CheckpointNotFoundError, FencedError, InputError, SettingsError
+from statebackend.ids import CheckpointId, Epoch
+from statebackend.settings import Settings
+from statebackend.uploaders.local_copies import CopyWriter
+
+CLAIM_ATTEMPTS_MAX: Final = 16
+"""Each failure is another writer who opened the job, or committed, in that very moment."""
+
+
+class Position(msgspec.Struct, frozen=True):
+    """Where a job is: the end of its log, its newest commit, and the one that the state is to be restored from.
+
+    `claim` is ours, which lies behind that end, for who has claimed the job.
+    """
+
+    end: LogEnd | None
+    newest: Commit | None
+    base: Commit | None
+    claim: Claim | None = None
+
+    @property
+    def epoch(self) -> Epoch:
+        """Of our claim, or else of the newest one; 0 where there is none, or where it cannot be read."""
+        if self.claim is not None:
+            return self.claim.epoch
+        return Epoch(0) if self.end is None or self.end.entry is None else self.end.entry.epoch
+
+
+class Job:
+    """The job in `primary`, which is confined to it, as of its newest checkpoint, `checkpoint_id` or `savepoint`."""
+
+    def __init__(
+        self,
+        primary: ObjectStore,
+        settings: Settings,
+        *,
+        clock: Clock,
+        checkpoint_id: int | None = None,
+        savepoint: str | None = None,
+    ) -> None:
+        self.log: Final = CommitLog(
+            primary, settings.job, policy=_policy(settings), timeout_s=_patience_s(settings), clock=clock
+        )
+        self._savepoints = Savepoints(primary, settings.job, timeout_s=settings.commit_timeout_s)
+        self._settings = settings
+        self._clock = clock
+        self._checkpoint_id = checkpoint_id
+        self._savepoint = savepoint
+
+    async def look(self) -> Position:
+        """Where the job is now. Raises `CheckpointNotFoundError` and its like, `SettingsError`, `InputError`."""
+        checkpoint_id, savepoint = self._checkpoint_id, self._savepoint
+        end = await self.log.end()
+        if checkpoint_id is not None and savepoint is not None:
+            raise InputError(
+                "a checkpoint id or a savepoint, not both", checkpoint_id=checkpoint_id, savepoint=savepoint
+            )
+        if checkpoint_id is None and savepoint is None:
+            newest = base = await self.log.newest(end)
+        else:  # perhaps to go back behind damaged commits: the newest that can be read is the newest
+            readable = None if end is None else await self.log.readable(end.sequence)
+            if savepoint is not None:
+                base = await self._savepoints.find(savepoint)
+            else:
+                base = await self._find(end, CheckpointId(checkpoint_id or 0))
+            newest = readable or base
+        self._check_parallelism(newest)
+        return Position(end, newest, base)
+
+    async def claim(self, position: Position) -> Position:
+        """Claim the job, and say where it was then: nothing is committed between that position and the claim."""
+        for _ in range(CLAIM_ATTEMPTS_MAX):
+            base = None if position.base is None else position.base.sequence
+            claim = await self.log.claim(position.end, stamp=new_stamp(), release=__version__, base=base)
+            if claim is not None:
+                if claim.base is not None:
+                    await (
+                        self.look()
+                    )  # a sweep that had begun before the claim may have deleted it; from now on none does
+                return msgspec.structs.replace(position, claim=claim)
+            position = await self.look()
+        raise FencedError("others claim this job again and again: stop all but one", attempts=CLAIM_ATTEMPTS_MAX)
+
+    def coordinator(self, position: Position, *, copies: CopyWriter | None = None) -> CheckpointCoordinator:
+        """Who commits what comes after `position`, and has `copies` write local copies of it."""
+        return CheckpointCoordinator(
+            self.log,
+            self._settings,
+            newest=position.newest,
+            base=position.base,
+            claim=position.claim,
+            savepoints=self._savepoints,
+            clock=self._clock,
+            new_stamp=new_stamp,
+            release=__version__,
+            copies=copies,
+        )
+
+    async def _find(self, end: LogEnd | None, checkpoint_id: CheckpointId) -> Commit:
+        """Any retained commit by its id: of the log as far as it was not swept, or a savepoint."""
+        try:
+            found = await self.log.find(end, checkpoint_id)
+            if found.sequence >= await self._savepoints.floor():
+                return found
+            raise CheckpointNotFoundError("that checkpoint is not retained any more", checkpoint_id=checkpoint_id)
+        except CheckpointNotFoundError:
+            if (kept := await self._savepoints.with_id(checkpoint_id)) is not None:
+                return kept
+            raise
+
+    def _check_parallelism(self, newest: Commit | None) -> None:
+        if newest is not None and newest.max_parallelism != self._settings.max_parallelism:
+            raise SettingsError(
+                "max_parallelism is fixed once a job has committed: use the committed value",
+                max_parallelism=self._settings.max_parallelism,
+                committed=newest.max_parallelism,
+            )
+
+
+def open_sweep(primary: ObjectStore, settings: Settings, *, clock: Clock, min_age_s: float = MIN_AGE_S) -> Sweep:
+    """A sweep of the job in `primary`, which is confined to it."""
+    return Sweep(
+        primary,
+        settings.job,
+        checkpoints_retained=settings.checkpoints_retained,
+        clock=clock,
+        min_age_s=min_age_s,
+        concurrency_max=settings.restore_concurrency_max,
+    )
+
+
+def _policy(settings: Settings) -> RetryPolicy:
+    return RetryPolicy(
+        attempts_max=settings.upload_attempts_max,
+        timeout_s=settings.upload_timeout_s,
+        delay_s=settings.retry_delay_s,
+        outage_s=settings.primary_outage_s,
+    )
+
+
+def _patience_s(settings: Settings) -> float:
+    """How long a commit may take: to be answered, or to outlast an outage and be answered then."""
+    return settings.commit_timeout_s + settings.primary_outage_s

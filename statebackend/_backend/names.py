@@ -1,0 +1,21 @@
+"""Names and stamps that nobody else makes, on whatever host."""
+
+import itertools
+import uuid
+from collections.abc import Callable
+
+from statebackend.ids import Epoch
+
+
+def new_stamp() -> str:
+    """What tells an entry of ours in the log from everybody else's."""
+    return uuid.uuid4().hex
+
+
+def new_names(epoch: Epoch) -> Callable[[], str]:
+    """Names that nobody else makes. They sort in the order in which they were made, and tell the reign they are of.
+
+    A sweep goes by that: what no commit reaches, and is of an older reign than the newest, never will be reached.
+    """
+    numbers = itertools.count()
+    return lambda: f"{epoch:08d}-{next(numbers):08d}-{uuid.uuid4().hex}"

@@ -1,0 +1,117 @@
+"""Opens a job: `open_backend`, or `open_coordinator` where several own its key groups."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
+
+from statebackend._backend.copies import OpenUploader, choose_copies
+from statebackend._backend.job import Job, open_sweep
+from statebackend._backend.stores import open_local, open_store, primary_of, telling_requests
+from statebackend._backend.tables import open_tables
+from statebackend._backend.wiring import Opened, empty_states, put_together, restore
+from statebackend._checkpoint.backend import StateBackend
+from statebackend._checkpoint.coordinator import CheckpointCoordinator
+from statebackend._checkpoint.sweep import sweep_every
+from statebackend._clock import SystemClock
+from statebackend._local.cache import DownloadCache
+from statebackend._observers import Observers
+from statebackend._tasks import open_tasks
+from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
+from statebackend.errors import SettingsError
+from statebackend.ids import KeyGroupRange, all_key_groups
+from statebackend.objectstore.scoped import ScopedStore
+from statebackend.settings import Settings
+
+
+@asynccontextmanager
+async def open_backend(
+    settings: Settings,
+    *,
+    key_groups: KeyGroupRange | None = None,
+    owners: Sequence[KeyGroupRange] | None = None,
+    checkpoint_id: int | None = None,
+    savepoint: str | None = None,
+    store: ObjectStore | None = None,
+    local_stores: Sequence[ObjectStore] | None = None,
+    uploader: StateChangeUploader | OpenUploader | None = None,
+    cache: DownloadCache | None = None,
+    clock: Clock | None = None,
+    observer: Observer | None = None,
+    read_only: bool = False,
+) -> AsyncGenerator[StateBackend, None]:
+    """Open the job's state as of its newest checkpoint, of `checkpoint_id` or of `savepoint`; empty for a new job.
+
+    `key_groups`: the part this process owns, all by default. `owners`: all parts there are, this one included, by
+    which operator state is dealt out; only who has such state, and owns a part, has to say. `store`: used instead of
+    the one `settings.primary` names. `local_stores`: used instead of directories in `settings.local`, one for each;
+    nobody else may write there. `uploader`: your own, or a callable that is given the primary and the local store and
+    returns one. `cache`: shared with other backends of this job that restore from the same files.
+
+    Opening claims the job, by an entry in its log: whoever opened it before is fenced, and finds out by `FencedError`
+    at his next checkpoint. With `read_only` nothing is written, neither to the primary nor to the local copy, and
+    nobody is fenced; `checkpoint` raises `InputError` then, and in the backend of a part of the key groups, whose
+    snapshots a `CheckpointCoordinator` commits.
+
+    Raises `WrongJobError`, `CheckpointNotFoundError`, `SavepointNotFoundError`, `CorruptCommitError`, `LocalRootError`,
+    or `SettingsError` where the settings contradict what was committed, and has claimed nothing; `CorruptSegmentError`,
+    `MissingObjectError`, and `StoreError`s with or without a claim. Leaving the context forgets uncommitted changes,
+    and ends within `close_timeout_s` and the second that an upload under way is given to remove what it wrote.
+    """
+    clock, observer = clock or SystemClock(), Observers(observer or Observer())
+    if cache is not None and cache.job != settings.job:
+        raise SettingsError("the download cache is that of another job", job=settings.job, cache_job=cache.job)
+    owned = key_groups or all_key_groups(settings.max_parallelism)
+    commits = not read_only and owned == all_key_groups(settings.max_parallelism)
+    async with open_store(settings, commits=not read_only and key_groups is None, instead=store) as opened_store:
+        primary = primary_of(settings, opened_store, clock=clock, observer=observer)
+        job = Job(primary.store, settings, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint)
+        position = await job.look()
+        async with (
+            telling_requests(primary.spending),
+            open_local(settings, local_stores, read_only=read_only) as local,
+            open_tables(settings, owned) as open_table,
+            open_tasks() as tasks,
+        ):
+            if commits:
+                position = await job.claim(position)
+            opened = Opened(
+                settings=settings,
+                primary=primary,
+                local=local,
+                job=job,
+                position=position,
+                states=empty_states(settings, owned, position.base, owners=owners, open_table=open_table),
+                copies=choose_copies(uploader, primary.store, local, settings=settings, tasks=tasks, observer=observer),
+                tasks=tasks,
+                clock=clock,
+                observer=observer,
+            )
+            backend = put_together(opened, await restore(opened, cache))
+            if commits and settings.sweep_interval_s:
+                sweep = open_sweep(primary.store, settings, clock=clock)
+                tasks.start_soon(sweep_every, settings.sweep_interval_s, sweep)
+            try:
+                yield backend
+            finally:
+                with anyio.move_on_after(settings.close_timeout_s, shield=True):
+                    await backend.close()
+
+
+@asynccontextmanager
+async def open_coordinator(
+    settings: Settings, *, store: ObjectStore | None = None, clock: Clock | None = None
+) -> AsyncGenerator[CheckpointCoordinator, None]:
+    """Claim the job, to commit what the owners of its key groups contribute, each in a process of its own.
+
+    They are opened after this, with `open_backend(key_groups=...)`: what they upload is of this reign then. Raises as
+    `open_backend`.
+    """
+    async with open_store(settings, commits=True, instead=store) as opened:
+        job = Job(ScopedStore(opened, f"{settings.job}/"), settings, clock=clock or SystemClock())
+        position = await job.claim(await job.look())
+        try:
+            yield job.coordinator(position)
+        finally:
+            with anyio.move_on_after(settings.close_timeout_s, shield=True):
+                await job.log.write_hint()

@@ -1,0 +1,118 @@
+"""The stores of a job: its primary, and its local copies on this host."""
+
+import itertools
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from statebackend._checkpoint.restore import LocalCopies
+from statebackend._checkpoint.spending import Spending
+from statebackend._local.directories import open_local_directories
+from statebackend._local.layout import segments_directory
+from statebackend._local.segments import LocalSegments
+from statebackend.abc import Clock, ObjectStore, Observer
+from statebackend.objectstore import LocalStore, open_memory_store
+from statebackend.objectstore.scoped import CountingStore, ScopedStore
+from statebackend.settings import Settings, check_primary
+
+_log = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def open_store(
+    settings: Settings, *, commits: bool, instead: ObjectStore | None = None
+) -> AsyncGenerator[ObjectStore]:
+    """The store that `settings.primary` names, closed at the end; or the one `instead`, which whoever opened it closes.
+
+    S3 is first asked whether it keeps put-if-absent, if the caller `commits`. Raises `PrimaryUrlError`, and what
+    `open_s3_store` raises.
+    """
+    if instead is not None:
+        yield instead
+        return
+    check_primary(settings.primary)
+    url = urlsplit(settings.primary)
+    if url.scheme == "memory":
+        yield open_memory_store(url.netloc)
+    elif url.scheme == "file":
+        yield LocalStore(Path(url.path), io_threads_max=settings.io_threads_max)
+    else:
+        from statebackend.objectstore.s3 import open_s3_store  # noqa: PLC0415  # 0.25 s and 44 MiB, for who wants it
+
+        async with open_s3_store(settings, commits=commits) as store:
+            yield store
+
+
+class Primary(msgspec.Struct, frozen=True):
+    """The job's part of a store, and what the requests to it cost."""
+
+    store: ScopedStore
+    spending: Spending
+
+
+def primary_of(settings: Settings, store: ObjectStore, *, clock: Clock, observer: Observer) -> Primary:
+    """The part of `store` that belongs to the job. Requests are counted from now on."""
+    counting = CountingStore(store)
+    spending = Spending(counting, settings, clock=clock, observer=observer)
+    return Primary(ScopedStore(counting, f"{settings.job}/"), spending)
+
+
+@asynccontextmanager
+async def telling_requests(spending: Spending) -> AsyncGenerator[None]:
+    """Tells of the last requests when all that makes any has ended."""
+    try:
+        yield
+    finally:
+        spending.tell()
+
+
+@asynccontextmanager
+async def open_local(
+    settings: Settings, instead: Sequence[ObjectStore] | None, *, read_only: bool
+) -> AsyncGenerator[LocalCopies | None]:
+    """The local copies, writable unless another live backend of this job owns one of the roots."""
+    if read_only:
+        yield _only_read(settings, instead)
+    elif instead:
+        yield LocalCopies(await _taken_stock(settings, instead), writable=True)
+    else:
+        async with open_local_directories(settings.local, settings.job) as directories:
+            if not directories:
+                yield None
+                return
+            owned = [directory.owned for directory in directories]
+            if not all(owned):
+                _log.warning("job %s: another backend owns the local copy; this one only reads it", settings.job)
+            stores = [
+                LocalStore(
+                    directory.segments,
+                    io_threads_max=settings.io_threads_max,
+                    abandon_after_s=settings.close_timeout_s,
+                )
+                for directory in directories
+            ]
+            for store in itertools.compress(stores, owned):  # elsewhere somebody may be writing them
+                await store.remove_leftovers()
+            yield LocalCopies(await _taken_stock(settings, stores, owned), writable=all(owned))
+
+
+def _only_read(settings: Settings, instead: Sequence[ObjectStore] | None) -> LocalCopies | None:
+    places = [segments_directory(Path(root), settings.job) for root in settings.local]
+    readable = instead or [LocalStore(place, io_threads_max=settings.io_threads_max) for place in places]
+    if not readable:
+        return None
+    return LocalCopies(LocalSegments(readable, owned=[False] * len(readable)), writable=False)
+
+
+async def _taken_stock(
+    settings: Settings, stores: Sequence[ObjectStore], owned: Sequence[bool] | None = None
+) -> LocalSegments:
+    segments = LocalSegments(
+        stores, owned=owned, bytes_max=settings.local_bytes_max, read_timeout_s=settings.local_read_timeout_s
+    )
+    await segments.take_stock()
+    return segments
