@@ -1,4 +1,4 @@
-"""The backend that users hold: its states, and the checkpoints that make them durable.
+"""The backend that users hold: the states that it declares, and the checkpoints that make them durable.
 
 One checkpoint, in the order of the calls:
 
@@ -10,18 +10,17 @@ Up to the commit everything can be cancelled and nothing is lost; from there on 
 
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from typing import Final
 
 import anyio
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.commits import CommitLog, commit_key
 from statebackend._checkpoint.coordinator import CheckpointCoordinator, Committed
+from statebackend._checkpoint.declaring import DeclaresStates
 from statebackend._checkpoint.inline import InlineEncoder
 from statebackend._checkpoint.materialization import with_bases
 from statebackend._checkpoint.materializer import Materializer
@@ -31,19 +30,10 @@ from statebackend._checkpoint.spending import Spending
 from statebackend._codec.commit import IN_HERE, RangeState
 from statebackend._codec.records import StateChange
 from statebackend._local.retention import LocalRetention
-from statebackend._state.aggregating_state import Aggregate, AggregatingState
 from statebackend._state.keyed import KeyedStates
-from statebackend._state.list_state import ListState
-from statebackend._state.map_state import MapState
-from statebackend._state.operator_state import Mode, OperatorState
-from statebackend._state.reducing_state import ReducingState
-from statebackend._state.timers import TimerClock, Timers
-from statebackend._state.ttl import TimeToLive
-from statebackend._state.value_state import ValueState
-from statebackend._state.values import Upcast
 from statebackend._tasks import finish
-from statebackend.abc import CheckpointInfo, Clock, Observer, RestoreReport, Serializer
-from statebackend.errors import BackendClosedError, CheckpointExistsError, InputError, StoreAccessError
+from statebackend.abc import CheckpointInfo, Clock, Observer, RestoreReport
+from statebackend.errors import CheckpointExistsError, InputError, StoreAccessError
 from statebackend.ids import (
     CheckpointId,
     CommitSummary,
@@ -53,10 +43,6 @@ from statebackend.ids import (
     SnapshotResult,
     SourceMark,
 )
-
-V = TypeVar("V")
-K = TypeVar("K")
-R = TypeVar("R")
 
 DRAIN_STEP: Final = 2048
 """Changes handed to the changelog between two turns of the loop."""
@@ -68,7 +54,7 @@ class _Pending(msgspec.Struct, frozen=True):
     changes: int
 
 
-class StateBackend:
+class StateBackend(DeclaresStates):
     """Keyed state, and the checkpoints that make it durable. Made by `open_backend`.
 
     State is read and written synchronously, by one thread at a time, not while a checkpoint runs. The coroutines are
@@ -92,9 +78,9 @@ class StateBackend:
         clock: Clock,
         observer: Observer,
     ) -> None:
+        super().__init__(states)
         self.restored: Final = restored
         self._epoch: Final = epoch
-        self._states = states
         self._writer = writer
         self._coordinator = coordinator
         self._log = log
@@ -112,8 +98,6 @@ class StateBackend:
         self._snapshot_to = SequenceNumber(0)  # end of the last snapshot made: a commit may hold what lies below
         self._pending: dict[CheckpointId, _Pending] = {}  # snapshots of whose checkpoint nobody has told
         self._checkpointing = anyio.Lock()
-        self._failure: Exception | None = None
-        self._closed = False
 
     @property
     def key_groups(self) -> KeyGroupRange:
@@ -137,99 +121,6 @@ class StateBackend:
     def next_checkpoint_id(self) -> CheckpointId:
         """The smallest id that the next checkpoint may have."""
         return self._coordinator.next_checkpoint_id
-
-    def value_state(
-        self,
-        name: str,
-        type_: type[V] | Serializer[V],
-        *,
-        default: V | UnsetType = UNSET,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
-    ) -> ValueState[V]:
-        """The value state of that name, declared on first use: a mapping from key to values of `type_`.
-
-        `type_` is any type that msgspec can decode, or a `Serializer`. Its fields may be added with defaults, and
-        removed, from one run to the next. `migrate` holds one function for each other change there ever was: it gets
-        a value as it was before that change, as builtins, and returns it as after.
-
-        Raises `StateTypeError` where the state was written with another type, `InputError` for a type that msgspec
-        cannot decode. Nothing is written before the next checkpoint. All of this goes for the other kinds of state too.
-        """
-        self._check_usable()
-        return self._states.value_state(name, type_, default=default, ttl=ttl, migrate=migrate)
-
-    def list_state(
-        self,
-        name: str,
-        type_: type[V] | Serializer[V],
-        *,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
-    ) -> ListState[V]:
-        """The list state of that name: a mapping from key to a list of elements of `type_`."""
-        self._check_usable()
-        return self._states.list_state(name, type_, ttl=ttl, migrate=migrate)
-
-    def map_state(
-        self,
-        name: str,
-        key_type: type[K] | Serializer[K],
-        type_: type[V] | Serializer[V],
-        *,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
-    ) -> MapState[K, V]:
-        """The map state of that name: a mapping from key to a map from `key_type` to `type_`."""
-        self._check_usable()
-        return self._states.map_state(name, key_type, type_, ttl=ttl, migrate=migrate)
-
-    def reducing_state(
-        self,
-        name: str,
-        type_: type[V] | Serializer[V],
-        reduce: Callable[[V, V], V],
-        *,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
-    ) -> ReducingState[V]:
-        """The reducing state of that name: a mapping from key to all that was added, reduced to one of `type_`."""
-        self._check_usable()
-        return self._states.reducing_state(name, type_, reduce, ttl=ttl, migrate=migrate)
-
-    def aggregating_state(
-        self,
-        name: str,
-        aggregate: Aggregate[Any, V, R],
-        *,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
-    ) -> AggregatingState[V, R]:
-        """The aggregating state of that name: a mapping from key to what `aggregate` makes of all that was added."""
-        self._check_usable()
-        return self._states.aggregating_state(name, aggregate, ttl=ttl, migrate=migrate)
-
-    def timers(self, name: str, clock: TimerClock = "event") -> Timers:
-        """The timers of that name: times of events, or of the processing, at which keys are due."""
-        self._check_usable()
-        return self._states.timers(name, clock)
-
-    def operator_state(
-        self,
-        name: str,
-        type_: type[V] | Serializer[V],
-        mode: Mode = "split",
-        *,
-        migrate: Upcast | Sequence[Upcast] = (),
-    ) -> OperatorState[V]:
-        """The operator state of that name: a list of elements of `type_` that belongs to this owner and to no key.
-
-        With another number of owners, `split` deals the elements of all out anew, `union` gives all of them to each,
-        and `broadcast` gives each a copy. All of it is in every commit: it is for offsets and the like. Raises
-        `InputError` in the backend of a part of the key groups that was not told its `owners`.
-        """
-        self._check_usable()
-        return self._states.operator_state(name, type_, mode, migrate=migrate)
 
     async def checkpoint(
         self, checkpoint_id: int, *, source: SourceMark | None = None, savepoint: str | None = None
@@ -441,23 +332,6 @@ class StateBackend:
         if checkpoint_id not in self._pending:
             raise InputError("there is no snapshot of that checkpoint to tell of", checkpoint_id=checkpoint_id)
         return CheckpointId(checkpoint_id)
-
-    @contextmanager
-    def _failing(self) -> Generator[None, None, None]:
-        """An error in here that is not the caller's ends the use of this backend."""
-        try:
-            yield
-        except InputError:
-            raise
-        except Exception as error:
-            self._failure = error
-            raise
-
-    def _check_usable(self) -> None:
-        if self._failure is not None:
-            raise BackendClosedError("the backend has failed: open a new one") from self._failure
-        if self._closed:
-            raise BackendClosedError("the backend is closed: open a new one")
 
 
 def _not_local(restored: RestoreReport | None) -> set[str]:
