@@ -43,7 +43,13 @@ from statebackend._state.value_state import ValueState
 from statebackend._state.values import Upcast
 from statebackend._tasks import finish
 from statebackend.abc import CheckpointInfo, Clock, Observer, RestoreReport, Serializer
-from statebackend.errors import BackendClosedError, CheckpointExistsError, InputError, StoreAccessError
+from statebackend.errors import (
+    BackendClosedError,
+    CheckpointExistsError,
+    InputError,
+    StoreAccessError,
+    StoreUnavailableError,
+)
 from statebackend.ids import (
     CheckpointId,
     CommitSummary,
@@ -397,7 +403,7 @@ class StateBackend:
                 committed = await self._coordinator.commit(
                     snapshot.checkpoint_id, [snapshot], source, savepoint, inline=inline
                 )
-            except StoreAccessError:  # refused, and read back: there is no commit that needs it
+            except (StoreAccessError, StoreUnavailableError):  # refused, and read back; or not sent, for want of a mark
                 await self._reset(snapshot.checkpoint_id)
                 raise
             except InputError:  # nothing was written: the next checkpoint has it all
