@@ -33,7 +33,7 @@ from statebackend._local.retention import LocalRetention
 from statebackend._state.keyed import KeyedStates
 from statebackend._tasks import finish
 from statebackend.abc import CheckpointInfo, Clock, Observer, RestoreReport
-from statebackend.errors import CheckpointExistsError, InputError, StoreAccessError
+from statebackend.errors import CheckpointExistsError, InputError, StoreAccessError, StoreUnavailableError
 from statebackend.ids import (
     CheckpointId,
     CommitSummary,
@@ -288,7 +288,7 @@ class StateBackend(DeclaresStates):
                 committed = await self._coordinator.commit(
                     snapshot.checkpoint_id, [snapshot], source, savepoint, inline=inline
                 )
-            except StoreAccessError:  # refused, and read back: there is no commit that needs it
+            except (StoreAccessError, StoreUnavailableError):  # refused, and read back; or not sent, for want of a mark
                 await self._reset(snapshot.checkpoint_id)
                 raise
             except InputError:  # nothing was written: the next checkpoint has it all

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import msgspec
 
+from statebackend._checkpoint import savepoints
 from statebackend._checkpoint.commits import HINT_KEY, PREFIX, commit_key
 from statebackend._codec.commit import Claim, Commit, Entry, RangeState, decode_entry
 from statebackend._codec.records import Operation, StateChange, key_of
@@ -143,10 +144,11 @@ def assert_nothing_is_left_over(stored: Iterable[str], commits: Iterable[Commit]
     """Of what a process has stored and not deleted all is of use: commits, the hint, and what a commit points into.
 
     For one that has left by itself, whose stores deleted what it asked them to, and that knows what became of its
-    commits. One that was killed leaves what it had not committed.
+    commits. One that was killed leaves what it had not committed. Marks, of savepoints and of sweeps, are for sweeps.
     """
     reached = frozenset[str]().union(*(commit.segments() for commit in commits))
-    left_over = sorted(key for key in stored if not key.startswith(PREFIX) and key != HINT_KEY and key not in reached)
+    others = (PREFIX, savepoints.PREFIX, savepoints.FLOORS)
+    left_over = sorted(key for key in stored if not key.startswith(others) and key != HINT_KEY and key not in reached)
     assert not left_over, f"stored, in no commit, and not deleted: {left_over}"
 
 
@@ -173,13 +175,13 @@ def assert_newest_of_its_time(sequence: int | None, *, newest_at_begin: int, new
 
 
 def assert_same_history(history: Sequence[CommitSummary], commits: Sequence[Commit]) -> None:
-    """The newest commit, its parent, and so on to the first."""
+    """The newest commit, its parent, and so on to the first, or to the oldest that was not swept."""
     by_sequence = {commit.sequence: commit for commit in commits}
     expected: list[CommitSummary] = []
     commit = commits[-1] if commits else None
     while commit is not None:
         expected.append(commit.summary)
-        commit = None if commit.parent is None else by_sequence[commit.parent]
+        commit = None if commit.parent is None else by_sequence.get(commit.parent)
     assert list(history) == expected, f"the history is {history}"
 
 

@@ -6,7 +6,13 @@ import anyio
 import pytest
 
 import statebackend as sb
-from statebackend.errors import FencedError, InputError, OutcomeUnknownError, StoreAccessError
+from statebackend.errors import (
+    FencedError,
+    InputError,
+    OutcomeUnknownError,
+    StoreAccessError,
+    StoreUnavailableError,
+)
 from statebackend.testing import Fail, Hold
 from tests.ownership.disk import Disk, Watch, commit, settle
 from tests.ownership.table import Fate, row
@@ -145,6 +151,20 @@ async def test_what_a_commit_that_was_forbidden_had_uploaded_goes_when_the_backe
         disk.primary.plan.append(Fail(operation="put_if_absent", error=refused))
         with pytest.raises(StoreAccessError):
             await commit(backend, 1)
+        watch = Watch(disk.both)
+        assert len(disk.both) == 2
+    assert disk.commits == set()
+    return watch.fate()
+
+
+@row("savepoint-unmarked")
+async def test_what_a_savepoint_without_its_mark_had_uploaded_goes_when_the_backend_is_left(disk: Disk) -> Fate:
+    """The commit was never sent, and a backend that has failed sends no other."""
+    async with disk.backend() as backend:
+        disk.primary.plan.append(Fail(operation="put", key="*/savepoints/*"))
+        backend.value_state("n", int)["k"] = 1
+        with pytest.raises(StoreUnavailableError):
+            await backend.checkpoint(1, savepoint="blue")
         watch = Watch(disk.both)
         assert len(disk.both) == 2
     assert disk.commits == set()

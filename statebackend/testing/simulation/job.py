@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Final, Literal, cast
 
 from statebackend._checkpoint.commits import HINT_KEY, PREFIX, commit_key
-from statebackend._codec.commit import Commit, Entry, decode_entry
+from statebackend._checkpoint.savepoints import FLOORS, floor_of, mark_of
+from statebackend._checkpoint.savepoints import PREFIX as MARKS
+from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
 from statebackend.abc import CheckpointInfo
 from statebackend.testing import invariants
 from statebackend.testing.crash_store import Write
@@ -39,14 +41,17 @@ class SimulatedJob:
     the backend, which would take it for a bad store.
     """
 
-    def __init__(self, *, late: bool) -> None:
+    def __init__(self, *, late: bool, checkpoints_retained: int) -> None:
         self._late = late
+        self._checkpoints_retained = checkpoints_retained
         self.primary: Final = Place("primary", watch=self._watch)
         self.objects: Final[Mapping[str, bytes]] = _Scoped(self.primary.objects, ROOT)
         self.log: Final[list[Entry]] = []
         self.attempts: Final[list[Attempt]] = []
         self.failure: Exception | None = None
-        self._reached: set[str] = set()
+        self.dropped: Final[set[str]] = set()
+        """Names of savepoints that somebody has begun to drop."""
+        self._continued: int | None = None  # the older commit that the newest claim continues, and that no sweep takes
 
     @property
     def commits(self) -> Sequence[Commit]:
@@ -57,6 +62,24 @@ class SimulatedJob:
     def newest(self) -> int:
         """The sequence of the newest commit, -1 before the first."""
         return max((commit.sequence for commit in self.commits), default=-1)
+
+    @property
+    def floor(self) -> int:
+        """How far sweeps may have gone: below it only savepoints can be opened, and what is being continued."""
+        return max((floor_of(key) or 0 for key in self.objects if key.startswith(FLOORS)), default=0)
+
+    @property
+    def kept(self) -> Sequence[Commit]:
+        """The commits that can be opened, in order."""
+        marks = {(mark.sequence, mark.stamp) for key in self.objects if (mark := mark_of(key)) is not None}
+        floor = self.floor
+        return [
+            commit
+            for commit in self.commits
+            if commit.sequence >= floor
+            or commit.sequence == self._continued
+            or (commit.sequence, commit.stamp) in marks
+        ]
 
     def commit_at(self, sequence: int) -> Commit:
         """The commit at that place of the log."""
@@ -117,9 +140,10 @@ class SimulatedJob:
         """Nothing moves any more: what was acknowledged is there, and all that is there is whole."""
         with self.judging():
             log = invariants.read_log(self.objects, JOB)
-            invariants.assert_log_has_no_gap(log, self.objects)
-            assert log == self.log, "an entry has changed after it was made"
-            for commit in self.commits:
+            floor = self.floor
+            assert [entry for entry in log if entry.sequence >= floor] == self.log[floor:], "the log has changed"
+            assert all(entry == self.log[entry.sequence] for entry in log), "an entry has changed after it was made"
+            for commit in self.kept:
                 invariants.assert_commit_is_whole(commit, self.objects)
             lost = [each.number for each in self.attempts if each.outcome == "acknowledged" and each.sequence is None]
             assert not lost, f"acknowledged, and lost: {lost}"
@@ -129,10 +153,12 @@ class SimulatedJob:
     def _watch(self, write: Write) -> None:
         with self.judging():
             key = write.key.removeprefix(ROOT)
-            if key.startswith(PREFIX):
+            if write.operation == "delete":
+                self._judge_delete(key)
+            elif key.startswith(PREFIX):
                 self._watch_log(write, key)
-            elif write.operation == "delete":
-                assert key not in self._reached, f"deleted, and a commit points into it: {key}"
+            elif key.startswith(FLOORS):
+                self._judge_floor(floor_of(key))
             elif key != HINT_KEY:
                 assert write.key not in self.primary.objects, f"a name is used twice: {key}"
 
@@ -142,7 +168,34 @@ class SimulatedJob:
         invariants.assert_entry_follows(entry, self.log)
         if isinstance(entry, Commit):
             self._judge_commit(entry, write.data)
+        else:
+            self._watch_claim(entry)
         self.log.append(entry)
+
+    def _watch_claim(self, claim: Claim) -> None:
+        """A sweep that says after this how far it goes finds the claim; before, the writer finds what was said."""
+        kept = {commit.sequence for commit in self.kept}
+        self._continued = claim.base if claim.base in kept else None
+
+    def _judge_delete(self, key: str) -> None:
+        kept = self.kept
+        assert all(key not in commit.segments() for commit in kept), f"deleted, and a commit points into it: {key}"
+        if key.startswith(PREFIX):
+            sequence = int(key.removeprefix(PREFIX))
+            assert sequence < self.floor, f"deleted from the log: {key}"
+            assert all(commit.sequence != sequence for commit in kept), f"deleted, and it can be opened: {key}"
+        elif key.startswith(MARKS) and (mark := mark_of(key)) is not None and mark.name not in self.dropped:
+            assert not any(mark.names(commit) for commit in kept), f"a savepoint is dropped by itself: {mark.name}"
+
+    def _judge_floor(self, floor: int | None) -> None:
+        assert floor is not None, "a mark of a sweep that says nothing"
+        branched = {claim.newest for claim in self.log if isinstance(claim, Claim) and claim.base is not None}
+        sequence: int | None = self.newest if self.commits else None
+        for _ in range(self._checkpoints_retained):
+            if sequence is None or branched:  # one who goes back meanwhile makes the sweep stop after it has said this
+                return
+            assert sequence >= floor, f"swept up to {floor}, and commit {sequence} is retained"
+            sequence = self.commit_at(sequence).parent
 
     def _judge_commit(self, commit: Commit, data: bytes) -> None:
         attempt = self._attempt_of(commit)
@@ -154,7 +207,6 @@ class SimulatedJob:
         contents = invariants.read_contents(commit, objects)
         invariants.assert_same_contents(contents, attempt.contents, f"commit {commit.sequence}")
         attempt.sequence = commit.sequence
-        self._reached |= commit.segments()
 
     def _attempt_of(self, commit: Commit) -> Attempt:
         assert commit.source is not None, "a commit without its source"

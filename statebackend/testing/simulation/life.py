@@ -16,8 +16,11 @@ from statebackend.abc import CheckpointInfo, ObjectStore, Observer, StateChangeU
 from statebackend.errors import (
     BackendClosedError,
     CheckpointExistsError,
+    CheckpointNotFoundError,
     FencedError,
+    MissingObjectError,
     OutcomeUnknownError,
+    SavepointExistsError,
     StateBackendError,
     StoreAccessError,
     StoreUnavailableError,
@@ -28,7 +31,7 @@ from statebackend.settings import Settings
 from statebackend.testing import invariants
 from statebackend.testing.cancellation import TURNS, How, cancelled, turns
 from statebackend.testing.simulation.job import JOB, ROOT, Attempt, Outcome, SimulatedJob
-from statebackend.testing.simulation.scenario import DISK_CALL_MAX_S, LifePlan
+from statebackend.testing.simulation.scenario import DISK_CALL_MAX_S, SAVEPOINTS, LifePlan
 from statebackend.testing.simulation.store import Connection, Place
 from statebackend.testing.virtual_time import VirtualClock
 
@@ -67,6 +70,8 @@ class Surroundings(Protocol):
     @property
     def job(self) -> SimulatedJob: ...
     @property
+    def savepoints(self) -> float: ...
+    @property
     def sabotage(self) -> Sabotage: ...
 
     def tell(self, text: str) -> None:
@@ -94,6 +99,8 @@ class Life:
         self._local = local
         self._clock = clock
         self._chance = Random(f"{world.seed} life {plan.number}")  # noqa: S311  # to be replayed
+        self._naming = Random(f"{world.seed} savepoints {plan.number}")  # noqa: S311  # as above
+        self._base: Commit | None = None
         self._gauges = _Gauges(world)
         self._scope = anyio.CancelScope()
         self._task: asyncio.Task[Any] | None = None
@@ -156,7 +163,7 @@ class Life:
 
     async def _open(self, opening: anyio.CancelScope) -> None:
         newest, commits = self._job.newest, self._job.commits
-        base = self._chance.choice(commits) if self.plan.branches and commits else None
+        base = self._base = self._chance.choice(commits) if self.plan.branches and commits else None
         async with open_backend(
             self._world.settings,
             checkpoint_id=None if base is None else base.checkpoint_id,
@@ -178,6 +185,7 @@ class Life:
     def _judge_opened(self, backend: StateBackend, newest: int, base: Commit | None) -> None:
         sequence = None if backend.newest is None else backend.newest.sequence
         self._tell(f"opened on commit {sequence}")
+        self._primary.in_doubt.clear()  # claims: nothing hangs on those that were not made
         with self._job.judging():
             if base is None:
                 invariants.assert_newest_of_its_time(sequence, newest_at_begin=newest, newest_at_end=self._job.newest)
@@ -251,31 +259,37 @@ class Life:
 
     async def _checkpoint(self, backend: StateBackend, checkpoint_id: int) -> bool:
         attempt = self._job.attempt(checkpoint_id, self._contents)
-        self._tell(f"attempt {attempt.number} at checkpoint {checkpoint_id}")
+        name = self._naming.choice(SAVEPOINTS) if self._naming.random() < self._world.savepoints else None
+        self._tell(f"attempt {attempt.number} at checkpoint {checkpoint_id}, savepoint {name}")
         try:
-            info = await backend.checkpoint(checkpoint_id, source=SourceMark(JOB, attempt.number))
+            info = await backend.checkpoint(checkpoint_id, source=SourceMark(JOB, attempt.number), savepoint=name)
         except StateBackendError as error:
-            return self._judge_failed(attempt, error)
+            return self._judge_failed(attempt, error, savepoint=name)
         except asyncio.CancelledError:
             self._decide(attempt, "cancelled")
             raise
         self._tell(f"attempt {attempt.number} acknowledged")
+        self._primary.in_doubt.clear()
         self._job.acknowledge(attempt, info)
         self._judge_local(info)
         return True
 
     # ------------------------------------------------------------------------------------------------ what is judged
 
-    def _judge_failed(self, attempt: Attempt, error: StateBackendError) -> bool:
+    def _judge_failed(self, attempt: Attempt, error: StateBackendError, *, savepoint: str | None) -> bool:
         """Whether the life may go on: only where its call was wrong, and has changed nothing."""
         self._tell(f"attempt {attempt.number}: {type(error).__name__}")
+        if isinstance(error, StoreAccessError):
+            self._primary.in_doubt.clear()  # refused, and read back
         if isinstance(error, OutcomeUnknownError):
             self._decide(attempt, "unknown")
         elif isinstance(error, (CheckpointExistsError, UploadError, FencedError, BackendClosedError, StoreAccessError)):
             self._decide(attempt, "failed")
+        elif savepoint is not None and isinstance(error, (SavepointExistsError, StoreUnavailableError)):
+            self._decide(attempt, "failed")  # for its mark
         else:
             self._judge_error(error)
-        return isinstance(error, CheckpointExistsError)
+        return isinstance(error, (CheckpointExistsError, SavepointExistsError))
 
     def _decide(self, attempt: Attempt, outcome: Outcome) -> None:
         if self._primary.alive:
@@ -284,8 +298,10 @@ class Life:
 
     def _judge_error(self, error: StateBackendError) -> None:
         """Of opening a store's errors are told as they are; nothing else is to be told in a way not described."""
-        opening = self._gauges.ledger is None
-        if self._primary.alive and not (opening and isinstance(error, (StoreUnavailableError, StoreAccessError))):
+        told: tuple[type[StateBackendError], ...] = (StoreUnavailableError, StoreAccessError)
+        if self._base is not None and self._base not in self._job.kept:
+            told = (*told, CheckpointNotFoundError, MissingObjectError)  # it was swept
+        if self._primary.alive and not (self._gauges.ledger is None and isinstance(error, told)):
             self._job.fail(error)
 
     def _judge_local(self, info: CheckpointInfo) -> None:
@@ -307,7 +323,10 @@ class Life:
                 self._judge_left_over()
 
     def _judge_left_over(self) -> None:
-        """Not of a store that does things late, nor where something may be committed, nor if there was no time."""
+        """Not of a store that does things late, nor if there was no time.
+
+        Nor of a life that was fenced or told nothing: it deletes nothing that a commit may point into.
+        """
         assert self._leaving_since is not None
         in_time = self._clock.monotonic() - self._leaving_since < self._world.settings.close_timeout_s
         if in_time and not self._primary.late and not self._primary.in_doubt:

@@ -1,6 +1,7 @@
 """What a seed decides before anything runs: the settings of the job, the weather of its stores, how each life ends."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, Literal
 
@@ -22,6 +23,7 @@ CALM_DISK: Final = Weather(latency_s=0.0002, disk=True)
 DISK_CALL_MAX_S: Final = 2.0
 """A disk answers within this, however bad it is: a thread that never comes back could never be left."""
 STORM_S: Final = 3.0
+SAVEPOINTS: Final[Sequence[str]] = ("blue", "green")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,33 @@ class LifePlan:
     ends_after_s: float
     overlap_s: float | None
     """The next life begins so long after this one, which then goes on as a zombie. `None`: when it has ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepPlan:
+    """One sweep, by a process of its own."""
+
+    after_s: float
+    """It begins so long after a life."""
+    lasts_s: float
+    """It is given up after this long."""
+    min_age_s: float
+    drops: str | None
+    """The savepoint that is dropped before, if there is one of that name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upkeep:
+    """What is done to the job beside its lives; by default nothing."""
+
+    checkpoints_retained: int = 3
+    sweep_interval_s: float = 0.0
+    savepoints: float = 0.0
+    """The chance that a checkpoint is to be a savepoint."""
+    nights: frozenset[int] = frozenset()
+    """Lives before which nothing happens for so long that a sweep finds everything old."""
+    sweeps: Mapping[int, SweepPlan] = field(default_factory=dict[int, SweepPlan])
+    """By the number of the life beside which they begin."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,4 +177,28 @@ def draw_life(chance: Random, number: int, weather: Weather) -> LifePlan:
         ending=chance.choices(ENDINGS, (30, 30, 15, 15, 10))[0],
         ends_after_s=chance.expovariate(1.0) * (0.001 + weather.latency_s) * chance.choice((10, 100, 1000)),
         overlap_s=chance.expovariate(1.0) * (0.001 + weather.latency_s) * 30 if chance.random() < 0.3 else None,
+    )
+
+
+def draw_upkeep(chance: Random, lives: Sequence[LifePlan], weather: Weather) -> Upkeep:
+    """Sweeps, savepoints and nights, in half of the seeds. A chance of its own: the rest of a seed stays as it was."""
+    if chance.random() < 0.5:
+        return Upkeep()
+    return Upkeep(
+        checkpoints_retained=chance.choice((1, 2, 3, 3)),
+        sweep_interval_s=chance.choice((0.0, 0.0, 0.05, 1.0)),
+        savepoints=chance.choice((0.0, 0.1, 0.4)),
+        nights=frozenset(life.number for life in lives if chance.random() < 0.4),
+        sweeps={life.number: draw_sweep(chance, weather) for life in lives if chance.random() < 0.5},
+    )
+
+
+def draw_sweep(chance: Random, weather: Weather) -> SweepPlan:
+    """A sweep that meets a life at work, or what it has left."""
+    turn_s = 0.001 + weather.latency_s
+    return SweepPlan(
+        after_s=chance.expovariate(1.0) * turn_s * chance.choice((1, 10, 100)),
+        lasts_s=chance.expovariate(1.0) * turn_s * chance.choice((10, 1000)) + chance.choice((0.0, 10.0)),
+        min_age_s=chance.choice((0.0, 3600.0)),
+        drops=chance.choice((None, *SAVEPOINTS)),
     )

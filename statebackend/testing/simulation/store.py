@@ -23,6 +23,7 @@ from statebackend.errors import ObjectExistsError, ObjectNotFoundError, StoreAcc
 from statebackend.objectstore.memory import check_key, check_range
 from statebackend.testing.crash_store import CrashedError, Write
 from statebackend.testing.faults import Operation
+from statebackend.testing.virtual_time import VirtualClock
 
 T = TypeVar("T")
 
@@ -67,7 +68,10 @@ class Names:
 
     def __call__(self, key: str) -> str:
         head, found, name = key.partition("segments/")
-        return f"segments/#{self._numbers.setdefault(name, len(self._numbers))}" if found else head
+        if found:
+            return f"segments/#{self._numbers.setdefault(name, len(self._numbers))}"
+        mark, found, _stamp = key.partition("-") if "savepoints/" in key else (head, "", "")
+        return f"{mark}-#{self._numbers.setdefault(key, len(self._numbers))}" if found else head
 
 
 class Place:
@@ -93,7 +97,7 @@ class Place:
             self._infos.pop(write.key, None)
         else:
             self.objects[write.key] = write.data
-            self._infos[write.key] = ObjectInfo(write.key, len(write.data), anyio.current_time())
+            self._infos[write.key] = ObjectInfo(write.key, len(write.data), VirtualClock().time())
         return True
 
 
@@ -134,7 +138,7 @@ class Connection:
         self.removed_in_vain: Final[set[str]] = set()
         """Keys of what it has asked to be deleted, and what was not."""
         self.in_doubt: Final[set[str]] = set()
-        """Keys of what it has tried to create, without being told that it did, or that it may not."""
+        """Keys of what it has tried to create, without being told that it did; whoever finds out more clears it."""
         self._place = place
         self._weather = weather
         self._seed = seed
@@ -209,11 +213,7 @@ class Connection:
             self.removed_in_vain.add(write.key)
         elif write.operation == "put_if_absent":
             self.in_doubt.add(write.key)
-        try:
-            await self._request(write.operation, write.key, carry_out, write)
-        except StoreAccessError:
-            self.in_doubt.discard(write.key)
-            raise
+        await self._request(write.operation, write.key, carry_out, write)
         self.in_doubt.discard(write.key)
 
     async def _request(self, operation: Operation, key: str, effect: Callable[[], T], write: Write | None = None) -> T:

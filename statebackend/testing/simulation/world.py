@@ -2,28 +2,47 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
 import anyio
+import msgspec
 
+from statebackend._backend.job import open_sweep
 from statebackend._backend.opening import open_backend
 from statebackend._checkpoint.backend import StateBackend
+from statebackend._checkpoint.commits import commit_key
+from statebackend._checkpoint.savepoints import Savepoints
+from statebackend._checkpoint.sweep import Sweep
 from statebackend._state.key_groups import key_group
 from statebackend._tasks import simulate_threads
+from statebackend.abc import ObjectStore
+from statebackend.errors import MissingObjectError, SavepointNotFoundError, StoreAccessError, StoreUnavailableError
 from statebackend.ids import KeyGroupRange, SourceMark
+from statebackend.objectstore.scoped import ScopedStore
 from statebackend.settings import Settings
 from statebackend.testing import invariants
 from statebackend.testing.crash_store import Write
-from statebackend.testing.simulation.job import JOB, SimulatedJob
+from statebackend.testing.simulation.job import JOB, ROOT, SimulatedJob
 from statebackend.testing.simulation.life import PATIENCE_S, STATES, Life, Sabotage
-from statebackend.testing.simulation.scenario import CALM, CALM_DISK, LifePlan, Scenario, draw_scenario
+from statebackend.testing.simulation.scenario import (
+    CALM,
+    CALM_DISK,
+    LifePlan,
+    Scenario,
+    SweepPlan,
+    Upkeep,
+    draw_scenario,
+    draw_upkeep,
+)
 from statebackend.testing.simulation.store import LATE_S, Connection, Names, Place, Weather
 from statebackend.testing.virtual_time import VirtualClock, run_virtual
 
 HOSTS: Final = 2
+NIGHT_S: Final = 100_000.0
+"""More than the age at which a sweep deletes, and by how much it mistrusts its own clock."""
 HOP_S: Final = (0.0, 0.0001, 0.003)
 """How long work in a thread takes."""
 
@@ -89,8 +108,17 @@ class _World:
         self.sabotage: Final = sabotage
         self._chance = Random(f"{seed} world")  # noqa: S311  # to be replayed
         self._scenario: Final[Scenario] = draw_scenario(Random(f"{seed} scenario"))  # noqa: S311  # as above
-        self.job: Final = SimulatedJob(late=self._scenario.weather.late)
-        self.settings: Final = self._scenario.settings
+        upkeep_chance = Random(f"{seed} upkeep")  # noqa: S311  # as above
+        self._upkeep: Final = draw_upkeep(upkeep_chance, self._scenario.lives, self._scenario.weather)
+        self.savepoints: Final = self._upkeep.savepoints
+        self.settings: Final = msgspec.structs.replace(
+            self._scenario.settings,
+            checkpoints_retained=self._upkeep.checkpoints_retained,
+            sweep_interval_s=self._upkeep.sweep_interval_s,
+        )
+        self.job: Final = SimulatedJob(
+            late=self._scenario.weather.late, checkpoints_retained=self.settings.checkpoints_retained
+        )
         self._names = Names()
         self._hosts = [_Host(f"disk{number}", self.settings, self.job) for number in range(HOSTS)]
         self._events: list[tuple[float, str]] = []
@@ -104,9 +132,12 @@ class _World:
         simulate_threads(loop, lambda: anyio.sleep(hop_s))
         self._clock = VirtualClock()
         async with anyio.create_task_group() as self._tasks:
-            lives = [await self._begin(plan) for plan in self._scenario.lives]
-            for life in lives:
-                await self._await_end(life)
+            lives: list[Life] = []
+            for plan in self._scenario.lives:
+                if plan.number in self._upkeep.nights:
+                    await self._pass_night(lives)
+                lives.append(await self._begin(plan))
+            await self._await_ends(lives)
             await anyio.sleep(LATE_S)  # for what the dead have sent
         if self.job.failure is None:
             await self._clear_up()
@@ -138,12 +169,18 @@ class _World:
         if host is not None:
             host.owner = life
         self._tasks.start_soon(life.run)
+        if (sweep := self._upkeep.sweeps.get(plan.number)) is not None:
+            self._tasks.start_soon(self._sweep, plan.number, sweep)
         if plan.overlap_s is None:
             await self._await_end(life)
         else:
             with anyio.move_on_after(plan.overlap_s):
                 await life.ended.wait()
         return life
+
+    async def _await_ends(self, lives: Sequence[Life]) -> None:
+        for life in lives:
+            await self._await_end(life)
 
     async def _await_end(self, life: Life) -> None:
         with anyio.move_on_after(PATIENCE_S):
@@ -174,6 +211,42 @@ class _World:
         await anyio.sleep(delay_s)
         self.tell(f"late {place.name} {write.operation} {self._names(write.key)}: {place.apply(write)}")
 
+    # ------------------------------------------------------------------------------------------------- the upkeep
+
+    async def _pass_night(self, lives: Sequence[Life]) -> None:
+        await self._await_ends(lives)
+        self.tell("a night passes")
+        await anyio.sleep(NIGHT_S)
+
+    async def _sweep(self, number: int, plan: SweepPlan) -> None:
+        """Drop a savepoint, or not, and sweep, as far as the weather and the time allow."""
+        await anyio.sleep(plan.after_s)
+        store = ScopedStore(self._connect(self.job.primary, self._scenario.weather, f"sweep{number}"), ROOT)
+        with self.job.judging(), anyio.move_on_after(plan.lasts_s):
+            try:
+                if plan.drops is not None:
+                    self.job.dropped.add(plan.drops)
+                    with suppress(SavepointNotFoundError):
+                        await Savepoints(store, JOB).drop(plan.drops)
+                report = await self._open_sweep(store, min_age_s=plan.min_age_s).run(dry_run=False)
+            except (StoreUnavailableError, StoreAccessError, MissingObjectError) as error:  # the last: another sweep
+                self.tell(f"sweep{number}: {type(error).__name__}")
+            else:
+                self.tell(f"sweep{number}: {len(report.deleted)} of {len(report.garbage)} deleted, {report.stopped}")
+
+    def _open_sweep(self, store: ObjectStore, *, min_age_s: float) -> Sweep:
+        return open_sweep(store, self.settings, clock=self._clock, min_age_s=min_age_s)
+
+    async def _sweep_clean(self) -> None:
+        """When all is quiet and old, nothing stays that nobody needs. A mark of how far sweeps went goes one later."""
+        sweep = self._open_sweep(ScopedStore(self._connect(self.job.primary, CALM, "last"), ROOT), min_age_s=0.0)
+        for _ in range(2):
+            report = await sweep.run(dry_run=False)
+            assert report.stopped is None, f"the last sweep stopped: {report.stopped}"
+            assert not report.failures, f"not deleted: {report.failures}"
+        left = [each.key for each in (await sweep.run(dry_run=True)).garbage]
+        assert not left, f"a sweep has left garbage: {left}"
+
     # ------------------------------------------------------------------------------------------------- the disks
 
     def _damage_disks(self) -> None:
@@ -200,10 +273,16 @@ class _World:
         with self.job.judging(), anyio.fail_after(PATIENCE_S):
             async with self._open_calm(whole, self._hosts[0]) as backend:
                 self._judge_whole(backend, expected, whole)
-                invariants.assert_same_history([each async for each in backend.history()], self.job.commits)
+                there = [commit for commit in self.job.commits if commit_key(commit.sequence) in self.job.objects]
+                invariants.assert_same_history([each async for each in backend.history()], there)
                 attempt = self.job.attempt(backend.next_checkpoint_id, expected)
                 info = await backend.checkpoint(attempt.checkpoint_id, source=SourceMark(JOB, attempt.number))
                 self.job.acknowledge(attempt, info)
+        if self._upkeep != Upkeep():
+            await anyio.sleep(NIGHT_S)
+            with self.job.judging(), anyio.fail_after(PATIENCE_S):
+                await self._sweep_clean()
+        with self.job.judging(), anyio.fail_after(PATIENCE_S):
             for part in _parts(whole):
                 async with self._open_calm(part, None) as backend:
                     self._judge_whole(backend, expected, part)
