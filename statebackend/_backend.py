@@ -433,9 +433,12 @@ async def _open_local(
     """The local copies, writable unless another live backend of this job owns one of the roots."""
     if read_only:
         places = [segments_directory(Path(root), settings.job) for root in settings.local]
-        readable = instead or [LocalStore(place, io_threads_max=settings.io_threads_max) for place in places]
-        owned = [False] * len(readable)
-        yield LocalCopies(LocalSegments(readable, owned=owned), writable=False) if readable else None
+        readable = instead or [_open_root(place, settings) for place in places]
+        if not readable:
+            yield None
+            return
+        segments = LocalSegments(readable, owned=[False] * len(readable), read_timeout_s=settings.local_read_timeout_s)
+        yield LocalCopies(segments, writable=False)
         return
     if instead:
         segments = LocalSegments(
@@ -444,24 +447,36 @@ async def _open_local(
         await segments.take_stock()
         yield LocalCopies(segments, writable=True)
         return
-    async with open_local_directories(settings.local, settings.job) as directories:
+    opening = open_local_directories(settings.local, settings.job, timeout_s=settings.local_read_timeout_s)
+    async with opening as directories:
         if not directories:
             yield None
             return
-        owned = [directory.owned for directory in directories]
+        owned = [directory is None or directory.owned for directory in directories]
         if not all(owned):
             _log.warning("job %s: another backend owns the local copy; this one only reads it", settings.job)
-        stores = [
-            LocalStore(each.segments, io_threads_max=settings.io_threads_max, abandon_after_s=settings.close_timeout_s)
-            for each in directories
-        ]
-        for store in itertools.compress(stores, owned):  # elsewhere somebody may be writing them
-            await store.remove_leftovers()
+        stores = [_open_root(segments_directory(Path(root), settings.job), settings) for root in settings.local]
+        hanging = {place for place, directory in enumerate(directories) if directory is None}
+        for place, store in enumerate(stores):
+            if owned[place] and place not in hanging:  # elsewhere somebody may be writing them
+                with anyio.move_on_after(settings.local_read_timeout_s) as bounded:
+                    await store.remove_leftovers()
+                if bounded.cancelled_caught:
+                    _log.warning("a local root hangs, and is left alone: root=%s", settings.local[place])
+                    hanging.add(place)
         segments = LocalSegments(
-            stores, owned=owned, bytes_max=settings.local_bytes_max, read_timeout_s=settings.local_read_timeout_s
+            stores,
+            owned=owned,
+            bytes_max=settings.local_bytes_max,
+            read_timeout_s=settings.local_read_timeout_s,
+            hanging=hanging,
         )
         await segments.take_stock()
         yield LocalCopies(segments, writable=all(owned))
+
+
+def _open_root(segments: Path, settings: Settings) -> LocalStore:
+    return LocalStore(segments, io_threads_max=settings.io_threads_max, abandon_after_s=settings.close_timeout_s)
 
 
 def _retain(local: LocalCopies | None, tasks: TaskGroup, *commits: Commit | None) -> LocalRetention | None:
