@@ -1,17 +1,17 @@
 """The stores of a job: its primary, and its local copies on this host."""
 
-import itertools
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import anyio
 import msgspec
 
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._checkpoint.spending import Spending
-from statebackend._local.directories import open_local_directories
+from statebackend._local.directories import LocalDirectory, open_local_directories
 from statebackend._local.layout import segments_directory
 from statebackend._local.segments import LocalSegments
 from statebackend.abc import Clock, ObjectStore, Observer
@@ -74,45 +74,62 @@ async def telling_requests(spending: Spending) -> AsyncGenerator[None]:
 async def open_local(
     settings: Settings, instead: Sequence[ObjectStore] | None, *, read_only: bool
 ) -> AsyncGenerator[LocalCopies | None]:
-    """The local copies, writable unless another live backend of this job owns one of the roots."""
+    """The local copies, writable unless another live backend of this job owns one of the roots.
+
+    A root that hangs is left alone, after `local_read_timeout_s` and with a warning.
+    """
     if read_only:
         yield _only_read(settings, instead)
     elif instead:
         yield LocalCopies(await _taken_stock(settings, instead), writable=True)
     else:
-        async with open_local_directories(settings.local, settings.job) as directories:
-            if not directories:
-                yield None
-                return
-            owned = [directory.owned for directory in directories]
-            if not all(owned):
-                _log.warning("job %s: another backend owns the local copy; this one only reads it", settings.job)
-            stores = [
-                LocalStore(
-                    directory.segments,
-                    io_threads_max=settings.io_threads_max,
-                    abandon_after_s=settings.close_timeout_s,
-                )
-                for directory in directories
-            ]
-            for store in itertools.compress(stores, owned):  # elsewhere somebody may be writing them
+        opening = open_local_directories(settings.local, settings.job, timeout_s=settings.local_read_timeout_s)
+        async with opening as directories:
+            yield await _owned_roots(settings, directories) if directories else None
+
+
+async def _owned_roots(settings: Settings, directories: Sequence[LocalDirectory | None]) -> LocalCopies:
+    """The roots as they were opened, `None` where one hangs."""
+    owned = [directory is None or directory.owned for directory in directories]
+    if not all(owned):
+        _log.warning("job %s: another backend owns the local copy; this one only reads it", settings.job)
+    stores = [_open_root(segments_directory(Path(root), settings.job), settings) for root in settings.local]
+    hanging = {place for place, directory in enumerate(directories) if directory is None}
+    for place, store in enumerate(stores):
+        if owned[place] and place not in hanging:  # elsewhere somebody may be writing them
+            with anyio.move_on_after(settings.local_read_timeout_s) as bounded:
                 await store.remove_leftovers()
-            yield LocalCopies(await _taken_stock(settings, stores, owned), writable=all(owned))
+            if bounded.cancelled_caught:
+                _log.warning("a local root hangs, and is left alone: root=%s", settings.local[place])
+                hanging.add(place)
+    return LocalCopies(await _taken_stock(settings, stores, owned, hanging), writable=all(owned))
+
+
+def _open_root(segments: Path, settings: Settings) -> LocalStore:
+    return LocalStore(segments, io_threads_max=settings.io_threads_max, abandon_after_s=settings.close_timeout_s)
 
 
 def _only_read(settings: Settings, instead: Sequence[ObjectStore] | None) -> LocalCopies | None:
     places = [segments_directory(Path(root), settings.job) for root in settings.local]
-    readable = instead or [LocalStore(place, io_threads_max=settings.io_threads_max) for place in places]
+    readable = instead or [_open_root(place, settings) for place in places]
     if not readable:
         return None
-    return LocalCopies(LocalSegments(readable, owned=[False] * len(readable)), writable=False)
+    segments = LocalSegments(readable, owned=[False] * len(readable), read_timeout_s=settings.local_read_timeout_s)
+    return LocalCopies(segments, writable=False)
 
 
 async def _taken_stock(
-    settings: Settings, stores: Sequence[ObjectStore], owned: Sequence[bool] | None = None
+    settings: Settings,
+    stores: Sequence[ObjectStore],
+    owned: Sequence[bool] | None = None,
+    hanging: Collection[int] = (),
 ) -> LocalSegments:
     segments = LocalSegments(
-        stores, owned=owned, bytes_max=settings.local_bytes_max, read_timeout_s=settings.local_read_timeout_s
+        stores,
+        owned=owned,
+        bytes_max=settings.local_bytes_max,
+        read_timeout_s=settings.local_read_timeout_s,
+        hanging=hanging,
     )
     await segments.take_stock()
     return segments
