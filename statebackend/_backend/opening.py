@@ -63,7 +63,7 @@ async def open_backend(
         raise SettingsError("the download cache is that of another job", job=settings.job, cache_job=cache.job)
     owned = key_groups or all_key_groups(settings.max_parallelism)
     commits = not read_only and owned == all_key_groups(settings.max_parallelism)
-    async with open_store(settings, commits=not read_only and key_groups is None, instead=store) as opened_store:
+    async with open_store(settings, commits=commits, instead=store) as opened_store:
         primary = primary_of(settings, opened_store, clock=clock, observer=observer)
         job = Job(primary.store, settings, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint)
         position = await job.look()
