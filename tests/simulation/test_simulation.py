@@ -1,6 +1,6 @@
 """Lives of one job in bad weather keep every promise, and a backend that breaks one is found out."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -74,7 +74,24 @@ class _Hoarding(ScopedStore):
         pass
 
 
-@pytest.mark.parametrize("wrong", [_Overwriting, _Forgetful, _Garbling, _Tidy, _Hoarding])
+class _Hasty(ScopedStore):
+    """Says of every sweep that it goes further than the log."""
+
+    async def put(self, key: str, body: sb.Body) -> None:
+        head, found, floor = key.partition("swept/")
+        await super().put(f"{head}{found}{int(floor) + 100:012d}" if found else key, body)
+
+
+class _Nameless(ScopedStore):
+    """Shows a sweep no savepoints."""
+
+    async def list(self, prefix: str) -> AsyncIterator[sb.ObjectInfo]:
+        async for info in super().list(prefix):
+            if "savepoints/" not in info.key:
+                yield info
+
+
+@pytest.mark.parametrize("wrong", [_Overwriting, _Forgetful, _Garbling, _Tidy, _Hoarding, _Hasty, _Nameless])
 def test_a_wrong_store_is_found_out(wrong: Callable[[sb.ObjectStore, str], sb.ObjectStore]) -> None:
     """Within a few dozen seeds, whatever it does wrong, and the error says how to see it again."""
 

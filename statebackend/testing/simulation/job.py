@@ -51,7 +51,7 @@ class SimulatedJob:
         self.failure: Exception | None = None
         self.dropped: Final[set[str]] = set()
         """Names of savepoints that somebody has begun to drop."""
-        self._continued: int | None = None  # the older commit that the newest claim continues, and that no sweep takes
+        self._continued: int | None = None  # the older commit that a claim at the end continues: no sweep takes it
 
     @property
     def commits(self) -> Sequence[Commit]:
@@ -65,21 +65,23 @@ class SimulatedJob:
 
     @property
     def floor(self) -> int:
-        """How far sweeps may have gone: below it only savepoints can be opened, and what is being continued."""
+        """How far sweeps may have gone: below it only savepoints can be opened."""
         return max((floor_of(key) or 0 for key in self.objects if key.startswith(FLOORS)), default=0)
 
     @property
-    def kept(self) -> Sequence[Commit]:
+    def retained(self) -> Sequence[Commit]:
         """The commits that can be opened, in order."""
         marks = {(mark.sequence, mark.stamp) for key in self.objects if (mark := mark_of(key)) is not None}
         floor = self.floor
         return [
-            commit
-            for commit in self.commits
-            if commit.sequence >= floor
-            or commit.sequence == self._continued
-            or (commit.sequence, commit.stamp) in marks
+            commit for commit in self.commits if commit.sequence >= floor or (commit.sequence, commit.stamp) in marks
         ]
+
+    @property
+    def kept(self) -> Sequence[Commit]:
+        """The commits of which nothing may be deleted: with those, one that is being opened."""
+        retained = self.retained
+        return retained if self._continued is None else [*retained, self.commit_at(self._continued)]
 
     def commit_at(self, sequence: int) -> Commit:
         """The commit at that place of the log."""
@@ -168,14 +170,14 @@ class SimulatedJob:
         invariants.assert_entry_follows(entry, self.log)
         if isinstance(entry, Commit):
             self._judge_commit(entry, write.data)
+            self._continued = None
         else:
             self._watch_claim(entry)
         self.log.append(entry)
 
     def _watch_claim(self, claim: Claim) -> None:
         """A sweep that says after this how far it goes finds the claim; before, the writer finds what was said."""
-        kept = {commit.sequence for commit in self.kept}
-        self._continued = claim.base if claim.base in kept else None
+        self._continued = claim.base if claim.base in {commit.sequence for commit in self.retained} else None
 
     def _judge_delete(self, key: str) -> None:
         kept = self.kept

@@ -299,7 +299,7 @@ class Life:
     def _judge_error(self, error: StateBackendError) -> None:
         """Of opening a store's errors are told as they are; nothing else is to be told in a way not described."""
         told: tuple[type[StateBackendError], ...] = (StoreUnavailableError, StoreAccessError)
-        if self._base is not None and self._base not in self._job.kept:
+        if self._base is not None and self._base not in self._job.retained:
             told = (*told, CheckpointNotFoundError, MissingObjectError)  # it was swept
         if self._primary.alive and not (self._gauges.ledger is None and isinstance(error, told)):
             self._job.fail(error)

@@ -221,7 +221,8 @@ class _World:
     async def _sweep(self, number: int, plan: SweepPlan) -> None:
         """Drop a savepoint, or not, and sweep, as far as the weather and the time allow."""
         await anyio.sleep(plan.after_s)
-        store = ScopedStore(self._connect(self.job.primary, self._scenario.weather, f"sweep{number}"), ROOT)
+        line = self._connect(self.job.primary, self._scenario.weather, f"sweep{number}")
+        store = ScopedStore(self.sabotage.store(line), ROOT)
         with self.job.judging(), anyio.move_on_after(plan.lasts_s):
             try:
                 if plan.drops is not None:
