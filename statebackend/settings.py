@@ -113,7 +113,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     secondary_grace_s: float = 0.5
     """How long a finished primary waits for the local copy before that is given up. Does not make an upload late."""
     local_read_timeout_s: float = 5.0
-    """How long a restore waits for a local copy before it reads the primary, and leaves that root alone."""
+    """How long a restore waits for a local copy before it reads the primary, and leaves that root alone.
+    Opening waits as long for each step that a local root has to take, and goes on without a root that hangs."""
     commit_timeout_s: float = 30.0
     """How long a commit waits for the store's answer before its outcome counts as unknown."""
     close_timeout_s: float = 10.0

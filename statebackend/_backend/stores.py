@@ -1,12 +1,12 @@
 """The stores of a job: its primary, and its local copies on this host."""
 
-import itertools
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import anyio
 import msgspec
 
 from statebackend._checkpoint.restore import LocalCopies
@@ -80,39 +80,62 @@ async def open_local(
     elif instead:
         yield LocalCopies(await _taken_stock(settings, instead), writable=True)
     else:
-        async with open_local_directories(settings.local, settings.job) as directories:
+        opening = open_local_directories(settings.local, settings.job, timeout_s=settings.local_read_timeout_s)
+        async with opening as directories:
             if not directories:
                 yield None
                 return
-            owned = [directory.owned for directory in directories]
+            owned = [directory is None or directory.owned for directory in directories]
             if not all(owned):
                 _log.warning("job %s: another backend owns the local copy; this one only reads it", settings.job)
-            stores = [
-                LocalStore(
-                    directory.segments,
-                    io_threads_max=settings.io_threads_max,
-                    abandon_after_s=settings.close_timeout_s,
-                )
-                for directory in directories
-            ]
-            for store in itertools.compress(stores, owned):  # elsewhere somebody may be writing them
-                await store.remove_leftovers()
-            yield LocalCopies(await _taken_stock(settings, stores, owned), writable=all(owned))
+            stores = _stores_of(settings)
+            hanging = {place for place, directory in enumerate(directories) if directory is None}
+            clear = [place for place, own in enumerate(owned) if own and place not in hanging]
+            hanging |= {place for place in clear if not await _cleared(settings, place, stores[place])}
+            yield LocalCopies(await _taken_stock(settings, stores, owned, hanging), writable=all(owned))
+
+
+def _stores_of(settings: Settings) -> Sequence[LocalStore]:
+    """One for each local root, hanging or not: which of them a key lies in depends on their number."""
+    return [
+        LocalStore(
+            segments_directory(Path(root), settings.job),
+            io_threads_max=settings.io_threads_max,
+            abandon_after_s=settings.close_timeout_s,
+        )
+        for root in settings.local
+    ]
+
+
+async def _cleared(settings: Settings, place: int, store: LocalStore) -> bool:
+    """Remove what killed writers left in a root of ours, in time. Elsewhere somebody may be writing it."""
+    with anyio.move_on_after(settings.local_read_timeout_s):
+        await store.remove_leftovers()
+        return True
+    _log.warning("a local root hangs, and is left alone: root=%s", settings.local[place])
+    return False
 
 
 def _only_read(settings: Settings, instead: Sequence[ObjectStore] | None) -> LocalCopies | None:
-    places = [segments_directory(Path(root), settings.job) for root in settings.local]
-    readable = instead or [LocalStore(place, io_threads_max=settings.io_threads_max) for place in places]
+    readable = instead or _stores_of(settings)
     if not readable:
         return None
-    return LocalCopies(LocalSegments(readable, owned=[False] * len(readable)), writable=False)
+    segments = LocalSegments(readable, owned=[False] * len(readable), read_timeout_s=settings.local_read_timeout_s)
+    return LocalCopies(segments, writable=False)
 
 
 async def _taken_stock(
-    settings: Settings, stores: Sequence[ObjectStore], owned: Sequence[bool] | None = None
+    settings: Settings,
+    stores: Sequence[ObjectStore],
+    owned: Sequence[bool] | None = None,
+    hanging: Collection[int] = (),
 ) -> LocalSegments:
     segments = LocalSegments(
-        stores, owned=owned, bytes_max=settings.local_bytes_max, read_timeout_s=settings.local_read_timeout_s
+        stores,
+        owned=owned,
+        bytes_max=settings.local_bytes_max,
+        read_timeout_s=settings.local_read_timeout_s,
+        hanging=hanging,
     )
     await segments.take_stock()
     return segments

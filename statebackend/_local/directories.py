@@ -8,7 +8,10 @@ that the next one does not see.
 """
 
 import errno
+import logging
+import math
 import os
+import threading
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -22,6 +25,7 @@ from statebackend._tasks import in_thread
 from statebackend.errors import LocalRootError
 
 _LOCK_NAME: Final = "lock"
+_logger = logging.getLogger(__name__)
 
 
 class LocalDirectory:
@@ -58,22 +62,55 @@ def claim_root(root: str | os.PathLike[str], job: str) -> LocalDirectory:
 
 @asynccontextmanager
 async def open_local_directories(
-    roots: Sequence[str | os.PathLike[str]], job: str
-) -> AsyncGenerator[tuple[LocalDirectory, ...]]:
-    """Claim every root, in the order given, for as long as the context lasts.
+    roots: Sequence[str | os.PathLike[str]], job: str, *, timeout_s: float = math.inf
+) -> AsyncGenerator[tuple[LocalDirectory | None, ...]]:
+    """Claim every root, in the order given, for as long as the context lasts. `None`: it hangs, for `timeout_s`.
 
     Raises `LocalRootError` for the first root that cannot be used. Failed or cancelled, it leaves directories behind
-    but no lock.
+    but no lock; a thread that hangs is left behind too, and lets go of what it locks in the end.
     """
     with ExitStack() as claims:
+        directories: list[LocalDirectory | None] = []
+        for root in roots:
+            claim = _Claim(root, job)
+            claims.callback(claim.close)
+            directories.append(await claim.made(timeout_s))
+        yield tuple(directories)
 
-        def claim(root: str | os.PathLike[str]) -> LocalDirectory:
-            directory = claim_root(root, job)
-            claims.callback(directory.close)  # in the thread, so that a cancelled call cannot lose it
-            return directory
 
+class _Claim:
+    """A claim that can be given up while the disk hangs over it."""
+
+    def __init__(self, root: str | os.PathLike[str], job: str) -> None:
+        self._root = root
+        self._job = job
+        self._turn = threading.Lock()
+        self._directory: LocalDirectory | None = None
+        self._closed = False
+
+    async def made(self, timeout_s: float) -> LocalDirectory | None:
+        """The directory, `None` if there is none after `timeout_s`. Raises `LocalRootError`."""
         limiter = anyio.CapacityLimiter(1)
-        yield tuple([await in_thread(claim, root, limiter=limiter) for root in roots])
+        with anyio.move_on_after(timeout_s):
+            return await in_thread(self._make, limiter=limiter, abandon_after_s=0.0)
+        _logger.warning("a local root hangs, and is left alone: root=%s", self._root)
+        self.close()
+        return None
+
+    def close(self) -> None:
+        """Let go of the lock, now or when it is there at last. Does not block on the disk."""
+        with self._turn:
+            self._closed = True
+            if self._directory is not None:
+                self._directory.close()
+
+    def _make(self) -> LocalDirectory:
+        directory = claim_root(self._root, self._job)
+        with self._turn:
+            self._directory = directory
+            if self._closed:
+                directory.close()
+        return directory
 
 
 def _claimed(root: Path, job: str) -> LocalDirectory:

@@ -28,7 +28,9 @@ class LocalSegments:
     under way, raises `StoreUnavailableError` and writes nothing. What lies there already is counted by `take_stock`.
 
     `read_timeout_s` bounds `get`, `get_range` and `repair`: what takes longer raises `StoreUnavailableError` with the
-    message "slow", and from then on they do so at once for that root.
+    message "slow", and from then on they do so at once for that root. It bounds `take_stock` and each step of `prune`
+    too. A root that cannot be listed in time is left alone from then on, as those at the places `hanging` are from the
+    start: reading and writing there raises `StoreUnavailableError`.
     """
 
     def __init__(
@@ -38,11 +40,13 @@ class LocalSegments:
         owned: Sequence[bool] | None = None,
         bytes_max: int = 0,
         read_timeout_s: float = math.inf,
+        hanging: Collection[int] = (),
     ) -> None:
         self._stores = tuple(stores)
         self._owned = (True,) * len(self._stores) if owned is None else tuple(owned)
         self._read_timeout_s = read_timeout_s
-        self._slow: set[int] = set()
+        self._hanging = set(hanging)
+        self._slow = set(hanging)
         self._budgets = [ByteBudget(bytes_max) for _ in self._stores]
         assert len(self._owned) == len(self._stores) > 0
 
@@ -93,10 +97,11 @@ class LocalSegments:
     async def take_stock(self) -> None:
         """Count what lies in the roots that are owned. Called once by the owner, before anything is written.
 
-        Best effort: an error is logged, and then a root that has a limit takes no copies.
+        Best effort: an error is logged, and then a root that has a limit takes no copies. One that hangs takes none at
+        all.
         """
         for index, owned in enumerate(self._owned):
-            if owned:
+            if owned and index not in self._hanging:
                 await self._count(index)
 
     async def prune(self, keep: Collection[str]) -> int:
@@ -110,23 +115,32 @@ class LocalSegments:
 
     async def _prune_root(self, index: int, keep: Collection[str]) -> int:
         budget, removed = self._budgets[index], 0
+        if index in self._slow:
+            return removed
         if not budget.counted:
             await self._count(index)
         try:
             for key in sorted(budget.keys):
                 if key not in keep or self.root_of(key) != index:
-                    await self._stores[index].delete(key)
+                    with anyio.fail_after(self._read_timeout_s):
+                        await self._stores[index].delete(key)
                     budget.deleted(key)
                     removed += 1
-        except OSError as error:
-            _logger.warning("could not prune the local copies of one root: root=%d reason=%s", index, error)
+        except OSError as error:  # a `TimeoutError` is one
+            _logger.warning("could not prune the local copies of one root: root=%d reason=%r", index, error)
         return removed
 
     async def _count(self, index: int) -> None:
         try:
-            self._budgets[index].found({info.key: info.size_bytes async for info in self._stores[index].list("")})
+            with anyio.move_on_after(self._read_timeout_s) as bounded:
+                self._budgets[index].found({info.key: info.size_bytes async for info in self._stores[index].list("")})
         except OSError as error:
             _logger.warning("could not list the local copies of one root: root=%d reason=%s", index, error)
+            return
+        if bounded.cancelled_caught:
+            _logger.warning("a local root hangs, and is left alone: root=%d", index)
+            self._hanging.add(index)
+            self._slow.add(index)
 
     async def _write(self, key: str, body: Body, write: Callable[[str, Body], Awaitable[None]]) -> None:
         budget = self._budgets[self.root_of(key)]
@@ -158,4 +172,6 @@ class LocalSegments:
     def _writable(self, key: str) -> ObjectStore:
         if not self._owned[self.root_of(key)]:
             raise StoreAccessError("another live backend owns this local root: here it is only read", key=key)
+        if self.root_of(key) in self._hanging:
+            raise StoreUnavailableError("this local root hung when it was opened", key=key)
         return self._store(key)

@@ -91,7 +91,7 @@ class LocalStore:
         """Size and time of the object, `None` if there is none."""
         path = self._path(key)
         with _store_errors(key):
-            return await self._on_disk(_stat, path, key)
+            return await self._reading(_stat, path, key)
 
     async def delete(self, key: str) -> None:
         """Remove the object, if there is one. A cancelled call may have removed it."""
@@ -102,7 +102,7 @@ class LocalStore:
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """The objects under `prefix` as they were when the iteration began, in the order of their keys."""
         with _store_errors(prefix):
-            found = await self._on_disk(_scan, self._root, prefix)
+            found = await self._reading(_scan, self._root, prefix)
         for info in found:
             yield info
 
@@ -124,7 +124,7 @@ class LocalStore:
         path = self._path(key)
         if self._abandon_after_s is not None:
             with _store_errors(key):
-                return await in_thread(_read, path, offset, length, limiter=self._limiter, abandon_after_s=0.0)
+                return await self._reading(_read, path, offset, length)
         content = b""
         # Reads hold the limiter, so that they share one bound with writes. They are shielded, because a cancelled
         # open would leave an open file behind.
@@ -138,6 +138,10 @@ class LocalStore:
 
     async def _on_disk(self, function: Callable[[*Args], T], *args: *Args) -> T:
         return await in_thread(function, *args, limiter=self._limiter, abandon_after_s=self._abandon_after_s)
+
+    async def _reading(self, function: Callable[[*Args], T], *args: *Args) -> T:
+        abandon_after_s = None if self._abandon_after_s is None else 0.0
+        return await in_thread(function, *args, limiter=self._limiter, abandon_after_s=abandon_after_s)
 
     def _path(self, key: str) -> Path:
         return self._root / check_key(key)

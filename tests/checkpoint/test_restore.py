@@ -50,9 +50,9 @@ def expected() -> dict[sb.Key, int]:
     return {key + 5 * checkpoint: checkpoint for checkpoint in range(CHECKPOINTS) for key in range(10)}
 
 
-async def restore(settings: sb.Settings) -> sb.RestoreReport:
+async def restore(settings: sb.Settings, *, read_only: bool = False) -> sb.RestoreReport:
     """Open the job and check that its state is right, wherever it came from."""
-    async with sb.open_backend(settings) as backend:
+    async with sb.open_backend(settings, read_only=read_only) as backend:
         assert dict(backend.value_state("n", int)) == expected()
         assert backend.restored is not None
         return backend.restored
@@ -185,13 +185,17 @@ async def test_of_a_shared_segment_an_owner_of_few_key_groups_fetches_its_own_pa
     assert metered.requests["get_range"] > 0
 
 
-async def test_a_local_copy_that_hangs_is_slow_and_the_primary_is_read(written: sb.Settings, tmp_path: Path) -> None:
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_a_local_copy_that_hangs_is_slow_and_the_primary_is_read(
+    read_only: bool, written: sb.Settings, tmp_path: Path
+) -> None:
     """Every file comes from the primary, each fallback says why, and nothing waits for the hanging one."""
     (first, *others) = local_segments(tmp_path / "local")
     first.unlink()
     os.mkfifo(first)  # nobody writes to it: opening it hangs as a dead disk does
     try:
-        report = await restore(msgspec.structs.replace(written, local_read_timeout_s=0.2, close_timeout_s=0.05))
+        hurried = msgspec.structs.replace(written, local_read_timeout_s=0.2, close_timeout_s=0.05)
+        report = await restore(hurried, read_only=read_only)
     finally:
         os.close(os.open(first, os.O_RDWR))  # the thread that was left behind goes on
     reasons = {fallback.name: fallback.reason for fallback in report.fallbacks}

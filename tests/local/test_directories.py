@@ -5,13 +5,17 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import anyio
 import pytest
 
+from statebackend._local import directories as directories_module
 from statebackend._local.directories import claim_root, open_local_directories
+from statebackend._local.locks import FileLock
 from statebackend.errors import LocalRootError
 
 OWNER = """
@@ -191,7 +195,7 @@ async def test_all_roots_are_claimed_for_as_long_as_the_context_lasts(tmp_path: 
     roots = [tmp_path / "one", tmp_path / "two"]
     async with open_local_directories(roots, "job") as directories:
         assert [directory.root for directory in directories] == roots
-        assert [directory.owned for directory in directories] == [True, True]
+        assert [directory is not None and directory.owned for directory in directories] == [True, True]
         async with open_local_directories(roots, "job") as others:
             assert [directory.owned for directory in others] == [False, False]
     async with open_local_directories(roots, "job") as directories:
@@ -220,6 +224,34 @@ async def test_an_error_in_the_context_lets_go_of_the_lock(tmp_path: Path) -> No
     with pytest.raises(ZeroDivisionError):
         async with open_local_directories([tmp_path], "job"):
             raise ZeroDivisionError
+    directory = claim_root(tmp_path, "job")
+    assert directory.owned
+    directory.close()
+
+
+async def test_a_claim_that_hangs_is_given_up_and_holds_nothing_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk comes back long after it was left alone: the lock that the thread gets then is let go of at once."""
+    may_end, locked, really_lock = threading.Event(), list[bool](), directories_module.lock_file
+
+    def hang(path: Path) -> FileLock:
+        may_end.wait()
+        lock = really_lock(path)
+        locked.append(lock.held)
+        return lock
+
+    monkeypatch.setattr(directories_module, "lock_file", hang)
+    threads = set(threading.enumerate())
+    try:
+        async with open_local_directories([tmp_path], "job", timeout_s=0.05) as directories:
+            assert directories == (None,)
+    finally:
+        may_end.set()
+    for thread in set(threading.enumerate()) - threads:
+        await anyio.to_thread.run_sync(thread.join, 20.0)
+    assert locked == [True]
+    monkeypatch.undo()
     directory = claim_root(tmp_path, "job")
     assert directory.owned
     directory.close()

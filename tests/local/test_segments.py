@@ -141,3 +141,51 @@ async def test_a_repair_that_hangs_is_given_up() -> None:
     with pytest.raises(StoreUnavailableError, match=r"^slow$"):
         await LocalSegments([store], read_timeout_s=5.0).repair("segments/a", [b"x"])
     assert VirtualClock().monotonic() == 5.0
+
+
+@run_virtual
+async def test_a_root_that_cannot_be_listed_in_time_is_left_alone() -> None:
+    """Its owner counts what lies there while a backend opens, which goes on without it: no reads, writes or pruning."""
+    hung, other = FaultyStore(MemoryStore(), [Hold(operation="list")]), FaultyStore(MemoryStore())
+    segments = LocalSegments([hung, other], read_timeout_s=5.0)
+    await segments.take_stock()
+    assert VirtualClock().monotonic() == 5.0
+    hung.plan.clear()
+    hung.calls.clear()
+    for key in KEYS:
+        if home(key, 2) == 0:
+            for call in (segments.get(key), segments.put(key, [b"x"]), segments.delete(key)):
+                with pytest.raises(StoreUnavailableError):
+                    await call
+        else:
+            await segments.put(key, [b"x"])
+            assert await segments.get(key) == b"x"
+    assert await segments.prune(keep=()) == sum(home(key, 2) for key in KEYS)
+    assert hung.calls == []
+    assert VirtualClock().monotonic() == 5.0
+
+
+@run_virtual
+async def test_a_root_that_is_known_to_hang_keeps_its_place() -> None:
+    """Keys of the other one lie where they always lay, and none of them is taken for one that nobody looks for."""
+    hung, other = FaultyStore(MemoryStore()), MemoryStore()
+    here = [key for key in KEYS if home(key, 2) == 1]
+    for key in here:
+        await other.put(key, [b"x"])
+    segments = LocalSegments([hung, other], hanging={0})
+    await segments.take_stock()
+    assert await segments.prune(keep=KEYS) == 0
+    assert [await segments.get(key) for key in here] == [b"x"] * len(here)
+    assert hung.calls == []
+
+
+@run_virtual
+async def test_a_deletion_that_hangs_keeps_prune_from_that_root_only() -> None:
+    """One wait, and not one for each copy."""
+    stores = [FaultyStore(MemoryStore(), [Hold(operation="delete")]), FaultyStore(MemoryStore())]
+    for store in stores:
+        for key in KEYS:
+            await store.put(key, [b"x"])
+    assert await LocalSegments(stores, read_timeout_s=5.0).prune(keep=()) == len(KEYS)
+    assert VirtualClock().monotonic() == 5.0
+    assert (len(await keys(stores[0])), await keys(stores[1])) == (len(KEYS), [])
