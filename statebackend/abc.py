@@ -173,6 +173,8 @@ class UploadedSegment(msgspec.Struct, frozen=True):
 
     primary: Handle
     local: Handle | None = None
+    dropped: str | None = None
+    """Why there is no local copy where there was to be one, for `Observer.local_copy_dropped`. Goes without `local`."""
 
 
 @runtime_checkable
@@ -325,7 +327,7 @@ class Observer:
     def local_copy_dropped(self, name: str, reason: str) -> None:
         """The local copy of a segment was given up. The primary has it. At most once per attempt that succeeds.
 
-        An uploader of your own does not tell; what it leaves out is a segment with `uploaded.local` of `None`.
+        Told by our own uploader, and of one of yours that gives the reason: `UploadedSegment.dropped`.
         """
 
     def primary_requested(self, requests: Mapping[str, int], *, usd: float) -> None:

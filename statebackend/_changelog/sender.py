@@ -87,6 +87,8 @@ class SegmentSender:
                 self._observer.upload_failed(segment, error, attempt=number)
                 raise
             seconds = self._clock.monotonic() - begun
+            if uploaded.dropped is not None:
+                self._observer.local_copy_dropped(segment.name, uploaded.dropped)
             self._observer.upload_succeeded(segment, uploaded, attempt=number, seconds=seconds, raw_bytes=raw_bytes)
             return Attempt(segment, uploaded, seconds)
 

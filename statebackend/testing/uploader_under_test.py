@@ -39,7 +39,10 @@ class UploaderUnderTest:
         handle = uploaded.primary
         assert await self.primary.get(handle.key) == content
         assert (handle.offset, handle.length, handle.checksum) == (0, len(content), zlib.crc32(content))
-        if uploaded.local is not None:
+        if uploaded.local is None:
+            assert uploaded.dropped != "", "a reason says something"
+        else:
+            assert uploaded.dropped is None, "the local copy is there, and was dropped"
             assert uploaded.local == handle
             assert self.local is not None
             assert await self.local.get(handle.key) == content

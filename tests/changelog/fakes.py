@@ -33,18 +33,19 @@ class Uploader:
     A failed or cancelled upload leaves nothing. Subclasses say in `store` how an attempt goes.
     """
 
-    def __init__(self, *, local: bool = False) -> None:
+    def __init__(self, *, local: bool = False, dropped: str | None = None) -> None:
         self.attempts: list[Segment] = []
         self.stored: dict[str, bytes] = {}
         self.discarded: list[str] = []
         self.local = local
+        self.dropped = dropped
 
     async def upload(self, segment: Segment) -> UploadedSegment:
         self.attempts.append(segment)
         await self.store(len(self.attempts), segment)
         self.stored[segment.name] = b"".join(segment.body)
         handle = Handle(segment.name, 0, segment.size_bytes, segment.checksum)
-        return UploadedSegment(handle, handle if self.local else None)
+        return UploadedSegment(handle, handle if self.local else None, self.dropped)
 
     async def discard(self, uploaded: UploadedSegment) -> None:
         self.discarded.append(uploaded.primary.key)

@@ -344,6 +344,21 @@ async def test_the_observer_is_told_of_the_winner_and_of_failures() -> None:
     assert watcher.uploaded == [("segment-1", 1, 1.5)]
 
 
+@pytest.mark.parametrize("reason", ["disk full", None])
+@run_virtual
+async def test_the_observer_is_told_why_an_uploader_left_out_the_local_copy(reason: str | None) -> None:
+    """One of one's own says so with its result. One that never keeps any has nothing to tell."""
+    told: list[tuple[str, str]] = []
+
+    class Listening(Watcher):
+        def local_copy_dropped(self, name: str, reason: str) -> None:
+            told.append((name, reason))
+
+    async with open_scheduler(Uploader(dropped=reason), Listening()) as scheduler:
+        await scheduler.upload([set_of(4)])
+    assert told == ([] if reason is None else [("segment-1", reason)])
+
+
 # -------------------------------------------------------------------------------------------------------- back-pressure
 
 

@@ -40,6 +40,8 @@ UPLOADERS: dict[type, set[str]] = {
     uploaders.OneAtATimeByMistake: {MANY},
     uploaders.NamesByContent: {ONE_BODY},
     uploaders.OneNameForAll: {ONE_BODY, MANY},
+    uploaders.SaysThatACopyWasDroppedAndKeepsIt: {RESTORE_READS},
+    uploaders.GivesNoReasonForADroppedCopy: {ONE_FAILS},
     uploaders.ClaimsALocalCopy: {ONE_FAILS},
     uploaders.ClaimsALocalCopyTooEarly: {LATE},
     uploaders.NeverKeepsALocalCopy: {RESTORE_READS},

@@ -155,6 +155,17 @@ class OneNameForAll(Right):
         return msgspec.structs.replace(super().handle(segment), key="segments/current")
 
 
+class SaysThatACopyWasDroppedAndKeepsIt(Right):
+    async def upload(self, segment):
+        return msgspec.structs.replace(await super().upload(segment), dropped="no room")
+
+
+class GivesNoReasonForADroppedCopy(Right):
+    async def upload(self, segment):
+        uploaded = await super().upload(segment)
+        return uploaded if uploaded.local else msgspec.structs.replace(uploaded, dropped="")
+
+
 class ClaimsALocalCopy(Right):
     async def store_local(self, handle, body):
         with suppress(OSError):
