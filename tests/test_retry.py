@@ -203,6 +203,33 @@ async def test_the_late_error_of_a_timed_out_attempt_is_ignored() -> None:
     assert [number for number, _ in script.begun] == [1, 2]
 
 
+@pytest.mark.parametrize(("first_s", "outcome", "decided_s"), [(1.5, 1, 1.5), (9.0, None, 3.0)])
+@run_virtual
+async def test_attempts_that_wait_for_a_thread_are_late_all_the_same(
+    first_s: float, outcome: int | None, decided_s: float
+) -> None:
+    """8.4: with fewer threads than attempts they queue, and timeouts are noticed on time: no thread is needed for that.
+
+    Row: section 30, retry: pool smaller than the number of hedged attempts.
+    """
+    pool = anyio.CapacityLimiter(1)
+
+    class Pooled(Script):
+        async def act(self, number: int) -> int:
+            async with pool:
+                return await super().act(number)
+
+    script = Pooled([(first_s, None), (9.0, None), (9.0, None)])
+    async with open_race(script, attempts_max=3, timeout_s=1) as race:
+        if outcome is None:
+            with pytest.raises(AttemptTimeoutError):
+                await race.run()
+        else:
+            assert (await race.run())[0] == outcome
+        assert VirtualClock().monotonic() == decided_s
+    assert pool.borrowed_tokens == 0
+
+
 @run_virtual
 async def test_the_newest_attempt_decides_about_failure() -> None:
     """8.4: an attempt that timed out may still win, but nobody waits for it once the newest one has failed for good."""

@@ -429,3 +429,25 @@ async def test_a_checkpoint_is_local_only_while_every_segment_of_it_is(settings:
         assert not (await backend.checkpoint(2)).local
     async with sb.open_backend(settings) as backend:
         assert (await backend.checkpoint(3)).local
+
+
+async def test_after_rescaling_a_part_is_local_only_where_all_it_needs_is() -> None:
+    """FLINK-34667. What the whole had on its disk, the halves have to fetch; where that cannot be kept, nobody says so.
+
+    Row: section 30, rescale: local state after rescaling, before the first materialisation.
+    """
+    store = MemoryStore()
+    settings = sb.Settings(
+        job="fleet", primary="memory://unused", max_parallelism=2, persist_delay_s=0.0, inline_bytes_max=0
+    )
+    async with sb.open_backend(settings, store=store, local_stores=[MemoryStore()]) as backend:
+        backend.value_state("n", int).update({number: number for number in range(20)})
+        assert (await backend.checkpoint(1)).local
+    for broken in (False, True):
+        local = FaultyStore(MemoryStore(), [Fail(operation="put", nth=1)] if broken else [])
+        half = sb.KeyGroupRange(1, 1)
+        async with sb.open_backend(settings, store=store, local_stores=[local], key_groups=half) as backend:
+            backend.value_state("n", int).update(dict.fromkeys(list(backend.value_state("n", int)), -1))
+            snapshot = await backend.snapshot(2)
+            assert snapshot.local_bytes == snapshot.primary_bytes > 0, "its own changes have a local copy"
+            assert snapshot.local == (not broken)

@@ -149,7 +149,10 @@ async def test_what_lies_here_is_the_primarys_file_to_the_byte(tmp_path: Path) -
 async def test_a_failed_download_fails_who_waited_for_it_and_nobody_else(
     fault: Fail, expected: type[Exception], tmp_path: Path
 ) -> None:
-    """It leaves nothing behind, and the next one downloads again."""
+    """It leaves nothing behind, and the next one downloads again.
+
+    Row: section 30, cache: two tasks open the same file concurrently; first download fails.
+    """
     async with open_setup(tmp_path) as setup:
         handle = await setup.stored("a", CONTENT)
         hold = Hold(operation="get", nth=1)
@@ -167,7 +170,10 @@ async def test_a_failed_download_fails_who_waited_for_it_and_nobody_else(
 
 @run_virtual
 async def test_bytes_that_are_not_what_was_uploaded_are_never_kept(tmp_path: Path) -> None:
-    """Cut off or flipped in the primary: an error to the reader, and no file."""
+    """Cut off or flipped in the primary: an error to the reader, and no file.
+
+    Row: section 30, cache: seek beyond the end, truncated or corrupt compressed file.
+    """
     async with open_setup(tmp_path) as setup:
         setup.primary.plan.append(Torn(key="torn", bytes_kept=999, error=None))
         torn, flipped = await setup.stored("torn", CONTENT), handle_of("flipped", CONTENT)
@@ -233,7 +239,10 @@ async def test_a_file_that_was_damaged_behind_our_back_is_downloaded_again(
 @pytest.mark.parametrize(("offset", "length"), [(-1, 1), (0, -1), (0, 1001), (1000, 1), (1001, 0), (1001, None)])
 @run_virtual
 async def test_beyond_the_file_nothing_is_read(offset: int, length: int | None, tmp_path: Path) -> None:
-    """A clear error, and the file is as usable as before; its end itself is no error."""
+    """A clear error, and the file is as usable as before; its end itself is no error.
+
+    Row: section 30, cache: seek beyond the end, truncated or corrupt compressed file. Hazard 17.
+    """
     async with open_setup(tmp_path) as setup:
         async with setup.cache.open(await setup.stored("a", CONTENT)) as file:
             with pytest.raises(InputError) as caught:
@@ -335,7 +344,10 @@ async def test_who_comes_while_a_cancelled_download_stops_waits_for_its_end(tmp_
 
 @run_virtual
 async def test_idle_time_counts_from_the_last_release(tmp_path: Path) -> None:
-    """In Flink's cache a timer of the first release is not stopped by re-use, and deletes early."""
+    """In Flink's cache a timer of the first release is not stopped by re-use, and deletes early.
+
+    Row: section 30, cache: file re-used shortly before the old idle timer fires. Hazard 17.
+    """
     async with open_setup(tmp_path) as setup:
         handle = await setup.stored("a", CONTENT)
         await anyio.sleep(1)
@@ -432,7 +444,10 @@ async def test_a_file_is_released_once_however_often_it_is_said(tmp_path: Path) 
 
 @run_virtual
 async def test_closing_while_files_are_in_use_is_said_at_their_next_read(tmp_path: Path) -> None:
-    """The disk is clean at once; a reader gets a clear error, and letting go afterwards is fine."""
+    """The disk is clean at once; a reader gets a clear error, and letting go afterwards is fine.
+
+    Row: section 30, cache: close while streams are open.
+    """
     async with AsyncExitStack() as users:
         async with open_setup(tmp_path) as setup:
             handle = await setup.stored("a", CONTENT)

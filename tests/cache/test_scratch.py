@@ -63,7 +63,10 @@ async def test_it_is_ours_alone_and_gone_with_the_context(tmp_path: Path) -> Non
 
 
 async def test_those_of_dead_processes_are_removed_and_those_of_live_ones_stay(tmp_path: Path) -> None:
-    """However they died: the kernel lets go of the lock."""
+    """However they died: the kernel lets go of the lock.
+
+    Row: section 30, cache: stale files in the cache directory at start.
+    """
     with owner_process(tmp_path) as (dead, left), owner_process(tmp_path) as (_, used):
         dead.send_signal(signal.SIGKILL)
         dead.wait()

@@ -216,6 +216,29 @@ async def test_never_two_that_no_commit_has_confirmed() -> None:
         assert len(job.watcher.begun) == 2
 
 
+@pytest.mark.parametrize("held", [False, True])
+@run_virtual
+async def test_a_savepoint_stops_no_materialization(held: bool) -> None:
+    """It is a commit like any other, which confirms the bases that it takes. Hazard 14, FLINK-40302.
+
+    Row: section 30, materialise: native savepoint between two materialisations. Also while the first is under way.
+    """
+    job = Job(materialize_handles_max=1)
+    async with job.open() as backend:
+        job.uploader.held = held
+        await checkpoint(backend, k=0)
+        backend.value_state("n", int)["k"] = 1
+        await backend.checkpoint(backend.next_checkpoint_id, savepoint="between")
+        job.uploader.release()
+        await settle()
+        told = len(job.watcher.written)
+        for number in range(2, 6):
+            await checkpoint(backend, k=number)
+        assert len(job.watcher.written) >= told + 3
+    assert await contents(job) == {"k": 5}
+    assert await contents(job, savepoint="between") == {"k": 1}
+
+
 @run_virtual
 async def test_bases_of_a_refused_commit_are_offered_to_the_next() -> None:
     """Nothing was written: they are as good as before."""
@@ -435,14 +458,15 @@ async def test_killed_while_bases_are_written_nothing_is_lost() -> None:
 
 @run_virtual
 async def test_a_commit_stays_small_for_ever() -> None:
-    """1,000 checkpoints of one change: 10 handles of some 130 bytes, and what came while bases were written."""
+    """1,000 checkpoints of one change: 10 handles of some 130 bytes, and 16 bases at most.
+
+    Each waits for the bases that it set off: what comes while threads write them is more on a busy machine.
+    """
     job = Job(materialize_handles_max=10, compression="none")
     largest = 0
     async with job.open() as backend:
-        numbers = backend.value_state("n", int)
         for number in range(1000):
-            numbers[f"k{number % 100}"] = number
-            await backend.checkpoint(number)
+            await checkpoint(backend, **{f"k{number % 100}": number})
             largest = max(largest, len(await job.store.get(await _last_key(job, backend))))
     assert largest < 5000
     assert await contents(job) == {f"k{number % 100}": number for number in range(900, 1000)}

@@ -181,6 +181,7 @@ def test_one_owner_s_commit_takes_nothing_from_another() -> None:
     """The other one has not made its snapshot of that checkpoint yet: its copies are those of the one before.
 
     Row: section 30, local: slot A is released while slot B of the same job still uses local log files.
+    Hazard 11.
     """
     registries = LocalRegistries()
     registries.of("0-63").register(["shared", "left"], one(1))

@@ -111,7 +111,7 @@ async def test_an_empty_store_hands_out_nothing_and_makes_nothing(tmp_path: Path
 
 
 async def test_a_store_that_does_not_restore_hands_out_nothing(tmp_path: Path) -> None:
-    """Row: TaskLocalStateStoreImplTest.retrieveNullIfDisableLocalRecovery. It writes and removes as ever."""
+    """Row: TaskLocalStateStoreImplTest.retrieveNullIfDisableLocalRecovery. It writes and removes as ever. Hazard 10."""
     store = await open_with(tmp_path, 1, restores=False)
     assert await kept(store, 1) == []
     again = await open_with(tmp_path, restores=False)
@@ -130,7 +130,7 @@ async def test_a_later_process_finds_what_was_stored(tmp_path: Path) -> None:
 
 
 async def test_what_an_earlier_process_left_is_pruned_like_all_else(tmp_path: Path) -> None:
-    """17.3: a snapshot that was found on the disk, and never asked for, must not stay for ever."""
+    """17.3: a snapshot that was found on the disk, and never asked for, must not stay for ever. Hazard 18."""
     await open_with(tmp_path, 0, 1)
     store = await open_with(tmp_path, 2)
     await store.confirm(CheckpointId(2))

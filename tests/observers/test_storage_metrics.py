@@ -181,7 +181,7 @@ async def test_an_attempt_that_waits_to_begin_counts_as_one() -> None:
 
 @run_virtual
 async def test_the_queue_is_what_waits_to_be_batched() -> None:
-    """Row: ChangelogStorageMetricsTest.testQueueSize. Eleven calls wait, then the timer fires."""
+    """Row: ChangelogStorageMetricsTest.testQueueSize. Eleven calls wait, then the timer fires. Hazard 13."""
     metrics = Metrics()
     async with open_log(
         Uploader(), observer=metrics, persist_delay_s=10, persist_size_threshold_bytes=NEVER_BYTES

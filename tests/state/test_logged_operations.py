@@ -307,7 +307,10 @@ def test_every_operation_comes_in_order_with_its_group() -> None:
     ],
 )
 def test_every_kind_is_one_object_that_logs(declare: Any, class_: type) -> None:
-    """Rows: ChangelogDelegateStateTest (heap). There is no wrapper around a state: the state itself logs."""
+    """Rows: ChangelogDelegateStateTest, each of its five by the id of the parameter, [hash map, RocksDB] by the table.
+
+    There is no wrapper around a state: the state itself logs, whatever its table.
+    """
     states = all_states()
     state = declare(states)
     assert type(state) is class_

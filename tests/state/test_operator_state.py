@@ -140,7 +140,10 @@ def test_nothing_is_lost_nor_doubled(reports: list[Report], modes: dict[int, Mod
 
 
 def test_names_of_the_modes_are_fixed() -> None:
-    """OperatorStreamStateHandleTest.testFixedEnumOrder: they are on disk. Here they are words, and exactly three."""
+    """Row: OperatorStreamStateHandleTest.testFixedEnumOrder. They are on disk: words and no numbers, and exactly three.
+
+    Each in a byte would be the original's; here a commit says which it is, so their order means nothing.
+    """
     assert OPERATOR_KINDS == {
         "split": "operator split",
         "union": "operator union",
