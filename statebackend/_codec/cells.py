@@ -99,10 +99,11 @@ def count(row: bytes | bytearray) -> int:
     found, at, end = 0, 0, len(row)
     while at < end:
         length = row[at]
-        at += 1
         if length == _SHORT_END:
-            length, at = _long_length(row, at)
-        at += length
+            length, at = _long_length(row, at + 1)
+            at += length
+        else:
+            at += length + 1
         found += 1
     if at > end:
         raise ValueDecodeError("a stored element is cut off", offset=at, size_bytes=end)

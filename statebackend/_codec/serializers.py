@@ -81,14 +81,18 @@ class MsgspecSerializer(Generic[T]):
 
     def decode_many(self, many: Sequence[bytes]) -> list[T]:
         """Fresh values, as `decode` gives them."""
+        if len(many) <= BLOCK_VALUES:
+            return self._decode_block(many)
         found: list[T] = []
         for start in range(0, len(many), BLOCK_VALUES):
-            block = many[start : start + BLOCK_VALUES]
-            try:
-                found += self._decode_list(_as_array(block))
-            except (ValueError, RecursionError):
-                found += map(self.decode, block)
+            found += self._decode_block(many[start : start + BLOCK_VALUES])
         return found
+
+    def _decode_block(self, many: Sequence[bytes]) -> list[T]:
+        try:
+            return self._decode_list(_as_array(many))
+        except (ValueError, RecursionError):
+            return list(map(self.decode, many))
 
     def misread(self, schema: str) -> str | None:
         """Why values written with another schema would be misread, `None` where they come back."""

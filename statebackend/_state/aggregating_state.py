@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Generic, Protocol, TypeVar, get_type_hints
+from typing import Any, Final, Generic, Protocol, TypeVar, get_type_hints, overload
 
 from statebackend._state.bulk import Arrow, as_list
 from statebackend._state.cell_state import CellState
@@ -86,7 +86,13 @@ class AggregatingState(CellState[Any], Mapping[Key, R], Generic[V, R]):
             if other in self._entries:
                 self._remove(other)
 
-    def get_many(self, keys: Iterable[Key] | Arrow, default: T | None = None) -> list[R | T | None]:
+    @overload
+    def get_many(self, keys: Iterable[Key] | Arrow, default: None = None) -> list[R | None]: ...
+    @overload
+    def get_many(self, keys: Iterable[Key] | Arrow, default: R) -> list[R]: ...
+    @overload
+    def get_many(self, keys: Iterable[Key] | Arrow, default: T) -> list[R | T]: ...
+    def get_many(self, keys: Iterable[Key] | Arrow, default: Any = None) -> list[Any]:
         """The results of `keys`, in their order, `default` for a missing one."""
         missing = object()
         found = self._get_many(as_list(keys), lambda _: missing)

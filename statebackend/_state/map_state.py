@@ -168,7 +168,10 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
         return {entry_key: cell for entry_key, cell in entries.items() if ttl.is_live(cell, now)}
 
     def _put(self, key: Key, encoded: bytes, cell: bytes) -> None:
-        self._touched.setdefault(key, {})[encoded] = None
+        touched = self._touched.get(key)
+        if touched is None:
+            touched = self._touched[key] = {}
+        touched[encoded] = None
         self._table.put(key, encoded, cell)
 
     def _replace(self, key: Key, entries: Mapping[bytes, bytes]) -> None:

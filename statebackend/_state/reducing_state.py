@@ -1,7 +1,7 @@
 """One value per key, to which further ones are added by a function."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, overload
 
 from statebackend._state.bulk import Arrow, as_list
 from statebackend._state.cell_state import CellState
@@ -43,6 +43,12 @@ class ReducingState(CellState[V], Mapping[Key, V]):
         """Add each value to the key at its place, in order; a key is read and written once. All of them, or none."""
         self._fold_many(keys, values, lambda _, value: value, self._reduce)
 
-    def get_many(self, keys: Iterable[Key] | Arrow, default: T | None = None) -> list[V | T | None]:
+    @overload
+    def get_many(self, keys: Iterable[Key] | Arrow, default: None = None) -> list[V | None]: ...
+    @overload
+    def get_many(self, keys: Iterable[Key] | Arrow, default: V) -> list[V]: ...
+    @overload
+    def get_many(self, keys: Iterable[Key] | Arrow, default: T) -> list[V | T]: ...
+    def get_many(self, keys: Iterable[Key] | Arrow, default: Any = None) -> list[Any]:
         """The values of `keys`, in their order, `default` for a missing one."""
         return self._get_many(as_list(keys), lambda _: default)

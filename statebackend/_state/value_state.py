@@ -73,10 +73,16 @@ class ValueState(CellState[V], MutableMapping[Key, V]):
             raise KeyError(key)
         return default
 
-    def get_many(self, keys: Iterable[Key] | Arrow, default: T | None = None) -> list[V | T | None]:
+    @overload
+    def get_many(self, keys: Iterable[Key] | Arrow, default: None = None) -> list[V | None]: ...
+    @overload
+    def get_many(self, keys: Iterable[Key] | Arrow, default: V) -> list[V]: ...
+    @overload
+    def get_many(self, keys: Iterable[Key] | Arrow, default: T) -> list[V | T]: ...
+    def get_many(self, keys: Iterable[Key] | Arrow, default: Any = None) -> list[Any]:
         """The values of `keys`, in their order; for a missing one `default`, or the one the state was declared with."""
 
-        def missing(key: Key) -> V | T | None:
+        def missing(key: Key) -> Any:
             return self._missing(key) if default is None and self._default is not UNSET else default
 
         return self._get_many(as_list(keys), missing)

@@ -1,7 +1,6 @@
 """The values of one state: encoded with their version and time, decoded from whatever version they are of."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
@@ -62,8 +61,10 @@ class Values(Generic[V]):
     def decode_many(self, cells: Sequence[bytes]) -> list[V]:
         """Fresh values, as `decode` gives them one by one."""
         if self.is_plain:
-            with suppress(ValueDecodeError):  # of cells that have a mark, or of the one that `decode` will find
+            try:
                 return decode_many(self.serializer, cells)
+            except ValueDecodeError:  # of cells that have a mark, or of the one that `decode` will find
+                pass
         return list(map(self.decode, cells))
 
     def decode(self, cell: bytes) -> V:

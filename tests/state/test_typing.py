@@ -73,6 +73,9 @@ def test_what_is_read_and_written_has_its_type() -> None:
     assert_type(legs["a"], Leg)
     assert_type(legs.get("none"), Leg | None)
     assert_type(legs.pop("none", None), Leg | None)
+    assert_type(legs.get_many(["a"]), list[Leg | None])
+    assert_type(legs.get_many(["a"], Leg("none")), list[Leg])
+    assert_type(legs.get_many(["a"], 0), list[Leg | int])
     assert_type(iter(legs), Iterator[Key])
     mapping: MutableMapping[Key, Leg] = legs
     assert mapping is legs
@@ -94,9 +97,11 @@ def test_what_is_read_and_written_has_its_type() -> None:
     total = states.reducing_state("total", int, operator.add)
     total.add("a", 1)
     assert_type(total["a"], int)
+    assert_type(total.get_many(["a"], 0), list[int])
     mean = states.aggregating_state("mean", Mean())
     mean.add("a", 1)
     assert_type(mean["a"], float)
+    assert_type(mean.get_many(["a"], 0.0), list[float])
     numbers = states.value_state("numbers", ComplexSerializer())
     numbers["a"] = 1j
     assert_type(numbers["a"], complex)
