@@ -11,7 +11,7 @@ import msgspec
 
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._checkpoint.spending import Spending
-from statebackend._local.directories import LocalDirectory, open_local_directories
+from statebackend._local.directories import open_local_directories
 from statebackend._local.layout import segments_directory
 from statebackend._local.segments import LocalSegments
 from statebackend.abc import Clock, ObjectStore, Observer
@@ -74,10 +74,7 @@ async def telling_requests(spending: Spending) -> AsyncGenerator[None]:
 async def open_local(
     settings: Settings, instead: Sequence[ObjectStore] | None, *, read_only: bool
 ) -> AsyncGenerator[LocalCopies | None]:
-    """The local copies, writable unless another live backend of this job owns one of the roots.
-
-    A root that hangs is left alone, after `local_read_timeout_s` and with a warning.
-    """
+    """The local copies, writable unless another live backend of this job owns one of the roots."""
     if read_only:
         yield _only_read(settings, instead)
     elif instead:
@@ -85,33 +82,42 @@ async def open_local(
     else:
         opening = open_local_directories(settings.local, settings.job, timeout_s=settings.local_read_timeout_s)
         async with opening as directories:
-            yield await _owned_roots(settings, directories) if directories else None
+            if not directories:
+                yield None
+                return
+            owned = [directory is None or directory.owned for directory in directories]
+            if not all(owned):
+                _log.warning("job %s: another backend owns the local copy; this one only reads it", settings.job)
+            stores = _stores_of(settings)
+            hanging = {place for place, directory in enumerate(directories) if directory is None}
+            clear = [place for place, own in enumerate(owned) if own and place not in hanging]
+            hanging |= {place for place in clear if not await _cleared(settings, place, stores[place])}
+            yield LocalCopies(await _taken_stock(settings, stores, owned, hanging), writable=all(owned))
 
 
-async def _owned_roots(settings: Settings, directories: Sequence[LocalDirectory | None]) -> LocalCopies:
-    """The roots as they were opened, `None` where one hangs."""
-    owned = [directory is None or directory.owned for directory in directories]
-    if not all(owned):
-        _log.warning("job %s: another backend owns the local copy; this one only reads it", settings.job)
-    stores = [_open_root(segments_directory(Path(root), settings.job), settings) for root in settings.local]
-    hanging = {place for place, directory in enumerate(directories) if directory is None}
-    for place, store in enumerate(stores):
-        if owned[place] and place not in hanging:  # elsewhere somebody may be writing them
-            with anyio.move_on_after(settings.local_read_timeout_s) as bounded:
-                await store.remove_leftovers()
-            if bounded.cancelled_caught:
-                _log.warning("a local root hangs, and is left alone: root=%s", settings.local[place])
-                hanging.add(place)
-    return LocalCopies(await _taken_stock(settings, stores, owned, hanging), writable=all(owned))
+def _stores_of(settings: Settings) -> Sequence[LocalStore]:
+    """One for each local root, hanging or not: which of them a key lies in depends on their number."""
+    return [
+        LocalStore(
+            segments_directory(Path(root), settings.job),
+            io_threads_max=settings.io_threads_max,
+            abandon_after_s=settings.close_timeout_s,
+        )
+        for root in settings.local
+    ]
 
 
-def _open_root(segments: Path, settings: Settings) -> LocalStore:
-    return LocalStore(segments, io_threads_max=settings.io_threads_max, abandon_after_s=settings.close_timeout_s)
+async def _cleared(settings: Settings, place: int, store: LocalStore) -> bool:
+    """Remove what killed writers left in a root of ours, in time. Elsewhere somebody may be writing it."""
+    with anyio.move_on_after(settings.local_read_timeout_s):
+        await store.remove_leftovers()
+        return True
+    _log.warning("a local root hangs, and is left alone: root=%s", settings.local[place])
+    return False
 
 
 def _only_read(settings: Settings, instead: Sequence[ObjectStore] | None) -> LocalCopies | None:
-    places = [segments_directory(Path(root), settings.job) for root in settings.local]
-    readable = instead or [_open_root(place, settings) for place in places]
+    readable = instead or _stores_of(settings)
     if not readable:
         return None
     segments = LocalSegments(readable, owned=[False] * len(readable), read_timeout_s=settings.local_read_timeout_s)
