@@ -12,7 +12,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from statebackend.errors import StoreUnavailableError
+from statebackend.errors import StoreFullError, StoreUnavailableError
 
 T = TypeVar("T")
 
@@ -24,7 +24,8 @@ OUTAGE_PAUSE_MAX_S: Final = 5.0
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """`attempts_max` in all; `timeout_s` before the next one joins (0: never); `delay_s` after an I/O error.
 
-    While the store says that it is unavailable there are more of them, until `outage_s` have gone by.
+    While the store says that it is unavailable there are more of them, until `outage_s` have gone by. Nor is the last
+    one late before that: a store that repeats requests itself is silent for as long as it is away.
     """
 
     attempts_max: int = 3
@@ -38,10 +39,15 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         `elapsed_s`: since the first attempt began.
         """
         if attempt >= self.attempts_max:
-            return self._outage_pause_s(attempt, elapsed_s) if isinstance(error, StoreUnavailableError) else None
+            away = isinstance(error, StoreUnavailableError) and not isinstance(error, StoreFullError)
+            return self._outage_pause_s(attempt, elapsed_s) if away else None
         if isinstance(error, AttemptTimeoutError):
             return 0.0
         return self.delay_s if isinstance(error, OSError) else None
+
+    def late_s(self, attempt: int, elapsed_s: float) -> float:
+        """How long attempt number `attempt`, begun `elapsed_s` after the first, may take. For a `timeout_s` above 0."""
+        return self.timeout_s if attempt < self.attempts_max else max(self.timeout_s, self.outage_s - elapsed_s)
 
     def _outage_pause_s(self, attempt: int, elapsed_s: float) -> float | None:
         if elapsed_s >= self.outage_s:
@@ -151,10 +157,11 @@ class Race(Generic[T]):
 
     async def _watch(self, number: int, attempt: anyio.CancelScope) -> None:
         if self._policy.timeout_s > 0:
-            await anyio.sleep(self._policy.timeout_s)
+            late_s = self._policy.late_s(number, anyio.current_time() - self._begun)
+            await anyio.sleep(late_s)
             if number in self._spared:
                 await anyio.sleep(self._policy.timeout_s)
-            self._judge(number, AttemptTimeoutError(f"attempt {number} took over {self._policy.timeout_s} s"))
+            self._judge(number, AttemptTimeoutError(f"attempt {number} took over {late_s} s"))
             await self._decided.wait()
             await anyio.sleep(self._policy.timeout_s)
             attempt.cancel()

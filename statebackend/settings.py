@@ -107,9 +107,10 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """After this long another attempt starts *beside* the first. 0: never."""
     retry_delay_s: float = 0.5
     """Pause after an attempt that failed with an I/O error."""
-    primary_outage_s: float = 0.0
-    """How long uploads and commits go on trying while the primary says that it is unavailable, beyond their attempts.
-    A checkpoint waits as long, and `commit_timeout_s` is longer by it. 0: it fails when the attempts are used up."""
+    primary_outage_s: float = 90.0
+    """How long uploads and commits go on while the primary says that it is unavailable, or does not answer, beyond
+    their attempts. A checkpoint waits as long, and `commit_timeout_s` is longer by it. 0: it fails when the attempts
+    are used up."""
     secondary_grace_s: float = 0.5
     """How long a finished primary waits for the local copy before that is given up. Does not make an upload late."""
     local_read_timeout_s: float = 5.0

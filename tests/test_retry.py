@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statebackend._retry import AttemptTimeoutError, Race, RetryPolicy
-from statebackend.errors import StoreUnavailableError
+from statebackend.errors import StoreFullError, StoreUnavailableError
 from statebackend.testing.virtual_time import VirtualClock, run_virtual
 
 IO_ERROR = StoreUnavailableError("no answer")
@@ -126,6 +126,45 @@ async def test_the_last_timeout_fails_the_action() -> None:
         with pytest.raises(AttemptTimeoutError):
             await race.run()
         assert clock.monotonic() == 3
+
+
+# ---------------------------------------------------------------------------------------------------------- outages
+
+
+@run_virtual
+async def test_in_an_outage_the_last_attempt_is_not_late() -> None:
+    """A store that repeats requests itself is silent while it is away: the first attempt to come through wins."""
+    script = Script([(50, None), (55, None), (55, None)])
+    async with open_race(script, attempts_max=3, timeout_s=1, outage_s=60) as race:
+        assert await race.run() == (1, 1)
+    assert [number for number, _ in script.begun] == [1, 2, 3]
+
+
+@run_virtual
+async def test_when_the_outage_has_lasted_too_long_the_last_attempt_is_late() -> None:
+    """Counted from the first attempt, whenever the last one began."""
+    script = Script([(1e9, None)] * 3)
+    clock = VirtualClock()
+    async with open_race(script, attempts_max=3, timeout_s=1, outage_s=60) as race:
+        with pytest.raises(AttemptTimeoutError):
+            await race.run()
+        assert clock.monotonic() == 60
+
+
+@pytest.mark.parametrize(
+    ("error", "elapsed_s", "pause_s"),
+    [
+        (IO_ERROR, 0.0, 0.5),
+        (IO_ERROR, 59.9, 0.1),
+        (IO_ERROR, 60.0, None),
+        (StoreFullError("no room"), 0.0, None),
+        (OSError("broken"), 0.0, None),
+    ],
+)
+def test_an_outage_is_what_may_end_by_itself(error: Exception, elapsed_s: float, pause_s: float | None) -> None:
+    """A store that is away comes back; one that is full waits for somebody who makes room, and he has to be told."""
+    found = RetryPolicy(attempts_max=3, delay_s=0.5, outage_s=60).pause_s(3, error, elapsed_s)
+    assert found == (None if pause_s is None else pytest.approx(pause_s))
 
 
 # ------------------------------------------------------------------------------------------------ 8.3, 8.4 the attempts

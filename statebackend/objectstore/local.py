@@ -33,6 +33,7 @@ from statebackend.errors import (
     ObjectNotFoundError,
     StoreAccessError,
     StoreError,
+    StoreFullError,
     StoreUnavailableError,
 )
 from statebackend.objectstore.memory import TEMPORARY_SUFFIX, check_key, check_range, is_temporary
@@ -42,6 +43,7 @@ T = TypeVar("T")
 
 _CHUNKS_PER_CALL: Final = 512  # Linux takes 1024 at a time, POSIX promises 16
 _REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTSUP, errno.EOPNOTSUPP})
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NOT_AN_OBJECT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 _NOT_A_FILE: Final = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG})
 
@@ -257,6 +259,8 @@ def _translated(error: OSError, key: str, *, writing: bool) -> InputError | Stor
         return ObjectNotFoundError("no object at that key", key=key)
     if error.errno in _REFUSED:
         return StoreAccessError("the file system refuses", **facts)
+    if error.errno in _FULL:
+        return StoreFullError("the file system has no room", **facts)
     return StoreUnavailableError("the file system failed", **facts)
 
 

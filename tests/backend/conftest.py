@@ -39,13 +39,17 @@ def local_segments(root: Path, job: str = "fleet") -> list[Path]:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """A job with a file primary and one local root, without the persist delay, whose changes travel in segments."""
+    """A job with a file primary and one local root, without the persist delay, whose changes travel in segments.
+
+    It does not wait for a primary that is away.
+    """
     return Settings(
         job="fleet",
         primary=f"file://{tmp_path}/primary",
         local=(f"{tmp_path}/local",),
         persist_delay_s=0.0,
         inline_bytes_max=0,
+        primary_outage_s=0.0,
     )
 
 

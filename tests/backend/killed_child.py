@@ -1,9 +1,10 @@
 """A process that keeps committing batches until somebody kills it, possibly it itself.
 
-    python -m tests.backend.killed_child DIRECTORY [NTH MOMENT]
+    python -m tests.backend.killed_child DIRECTORY WAY [NTH MOMENT [KEY]]
 
-Prints the number of each batch once its checkpoint was acknowledged. With NTH it sends itself SIGKILL at the NTH
-request to the primary, those of opening among them, before or after the request took effect.
+Prints the number of each batch once its checkpoint was acknowledged. WAY says how changes travel. With NTH it sends
+itself SIGKILL at the NTH request to the primary, those of opening among them, before or after the request took effect;
+with KEY only those count whose key matches it.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import statebackend as sb
 from statebackend.objectstore import LocalStore
@@ -21,15 +22,23 @@ from statebackend.testing import Fault, FaultyStore
 
 Changes = list[tuple[int, int | None]]
 
+WAYS: Final[dict[str, dict[str, Any]]] = {
+    "inline": {},
+    "segments": {"inline_bytes_max": 0},
+    "both": {"preemptive_persist_threshold_bytes": 2_000},
+    "bases": {"materialize_handles_max": 1, "materialize_retry_delay_s": 0.0},  # and nothing else lies in segments
+}
+"""How changes travel to the primary, and the settings that make them."""
 
-def settings_in(directory: Path) -> sb.Settings:
+
+def settings_in(directory: Path, way: str) -> sb.Settings:
     return sb.Settings(
         job="killed",
         primary=f"file://{directory}/primary",
         local=(f"{directory}/local0", f"{directory}/local1"),
         persist_delay_s=0.001,
-        preemptive_persist_threshold_bytes=2_000,
         secondary_grace_s=60.0,  # a slow machine must not cost the local copy that the test counts on
+        **WAYS[way],
     )
 
 
@@ -57,9 +66,9 @@ class Suicide(Fault):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def run(directory: Path, fault: Suicide | None) -> None:
+async def run(directory: Path, way: str, fault: Suicide | None) -> None:
     store = FaultyStore(LocalStore(directory / "primary"), [fault] if fault is not None else [])
-    async with sb.open_backend(settings_in(directory), store=store) as backend:
+    async with sb.open_backend(settings_in(directory, way), store=store) as backend:
         state = backend.value_state("n", int)
         newest = backend.newest.source if backend.newest is not None else None
         batch = 0 if newest is None else newest.batch_id + 1
@@ -71,10 +80,6 @@ async def run(directory: Path, fault: Suicide | None) -> None:
 
 
 if __name__ == "__main__":
-    nth_and_moment: Any = sys.argv[2:]
-    asyncio.run(
-        run(
-            Path(sys.argv[1]),
-            Suicide(nth=int(nth_and_moment[0]), moment=nth_and_moment[1]) if nth_and_moment else None,
-        )
-    )
+    target, its_way, *rest = sys.argv[1:]
+    death: Any = dict(zip(("nth", "moment", "key"), (int(rest[0]), *rest[1:]), strict=False)) if rest else None
+    asyncio.run(run(Path(target), its_way, Suicide(**death) if death else None))

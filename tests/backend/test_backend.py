@@ -260,7 +260,9 @@ async def test_a_commit_whose_answer_is_lost_is_ours(settings: sb.Settings) -> N
 async def test_a_commit_that_gets_no_answer_is_neither_success_nor_failure() -> None:
     """Every attempt fails: the outcome is unknown, the backend is done for, and a new one finds what happened."""
     store = MemoryStore()
-    settings = sb.Settings(job="fleet", primary="memory://unused", persist_delay_s=0.0, retry_delay_s=0.0)
+    settings = sb.Settings(
+        job="fleet", primary="memory://unused", persist_delay_s=0.0, retry_delay_s=0.0, primary_outage_s=0.0
+    )
     async with sb.open_backend(settings, store=store) as backend:
         backend.value_state("n", int)["k"] = 0
         await backend.checkpoint(0)
@@ -280,7 +282,12 @@ async def test_a_failed_upload_fails_the_checkpoint_and_commits_nothing() -> Non
     """Uploads that never succeed are an `UploadError`; a new backend stands on the last commit."""
     store = MemoryStore()
     settings = sb.Settings(
-        job="fleet", primary="memory://unused", persist_delay_s=0.0, retry_delay_s=0.0, inline_bytes_max=0
+        job="fleet",
+        primary="memory://unused",
+        persist_delay_s=0.0,
+        retry_delay_s=0.0,
+        primary_outage_s=0.0,
+        inline_bytes_max=0,
     )
     refusing = FaultyStore(store, [Fail(operation="put", key="*/segments/*")])
     async with sb.open_backend(settings, store=refusing) as backend:

@@ -68,6 +68,7 @@ class Exactly(RuleBasedStateMachine):
                 "retry_delay_s": 0.0,
                 "preemptive_persist_threshold_bytes": 200,
                 "upload_attempts_max": 2,
+                "primary_outage_s": 0.0,
             }
         )
         self.committed: dict[sb.Key, Value] = {}

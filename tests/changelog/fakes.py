@@ -153,6 +153,7 @@ def settings_of(**changed: Any) -> Settings:
         "upload_attempts_max": 1,
         "upload_timeout_s": 0,
         "retry_delay_s": 0,
+        "primary_outage_s": 0,
         "compression": "none",
     }
     return Settings(job="test", primary="memory://test", **(plain | changed))

@@ -29,7 +29,7 @@ OFF: dict[str, Any] = {
 
 def settings_of(**changed: Any) -> sb.Settings:
     plain: dict[str, Any] = {"max_parallelism": 16, "persist_delay_s": 0, "retry_delay_s": 0, "upload_attempts_max": 1}
-    plain["persist_size_threshold_bytes"] = 0
+    plain |= {"persist_size_threshold_bytes": 0, "primary_outage_s": 0}
     return sb.Settings(job=JOB, primary="memory://unused", **(plain | OFF | changed))
 
 

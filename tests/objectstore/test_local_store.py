@@ -16,6 +16,7 @@ from statebackend.errors import (
     ObjectNotFoundError,
     StoreAccessError,
     StoreError,
+    StoreFullError,
     StoreUnavailableError,
 )
 from statebackend.objectstore import LocalStore
@@ -230,8 +231,8 @@ async def test_no_room_is_an_error_that_may_pass_and_leaves_nothing(tmp_path: Pa
 @pytest.mark.parametrize(
     ("number", "expected"),
     [
-        (errno.ENOSPC, StoreUnavailableError),
-        (errno.EDQUOT, StoreUnavailableError),
+        (errno.ENOSPC, StoreFullError),
+        (errno.EDQUOT, StoreFullError),
         (errno.EIO, StoreUnavailableError),
         (errno.EMFILE, StoreUnavailableError),
         (errno.EACCES, StoreAccessError),

@@ -52,6 +52,7 @@ class Disk:
             primary=f"file://{self.directory}/primary",
             local=tuple(f"{self.directory}/local{number}" for number in range(roots)),
             persist_delay_s=0.0,
+            primary_outage_s=0.0,
             **{"inline_bytes_max": 0, **self.changes, **changes},
         )
 

@@ -1,14 +1,20 @@
 """What can be wrong with a bucket and with what we know of it: a clear error, before anything is written."""
 
+import resource
+import zlib
+from pathlib import Path
+
 import msgspec
 import pytest
 
 import statebackend as sb
 from benchmarks.servers import Server, open_client
 from statebackend import Settings
+from statebackend._checkpoint.commits import commit_key
 from statebackend.errors import (
     BucketNotFoundError,
     ClockSkewError,
+    CorruptCommitError,
     InputError,
     ObjectNotFoundError,
     StoreAccessError,
@@ -16,6 +22,7 @@ from statebackend.errors import (
     StoreFullError,
     StoreUnavailableError,
     UnfitStoreError,
+    UnsupportedVersionError,
 )
 from statebackend.objectstore import PROBE_KEY
 from statebackend.objectstore.s3 import open_s3_store
@@ -154,3 +161,74 @@ async def test_nobody_listening_is_a_store_that_does_not_answer(settings: Settin
     with pytest.raises(StoreUnavailableError):
         async with sb.open_backend(nowhere):
             pass
+
+
+async def test_a_commit_of_a_newer_release_stops_who_opens_it(settings: Settings, server: Server) -> None:
+    """To write and to read: upgrade. Nothing is written."""
+    await commit(settings, 1)
+    bucket, prefix = place_of(settings)
+    key = f"{prefix}fleet/{commit_key(1)}"
+    async with open_client(server) as client:
+        body = await (await client.get_object(Bucket=bucket, Key=key))["Body"].read()
+        head = body[:7] + bytes([body[7] + 1])
+        newer = head + zlib.crc32(head + body[12:]).to_bytes(4, "little") + body[12:]
+        await client.put_object(Bucket=bucket, Key=key, Body=newer)
+    before = await objects_of(settings, server)
+    for read_only in (True, False):
+        with pytest.raises(UnsupportedVersionError) as caught:
+            async with sb.open_backend(settings, read_only=read_only):
+                pass
+        assert caught.value.facts["object"] == commit_key(1)
+    assert await objects_of(settings, server) == before
+
+
+async def test_a_foreign_object_in_the_next_place_of_the_log_is_named(settings: Settings, server: Server) -> None:
+    """Whoever put it there: it is not overwritten, nothing is committed, and the job is as it was when it is gone."""
+    bucket, prefix = place_of(settings)
+    key = f"{prefix}fleet/{commit_key(2)}"
+    async with open_client(server) as client:
+        async with sb.open_backend(settings) as backend:
+            backend.value_state("total", int)["a"] = 1
+            await backend.checkpoint(1)
+            await client.put_object(Bucket=bucket, Key=key, Body=b"foreign")
+            backend.value_state("total", int)["a"] = 2
+            with pytest.raises(CorruptCommitError) as caught:
+                await backend.checkpoint(2)
+            assert caught.value.facts["object"] == commit_key(2)
+        assert (await objects_of(settings, server))[f"fleet/{commit_key(2)}"] == len(b"foreign")
+        with pytest.raises(CorruptCommitError):
+            await commit(settings, 3)
+        await client.delete_object(Bucket=bucket, Key=key)
+        entries = [name for name in await objects_of(settings, server) if name.startswith("fleet/commits/")]
+        for name in entries[2:]:  # claims of those who tried meanwhile
+            await client.delete_object(Bucket=bucket, Key=prefix + name)
+    async with sb.open_backend(settings, read_only=True) as backend:
+        assert dict(backend.value_state("total", int)) == {"a": 1}
+
+
+async def test_a_local_disk_that_is_full_costs_the_local_copy_and_nothing_else(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """The kernel lets no file grow. The checkpoint says that it has no local copy, and comes back whole from S3."""
+    copied = msgspec.structs.replace(settings, local=(str(tmp_path / "local"),), compression="none")
+    values = dict.fromkeys(range(1000), "x" * 100)
+    async with sb.open_backend(copied) as backend:
+        backend.value_state("texts", str).update(values)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, hard))
+        try:
+            info = await backend.checkpoint(1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert not info.local
+    async with sb.open_backend(copied) as backend:
+        assert dict(backend.value_state("texts", str)) == values
+        assert backend.restored is not None
+        assert backend.restored.files_primary == 1
+
+
+async def commit(settings: Settings, number: int) -> None:
+    """Open the job, and commit one value."""
+    async with sb.open_backend(settings) as backend:
+        backend.value_state("total", int)["a"] = number
+        await backend.checkpoint(number)

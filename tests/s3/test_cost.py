@@ -1,10 +1,18 @@
 """What an S3 store counts is what S3 charges for: every request of an upload in parts, and a page of a listing."""
 
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import statebackend as sb
 from statebackend import Settings
+from statebackend._checkpoint.commits import HINT_EVERY
 from statebackend._cost import Prices
 from statebackend.abc import CountsRequests
 from statebackend.objectstore.s3 import open_s3_store
 from statebackend.settings import MiB
+from statebackend.testing.http_proxy import FaultProxy
 
 
 async def test_an_upload_in_parts_is_charged_for_each_request(settings: Settings) -> None:
@@ -20,3 +28,22 @@ async def test_an_upload_in_parts_is_charged_for_each_request(settings: Settings
         await store.delete_many(["large", "small"])
         assert store.priced_requests == {"put": 7, "get": 1, "list": 1, "delete_many": 1}
         assert round(Prices(settings).usd(store.priced_requests) * 1e7) == 8 * 50 + 4
+
+
+@pytest.mark.parametrize("copied", [False, True])
+async def test_a_small_checkpoint_is_one_put_and_is_priced(
+    by_proxy: Settings, proxy: FaultProxy, tmp_path: Path, copied: bool
+) -> None:
+    """By default, and as the server sees it. The hint's comes on top, with every so many entries of the log."""
+    settings = msgspec.structs.replace(by_proxy, local=(str(tmp_path),) if copied else ())
+    usd = settings.put_usd_per_1000 / 1000
+    async with sb.open_backend(settings) as backend:
+        for number in range(1, HINT_EVERY + 2):
+            before = len(proxy.requests)
+            backend.value_state("n", int)[number] = number
+            info = await backend.checkpoint(number)
+            puts = 2 if info.sequence == HINT_EVERY else 1
+            assert info.requests_by_kind == {"put": puts}
+            assert info.requests == len(proxy.requests) - before == puts
+            assert info.usd == pytest.approx(puts * usd)
+            assert info.usd_month > info.usd

@@ -1,6 +1,7 @@
 """What the network does to requests: lost answers, cut connections, servers that are silent or busy."""
 
 from collections.abc import Callable
+from functools import partial
 
 import anyio
 import msgspec
@@ -17,6 +18,7 @@ from statebackend.testing.faults import Moment
 from statebackend.testing.http_proxy import Answer, Cut, Damage, FaultProxy, HttpFault, Silence
 from tests.s3.clients import objects_of, uploads_of
 
+Throttled = partial(Answer, status=503, code="SlowDown")
 LARGE = [b"abc" * MiB, b"defgh" * MiB, b"ij" * MiB]  # two parts
 PATIENCE_S = 60.0
 
@@ -69,15 +71,14 @@ async def test_a_commit_whose_answer_is_lost_is_one_commit(
 
 async def test_in_a_storm_of_throttling_nothing_fails(by_proxy: Settings, proxy: FaultProxy) -> None:
     """Each request is refused twice, commits and what a restore reads included, and each is done in the end."""
-    storm = Answer(times_each=2, status=503, code="SlowDown")
+    storm = Throttled(times_each=2)
     proxy.plan.append(storm)
-    patient = msgspec.structs.replace(by_proxy, upload_timeout_s=0.0)
-    async with sb.open_backend(patient) as backend:
+    async with sb.open_backend(by_proxy) as backend:
         total = backend.value_state("total", int)
         for number in range(3):
             total[str(number)] = number
             await backend.checkpoint(number)
-    async with sb.open_backend(patient) as backend:
+    async with sb.open_backend(by_proxy) as backend:
         assert dict(backend.value_state("total", int)) == {"0": 0, "1": 1, "2": 2}
     assert storm.struck > 10
 
@@ -231,18 +232,24 @@ async def test_a_damaged_answer_is_asked_for_again(by_proxy: Settings, proxy: Fa
     assert proxy.count("GET") == 2
 
 
+@pytest.mark.parametrize("inline_bytes_max", [0, 10_000])
+@pytest.mark.parametrize("fault", [Cut, Throttled], ids=["cut", "throttled"])
 async def test_an_outage_in_the_middle_of_a_job_costs_time_and_nothing_else(
-    by_proxy: Settings, proxy: FaultProxy
+    by_proxy: Settings, proxy: FaultProxy, fault: Callable[..., HttpFault], inline_bytes_max: int
 ) -> None:
-    """Every request fails a few times, and the checkpoint that met it waits, and is whole."""
-    async with sb.open_backend(msgspec.structs.replace(by_proxy, upload_timeout_s=0.0)) as backend:
+    """Every request fails more often than an upload has attempts, all of which are late, and the checkpoint is whole.
+
+    The repeats are the store's, and the commit log's: what is late is not given up before `primary_outage_s`.
+    """
+    hasty = msgspec.structs.replace(by_proxy, upload_timeout_s=0.001, inline_bytes_max=inline_bytes_max)
+    async with sb.open_backend(hasty) as backend:
         total = backend.value_state("total", int)
         total["a"] = 1
         await backend.checkpoint(1)
-        outage = Cut(times_each=2)
+        outage = fault(times_each=hasty.upload_attempts_max + 1)
         proxy.plan.append(outage)
         total["a"] = 2
         await backend.checkpoint(2)
-        assert outage.struck > 0
+        assert outage.struck > hasty.upload_attempts_max
     async with sb.open_backend(by_proxy) as backend:
         assert dict(backend.value_state("total", int)) == {"a": 2}
