@@ -137,8 +137,8 @@ class StateBackend(DeclaresStates):
         sent, a checkpoint has committed nothing and lost nothing: the next one holds its changes. Cancelled later, it
         finishes first.
         """
-        self._check_usable()
         async with self._checkpointing:
+            self._check_usable()  # here: the one before, for which this one has waited, may have failed
             begun, requests = self._clock.monotonic(), self._spending.requests
             self._coordinator.check(CheckpointId(checkpoint_id))
             if savepoint is not None:
@@ -174,8 +174,8 @@ class StateBackend(DeclaresStates):
         next snapshot, too. Ids grow. Raises `CheckpointExistsError`, and `UploadError` (open a new backend). Cancelled,
         it has lost nothing: the next one holds its changes.
         """
-        self._check_usable()
         async with self._checkpointing:
+            self._check_usable()  # as in `checkpoint`
             newest = max(self._pending, default=-1)
             if checkpoint_id <= newest or checkpoint_id < self.next_checkpoint_id:
                 raise CheckpointExistsError("checkpoint ids grow: use a larger one", checkpoint_id=checkpoint_id)

@@ -7,9 +7,11 @@ import pytest
 
 import statebackend as sb
 from statebackend.errors import (
+    BackendClosedError,
     FencedError,
     InputError,
     OutcomeUnknownError,
+    StateBackendError,
     StoreAccessError,
     StoreUnavailableError,
 )
@@ -223,6 +225,36 @@ async def test_nobody_deletes_what_a_commit_may_point_into(disk: Disk) -> Fate:
             await commit(backend, 1)
         watch = Watch(disk.both)
         assert len(disk.both) == 2
+    disk.primary.plan.clear()
+    report = await disk.reopen()
+    assert report is not None
+    assert report.files_local == 1
+    return watch.fate()
+
+
+@row("outcome-unknown")
+async def test_a_checkpoint_that_waited_for_one_without_an_answer_is_not_tried(disk: Disk) -> Fate:
+    """It would commit the same segments, fail, and give them back, and the first one's commit points into them."""
+    async with disk.backend() as backend:
+        disk.primary.plan += [
+            Fail(operation="put_if_absent", moment="after"),
+            Fail(operation="get", key="*/commits/*"),
+            Fail(operation="put", key="*/savepoints/*"),
+        ]
+        backend.value_state("n", int)["k"] = 1
+        told: list[Exception] = []
+
+        async def checkpoint(checkpoint_id: int, savepoint: str | None) -> None:
+            try:
+                await backend.checkpoint(checkpoint_id, savepoint=savepoint)
+            except StateBackendError as error:
+                told.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(checkpoint, 1, None)
+            tasks.start_soon(checkpoint, 2, "blue")
+        assert [type(error) for error in told] == [OutcomeUnknownError, BackendClosedError]
+        watch = Watch(disk.both)
     disk.primary.plan.clear()
     report = await disk.reopen()
     assert report is not None
