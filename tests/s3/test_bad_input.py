@@ -211,7 +211,7 @@ async def test_a_local_disk_that_is_full_costs_the_local_copy_and_nothing_else(
 ) -> None:
     """The kernel lets no file grow. The checkpoint says that it has no local copy, and comes back whole from S3."""
     copied = msgspec.structs.replace(settings, local=(str(tmp_path / "local"),), compression="none")
-    values = dict.fromkeys(range(1000), "x" * 100)
+    values: dict[sb.Key, str] = dict.fromkeys(range(1000), "x" * 100)
     async with sb.open_backend(copied) as backend:
         backend.value_state("texts", str).update(values)
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
