@@ -119,7 +119,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     commit_timeout_s: float = 30.0
     """How long a commit waits for the store's answer before its outcome counts as unknown."""
     close_timeout_s: float = 10.0
-    """How long leaving the backend waits for uploads under way."""
+    """How long leaving the backend waits for uploads under way, and as long again for deletions where that is over."""
 
     sweep_interval_s: float = 0.0
     """How often an open backend sweeps its job in the primary, behind the checkpoints' back. 0: never."""

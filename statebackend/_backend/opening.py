@@ -56,7 +56,8 @@ async def open_backend(
     Raises `WrongJobError`, `CheckpointNotFoundError`, `SavepointNotFoundError`, `CorruptCommitError`, `LocalRootError`,
     or `SettingsError` where the settings contradict what was committed, and has claimed nothing; `CorruptSegmentError`,
     `MissingObjectError`, and `StoreError`s with or without a claim. Leaving the context forgets uncommitted changes,
-    and ends within `close_timeout_s` and the second that an upload under way is given to remove what it wrote.
+    and ends within twice `close_timeout_s`, for closing and then for deleting what no commit needs, and the second that
+    an upload or a deletion under way is given.
     """
     clock, observer = clock or SystemClock(), Observers(observer or Observer())
     if cache is not None and cache.job != settings.job:

@@ -317,7 +317,7 @@ class Life:
         with self._job.judging():
             invariants.assert_nothing_in_flight(self._gauges.in_flight_bytes, self._gauges.waiting)
             if self._primary.alive:
-                bound_s = self._world.settings.close_timeout_s + REMOVAL_S
+                bound_s = 2 * self._world.settings.close_timeout_s + REMOVAL_S
                 bound_s += 0.0 if self._local is None else 3 * DISK_CALL_MAX_S
                 invariants.assert_left_in_time(self._clock.monotonic() - self._leaving_since, bound_s)
                 self._judge_left_over()
