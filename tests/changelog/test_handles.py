@@ -152,6 +152,7 @@ async def test_two_checkpoints_of_the_same_changes_never_share_a_name() -> None:
     """Row: IncrementalRemoteKeyedStateHandleTest.testConcurrentCheckpointSharedStateRegistration. FLINK-29095.
 
     Two writers, both with change set 0 of a log of the same name: what the one discards the other keeps.
+    FLINK-29913, FLINK-32761 were the same.
     """
     uploader = Uploader()
     async with open_log(uploader) as first:

@@ -74,7 +74,10 @@ def test_a_request_is_done_with_exactly_its_range() -> None:
 
 
 def test_what_comes_after_the_range_is_not_part_of_it() -> None:
-    """`to` is exclusive: a later set that is durable first neither completes the request nor joins its results."""
+    """`to` is exclusive: a later set that is durable first neither completes the request nor joins its results.
+
+    FLINK-25492, 25987.
+    """
     ledger = ledger_with(1)
     request, _ = ledger.persist(at(0))
     ledger.append(change())
@@ -165,7 +168,7 @@ def test_what_is_subsumed_waits_for_its_truncation() -> None:
 
 
 def test_a_checkpoint_that_came_to_nothing_leaves_its_uploads_to_the_next_one() -> None:
-    """6.2, reset: nothing is released, nothing is uploaded again."""
+    """6.2, reset: nothing is released, nothing is uploaded again. FLINK-25395."""
     ledger = held_by_two_checkpoints()
     assert ledger.reset(at(1), at(2), CP2) == []
     request, to_upload = ledger.persist(at(0), CP3)

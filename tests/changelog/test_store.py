@@ -111,6 +111,7 @@ async def test_change_sets_of_several_writers_in_one_segment_are_told_apart() ->
     """Each gets back its own, and nothing of the others.
 
     Row: section 30, restore: log file referenced at several offsets by different ranges, compression on.
+    Each is read from its own offset: FLINK-26799.
     """
     uploader = Uploader()
     handles: dict[str, list[ChangeSetHandle]] = {}

@@ -655,6 +655,7 @@ async def test_appending_never_waits_and_room_is_where_pressure_arrives() -> Non
 
     Limit 10, every append uploads; 1, 10 and 1 bytes; the first two are admitted. Appending goes on, whoever waits for
     room waits for an upload to end, and their ends need nothing from whoever waits.
+    FLINK-26592.
     """
     uploader = HeldUploader()
     async with open_log(uploader, threshold_bytes=0, in_flight_bytes_max=10 + 2 * CHANGE_OVERHEAD_BYTES) as log:

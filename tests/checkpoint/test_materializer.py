@@ -202,7 +202,10 @@ async def test_a_checkpoint_waits_for_no_base() -> None:
 
 @run_virtual
 async def test_never_two_that_no_commit_has_confirmed() -> None:
-    """Section 13.2: neither while one is being written, nor while its bases wait for a commit."""
+    """Section 13.2: neither while one is being written, nor while its bases wait for a commit.
+
+    A commit confirms by the bases that it lists, and not by its id: FLINK-25524.
+    """
     job = Job(materialize_handles_max=1)
     async with job.open() as backend:
         job.uploader.held = True
@@ -241,7 +244,7 @@ async def test_a_savepoint_stops_no_materialization(held: bool) -> None:
 
 @run_virtual
 async def test_bases_of_a_refused_commit_are_offered_to_the_next() -> None:
-    """Nothing was written: they are as good as before."""
+    """Nothing was written: they are as good as before. FLINK-25816."""
     job = Job(materialize_handles_max=1)
     async with job.open() as backend:
         await checkpoint(backend, k=1)
@@ -367,7 +370,7 @@ async def test_what_failed_is_deleted_and_written_later() -> None:
 
 @run_virtual
 async def test_leaving_ends_the_writing_and_deletes_what_was_written() -> None:
-    """Within the bound, and without a failure being counted. The next owner begins anew."""
+    """Within the bound, and without a failure being counted. The next owner begins anew. FLINK-26455."""
     job = Job(materialize_handles_max=1, in_flight_bytes_max=4, preemptive_persist_threshold_bytes=2 * 10**6)
     hold = Hold(operation="put", key="*segments*", nth=3)
     keys = [keys_in(group, 1)[0] for group in range(16)]
@@ -479,7 +482,10 @@ async def _last_key(job: Job, backend: sb.StateBackend) -> str:
 
 @run_virtual
 async def test_an_older_checkpoint_is_restored_from_its_own_bases() -> None:
-    """Time travel: each commit brings back its own state, and a branch from an old one goes on with old bases."""
+    """Time travel: each commit brings back its own state, and a branch from an old one goes on with old bases.
+
+    A base outlives the commit that took it: FLINK-25478, 26101.
+    """
     job = Job(materialize_handles_max=2)
     async with job.open() as backend:
         for number in range(9):
