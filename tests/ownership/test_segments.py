@@ -232,7 +232,7 @@ async def test_nobody_deletes_what_a_commit_may_point_into(disk: Disk) -> Fate:
     return watch.fate()
 
 
-@row("outcome-unknown")
+@row("outcome-unknown-behind")
 async def test_a_checkpoint_that_waited_for_one_without_an_answer_is_not_tried(disk: Disk) -> Fate:
     """It would commit the same segments, fail, and give them back, and the first one's commit points into them."""
     async with disk.backend() as backend:
