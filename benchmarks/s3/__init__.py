@@ -8,12 +8,12 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.contest import Report
-from benchmarks.s3 import checkpoints, uploads
+from benchmarks.s3 import checkpoints, restores, uploads
 from benchmarks.servers import MINISTACK_PYTHON, run_ministack
 
 
 def run(report: Report) -> None:
-    """All of it; about a minute. Nothing where there is no server."""
+    """All of it; about two minutes. Nothing where there is no server."""
     python = os.environ.get(MINISTACK_PYTHON)
     if python is None:
         print(f"  not run: {MINISTACK_PYTHON} does not say where MiniStack is; `nox -s bench -- s3` sees to it")
@@ -21,3 +21,4 @@ def run(report: Report) -> None:
     with tempfile.TemporaryDirectory() as directory, run_ministack(python, Path(directory) / "log") as server:
         uploads.run(report, server)
         checkpoints.run(report, server)
+        restores.run(report, server)
