@@ -115,4 +115,5 @@ def _local_segments(places: Places) -> list[Path]:
 
 
 def _equals_primary(path: Path, places: Places) -> bool:
-    return path.is_file() and places.originals(path.name) == [path.read_bytes()]
+    """Or it is gone already: the state was written anew behind the stream, and its local changes with that."""
+    return not path.exists() or places.originals(path.name) == [path.read_bytes()]
