@@ -1,5 +1,6 @@
 """What is done to the streaming process and to its files, and what its recovery must look like then."""
 
+import asyncio
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -115,5 +116,13 @@ def _local_segments(places: Places) -> list[Path]:
 
 
 def _equals_primary(path: Path, places: Places) -> bool:
-    """Or it is gone already: the state was written anew behind the stream, and its local changes with that."""
-    return not path.exists() or places.originals(path.name) == [path.read_bytes()]
+    """Or it is gone already: the state was written anew behind the stream, and no restore misses the file."""
+    if path.exists():
+        return places.originals(path.name) == [path.read_bytes()]
+    return asyncio.run(_nobody_misses(path.name, places))
+
+
+async def _nobody_misses(name: str, places: Places) -> bool:
+    async with sb.open_backend(places.settings, read_only=True) as backend:
+        restored = backend.restored
+    return restored is not None and f"segments/{name}" not in {fallback.name for fallback in restored.fallbacks}
