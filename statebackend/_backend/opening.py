@@ -71,7 +71,7 @@ async def open_backend(
         async with (
             telling_requests(primary.spending),
             open_local(settings, local_stores, read_only=read_only) as local,
-            open_tables(settings, owned) as open_table,
+            open_tables(settings, owned) as tables,
             open_tasks() as tasks,
         ):
             if commits:
@@ -82,7 +82,8 @@ async def open_backend(
                 local=local,
                 job=job,
                 position=position,
-                states=empty_states(settings, owned, position.base, owners=owners, open_table=open_table),
+                states=empty_states(settings, owned, position.base, owners=owners, open_table=tables.open_table),
+                tables=tables,
                 copies=choose_copies(uploader, primary.store, local, settings=settings, tasks=tasks, observer=observer),
                 tasks=tasks,
                 clock=clock,

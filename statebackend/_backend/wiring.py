@@ -8,7 +8,9 @@ from anyio.abc import TaskGroup
 from statebackend._backend.copies import Copies, needed, retain
 from statebackend._backend.job import Job, Position
 from statebackend._backend.names import new_names
+from statebackend._backend.native import native_bases, native_restore
 from statebackend._backend.stores import Primary
+from statebackend._backend.tables import Tables
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.backend import StateBackend
@@ -20,7 +22,7 @@ from statebackend._local.cache import DownloadCache
 from statebackend._state.keyed import KeyedStates
 from statebackend._state.tables import OpenTable
 from statebackend.abc import Clock, Observer, RestoreReport
-from statebackend.ids import KeyGroupRange
+from statebackend.ids import KeyGroupRange, NativeBase
 from statebackend.settings import Settings
 
 
@@ -33,6 +35,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     job: Job
     position: Position
     states: KeyedStates
+    tables: Tables
     copies: Copies
     tasks: TaskGroup
     clock: Clock
@@ -40,10 +43,14 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """`changed`: the key groups that the changelog has changed since their base."""
+    """`changed`: the key groups that the changelog has changed since their base.
+
+    `adopted`: the native base whose files the tables have taken over.
+    """
 
     report: RestoreReport | None = None
     changed: Collection[int] = frozenset[int]()
+    adopted: NativeBase | None = None
 
 
 def empty_states(
@@ -69,6 +76,7 @@ async def restore(opened: Opened, cache: DownloadCache | None) -> Restored:
     """Fill the states, and tell of it; nothing for a new job. Then no local copy stays that neither commit uses."""
     base, local, restored = opened.position.base, opened.local, Restored()
     if base is not None:
+        native = native_restore(opened.primary.store, local, opened.tables, opened.settings, cache)
         once = Restore(
             opened.primary.store,
             local,
@@ -77,13 +85,16 @@ async def restore(opened: Opened, cache: DownloadCache | None) -> Restored:
             clock=opened.clock,
             concurrency_max=opened.settings.restore_concurrency_max,
             cpu_threads_max=opened.settings.cpu_threads_max,
+            native=native,
         )
         report = await once.run(base, opened.states.key_groups, opened.states.replay)
-        restored = Restored(report, once.changed)
+        restored = Restored(report, once.changed, native.adopted)
         opened.primary.spending.tell()
         opened.observer.restored(report)
     if local is not None and local.writable:
         await local.store.prune(needed(opened.position.newest, base))
+        if local.native is not None:
+            await local.native.prune(needed(opened.position.newest, base))
     return restored
 
 
@@ -99,6 +110,18 @@ def put_together(opened: Opened, restored: Restored) -> StateBackend:
         observer=observer,
         new_name=new_names(position.epoch),
         persist_delay_s=opened.primary.spending.persist_delay_s,
+        files=copies.of_files,
+    )
+    native = native_bases(
+        opened.tables,
+        settings,
+        key_groups=states.key_groups,
+        adopted=restored.adopted,
+        scheduler=scheduler,
+        primary=opened.primary.store,
+        local=opened.local,
+        tasks=tasks,
+        observer=observer,
     )
     return StateBackend(
         states,
@@ -112,7 +135,14 @@ def put_together(opened: Opened, restored: Restored) -> StateBackend:
         opened.job.log,
         opened.primary.spending,
         materializer=Materializer(
-            states, scheduler, settings, changed=restored.changed, tasks=tasks, clock=clock, observer=observer
+            states,
+            scheduler,
+            settings,
+            changed=restored.changed,
+            native=native,
+            tasks=tasks,
+            clock=clock,
+            observer=observer,
         ),
         epoch=position.epoch,
         inline=InlineEncoder(settings, bytes_max=copies.inline_bytes_max),

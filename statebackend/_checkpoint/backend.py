@@ -91,7 +91,7 @@ class StateBackend(DeclaresStates):
         self._observer = observer
         self._materializer = materializer
         committed = range_of(coordinator.base, states.key_groups)
-        self._handles, self._bases = committed.changelog, committed.bases
+        self._handles, self._bases, self._native = committed.changelog, committed.bases, committed.native
         self._only_primary = _not_local(restored)  # keys of segments without a local copy
         self._changes: Iterator[StateChange] = iter(())  # drained from the states and not logged yet
         self._committed_to = SequenceNumber(0)  # everything below is in `_handles`
@@ -201,7 +201,7 @@ class StateBackend(DeclaresStates):
         await self._writer.subsume(CheckpointId(checkpoint_id))
 
     async def _notify_complete(self, snapshot: SnapshotResult) -> None:
-        state = RangeState(snapshot.key_groups, snapshot.primary, snapshot.bases)
+        state = RangeState(snapshot.key_groups, snapshot.primary, snapshot.bases, native=snapshot.native)
         await self._complete(snapshot.checkpoint_id, state)
 
     async def history(self) -> AsyncIterator[CommitSummary]:
@@ -234,7 +234,9 @@ class StateBackend(DeclaresStates):
         handles = tuple(each.handle for each in uploaded) if taken is None else taken.handles
         primary_bytes, local_bytes = _stored_bytes(uploaded)
         self._only_primary.update(each.handle.segment.key for each in uploaded if not each.local)
-        state = self._with_new_bases(RangeState(self.key_groups, (*self._handles, *handles), self._bases))
+        state = self._with_new_bases(
+            RangeState(self.key_groups, (*self._handles, *handles), self._bases, native=self._native)
+        )
         segments = state.segments() - {IN_HERE.key}
         snapshot = SnapshotResult(
             checkpoint_id=checkpoint_id,
@@ -247,6 +249,7 @@ class StateBackend(DeclaresStates):
             states=self._states.descriptors,
             operator=operator,
             bases=state.bases,
+            native=state.native,
         )
         self._snapshot_to = to
         self._pending[checkpoint_id] = _Pending(to, snapshot, sum(handle.records for handle in handles))
@@ -259,6 +262,8 @@ class StateBackend(DeclaresStates):
         bases = self._materializer.ready()
         if bases is None:
             return state
+        if bases.native is not None:  # what it shares may have had no copy before
+            self._only_primary.difference_update(file.handle.key for file in bases.native.files)
         self._only_primary.update(bases.only_primary)
         return with_bases(state, bases)
 
@@ -298,7 +303,7 @@ class StateBackend(DeclaresStates):
             self._only_primary.add(commit_key(committed.commit.sequence))
         state = range_of(committed.commit, self.key_groups)
         await self._complete(snapshot.checkpoint_id, state)
-        self._materializer.begin_if_due(state)
+        await self._materializer.begin_if_due(state, committed.commit.checkpoint_id)
         return committed, changes
 
     async def _complete(self, checkpoint_id: CheckpointId, state: RangeState) -> None:
@@ -306,7 +311,8 @@ class StateBackend(DeclaresStates):
         to = self._pending[checkpoint_id].to
         self._writer.confirm(self._committed_to, to, checkpoint_id)
         self._materializer.confirmed()
-        self._handles, self._bases, self._committed_to = state.changelog, state.bases, to
+        self._handles, self._bases, self._native = state.changelog, state.bases, state.native
+        self._committed_to = to
         self._only_primary &= state.segments()
         self._pending = {newer: each for newer, each in self._pending.items() if newer > checkpoint_id}
         if self._retention is not None:

@@ -18,10 +18,12 @@ from statebackend._changelog.reader import (
     plan_reads,
     verify,
 )
+from statebackend._checkpoint.native_restore import NativeRestore
 from statebackend._checkpoint.rescale import range_of
-from statebackend._codec.commit import Commit
+from statebackend._codec.commit import Commit, RangeState
 from statebackend._codec.records import StateChange
 from statebackend._local.cache import DownloadCache
+from statebackend._local.native_copies import NativeCopies
 from statebackend._local.segments import LocalSegments
 from statebackend._tasks import in_order, in_thread
 from statebackend.abc import Clock, Fallback, ObjectStore, RestoreReport
@@ -33,10 +35,14 @@ Read = SegmentRead | BaseRead
 
 
 class LocalCopies(msgspec.Struct, frozen=True):
-    """The secondary as a restore sees it: where to read, and whether bad copies may be replaced."""
+    """The secondary as a restore sees it: where to read, and whether bad copies may be replaced.
+
+    `native`: the copies of native bases, `None` where they have no place.
+    """
 
     store: LocalSegments
     writable: bool
+    native: NativeCopies | None = None
 
 
 class _Fetched(msgspec.Struct, frozen=True):
@@ -68,7 +74,10 @@ class Restore:
         clock: Clock,
         concurrency_max: int,
         cpu_threads_max: int,
+        native: NativeRestore | None = None,
     ) -> None:
+        """`native` restores native bases; without it there must be none."""
+        self._native = native
         self._primary = primary
         self._local = local
         self._cache = cache
@@ -100,6 +109,7 @@ class Restore:
             self._changed.update({change.key_group for change in changes if change.key_group in key_groups})
             apply(changes)
 
+        await self._run_native(part, commit, apply)
         await self._run_reads([BaseRead(base) for base in part.bases], apply)
         await self._run_reads(plan_reads(part.changelog, key_groups), apply_since)
         return RestoreReport(
@@ -113,6 +123,18 @@ class Restore:
             seconds=self._clock.monotonic() - begun,
             fallbacks=tuple(self._fallbacks),
         )
+
+    async def _run_native(self, part: RangeState, commit: Commit, apply: Apply) -> None:
+        if self._native is None:
+            assert not part.native, "native bases, and nobody to restore them"
+            return
+        await self._native.run(part, commit.states, apply)
+        for found in self._native.fetched:
+            self._files[found.local] += 1
+            self._bytes[found.local] += found.size_bytes
+            if found.fallback is not None:
+                self._fallbacks.append(found.fallback)
+        self._changes += self._native.changes
 
     async def _run_reads(self, reads: Sequence[Read], apply: Apply) -> None:
         async def consume(_: Read, fetched: _Fetched) -> None:

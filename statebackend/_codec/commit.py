@@ -9,14 +9,14 @@
 A handle into the object's own inline frames has an empty key, and counts its offset from where they begin. Whoever
 decodes gets it whole, as a later commit carries it: with the key, length and checksum of this object. A field may be
 added with a default in the same version; a reader passes over fields it does not know. A reader that must not pass over
-something needs a new version.
+something needs a new version: a commit of version 2 has native bases, one without any is of version 1, as a claim is.
 """
 
 import itertools
 import struct
 import zlib
-from collections.abc import Sequence
-from typing import Final, Generic, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -32,6 +32,7 @@ from statebackend.ids import (
     Epoch,
     Handle,
     KeyGroupRange,
+    NativeBase,
     OperatorElements,
     SourceMark,
     StateDescriptor,
@@ -40,25 +41,43 @@ from statebackend.settings import Compression
 
 MAGIC: Final = b"sbcommt"
 VERSION: Final = 1
+NATIVE_VERSION: Final = 2
+"""A release that does not know native bases would pass over them, and restore a state without their key groups."""
 HEAD: Final = MAGIC + bytes([VERSION])
+NATIVE_HEAD: Final = MAGIC + bytes([NATIVE_VERSION])
 _CHECKSUM = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
 _START = len(HEAD) + _CHECKSUM.size + _LENGTH.size
 
 
-class RangeState(msgspec.Struct, frozen=True):
-    """The state of one range of key groups: its bases, then change sets, in the order in which they are applied."""
+def _none() -> tuple[Any, ...]:
+    """As a default of what is always written: `omit_defaults` knows no functions."""
+    return ()
+
+
+class RangeState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The state of one range of key groups: its bases, then change sets, in the order in which they are applied.
+
+    Fields that came later are written only where they say something: a commit without them keeps its bytes.
+    """
 
     key_groups: KeyGroupRange
     changelog: tuple[ChangeSetHandle, ...]
-    bases: tuple[Base, ...] = ()
-    operator: tuple[OperatorElements, ...] = ()
+    bases: tuple[Base, ...] = msgspec.field(default_factory=_none)
+    operator: tuple[OperatorElements, ...] = msgspec.field(default_factory=_none)
     """What its owner held besides, under no key."""
+    native: tuple[NativeBase, ...] = ()
+    """Applied before `bases`, whose key groups are others."""
 
     def segments(self) -> frozenset[str]:
         """Keys of every object the range points into."""
-        handles = (*(handle.segment for handle in self.changelog), *(base.segment for base in self.bases))
-        return frozenset(handle.key for handle in handles)
+        return frozenset(handle.key for handle in self.objects())
+
+    def objects(self) -> Iterator[Handle]:
+        """Every object the range points into, some of them more than once."""
+        yield from (handle.segment for handle in self.changelog)
+        yield from (base.segment for base in self.bases)
+        yield from (file.handle for base in self.native for file in base.files)
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True, tag="commit", tag_field="entry"):
@@ -135,7 +154,8 @@ def encode_entry(entry: _Entries, key: str, inline: Sequence[bytes] = ()) -> Enc
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"a part of the commit has a wrong type: {error}", sequence=entry.sequence) from error
     covered = b"".join((_LENGTH.pack(len(manifest)), manifest, *inline))
-    body = b"".join((HEAD, _CHECKSUM.pack(_checksum(HEAD, covered)), covered))
+    head = NATIVE_HEAD if _is_native(entry) else HEAD
+    body = b"".join((head, _CHECKSUM.pack(_checksum(head, covered)), covered))
     return EncodedEntry(_resolve(entry, key, body, _START + len(manifest)), body)
 
 
@@ -170,8 +190,8 @@ def decode_entry(data: bytes, key: str, *, job: str) -> Commit | Claim:
     covered = memoryview(data)[len(HEAD) + _CHECKSUM.size :]
     if _checksum(data[: len(HEAD)], covered) != checksum:
         raise CorruptCommitError("commit checksum differs, or the object is cut off", object=key, offset=len(HEAD))
-    if (version := data[len(MAGIC)]) != VERSION:
-        raise UnsupportedVersionError("commit of another release", object=key, version=version, known=VERSION)
+    if (version := data[len(MAGIC)]) not in (VERSION, NATIVE_VERSION):
+        raise UnsupportedVersionError("commit of another release", object=key, version=version, known=NATIVE_VERSION)
     (length,) = _LENGTH.unpack_from(covered)
     if _START + length > len(data):
         raise CorruptCommitError("the manifest is longer than the object", object=key, offset=_START, length=length)
@@ -179,9 +199,15 @@ def decode_entry(data: bytes, key: str, *, job: str) -> Commit | Claim:
         entry = _decoder.decode(data[_START : _START + length])
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise CorruptCommitError(f"manifest does not decode: {error}", object=key, offset=_START) from error
+    if _is_native(entry) != (version == NATIVE_VERSION):
+        raise CorruptCommitError("native bases, and not of their version", object=key, offset=len(MAGIC))
     if entry.job != job:
         raise WrongJobError("the commit belongs to another job", object=key, job=job, job_found=entry.job)
     return _resolve(entry, key, data, _START + length) if isinstance(entry, Commit) else entry
+
+
+def _is_native(entry: Commit | Claim) -> bool:
+    return isinstance(entry, Commit) and any(part.native for part in entry.ranges)
 
 
 def _resolve(entry: _Entries, key: str, body: bytes, inline_offset: int) -> _Entries:

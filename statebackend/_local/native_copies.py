@@ -1,0 +1,195 @@
+"""The local copies of native bases: of each a directory of its own, complete or not there.
+
+    <root i>/job_<job>/op_state_kg_<first>_<last>/chk_<id>/    i = id mod roots; see `layout`, `store`
+
+What never changes lies there as a link to the file that RocksDB has: it costs no room until RocksDB removes its own.
+What is read is checked against the commit, file by file, so a directory that is damaged saves what it can. All of this
+is best effort, and a root that hangs is left alone.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+import anyio
+
+from statebackend._codec.local_snapshot import LocalSnapshot
+from statebackend._local.layout import LocalLayout, job_directory, owner_of
+from statebackend._local.snapshot_directory import linked
+from statebackend._local.store import LocalStateStore, open_local_state_store
+from statebackend._tasks import in_thread
+from statebackend.abc import ObjectInfo
+from statebackend.errors import ObjectNotFoundError, StoreError, StoreFullError, StoreUnavailableError
+from statebackend.ids import Handle, KeyGroupRange, NativeBase, NativeFile
+from statebackend.settings import MiB
+
+T = TypeVar("T")
+Verify = Callable[[bytes, Handle], None]
+"""Raises a `DataError` unless the bytes are, to the byte, what the handle points to. Runs in a worker thread."""
+
+OPERATOR: Final = "state"
+"""There is one operator so far."""
+KEPT_BYTES_PER_S: Final = 16 * MiB
+"""A directory is given a second for so many bytes: they may have to be copied, and synced."""
+_logger = logging.getLogger(__name__)
+
+
+class NativeCopies:
+    """Those of one job on this host, in `roots`, whoever wrote them. `writable`: this backend owns the roots.
+
+    `bytes_max` bounds what lies in one root, together with the `held_bytes` of other local copies there; 0: nothing
+    does. A call takes `timeout_s` at most, one that writes longer by `KEPT_BYTES_PER_S`; a root that exceeds it is left
+    alone from then on. Calls raise `StoreError`s, none of which is a reason to fail.
+    """
+
+    def __init__(
+        self,
+        roots: Sequence[Path],
+        job: str,
+        *,
+        writable: bool,
+        timeout_s: float,
+        bytes_max: int = 0,
+        held_bytes: Callable[[], Sequence[int]] = lambda: (),
+    ) -> None:
+        self.writable: Final = writable
+        self._roots = tuple(roots)
+        self._job = job
+        self._timeout_s = timeout_s
+        self._bytes_max = bytes_max
+        self._held_bytes = held_bytes
+        self._stores: dict[KeyGroupRange, LocalStateStore] = {}
+        self._slow: set[int] = set()
+        self._disk = anyio.CapacityLimiter(4)
+
+    async def place(self, base: NativeBase, file: NativeFile, target: Path, verify: Verify) -> None:
+        """Have the file at `target` as well, if the copy is as it was written.
+
+        Raises `ObjectNotFoundError` where there is none, what `verify` raises, or `StoreUnavailableError`.
+        """
+        source = self._directory(base) / file.name
+
+        def placed() -> None:
+            verify(_content(source), file.handle)
+            if not (file.never_changes and linked(source, target)):
+                target.write_bytes(_content(source))
+
+        await self._in_time(self._root_of(base), placed)
+
+    async def read(self, base: NativeBase, file: NativeFile) -> bytes:
+        """The copy, unchecked. Raises as `place`."""
+        source = self._directory(base) / file.name
+        return await self._in_time(self._root_of(base), lambda: _content(source))
+
+    async def keep(self, base: NativeBase, files: Path) -> None:
+        """Keep a copy of the base, whose files lie in `files`, in place of one that is there. Raises `StoreError`s."""
+        root = self._root_of(base)
+        if self._bytes_max:
+            await self._in_time(root, lambda: self._check_room(base))
+        snapshot = LocalSnapshot(
+            job=self._job,
+            operator=OPERATOR,
+            checkpoint_id=base.checkpoint_id,
+            key_groups=base.owner,
+            changelog=(),
+            native=base.files,
+        )
+        store = await self._store_of(base.owner)
+        timeout_s = self._timeout_s + base.size_bytes / KEPT_BYTES_PER_S
+        await self._bounded(root, timeout_s, lambda: store.store(snapshot, files))
+        if base.checkpoint_id not in store.checkpoints:
+            raise StoreUnavailableError("a newer base is kept", checkpoint_id=base.checkpoint_id)
+
+    async def confirm(self, base: NativeBase) -> None:
+        """A commit has this base: those that its owner wrote before are removed."""
+        store = await self._store_of(base.owner)
+        await self._bounded(self._root_of(base), self._timeout_s, lambda: store.confirm(base.checkpoint_id))
+
+    async def abort(self, base: NativeBase) -> None:
+        """No commit will ever have this base."""
+        store = await self._store_of(base.owner)
+        await self._bounded(self._root_of(base), self._timeout_s, lambda: store.abort(base.checkpoint_id))
+
+    async def prune(self, needed: Collection[str]) -> None:
+        """Remove every directory with an object in it that is not `needed`, and what was never complete.
+
+        Called once by the owner of the roots, after the restore. Errors are logged.
+        """
+        for index in range(len(self._roots)):
+            try:
+                for owner in await self._in_time(index, lambda index=index: list(self._owners(index))):  # type: ignore[misc]
+                    await self._bounded(index, self._timeout_s, lambda owner=owner: self._prune_owner(owner, needed))  # type: ignore[misc]
+            except StoreError as error:
+                _logger.warning("could not prune the native bases of one root: root=%d reason=%s", index, error)
+
+    async def _prune_owner(self, owner: KeyGroupRange, needed: Collection[str]) -> None:
+        store = await self._store_of(owner)
+        kept = {
+            checkpoint_id
+            for checkpoint_id in list(store.checkpoints)
+            if (found := await store.retrieve(checkpoint_id)) is not None
+            and found.native
+            and all(file.handle.key in needed for file in found.native)
+        }
+        await store.prune(kept.__contains__)
+
+    async def _store_of(self, owner: KeyGroupRange) -> LocalStateStore:
+        if owner not in self._stores:
+            self._stores[owner] = await open_local_state_store(self._layout(owner), abandon_after_s=0.0)
+        return self._stores[owner]
+
+    def _check_room(self, base: NativeBase) -> None:
+        """What never changes and is in an older directory too is counted once: it lies there once."""
+        index = self._root_of(base)
+        sizes = {
+            found.st_ino: found.st_size for path in _files(self._roots[index], self._job) if (found := path.stat())
+        }
+        held_bytes = sum(sizes.values()) + sum(self._held_bytes()[index : index + 1])
+        if held_bytes + base.size_bytes > self._bytes_max:
+            raise StoreFullError(
+                "the local root's budget is spent", held_bytes=held_bytes, local_bytes_max=self._bytes_max
+            )
+
+    def _owners(self, index: int) -> Iterator[KeyGroupRange]:
+        directory = job_directory(self._roots[index], self._job)
+        for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+            if (found := owner_of(path.name)) is not None and found[0] == OPERATOR:
+                yield found[1]
+
+    def _layout(self, owner: KeyGroupRange) -> LocalLayout:
+        return LocalLayout(self._roots, self._job, OPERATOR, owner)
+
+    def _directory(self, base: NativeBase) -> Path:
+        return self._layout(base.owner).checkpoint_directory(base.checkpoint_id)
+
+    def _root_of(self, base: NativeBase) -> int:
+        return base.checkpoint_id % len(self._roots)
+
+    async def _in_time(self, root: int, function: Callable[[], T]) -> T:
+        return await self._bounded(
+            root, self._timeout_s, lambda: in_thread(function, limiter=self._disk, abandon_after_s=0.0)
+        )
+
+    async def _bounded(self, root: int, timeout_s: float, call: Callable[[], Awaitable[T]]) -> T:
+        if root not in self._slow:
+            try:
+                with anyio.move_on_after(timeout_s):
+                    return await call()
+            except StoreError:
+                raise
+            except FileNotFoundError as error:
+                raise ObjectNotFoundError("there is no local copy", path=error.filename) from error
+            except OSError as error:
+                raise StoreUnavailableError("the local copy cannot be used", reason=error.strerror) from error
+            self._slow.add(root)
+            _logger.warning("a local root is too slow for native bases, and is left alone: root=%d", root)
+        raise StoreUnavailableError("slow")
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def _files(root: Path, job: str) -> Iterator[Path]:
+    return job_directory(root, job).glob("op_*/chk_*/*")
