@@ -143,6 +143,9 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """How long a download cache keeps a file after its last reader has let go of it. 0: not at all."""
     cache_bytes_max: int = 1024 * MiB
     """Bytes a download cache keeps. 0: no limit. Only files in use may exceed it; idle ones go, the oldest first."""
+    ranges_kept: int = 16
+    """Ranges of key groups whose state a process keeps in memory between two tasks, where parts of a job are worked on
+    in processes that come and go. What was used longest ago goes first. 0: none."""
     table_memory_bytes: int = 128 * MiB
     """Memory for RocksDB: half for what was written last, half for what was read last. At least 4 MiB."""
     io_threads_max: int = 8
@@ -233,6 +236,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             "materialize_failures_max",
             "cache_bytes_max",
             "inline_bytes_max",
+            "ranges_kept",
         ):
             _require(getattr(self, name) >= 0, f"{name} must not be negative", self, name)
         _require(

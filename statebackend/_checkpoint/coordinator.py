@@ -156,7 +156,7 @@ class CheckpointCoordinator:
             stamp=self._new_stamp(),
             max_parallelism=self._max_parallelism,
             ranges=tuple(
-                RangeState(snapshot.key_groups, snapshot.primary, snapshot.bases, snapshot.operator)
+                RangeState(snapshot.key_groups, snapshot.primary, snapshot.bases, snapshot.operator, snapshot.history)
                 for snapshot in ordered
             ),
             states=_merged(ordered),
