@@ -89,8 +89,10 @@ class Rewrite:
     async def read(self, restore: Restore) -> int:
         """Fill the states; the bytes that were read for it. Raises as `Restore.run`, and where a key is none."""
         base = self._base
-        handles = (each.segment for part in base.ranges for each in (*part.bases, *part.changelog))
-        total_bytes = sum(segment.length for segment in set(handles))
+        parts = base.ranges
+        segments = {each.segment for part in parts for each in part.bases}
+        segments |= {each.segment for part in parts for each in part.changelog}
+        total_bytes = sum(segment.length for segment in segments)
         read_bytes = changes_read = 0
         seen: set[str] = set()
 
