@@ -96,7 +96,9 @@ class Job:
             position = await self.look()
         raise FencedError("others claim this job again and again: stop all but one", attempts=CLAIM_ATTEMPTS_MAX)
 
-    def coordinator(self, position: Position, *, copies: CopyWriter | None = None) -> CheckpointCoordinator:
+    def coordinator(
+        self, position: Position, *, copies: CopyWriter | None = None, base_body: bytes = b""
+    ) -> CheckpointCoordinator:
         """Who commits what comes after `position`, and has `copies` write local copies of it."""
         return CheckpointCoordinator(
             self.log,
@@ -109,6 +111,7 @@ class Job:
             new_stamp=new_stamp,
             release=__version__,
             copies=copies,
+            base_body=base_body,
         )
 
     async def _find(self, end: LogEnd | None, checkpoint_id: CheckpointId) -> Commit:

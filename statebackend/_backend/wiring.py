@@ -1,6 +1,6 @@
 """Puts a backend together, once all is open that it is made of."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 from anyio.abc import TaskGroup
@@ -15,23 +15,29 @@ from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.inline import InlineEncoder
 from statebackend._checkpoint.materializer import Materializer
 from statebackend._checkpoint.restore import LocalCopies, Restore
-from statebackend._codec.commit import Commit
+from statebackend._codec.commit import Commit, RangeState
 from statebackend._local.cache import DownloadCache
 from statebackend._state.keyed import KeyedStates
 from statebackend._state.tables import OpenTable
 from statebackend.abc import Clock, Observer, RestoreReport
-from statebackend.ids import KeyGroupRange
+from statebackend.ids import Epoch, KeyGroupRange
 from statebackend.settings import Settings
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a backend is made of, and how far it is: `states` are empty until they are restored."""
+    """All that a backend is made of, and how far it is: `states` are empty until they are restored.
+
+    `epoch`: the reign that what is uploaded belongs to. `log_id`: the name of the changelog; of an attempt that may
+    have others beside it, one that no other has.
+    """
 
     settings: Settings
     primary: Primary
     local: LocalCopies | None
     job: Job
     position: Position
+    epoch: Epoch
+    log_id: str
     states: KeyedStates
     copies: Copies
     tasks: TaskGroup
@@ -51,29 +57,33 @@ def empty_states(
     owned: KeyGroupRange,
     base: Commit | None,
     *,
+    reported: Sequence[RangeState],
     owners: Sequence[KeyGroupRange] | None,
     open_table: OpenTable,
 ) -> KeyedStates:
-    """What `base` says there is, and nothing in it yet."""
+    """What `base` says there is, and nothing in it yet. `reported`, `owners`: as for `KeyedStates`."""
     return KeyedStates(
         owned,
         settings.max_parallelism,
         base.states if base is not None else (),
-        reported=base.ranges if base is not None else (),
+        reported=reported,
         owners=owners,
         open_table=open_table,
     )
 
 
-async def restore(opened: Opened, cache: DownloadCache | None) -> Restored:
-    """Fill the states, and tell of it; nothing for a new job. Then no local copy stays that neither commit uses."""
+async def restore(opened: Opened, cache: DownloadCache | None, at_hand: Mapping[str, bytes]) -> Restored:
+    """Fill the states, and tell of it; nothing for a new job. Then no local copy stays that neither commit uses.
+
+    `at_hand`: what was read of the primary already.
+    """
     base, local, restored = opened.position.base, opened.local, Restored()
     if base is not None:
         once = Restore(
             opened.primary.store,
             local,
             cache=cache,
-            at_hand=opened.job.log.take_body(base),
+            at_hand=at_hand,
             clock=opened.clock,
             concurrency_max=opened.settings.restore_concurrency_max,
             cpu_threads_max=opened.settings.cpu_threads_max,
@@ -97,13 +107,13 @@ def put_together(opened: Opened, restored: Restored) -> StateBackend:
         tasks=tasks,
         clock=clock,
         observer=observer,
-        new_name=new_names(position.epoch),
+        new_name=new_names(opened.epoch),
         persist_delay_s=opened.primary.spending.persist_delay_s,
     )
     return StateBackend(
         states,
         ChangelogWriter(
-            f"{states.key_groups.first}-{states.key_groups.last}",
+            opened.log_id,
             scheduler,
             tasks=tasks,
             preemptive_persist_threshold_bytes=settings.preemptive_persist_threshold_bytes,
@@ -114,7 +124,7 @@ def put_together(opened: Opened, restored: Restored) -> StateBackend:
         materializer=Materializer(
             states, scheduler, settings, changed=restored.changed, tasks=tasks, clock=clock, observer=observer
         ),
-        epoch=position.epoch,
+        epoch=opened.epoch,
         inline=InlineEncoder(settings, bytes_max=copies.inline_bytes_max),
         retention=retain(opened.local, tasks, position.newest, position.base),
         restored=restored.report,

@@ -174,14 +174,22 @@ class StateBackend(DeclaresStates):
         next snapshot, too. Ids grow. Raises `CheckpointExistsError`, and `UploadError` (open a new backend). Cancelled,
         it has lost nothing: the next one holds its changes.
         """
+        return (await self._contribute(checkpoint_id))[0]
+
+    async def contribute(self, checkpoint_id: int) -> tuple[SnapshotResult, Sequence[bytes]]:
+        """As `snapshot`, but what is small is not uploaded: it is in these frames, for the commit to carry them."""
+        return await self._contribute(checkpoint_id, inline=self._inline)
+
+    async def _contribute(
+        self, checkpoint_id: int, *, inline: InlineEncoder | None = None
+    ) -> tuple[SnapshotResult, Sequence[bytes]]:
         async with self._checkpointing:
             self._check_usable()  # as in `checkpoint`
             newest = max(self._pending, default=-1)
             if checkpoint_id <= newest or checkpoint_id < self.next_checkpoint_id:
                 raise CheckpointExistsError("checkpoint ids grow: use a larger one", checkpoint_id=checkpoint_id)
             with self._failing():
-                snapshot, _ = await self._snapshot(CheckpointId(checkpoint_id))
-            return snapshot
+                return await self._snapshot(CheckpointId(checkpoint_id), inline=inline)
 
     async def notify_complete(self, checkpoint_id: int) -> None:
         """The checkpoint is committed. What only older ones used is not needed any more, here and in the local copy.

@@ -33,6 +33,13 @@ class Committed(msgspec.Struct, frozen=True):
     local: bool
 
 
+class CommittedBase(msgspec.Struct, frozen=True):
+    """A commit as it is handed to the owners of parts: where it lies, and its bytes; none where they are to be read."""
+
+    key: str
+    body: bytes = b""
+
+
 class CheckpointCoordinator:
     """Stands on a commit and appends the next one.
 
@@ -56,8 +63,11 @@ class CheckpointCoordinator:
         new_stamp: Callable[[], str],
         release: str,
         copies: CopyWriter | None = None,
+        base_body: bytes = b"",
     ) -> None:
+        """`base_body`: the bytes of `base`, where they are at hand."""
         self.base = base
+        self._base_body = base_body
         self._newest = newest
         self._last: Claim | Commit | None = claim  # our own last entry
         self._log = log
@@ -83,6 +93,13 @@ class CheckpointCoordinator:
     def newest(self) -> CommitSummary | None:
         """The job's newest commit, `None` before the first."""
         return None if self._newest is None else self._newest.summary
+
+    def committed(self, body_bytes_max: int) -> CommittedBase | None:
+        """The commit that the state stands on, `None` before the first; its bytes, if they are no more than that."""
+        if self.base is None:
+            return None
+        body = self._base_body
+        return CommittedBase(commit_key(self.base.sequence), body if len(body) <= body_bytes_max else b"")
 
     @property
     def next_key(self) -> str:
@@ -155,6 +172,7 @@ class CheckpointCoordinator:
             await self._savepoints.mark(savepoint, encoded.entry)
         local = await self._create_copied(encoded.entry, encoded.body)
         self._newest = self.base = self._last = encoded.entry
+        self._base_body = encoded.body
         return Committed(encoded.entry, len(encoded.body), local)
 
     async def _create_copied(self, commit: Commit, body: bytes) -> bool:
