@@ -14,9 +14,9 @@ shuffled rows, and it is never needed for a right result: the join keeps every r
 import itertools
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -74,7 +74,8 @@ class Placement:
                 self._anchor.unpersist()
 
     def _anchored(self, session: SparkSession) -> DataFrame:
-        rows = session.createDataFrame([(salt,) for salt in self.salts], f"{SALT} int")
+        create = cast("Callable[..., DataFrame]", session.createDataFrame)  # pyright: ignore[reportUnknownMemberType]
+        rows = create([(salt,) for salt in self.salts], f"{SALT} int")
         anchor = rows.repartition(self._parallelism, SALT).persist()
         anchor.count()
         return anchor.hint("shuffle_hash")  # or it would be broadcast, and draw nothing
@@ -107,7 +108,7 @@ def _rotated(number: int, bits: int) -> int:
 def _can_anchor(df: DataFrame) -> bool:
     """Whether an anchor draws anything. Where it could, and the session's settings do not allow it, that is logged."""
     context = context_of(df)
-    if context is None or re.fullmatch(r"local(\[.*\])?", context.master):
+    if context is None or re.fullmatch(r"local(\[.*\])?", context.master or ""):
         return False  # nobody who could say, or one process
     allowed = str(context.getConf().get(REDUCE_LOCALITY, "true")).lower() == "false"
     if not allowed:

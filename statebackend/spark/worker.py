@@ -2,8 +2,8 @@
 
     rows -> Arrow table -> the range, opened at its committed base -> KeyedWork -> durable -> the row is yielded
 
-A worker is forked bare, lives through many tasks, one at a time, and is killed without a warning. So each process has one
-loop and one `RangeOwners` for a job, made with its first task; and when the row is yielded nothing of the task goes on.
+A worker is forked bare, lives through many tasks, one at a time, and is killed without a warning. So each process has
+one loop and one `RangeOwners` for a job, made with its first task; and when the row is yielded nothing goes on.
 
 What Spark pickles is the inner function of `task_of`, by value, and bytes: so a worker that lacks the package, or has
 another release of it, is able to say that.
@@ -12,27 +12,31 @@ another release of it, is able to say that.
 import logging
 import os
 import socket
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Final, TypeVar
 
 import msgspec
 import pyarrow as pa
-from pyspark import TaskContext, cloudpickle
+from pyspark import TaskContext
 
 from statebackend._backend.copies import OpenUploader
 from statebackend._backend.ranges import Contribution, RangeOwners, RangeTask, open_range_owners
+from statebackend._clock import SystemClock
 from statebackend._portal import Held
+from statebackend.abc import Observer
 from statebackend.errors import BatchError
 from statebackend.spark.bridge import process_portal
 from statebackend.spark.keyed import KeyedWork
+from statebackend.spark.pickling import unpickled
 from statebackend.spark.placement import SALT
 
 T = TypeVar("T")
 _pa: Any = pa  # it ships no types
 
-RESULT_SCHEMA: Final = "contribution binary, made binary"
-"""A result row: the `Contribution` as MessagePack, and what came out as an Arrow stream, null without an output."""
+RESULT_SCHEMA: Final = "result binary"
+"""A result row: a `Result` as MessagePack."""
 
 FAILED_MARK: Final = "statebackend: the work on a range failed: "
 """What stands before the JSON of a `Failure` in the text of an error that Spark brings to the driver."""
@@ -53,19 +57,33 @@ class Program(msgspec.Struct, frozen=True):
     """What stays the same within a run of a query."""
 
     work: KeyedWork
-    salts: tuple[int, ...]
     uploader: OpenUploader | None
 
 
 class Errand(msgspec.Struct, frozen=True):
-    """What is new with a batch. `task` is that of every slot but for its key groups."""
+    """What is new with a batch. `task` is that of every slot but for its key groups; `salts` are those of the slots."""
 
     task: RangeTask
+    salts: tuple[int, ...]
     batch_id: int
 
 
+class Result(msgspec.Struct, frozen=True):
+    """What one attempt at a range brings to the driver.
+
+    `made`: the rows that came out, as an Arrow stream; `None` without an output. `seconds`: how long it took to make
+    the changes durable. `requests`: those to the primary, by kind.
+    """
+
+    contribution: Contribution
+    made: bytes | None
+    seconds: float
+    requests: dict[str, int]
+    usd: float
+
+
 class Failure(msgspec.Struct, frozen=True):
-    """How an attempt ended that did not come to its result row."""
+    """How an attempt ended that did not come to its result."""
 
     key_groups: str
     attempt: int
@@ -73,11 +91,30 @@ class Failure(msgspec.Struct, frozen=True):
     raised: str
 
 
+class _Requests(Observer):
+    """Adds up what the requests to the primary were and cost."""
+
+    def __init__(self) -> None:
+        self._requests = Counter[str]()
+        self._usd = 0.0
+
+    def primary_requested(self, requests: Mapping[str, int], *, usd: float) -> None:
+        self._requests.update(requests)
+        self._usd += usd
+
+    def take(self) -> tuple[dict[str, int], float]:
+        """All since the last time, and of attempts that failed in between."""
+        taken = dict(self._requests), self._usd
+        self._requests, self._usd = Counter[str](), 0.0
+        return taken
+
+
 class _Running(msgspec.Struct):
     """A job's program in this process, and who owns its ranges here."""
 
     pickled: bytes
     program: Program
+    requests: _Requests
     owners: Held[RangeOwners]
 
 
@@ -115,28 +152,29 @@ def run(program: bytes, errand: bytes, batches: Iterable[Any]) -> Iterator[Any]:
     if not filled:
         return
     table = _pa.Table.from_batches(filled)
-    arrived: Errand = cloudpickle.loads(errand)
-    slots = table.column(SALT).unique().to_pylist()
+    arrived: Errand = unpickled(errand)
+    slots = {arrived.salts.index(salt) for salt in table.column(SALT).unique().to_pylist()}
+    assert len(slots) == 1, f"rows of several slots in one partition: {slots}"
+    task = msgspec.structs.replace(arrived.task, key_groups=arrived.task.owners[slots.pop()])
     try:
-        running = _of_job(program, arrived.task)
-        assert len(slots) == 1, f"rows of several slots in a partition: {slots}"
-        key_groups = arrived.task.owners[running.program.salts.index(slots[0])]
-        task = msgspec.structs.replace(arrived.task, key_groups=key_groups)
-        contribution, made = _attempt(running, task, table.drop_columns([SALT]), arrived.batch_id)
+        result = _attempt(_of_job(program, task), task, table.drop_columns([SALT]), arrived.batch_id)
     except BaseException as error:
-        raise _failed(error, slots, arrived.task) from error
-    yield _pa.RecordBatch.from_pydict(
-        {"contribution": [msgspec.msgpack.encode(contribution)], "made": [made]},
-        schema=_pa.schema([("contribution", _pa.binary()), ("made", _pa.binary())]),
-    )
+        raise _failed(error, task) from error
+    row = _pa.array([msgspec.msgpack.encode(result)], type=_pa.binary())
+    yield _pa.RecordBatch.from_arrays([row], names=["result"])
 
 
-def _attempt(running: _Running, task: RangeTask, table: Any, batch_id: int) -> tuple[Contribution, bytes | None]:
+def _attempt(running: _Running, task: RangeTask, table: Any, batch_id: int) -> Result:
     """The user's code runs here, on the worker's main thread, and everything else on the loop."""
     patience_s = 2 * task.settings.close_timeout_s + CLOSE_GRACE_S
+    clock = SystemClock()
     with _held(running.owners.result().attempt(task), patience_s) as attempt:
         made = running.program.work(table, batch_id, attempt.backend)
-        return process_portal().call(attempt.contribute), None if made is None else _stream_of(made)
+        begun = clock.monotonic()
+        contribution = process_portal().call(attempt.contribute)
+        seconds = clock.monotonic() - begun
+    requests, usd = running.requests.take()
+    return Result(contribution, None if made is None else _stream_of(made), seconds, requests, usd)
 
 
 def _of_job(pickled: bytes, task: RangeTask) -> _Running:
@@ -150,10 +188,11 @@ def _of_job(pickled: bytes, task: RangeTask) -> _Running:
     if running is None:
         while len(_running) >= JOBS_MAX:
             _close(_running.pop(next(iter(_running))))
-        program: Program = cloudpickle.loads(pickled)
-        owners = process_portal().hold(open_range_owners(uploader=program.uploader))
+        program: Program = unpickled(pickled)
+        requests = _Requests()
+        owners = process_portal().hold(open_range_owners(uploader=program.uploader, observer=requests))
         owners.wait()
-        running = _Running(pickled, program, owners)
+        running = _Running(pickled, program, requests, owners)
     _running[identity] = running
     return running
 
@@ -182,11 +221,11 @@ def _stream_of(table: Any) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _failed(error: BaseException, salts: list[int], task: RangeTask) -> BatchError:
+def _failed(error: BaseException, task: RangeTask) -> BatchError:
     context = TaskContext.get()
     failure = Failure(
-        key_groups=", ".join(map(str, task.owners)) if len(salts) != 1 else "",
-        attempt=-1 if context is None else context.attemptNumber(),
+        key_groups=str(task.key_groups),
+        attempt=0 if context is None else context.attemptNumber(),
         host=socket.gethostname(),
         raised=f"{type(error).__name__}: {error}",
     )
