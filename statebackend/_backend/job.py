@@ -4,9 +4,10 @@ from typing import Final
 
 import msgspec
 
-from statebackend._backend.names import new_stamp
+from statebackend._backend.names import new_names, new_stamp
 from statebackend._checkpoint.commits import CommitLog, LogEnd
 from statebackend._checkpoint.coordinator import CheckpointCoordinator
+from statebackend._checkpoint.outbox import Outbox
 from statebackend._checkpoint.savepoints import Savepoints
 from statebackend._checkpoint.sweep import MIN_AGE_S, Sweep
 from statebackend._codec.commit import Claim, Commit
@@ -56,6 +57,7 @@ class Job:
         self.log: Final = CommitLog(
             primary, settings.job, policy=_policy(settings), timeout_s=_patience_s(settings), clock=clock
         )
+        self._primary = primary
         self._savepoints = Savepoints(primary, settings.job, timeout_s=settings.commit_timeout_s)
         self._settings = settings
         self._clock = clock
@@ -107,6 +109,12 @@ class Job:
             base=position.base,
             claim=position.claim,
             savepoints=self._savepoints,
+            outbox=Outbox(
+                self._primary,
+                self._settings,
+                new_name=new_names(position.epoch),
+                pending=() if position.base is None else position.base.outbox,
+            ),
             clock=self._clock,
             new_stamp=new_stamp,
             release=__version__,

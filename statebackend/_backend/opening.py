@@ -97,8 +97,7 @@ async def open_backend(
                 clock=clock,
                 observer=observer,
             )
-            at_hand = {} if position.base is None else job.log.take_body(position.base)
-            backend = put_together(opened, await restore(opened, cache, at_hand))
+            backend = put_together(opened, await restore(opened, cache))
             if commits and settings.sweep_interval_s:
                 sweep = open_sweep(primary.store, settings, clock=clock)
                 tasks.start_soon(sweep_every, settings.sweep_interval_s, sweep)

@@ -20,7 +20,7 @@ from statebackend._local.cache import DownloadCache
 from statebackend._state.keyed import KeyedStates
 from statebackend._state.tables import OpenTable
 from statebackend.abc import Clock, Observer, RestoreReport
-from statebackend.ids import Epoch, KeyGroupRange
+from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange
 from statebackend.settings import Settings
 
 
@@ -72,33 +72,45 @@ def empty_states(
     )
 
 
-async def restore(opened: Opened, cache: DownloadCache | None, at_hand: Mapping[str, bytes]) -> Restored:
-    """Fill the states, and tell of it; nothing for a new job. Then no local copy stays that neither commit uses.
-
-    `at_hand`: what was read of the primary already.
-    """
+async def restore(opened: Opened, cache: DownloadCache | None) -> Restored:
+    """Fill the states, and tell of it; nothing for a new job. Then no local copy stays that neither commit uses."""
     base, local, restored = opened.position.base, opened.local, Restored()
     if base is not None:
-        once = Restore(
-            opened.primary.store,
-            local,
-            cache=cache,
-            at_hand=at_hand,
-            clock=opened.clock,
-            concurrency_max=opened.settings.restore_concurrency_max,
-            cpu_threads_max=opened.settings.cpu_threads_max,
-        )
-        report = await once.run(base, opened.states.key_groups, opened.states.replay)
-        restored = Restored(report, once.changed)
-        opened.primary.spending.tell()
-        opened.observer.restored(report)
+        at_hand = opened.job.log.take_body(base)
+        restored = await fill(opened, base, restoring(opened, at_hand=at_hand, cache=cache))
     if local is not None and local.writable:
         await local.store.prune(needed(opened.position.newest, base))
     return restored
 
 
-def put_together(opened: Opened, restored: Restored) -> StateBackend:
-    """The backend. Its uploads, and the materializer's, run in `opened.tasks`."""
+def restoring(
+    opened: Opened, *, at_hand: Mapping[str, bytes], at_hand_first: bool = False, cache: DownloadCache | None = None
+) -> Restore:
+    """A restore with what is open. `at_hand`, `at_hand_first`: see there."""
+    return Restore(
+        opened.primary.store,
+        opened.local,
+        cache=cache,
+        at_hand=at_hand,
+        at_hand_first=at_hand_first,
+        clock=opened.clock,
+        concurrency_max=opened.settings.restore_concurrency_max,
+        cpu_threads_max=opened.settings.cpu_threads_max,
+    )
+
+
+async def fill(
+    opened: Opened, base: Commit, once: Restore, *, missing: Sequence[ChangeSetHandle] | None = None
+) -> Restored:
+    """Fill the states from `base`, or with what they are `missing` of it, and tell of it."""
+    report = await once.run(base, opened.states.key_groups, opened.states.replay, missing=missing)
+    opened.primary.spending.tell()
+    opened.observer.restored(report)
+    return Restored(report, once.changed)
+
+
+def put_together(opened: Opened, restored: Restored, *, history: bytes = b"") -> StateBackend:
+    """The backend. Its uploads, and the materializer's, run in `opened.tasks`. `history`: as for `StateBackend`."""
     settings, position, states, copies = opened.settings, opened.position, opened.states, opened.copies
     tasks, clock, observer = opened.tasks, opened.clock, opened.observer
     scheduler = UploadScheduler(
@@ -130,4 +142,5 @@ def put_together(opened: Opened, restored: Restored) -> StateBackend:
         restored=restored.report,
         clock=clock,
         observer=observer,
+        history=history,
     )

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from statebackend._checkpoint.lineage import lineage_of
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import IN_HERE, Commit, RangeState
 from statebackend._state.operator_state import OperatorStates
@@ -108,6 +109,7 @@ def _unchanged(
         bases=state.bases,
         epoch=epoch,
         states=() if base is None or described else base.states,
+        history=lineage_of(base, key_groups).history,
     )
 
 
