@@ -158,6 +158,8 @@ class SnapshotResult(msgspec.Struct, frozen=True):
     """The reign in which it was uploaded: a commit of another one may find it swept."""
     states: tuple[StateDescriptor, ...] = ()
     """Every state that the owner knows."""
+    history: bytes = b""
+    """Digest of all the change sets that ever made the state; empty: nobody keeps one."""
 
 
 class SourceMark(msgspec.Struct, frozen=True):

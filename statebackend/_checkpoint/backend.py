@@ -22,6 +22,7 @@ from statebackend._checkpoint.commits import CommitLog, commit_key
 from statebackend._checkpoint.coordinator import CheckpointCoordinator, Committed
 from statebackend._checkpoint.declaring import DeclaresStates
 from statebackend._checkpoint.inline import InlineEncoder
+from statebackend._checkpoint.lineage import extended
 from statebackend._checkpoint.materialization import with_bases
 from statebackend._checkpoint.materializer import Materializer
 from statebackend._checkpoint.outbox import Outbox, Output, Staged, check_source
@@ -79,7 +80,9 @@ class StateBackend(DeclaresStates):
         restored: RestoreReport | None,
         clock: Clock,
         observer: Observer,
+        history: bytes = b"",
     ) -> None:
+        """`history`: of the state that it begins with, where the log's name is that of no other log."""
         super().__init__(states)
         self.restored: Final = restored
         self._epoch: Final = epoch
@@ -94,6 +97,7 @@ class StateBackend(DeclaresStates):
         self._materializer = materializer
         committed = range_of(coordinator.base, states.key_groups)
         self._handles, self._bases = committed.changelog, committed.bases
+        self._history = history
         self._only_primary = _not_local(restored)  # keys of segments without a local copy
         self._changes: Iterator[StateChange] = iter(())  # drained from the states and not logged yet
         self._committed_to = SequenceNumber(0)  # everything below is in `_handles`
@@ -105,6 +109,11 @@ class StateBackend(DeclaresStates):
     def key_groups(self) -> KeyGroupRange:
         """The key groups this backend owns."""
         return self._states.key_groups
+
+    @property
+    def changed(self) -> frozenset[int]:
+        """The key groups that have changed since their last base."""
+        return self._materializer.changed
 
     @property
     def newest(self) -> CommitSummary | None:
@@ -200,14 +209,22 @@ class StateBackend(DeclaresStates):
         next snapshot, too. Ids grow. Raises `CheckpointExistsError`, and `UploadError` (open a new backend). Cancelled,
         it has lost nothing: the next one holds its changes.
         """
+        return (await self._contribute(checkpoint_id))[0]
+
+    async def contribute(self, checkpoint_id: int) -> tuple[SnapshotResult, Sequence[bytes]]:
+        """As `snapshot`, but what is small is not uploaded: it is in these frames, for the commit to carry them."""
+        return await self._contribute(checkpoint_id, inline=self._inline)
+
+    async def _contribute(
+        self, checkpoint_id: int, *, inline: InlineEncoder | None = None
+    ) -> tuple[SnapshotResult, Sequence[bytes]]:
         async with self._checkpointing:
             self._check_usable()  # as in `checkpoint`
             newest = max(self._pending, default=-1)
             if checkpoint_id <= newest or checkpoint_id < self.next_checkpoint_id:
                 raise CheckpointExistsError("checkpoint ids grow: use a larger one", checkpoint_id=checkpoint_id)
             with self._failing():
-                snapshot, _ = await self._snapshot(CheckpointId(checkpoint_id))
-            return snapshot
+                return await self._snapshot(CheckpointId(checkpoint_id), inline=inline)
 
     async def notify_complete(self, checkpoint_id: int) -> None:
         """The checkpoint is committed. What only older ones used is not needed any more, here and in the local copy.
@@ -273,6 +290,7 @@ class StateBackend(DeclaresStates):
             states=self._states.descriptors,
             operator=operator,
             bases=state.bases,
+            history=extended(self._history, handles) if self._history else b"",
         )
         self._snapshot_to = to
         self._pending[checkpoint_id] = _Pending(to, snapshot, sum(handle.records for handle in handles))
@@ -335,6 +353,7 @@ class StateBackend(DeclaresStates):
     async def _complete(self, checkpoint_id: CheckpointId, state: RangeState) -> None:
         """The checkpoint is committed: stand on it."""
         to = self._pending[checkpoint_id].to
+        self._history = self._pending[checkpoint_id].snapshot.history
         self._writer.confirm(self._committed_to, to, checkpoint_id)
         self._materializer.confirmed()
         self._handles, self._bases, self._committed_to = state.changelog, state.bases, to

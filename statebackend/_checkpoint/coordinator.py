@@ -35,6 +35,13 @@ class Committed(msgspec.Struct, frozen=True):
     local: bool
 
 
+class CommittedBase(msgspec.Struct, frozen=True):
+    """A commit as it is handed to the owners of parts: where it lies, and its bytes; none where they are to be read."""
+
+    key: str
+    body: bytes = b""
+
+
 class CheckpointCoordinator:
     """Stands on a commit and appends the next one.
 
@@ -59,8 +66,11 @@ class CheckpointCoordinator:
         new_stamp: Callable[[], str],
         release: str,
         copies: CopyWriter | None = None,
+        base_body: bytes = b"",
     ) -> None:
+        """`base_body`: the bytes of `base`, where they are at hand."""
         self.base = base
+        self._base_body = base_body
         self.outbox: Final = outbox
         self._newest = newest
         self._last: Claim | Commit | None = claim  # our own last entry
@@ -87,6 +97,13 @@ class CheckpointCoordinator:
     def newest(self) -> CommitSummary | None:
         """The job's newest commit, `None` before the first."""
         return None if self._newest is None else self._newest.summary
+
+    def committed(self, body_bytes_max: int) -> CommittedBase | None:
+        """The commit that the state stands on, `None` before the first; its bytes, if they are no more than that."""
+        if self.base is None:
+            return None
+        body = self._base_body
+        return CommittedBase(commit_key(self.base.sequence), body if len(body) <= body_bytes_max else b"")
 
     @property
     def next_key(self) -> str:
@@ -146,7 +163,7 @@ class CheckpointCoordinator:
             stamp=self._new_stamp(),
             max_parallelism=self._max_parallelism,
             ranges=tuple(
-                RangeState(snapshot.key_groups, snapshot.primary, snapshot.bases, snapshot.operator)
+                RangeState(snapshot.key_groups, snapshot.primary, snapshot.bases, snapshot.operator, snapshot.history)
                 for snapshot in ordered
             ),
             states=_merged(ordered),
@@ -183,6 +200,7 @@ class CheckpointCoordinator:
             await self._savepoints.mark(savepoint, encoded.entry)
         local = await self._create_copied(encoded.entry, encoded.body)
         self._newest = self.base = self._last = encoded.entry
+        self._base_body = encoded.body
         self.outbox.committed(encoded.entry.outbox)
         return Committed(encoded.entry, len(encoded.body), local)
 

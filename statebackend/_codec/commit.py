@@ -58,6 +58,8 @@ class RangeState(msgspec.Struct, frozen=True):
     bases: tuple[Base, ...] = ()
     operator: tuple[OperatorElements, ...] = ()
     """What its owner held besides, under no key."""
+    history: bytes = b""
+    """Digest of all the change sets that ever made this state (`_checkpoint/lineage.py`); empty: nobody keeps one."""
 
     def segments(self) -> frozenset[str]:
         """Keys of every object the range points into."""
