@@ -249,9 +249,8 @@ class StateBackend(DeclaresStates):
 
     async def history(self) -> AsyncIterator[CommitSummary]:
         """The commit that the state stands on, its parent, and so on to the job's first, or the oldest retained."""
-        if self._coordinator.base is not None:
-            async for commit in self._log.ancestors(self._coordinator.base):
-                yield commit.summary
+        async for summary in self._coordinator.history():
+            yield summary
 
     async def close(self) -> None:
         """Let go of what no checkpoint needs. Uncommitted changes are forgotten; closing twice is fine."""

@@ -1,6 +1,6 @@
 """Builds the next commit from what the owners of the key groups contribute. Of one job, one process does this."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -97,6 +97,12 @@ class CheckpointCoordinator:
     def newest(self) -> CommitSummary | None:
         """The job's newest commit, `None` before the first."""
         return None if self._newest is None else self._newest.summary
+
+    async def history(self) -> AsyncIterator[CommitSummary]:
+        """The commit that the state stands on, its parent, and so on to the job's first, or the oldest retained."""
+        if self.base is not None:
+            async for commit in self._log.ancestors(self.base):
+                yield commit.summary
 
     def committed(self, body_bytes_max: int) -> CommittedBase | None:
         """The commit that the state stands on, `None` before the first; its bytes, if they are no more than that."""

@@ -57,10 +57,10 @@ class InDriver:
             observer=self._observer,
         )
 
-    def apply(self, df: DataFrame, delivered: SourceMark, backend: StateBackend, query: QueryThread) -> None:
+    def apply(self, df: DataFrame, delivered: SourceMark, state: StateBackend, query: QueryThread) -> None:
         """Run the function and commit. Raises what either raises, and the interrupt of a query that is stopped."""
-        self._run_function(df, delivered, backend, query)
-        commit = process_portal().start(lambda: backend.checkpoint(backend.next_checkpoint_id, source=delivered))
+        self._run_function(df, delivered, state, query)
+        commit = process_portal().start(lambda: state.checkpoint(state.next_checkpoint_id, source=delivered))
         attend(commit, query)
 
     def close(self) -> None:

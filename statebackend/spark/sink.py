@@ -12,7 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, get_args
+from typing import Any, Final, Literal, Protocol, Self, get_args
 
 from pyspark.sql import DataFrame
 
@@ -24,10 +24,13 @@ from statebackend.ids import CheckpointId, CommitSummary, SourceMark
 from statebackend.settings import Settings
 from statebackend.spark.bridge import QueryThread, attend, process_portal
 from statebackend.spark.driver import BatchFunction, InDriver, KeyedBatches, Output
+from statebackend.spark.executors import OnExecutors
 from statebackend.spark.frames import drain, source_mark
 from statebackend.spark.keyed import KeyedWork
 from statebackend.spark.processor import KeyedProcessor
 from statebackend.spark.replay import OnRewind, Step, can_stand_under, decide
+
+Where = Literal["driver", "executors"]
 
 CLOSE_GRACE_S: Final = 1.0
 """How much longer than `Settings.close_timeout_s` the sink waits for its backend to be left."""
@@ -36,7 +39,7 @@ _logger = logging.getLogger(__name__)
 
 
 class HasHistory(Protocol):
-    """What a batch is applied to: it stands on a commit."""
+    """What a batch is applied to: all key groups, or the claim on them. It stands on a commit."""
 
     def history(self) -> AsyncIterator[CommitSummary]:
         """The commit that it stands on, its parent, and so on."""
@@ -72,6 +75,10 @@ class StatefulSink:
     the key, or several; `order_by` the columns in whose order the rows of a key come. `output(df, batch_id)` is called
     with the rows that came out, once per batch, before the commit: for a place that drops a batch it has seen.
 
+    `execution="executors"` has a processor's work done by Spark's executors, in `parallelism` ranges of the keys, which
+    may be another number at the next start; the driver only commits. The processor is pickled then, and what `settings`
+    name has to be within reach of every host; `observer` stays in the driver.
+
     `query_id`: names the query where Spark does not (Spark Connect), and wins where it does. `on_rewind="rollback"`:
     when Spark comes back to an earlier batch, take the state back with it; otherwise `RewindError`. `adopt=True`: go on
     with a state that another query has made; otherwise `WrongQueryError`. `observer`, `store` and `uploader` go to
@@ -91,6 +98,8 @@ class StatefulSink:
         key: str | Sequence[str] = (),
         order_by: str | Sequence[str] = (),
         output: Output | None = None,
+        execution: Where = "driver",
+        parallelism: int | None = None,
         query_id: str | None = None,
         on_rewind: OnRewind = "fail",
         adopt: bool = False,
@@ -98,23 +107,35 @@ class StatefulSink:
         store: ObjectStore | None = None,
         uploader: StateChangeUploader | OpenUploader | None = None,
     ) -> None:
-        if output is not None and not callable(output):
-            raise SettingsError("output must be a function of (df, batch_id)", output=output)
-        if isinstance(function, KeyedProcessor):
-            work = KeyedWork(function, key=key, order_by=order_by, has_output=output is not None)
-            function = KeyedBatches(work, output)
-        elif key or order_by or output is not None:
-            raise SettingsError("key, order_by and output go with a KeyedProcessor", function=function)
-        if not callable(function):
-            raise SettingsError("the sink needs a function of (df, batch_id, backend)", function=function)
+        work = _work_of(function, key=key, order_by=order_by, output=output)
         if on_rewind not in get_args(OnRewind):
             raise SettingsError("on_rewind must be 'fail' or 'rollback'", on_rewind=on_rewind)
-        self.function: Final = function
+        if execution not in get_args(Where) or (execution == "executors") != (parallelism is not None):
+            raise SettingsError(
+                "execution must be 'driver', or 'executors' and parallelism a number",
+                execution=execution,
+                parallelism=parallelism,
+            )
         self.settings: Final = settings
         self._query_id = query_id
         self._on_rewind: OnRewind = on_rewind
         self._adopt = adopt
-        self._execution: Execution = InDriver(function, settings, observer=observer, store=store, uploader=uploader)
+        self._execution: Execution
+        if parallelism is None:
+            applied = KeyedBatches(work, output) if isinstance(work, KeyedWork) else work
+            self._execution = InDriver(applied, settings, observer=observer, store=store, uploader=uploader)
+        elif isinstance(work, KeyedWork):
+            self._execution = OnExecutors(
+                work,
+                settings,
+                parallelism=parallelism,
+                output=output,
+                observer=observer,
+                store=store,
+                uploader=uploader,
+            )
+        else:
+            raise SettingsError("execution='executors' goes with a KeyedProcessor", function=function)
         self._start_afresh()
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
@@ -210,7 +231,8 @@ class StatefulSink:
         return state
 
     def _open(self, query: QueryThread, checkpoint_id: CheckpointId | None = None) -> HasHistory:
-        self._held = held = process_portal().hold(self._execution.open(checkpoint_id))
+        held: Held[HasHistory] = process_portal().hold(self._execution.open(checkpoint_id))
+        self._held = held
         return attend(held, query)
 
     def _roll_back(self, state: HasHistory, delivered: SourceMark, query: QueryThread) -> HasHistory:
@@ -230,6 +252,25 @@ class StatefulSink:
             self.close()
         except Exception:
             _logger.warning("the state of a failed batch was not left cleanly", exc_info=True)
+
+
+def _work_of(
+    function: BatchFunction | KeyedProcessor,
+    *,
+    key: str | Sequence[str],
+    order_by: str | Sequence[str],
+    output: Output | None,
+) -> KeyedWork | BatchFunction:
+    """The work of a processor, or the function. Raises `SettingsError` for what is neither."""
+    if output is not None and not callable(output):
+        raise SettingsError("output must be a function of (df, batch_id)", output=output)
+    if isinstance(function, KeyedProcessor):
+        return KeyedWork(function, key=key, order_by=order_by, has_output=output is not None)
+    if key or order_by or output is not None:
+        raise SettingsError("key, order_by and output go with a KeyedProcessor", function=function)
+    if not callable(function):
+        raise SettingsError("the sink needs a function of (df, batch_id, backend)", function=function)
+    return function
 
 
 async def _marks(state: HasHistory, query_id: str, adopt: bool) -> tuple[SourceMark | None, SourceMark | None]:
