@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from statebackend._checkpoint.commits import CommitLog, commit_key
 from statebackend._checkpoint.savepoints import Savepoints
@@ -156,7 +157,9 @@ class CheckpointCoordinator:
             stamp=self._new_stamp(),
             max_parallelism=self._max_parallelism,
             ranges=tuple(
-                RangeState(snapshot.key_groups, snapshot.primary, snapshot.bases, snapshot.operator, snapshot.history)
+                RangeState(
+                    snapshot.key_groups, snapshot.primary, snapshot.bases, snapshot.operator, snapshot.history or UNSET
+                )
                 for snapshot in ordered
             ),
             states=_merged(ordered),
