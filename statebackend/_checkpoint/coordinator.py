@@ -157,10 +157,8 @@ class CheckpointCoordinator:
             stamp=self._new_stamp(),
             max_parallelism=self._max_parallelism,
             ranges=tuple(
-                RangeState(
-                    snapshot.key_groups, snapshot.primary, snapshot.bases, snapshot.operator, snapshot.history or UNSET
-                )
-                for snapshot in ordered
+                RangeState(each.key_groups, each.primary, each.bases, each.operator, each.history or UNSET)
+                for each in ordered
             ),
             states=_merged(ordered),
             source=source,

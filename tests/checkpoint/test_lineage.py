@@ -90,7 +90,7 @@ class Job:
             stamp=f"stamp{sequence}",
             max_parallelism=GROUPS,
             ranges=tuple(
-                RangeState(s.key_groups, s.primary, s.bases, s.operator, s.history or UNSET) for s in snapshots
+                RangeState(each.key_groups, each.primary, each.bases, (), each.history or UNSET) for each in snapshots
             ),
             states=(),
         )

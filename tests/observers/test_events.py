@@ -60,7 +60,10 @@ def raising(error: BaseException) -> Recorder:
 
 
 async def eventful_life(root: Path, observer: sb.Observer) -> tuple[list[dict[sb.Key, int]], Counter[str]]:
-    """Three backends, a cache and a range to which all happens that an observer is told of. What was seen, and requested."""
+    """Three backends, a cache and a range, to which all happens that an observer is told of.
+
+    What was seen, and requested.
+    """
     settings = sb.Settings(
         job="fleet",
         primary="memory://unused",
@@ -101,9 +104,12 @@ async def eventful_life(root: Path, observer: sb.Observer) -> tuple[list[dict[sb
                 states.append(dict(backend.value_state("n", int)))
         await anyio.sleep(1)
         await settle()
-    async with open_run(shared, 1, store) as run, open_range_owners(store=store, observer=observer) as owners:
-        async with owners.attempt(run.tasks()[0]) as attempt:
-            states.append(dict(attempt.backend.value_state("n", int)))
+    async with (
+        open_run(shared, 1, store) as run,
+        open_range_owners(store=store, observer=observer) as owners,
+        owners.attempt(run.tasks()[0]) as attempt,
+    ):
+        states.append(dict(attempt.backend.value_state("n", int)))
     return states, Counter(operation for operation, _ in store.calls)
 
 
