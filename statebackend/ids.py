@@ -173,6 +173,19 @@ class SourceMark(msgspec.Struct, frozen=True):
     run_id: str = ""
 
 
+class StagedOutput(msgspec.Struct, frozen=True):
+    """The rows that a micro-batch put out, as they are to be published: the same bytes, however often.
+
+    `schema` is that of the rows, as an Arrow IPC message. `parts` follow each other, each a `part` of the format in
+    `_codec/staged.py`: an object of its own, or a piece of a commit. No rows, no parts.
+    """
+
+    source: SourceMark
+    rows: int
+    schema: bytes
+    parts: tuple[Handle, ...] = ()
+
+
 class CommitSummary(msgspec.Struct, frozen=True):
     """One entry of a job's history: what was committed, on top of what."""
 

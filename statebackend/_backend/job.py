@@ -4,9 +4,10 @@ from typing import Final
 
 import msgspec
 
-from statebackend._backend.names import new_stamp
+from statebackend._backend.names import new_names, new_stamp
 from statebackend._checkpoint.commits import CommitLog, LogEnd
 from statebackend._checkpoint.coordinator import CheckpointCoordinator
+from statebackend._checkpoint.outbox import Outbox
 from statebackend._checkpoint.savepoints import Savepoints
 from statebackend._checkpoint.sweep import MIN_AGE_S, Sweep
 from statebackend._codec.commit import Claim, Commit
@@ -42,7 +43,10 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Job:
-    """The job in `primary`, which is confined to it, as of its newest checkpoint, `checkpoint_id` or `savepoint`."""
+    """The job in `primary`, which is confined to it, as of its newest checkpoint, `checkpoint_id` or `savepoint`.
+
+    `rewrites`: what is committed next may have another `max_parallelism` than what it continues.
+    """
 
     def __init__(
         self,
@@ -52,15 +56,18 @@ class Job:
         clock: Clock,
         checkpoint_id: int | None = None,
         savepoint: str | None = None,
+        rewrites: bool = False,
     ) -> None:
         self.log: Final = CommitLog(
             primary, settings.job, policy=_policy(settings), timeout_s=_patience_s(settings), clock=clock
         )
+        self._primary = primary
         self._savepoints = Savepoints(primary, settings.job, timeout_s=settings.commit_timeout_s)
         self._settings = settings
         self._clock = clock
         self._checkpoint_id = checkpoint_id
         self._savepoint = savepoint
+        self._rewrites = rewrites
 
     async def look(self) -> Position:
         """Where the job is now. Raises `CheckpointNotFoundError` and its like, `SettingsError`, `InputError`."""
@@ -79,7 +86,8 @@ class Job:
             else:
                 base = await self._find(end, CheckpointId(checkpoint_id or 0))
             newest = readable or base
-        self._check_parallelism(newest)
+        if not self._rewrites:
+            self._check_parallelism(base)
         return Position(end, newest, base)
 
     async def claim(self, position: Position) -> Position:
@@ -107,6 +115,12 @@ class Job:
             base=position.base,
             claim=position.claim,
             savepoints=self._savepoints,
+            outbox=Outbox(
+                self._primary,
+                self._settings,
+                new_name=new_names(position.epoch),
+                pending=() if position.base is None else position.base.outbox,
+            ),
             clock=self._clock,
             new_stamp=new_stamp,
             release=__version__,
@@ -126,12 +140,13 @@ class Job:
                 return kept
             raise
 
-    def _check_parallelism(self, newest: Commit | None) -> None:
-        if newest is not None and newest.max_parallelism != self._settings.max_parallelism:
+    def _check_parallelism(self, base: Commit | None) -> None:
+        """Keys would be looked for in the wrong groups. An older checkpoint may have been made with another number."""
+        if base is not None and base.max_parallelism != self._settings.max_parallelism:
             raise SettingsError(
-                "max_parallelism is fixed once a job has committed: use the committed value",
+                "max_parallelism is fixed once a job has committed: use the committed value, or rewrite the job",
                 max_parallelism=self._settings.max_parallelism,
-                committed=newest.max_parallelism,
+                committed=base.max_parallelism,
             )
 
 

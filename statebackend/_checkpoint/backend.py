@@ -25,6 +25,7 @@ from statebackend._checkpoint.inline import InlineEncoder
 from statebackend._checkpoint.lineage import extended
 from statebackend._checkpoint.materialization import with_bases
 from statebackend._checkpoint.materializer import Materializer
+from statebackend._checkpoint.outbox import Outbox, Output, Staged
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.savepoints import check_name
 from statebackend._checkpoint.spending import Spending
@@ -33,7 +34,7 @@ from statebackend._codec.records import StateChange
 from statebackend._local.retention import LocalRetention
 from statebackend._state.keyed import KeyedStates
 from statebackend._tasks import finish
-from statebackend.abc import CheckpointInfo, Clock, Observer, RestoreReport
+from statebackend.abc import Buffer, CheckpointInfo, Clock, Observer, RestoreReport
 from statebackend.errors import CheckpointExistsError, InputError, StoreAccessError, StoreUnavailableError
 from statebackend.ids import (
     CheckpointId,
@@ -43,6 +44,7 @@ from statebackend.ids import (
     SequenceNumber,
     SnapshotResult,
     SourceMark,
+    StagedOutput,
 )
 
 DRAIN_STEP: Final = 2048
@@ -131,13 +133,24 @@ class StateBackend(DeclaresStates):
         """The smallest id that the next checkpoint may have."""
         return self._coordinator.next_checkpoint_id
 
+    @property
+    def outbox(self) -> Outbox:
+        """Where the rows that a batch puts out are staged, and what is to be published."""
+        return self._coordinator.outbox
+
     async def checkpoint(
-        self, checkpoint_id: int, *, source: SourceMark | None = None, savepoint: str | None = None
+        self,
+        checkpoint_id: int,
+        *,
+        source: SourceMark | None = None,
+        savepoint: str | None = None,
+        output: Output | None = None,
     ) -> CheckpointInfo:
         """Make every change so far durable and commit it under `checkpoint_id`. An unchanged state commits as well.
 
         Returns when the commit object exists in the primary: from then on a restore sees all of it, before nothing.
         With `savepoint` it is kept under that name until that is dropped; the two come to exist in the same moment.
+        `output`: the rows that the batch of `source` has put out, to be published after this: `take_output`.
         Raises `SavepointExistsError` where the name is taken, `CheckpointExistsError` for an id that is not larger than
         every committed one (nothing has changed, go on), `UploadError` or its `MaterializationError`, `FencedError` or
         `OutcomeUnknownError` (open a new backend).
@@ -154,15 +167,18 @@ class StateBackend(DeclaresStates):
                 check_name(savepoint)
             with self._failing():
                 self._materializer.check()
+                staged = None if output is None else await self.outbox.stage(output)
                 snapshot, inline = await self._snapshot(CheckpointId(checkpoint_id), inline=self._inline)
                 await self._hold(requests)
-                committed, changes = await finish(self._commit, snapshot, inline, source, savepoint)
+                committed, changes = await finish(self._commit, snapshot, inline, source, savepoint, staged)
+                if output is not None and source is not None:
+                    self.outbox.keep_at_hand(source, output.parts)
             spent = self._spending.since(requests)
             info = CheckpointInfo(
                 checkpoint_id=committed.commit.checkpoint_id,
                 sequence=committed.commit.sequence,
                 changes=changes,
-                primary_bytes=snapshot.primary_bytes + committed.size_bytes,
+                primary_bytes=snapshot.primary_bytes + committed.size_bytes + (staged.uploaded_bytes if staged else 0),
                 local_bytes=snapshot.local_bytes + (committed.size_bytes if committed.local else 0),
                 requests=spent.requests.total(),
                 seconds=self._clock.monotonic() - begun,
@@ -175,6 +191,14 @@ class StateBackend(DeclaresStates):
             self._spending.tell()
             self._observer.checkpoint_committed(info)
             return info
+
+    async def take_output(self) -> tuple[StagedOutput, tuple[Buffer, ...]] | None:
+        """The oldest output that is committed and not known to be published. As `CheckpointCoordinator.take_output`."""
+        return await self._coordinator.take_output()
+
+    def published(self, output: StagedOutput) -> None:
+        """It is where it was to go: no commit from the next one on names it."""
+        self._coordinator.published(output)
 
     async def snapshot(self, checkpoint_id: int) -> SnapshotResult:
         """Make every change so far durable, for a `CheckpointCoordinator` to commit it with those of the other owners.
@@ -297,14 +321,19 @@ class StateBackend(DeclaresStates):
             raise
 
     async def _commit(
-        self, snapshot: SnapshotResult, inline: Sequence[bytes], source: SourceMark | None, savepoint: str | None
+        self,
+        snapshot: SnapshotResult,
+        inline: Sequence[bytes],
+        source: SourceMark | None,
+        savepoint: str | None,
+        staged: Staged | None,
     ) -> tuple[Committed, int]:
         """Commit the snapshot and stand on it; say how many changes are new. Not to be cut in two: within `finish`."""
         changes = self._pending[snapshot.checkpoint_id].changes
         with self._failing():
             try:
                 committed = await self._coordinator.commit(
-                    snapshot.checkpoint_id, [snapshot], source, savepoint, inline=inline
+                    snapshot.checkpoint_id, [snapshot], source, savepoint, inline=inline, staged=staged
                 )
             except (StoreAccessError, StoreUnavailableError):  # refused, and read back; or not sent, for want of a mark
                 await self._reset(snapshot.checkpoint_id)
