@@ -23,8 +23,9 @@ Tell = Callable[[Progress], None]
 
 def reading(commit: Commit, tell: Tell) -> Applied:
     """Tells of each file of `commit` that a restore has applied."""
-    handles = (each.segment for part in commit.ranges for each in (*part.bases, *part.changelog))
-    total_bytes = sum(segment.length for segment in set(handles))
+    segments = {base.segment for part in commit.ranges for base in part.bases}
+    segments |= {handle.segment for part in commit.ranges for handle in part.changelog}
+    total_bytes = sum(segment.length for segment in segments)
     seen: set[str] = set()
     read_bytes = changes_read = 0
 

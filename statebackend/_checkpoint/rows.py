@@ -83,7 +83,7 @@ def plain(value: Any) -> Any:
         return dict(pairs) if all(type(key) is str for key, _ in pairs) else pairs
     if isinstance(value, list | tuple):
         return list(map(plain, cast("Sequence[Any]", value)))
-    if isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, bytes):
         return {"base64": base64.b64encode(value).decode()}
     if isinstance(value, msgspec.msgpack.Ext):
         return {"extension": value.code, **plain(bytes(value.data))}

@@ -4,7 +4,7 @@ A line comes whenever a tenth more of a phase is done, so that a log file gets a
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final, TextIO
 
@@ -14,20 +14,20 @@ TENTHS: Final = 10
 
 
 @contextmanager
-def shown(stream: TextIO | None = None) -> Iterator[Tell]:
-    """What is to be told of each step; everything is on `stream`, stderr by default."""
-    stream = stream or sys.stderr
+def shown(instead: TextIO | None = None) -> Generator[Tell]:
+    """What is to be told of each step; everything is on stderr, or `instead` of it elsewhere."""
+    stream: TextIO = sys.stderr if instead is None else instead
     if stream.isatty():
         try:
             from rich.console import Console  # noqa: PLC0415  # an extra
-            from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+            from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
             from rich.progress import Progress as Bars  # noqa: PLC0415
         except ImportError:
             pass
         else:
             columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
             with Bars(*columns, TextColumn("{task.fields[numbers]}"), console=Console(file=stream)) as bars:
-                phases = {}
+                phases: dict[str, TaskID] = {}
 
                 def move(step: Progress) -> None:
                     if step.phase not in phases:
