@@ -142,6 +142,11 @@ class Base(msgspec.Struct, frozen=True, array_like=True):
         """For how many key groups it stands."""
         return sum(map(len, self.key_groups))
 
+    @property
+    def size_bytes(self) -> int:
+        """Stored bytes."""
+        return self.segment.length
+
 
 class NativeFile(msgspec.Struct, frozen=True, array_like=True):
     """One file of a native base: its name among the others, and the object that holds it."""
@@ -207,6 +212,8 @@ class SnapshotResult(msgspec.Struct, frozen=True):
     """Every state that the owner knows."""
     native: tuple[NativeBase, ...] = ()
     """Applied before `bases`, whose key groups are others."""
+    history: bytes = b""
+    """Digest of all the change sets that ever made the state; empty: nobody keeps one."""
 
 
 class SourceMark(msgspec.Struct, frozen=True):
@@ -218,6 +225,19 @@ class SourceMark(msgspec.Struct, frozen=True):
     query_id: str
     batch_id: int
     run_id: str = ""
+
+
+class StagedOutput(msgspec.Struct, frozen=True):
+    """The rows that a micro-batch put out, as they are to be published: the same bytes, however often.
+
+    `schema` is that of the rows, as an Arrow IPC message. `parts` follow each other, each a `part` of the format in
+    `_codec/staged.py`: an object of its own, or a piece of a commit. No rows, no parts.
+    """
+
+    source: SourceMark
+    rows: int
+    schema: bytes
+    parts: tuple[Handle, ...] = ()
 
 
 class CommitSummary(msgspec.Struct, frozen=True):

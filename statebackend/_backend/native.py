@@ -2,13 +2,12 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import anyio
 from anyio.abc import TaskGroup
 
-from statebackend._backend.tables import Tables, open_files
+from statebackend._backend.tables import HEAP, Tables, open_files
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.native import NativeBases
 from statebackend._checkpoint.native_restore import NativeRestore
@@ -21,15 +20,20 @@ from statebackend.settings import Settings
 
 
 def native_restore(
-    primary: ObjectStore, local: LocalCopies | None, tables: Tables, settings: Settings, cache: DownloadCache | None
+    primary: ObjectStore,
+    local: LocalCopies | None,
+    settings: Settings,
+    *,
+    tables: Tables = HEAP,
+    cache: DownloadCache | None = None,
 ) -> NativeRestore:
-    """Whoever restores native bases into `tables`, of whatever kind those are."""
+    """Whoever restores native bases: into `tables`, if they can take over files, or entry by entry."""
     return NativeRestore(
         primary,
         None if local is None else local.native,
         tables=tables.files,
         scratch=_scratch(tables, settings),
-        open_files=partial(open_files, max_parallelism=settings.max_parallelism),
+        open_files=open_files,
         cache=cache,
         concurrency_max=settings.restore_concurrency_max,
         cpu=anyio.CapacityLimiter(settings.cpu_threads_max),

@@ -1,21 +1,23 @@
 """What the states of a backend lie in: the heap, or files of RocksDB that live as long as the backend."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import anyio
 import msgspec
 
 from statebackend._checkpoint.native import NativeTables
+from statebackend._codec.commit import Commit
 from statebackend._local.scratch import open_scratch, scratch_parent
 from statebackend._state.key_groups import OwnedKeys
 from statebackend._state.keyed import StatesSnapshot, heap_table
 from statebackend._state.tables import OpenTable
 from statebackend._tasks import in_thread
 from statebackend.errors import SettingsError
-from statebackend.ids import KeyGroupRange, StateDescriptor
+from statebackend.ids import KeyGroupRange
 from statebackend.settings import Settings
 
 
@@ -27,22 +29,23 @@ class Tables(msgspec.Struct, frozen=True):
     scratch: Path | None = None
 
 
-def open_files(
-    directory: Path, states: Sequence[StateDescriptor], key_groups: KeyGroupRange, *, max_parallelism: int
-) -> AbstractContextManager[StatesSnapshot]:
+HEAP: Final = Tables(heap_table)
+
+
+def open_files(directory: Path, commit: Commit, key_groups: KeyGroupRange) -> AbstractContextManager[StatesSnapshot]:
     """The entries in the files of a native base. Raises `SettingsError` where rocksdict is missing."""
     try:
         from statebackend._state.rocks_files import open_entries  # noqa: PLC0415  # an extra
     except ImportError as error:
         raise SettingsError("a base of this job is made of RocksDB's files: it needs the extra 'rocksdb'") from error
-    return open_entries(directory, states, key_groups, max_parallelism=max_parallelism)
+    return open_entries(directory, commit.states, key_groups, max_parallelism=commit.max_parallelism)
 
 
 @asynccontextmanager
 async def open_tables(settings: Settings, key_groups: KeyGroupRange) -> AsyncGenerator[Tables]:
     """The tables of one owner. Raises `SettingsError` where rocksdict is missing."""
     if settings.table == "heap":
-        yield Tables(heap_table)
+        yield HEAP
         return
     try:
         from statebackend._state.rocks_tables import open_table  # noqa: PLC0415  # an extra

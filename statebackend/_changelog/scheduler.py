@@ -160,7 +160,10 @@ class UploadScheduler:
         return won.uploaded
 
     def discard(self, segments: Sequence[UploadedSegment]) -> anyio.Event:
-        """Begin to delete what `upload_alone` or `upload_file` has stored; an error is logged only. The event says that it is gone."""
+        """Begin to delete what `upload_alone` or `upload_file` has stored. The event says that it is gone.
+
+        An error is logged only.
+        """
         done = anyio.Event()
         self._tasks.start_soon(self._discard_all, segments, done)
         return done

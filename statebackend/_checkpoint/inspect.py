@@ -111,6 +111,7 @@ def _row(
             sequence, "claim", info.size_bytes, entry.epoch, parent=entry.base or entry.newest, at_s=entry.claimed_at_s
         )
     handles = {handle for part in entry.ranges for handle in part.objects()}
+    handles |= {part for output in entry.outbox for part in output.parts}
     others = [handle for handle in handles if handle.key != commit_key(sequence)]
     return LogRow(
         sequence,

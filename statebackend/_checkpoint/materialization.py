@@ -163,8 +163,7 @@ def _narrowed(base: AnyBase, groups: frozenset[int]) -> AnyBase:
 
 def _base_bytes(state: RangeState) -> float:
     """Stored bytes of the bases, each by the share of it that is live."""
-    entries = sum(base.segment.length * _live_share(base) for base in state.bases)
-    return entries + sum(base.size_bytes * _live_share(base) for base in state.native)
+    return sum(base.size_bytes * _live_share(base) for base in state.all_bases)
 
 
 def _live_share(base: Base | NativeBase) -> float:

@@ -61,8 +61,8 @@ class _Phase(enum.Enum):
 class Materializer:
     """The bases of one backend. Its work runs in `tasks`; no call but `wait_closed` waits for it.
 
-    `changed`: the key groups that the restored changelog has changed since their last base. `native`: writes the tables'
-    own files; without it bases are made of entries.
+    `changed`: the key groups that the restored changelog has changed since their last base. `native` writes the files
+    of the tables; without it bases are made of entries.
     """
 
     def __init__(
@@ -101,6 +101,11 @@ class Materializer:
             settings.job, states.key_groups, settings.materialize_interval_s
         )
         self._pause_ends_s = now_s
+
+    @property
+    def changed(self) -> frozenset[int]:
+        """The key groups that were changed since their last base, or since one that is being written was begun."""
+        return frozenset(self._changed)
 
     def note(self, changes: Iterable[StateChange]) -> None:
         """These changes go into the changelog."""

@@ -6,7 +6,7 @@
 A local copy that lacks a file, or has a bad one, is made anew from what was fetched, as a whole.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from functools import partial
 from itertools import islice
@@ -18,7 +18,7 @@ import msgspec
 
 from statebackend._changelog.reader import verify
 from statebackend._checkpoint.native import NativeTables
-from statebackend._codec.commit import RangeState
+from statebackend._codec.commit import Commit, RangeState
 from statebackend._codec.records import StateChange
 from statebackend._local.cache import DownloadCache
 from statebackend._local.native_copies import NativeCopies
@@ -33,14 +33,19 @@ from statebackend.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from statebackend.ids import KeyGroupRange, NativeBase, NativeFile, StateDescriptor
+from statebackend.ids import KeyGroupRange, NativeBase, NativeFile
 
 CHANGES_AT_ONCE: Final = 4096
 """Entries of a base that are applied in one call."""
 
 Apply = Callable[[list[StateChange]], None]
-OpenFiles = Callable[[Path, Sequence[StateDescriptor], KeyGroupRange], AbstractContextManager[StatesSnapshot]]
-"""The entries in the files of an owner's database. Blocks. Raises `SettingsError` where RocksDB is missing."""
+Applied = Callable[[str, int, int], None]
+"""Told of a file that was fetched, by its key, its bytes, and the entries of it that were applied."""
+OpenFiles = Callable[[Path, Commit, KeyGroupRange], AbstractContextManager[StatesSnapshot]]
+"""The entries in the files that an owner's database had at a commit. Blocks.
+
+Raises `SettingsError` where RocksDB is missing.
+"""
 
 
 class FetchedFile(msgspec.Struct, frozen=True):
@@ -52,7 +57,7 @@ class FetchedFile(msgspec.Struct, frozen=True):
 
 
 class NativeRestore:
-    """One restore of native bases. `tables`: what may take over whole files; nothing, where the tables are no RocksDB's.
+    """One restore of native bases. `tables` may take over whole files, `None` where they are no RocksDB's.
 
     `scratch` is a directory for what is fetched; it is entered only where there is something to be. A failed or
     cancelled restore has changed no stored state, but for local copies that it has repaired.
@@ -82,7 +87,7 @@ class NativeRestore:
         self.changes = 0
         self.adopted: NativeBase | None = None
 
-    async def run(self, part: RangeState, states: Sequence[StateDescriptor], apply: Apply) -> None:
+    async def run(self, part: RangeState, commit: Commit, apply: Apply, applied: Applied) -> None:
         """Apply the entries of the native bases of `part`, or have the tables take over their files.
 
         Raises `CorruptSegmentError` or `MissingObjectError` where no copy of a file can be used, `SettingsError` where
@@ -94,20 +99,22 @@ class NativeRestore:
             scratch = await stack.enter_async_context(self._scratch)
             for number, base in enumerate(part.native):
                 directory = scratch / f"restored-{number}"
-                await self._fetch(base, directory)
+                await self._fetch(base, directory, applied)
                 if self._tables is not None and is_whole(base, part):
                     await in_thread(self._tables.adopt, directory, limiter=self._cpu)
                     self.adopted = base
                 else:
-                    await in_thread(self._apply, base, directory, states, apply, limiter=self._cpu)
+                    entries = await in_thread(self._apply, base, directory, commit, apply, limiter=self._cpu)
+                    applied(base.files[0].handle.key, 0, entries)
                     await in_thread(remove_directory, directory, limiter=self._cpu)
 
-    async def _fetch(self, base: NativeBase, directory: Path) -> None:
+    async def _fetch(self, base: NativeBase, directory: Path, applied: Applied) -> None:
         await in_thread(_made_empty, directory, limiter=self._cpu)
         fetched: list[FetchedFile] = []
 
-        async def take(_: NativeFile, found: FetchedFile) -> None:
+        async def take(file: NativeFile, found: FetchedFile) -> None:
             fetched.append(found)
+            applied(file.handle.key, found.size_bytes, 0)
 
         await in_order(
             base.files, partial(self._fetch_file, base, directory), take, concurrency_max=self._concurrency_max
@@ -149,12 +156,15 @@ class NativeRestore:
             return False  # reported as not repaired; the files themselves are all there
         return True
 
-    def _apply(self, base: NativeBase, directory: Path, states: Sequence[StateDescriptor], apply: Apply) -> None:
-        with self._open_files(directory, states, base.owner) as entries:
+    def _apply(self, base: NativeBase, directory: Path, commit: Commit, apply: Apply) -> int:
+        count = 0
+        with self._open_files(directory, commit, base.owner) as entries:
             changes = entries.changes(frozenset(_groups(base)))
             while step := list(islice(changes, CHANGES_AT_ONCE)):
                 apply(step)
-                self.changes += len(step)
+                count += len(step)
+        self.changes += count
+        return count
 
 
 def is_whole(base: NativeBase, part: RangeState) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from statebackend._codec.commit import Commit, RangeState
 from statebackend.ids import Base, ChangeSetHandle, KeyGroupRange, NativeBase
@@ -17,7 +18,10 @@ AnyBase = TypeVar("AnyBase", Base, NativeBase)
 
 
 def range_of(commit: Commit | None, key_groups: KeyGroupRange) -> RangeState:
-    """The state of `key_groups` as the commit has it, in the order in which it is applied; empty without a commit."""
+    """The state of `key_groups` as the commit has it, in the order in which it is applied; empty without a commit.
+
+    It has a history where the commit has one of these very key groups.
+    """
     changelog: list[ChangeSetHandle] = []
     bases: list[Base] = []
     native: list[NativeBase] = []
@@ -26,7 +30,9 @@ def range_of(commit: Commit | None, key_groups: KeyGroupRange) -> RangeState:
             changelog += _narrowed_handles(part, owned)
             bases += _narrowed_bases(part.bases, owned)
             native += _narrowed_bases(part.native, owned)
-    return RangeState(key_groups, tuple(changelog), tuple(bases), native=_joined(native))
+    own = [] if commit is None else [part for part in commit.ranges if part.key_groups == key_groups]
+    history = own[0].history if own else UNSET
+    return RangeState(key_groups, tuple(changelog), tuple(bases), history=history, native=_joined(native))
 
 
 def _narrowed_handles(part: RangeState, owned: KeyGroupRange) -> Iterator[ChangeSetHandle]:

@@ -19,7 +19,6 @@ from statebackend._local.layout import LocalLayout, job_directory, owner_of
 from statebackend._local.snapshot_directory import linked
 from statebackend._local.store import LocalStateStore, open_local_state_store
 from statebackend._tasks import in_thread
-from statebackend.abc import ObjectInfo
 from statebackend.errors import ObjectNotFoundError, StoreError, StoreFullError, StoreUnavailableError
 from statebackend.ids import Handle, KeyGroupRange, NativeBase, NativeFile
 from statebackend.settings import MiB

@@ -192,10 +192,10 @@ def _write(directory: SnapshotDirectory, content: bytes, files: Mapping[NativeFi
         directory.make()
         for file, source in files.items():
             directory.take_in(file.name, source, never_changes=file.never_changes)
-        with (directory.path / SNAPSHOT_NAME).open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        with (directory.path / SNAPSHOT_NAME).open("xb") as metadata:
+            metadata.write(content)
+            metadata.flush()
+            os.fsync(metadata.fileno())
         directory.complete()
     except BaseException:
         with suppress(OSError):

@@ -10,7 +10,6 @@ import pytest
 import statebackend as sb
 from statebackend.errors import SettingsError
 from statebackend.testing import Fail, run_virtual
-from statebackend.testing.virtual_time import settle
 from tests.backend.native import MAX_PARALLELISM, NativeJob, commit, contents, numbered
 
 pytest.importorskip("rocksdict", reason="the extra rocksdb")
@@ -186,7 +185,8 @@ async def test_the_newest_base_is_the_only_one_that_stays_on_the_host(job: Nativ
         await commit(backend, numbered(range(10), 1))
         for number in range(4):
             await commit(backend, numbered(range(10), number))
-            committed, written = sorted(job.copies, key=lambda path: path.name)  # one is in the newest commit, and one will be in the next
+            # One is in the newest commit, and one will be in the next.
+            committed, written = sorted(job.copies, key=lambda path: path.name)
             assert committed.name == f"chk_{job.newest_base().checkpoint_id}"
             assert committed.parents[2] != written.parents[2]
         await commit(backend)
@@ -298,7 +298,7 @@ async def test_a_copy_that_exceeds_the_budget_is_not_made(tmp_path: Path) -> Non
     assert any("budget" in reason for reason in job.watcher.dropped)
 
 
-# -------------------------------------------------------------------------------------------- other owners, other tables
+# ------------------------------------------------------------------------------------------- other owners, other tables
 
 TWO = (sb.KeyGroupRange(0, 4), sb.KeyGroupRange(5, 11))
 THREE = (sb.KeyGroupRange(0, 2), sb.KeyGroupRange(3, 7), sb.KeyGroupRange(8, 11))
