@@ -12,7 +12,7 @@ import msgspec
 
 from statebackend._backend.job import Job, open_sweep
 from statebackend._backend.native import native_restore
-from statebackend._backend.stores import open_local, open_store
+from statebackend._backend.stores import native_copies, open_local, open_store
 from statebackend._backend.tables import open_tables
 from statebackend._checkpoint.inspect import Inspection
 from statebackend._checkpoint.inspect import inspect as inspect_job
@@ -118,6 +118,7 @@ async def verify(settings: Settings, *, store: ObjectStore | None = None) -> Ver
             _surveyor(primary, settings),
             retained=settings.checkpoints_retained,
             concurrency_max=settings.restore_concurrency_max,
+            native=native_copies(settings),
         ).run()
     _check_exists(settings, (*report.checkpoints, *report.damages))
     return report

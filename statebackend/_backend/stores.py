@@ -95,7 +95,9 @@ async def open_local(
             hanging |= {place for place in clear if not await _cleared(settings, place, stores[place])}
             segments = await _taken_stock(settings, stores, owned, hanging)
             yield LocalCopies(
-                segments, writable=all(owned), native=_native_copies(settings, segments, writable=all(owned))
+                segments,
+                writable=all(owned),
+                native=native_copies(settings, segments, writable=all(owned), hanging=hanging),
             )
 
 
@@ -125,17 +127,27 @@ def _only_read(settings: Settings, instead: Sequence[ObjectStore] | None) -> Loc
     if not readable:
         return None
     segments = LocalSegments(readable, owned=[False] * len(readable), read_timeout_s=settings.local_read_timeout_s)
-    return LocalCopies(segments, writable=False, native=None if instead else _native_copies(settings, segments))
+    return LocalCopies(segments, writable=False, native=None if instead else native_copies(settings, segments))
 
 
-def _native_copies(settings: Settings, segments: LocalSegments, *, writable: bool = False) -> NativeCopies:
+def native_copies(
+    settings: Settings,
+    segments: LocalSegments | None = None,
+    *,
+    writable: bool = False,
+    hanging: Collection[int] = (),
+) -> NativeCopies | None:
+    """The local copies of native bases, in the roots of `segments`; `None` where there are no roots."""
+    if not settings.local:
+        return None
     return NativeCopies(
         [Path(root) for root in settings.local],
         settings.job,
         writable=writable,
         timeout_s=settings.local_read_timeout_s,
         bytes_max=settings.local_bytes_max,
-        held_bytes=lambda: segments.held_bytes,
+        segments=segments,
+        hanging=hanging,
     )
 
 

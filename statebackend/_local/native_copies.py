@@ -8,18 +8,22 @@ is best effort, and a root that hangs is left alone.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 import anyio
+import msgspec
 
-from statebackend._codec.local_snapshot import LocalSnapshot
+from statebackend._codec.local_snapshot import LocalSnapshot, decode_local_snapshot
 from statebackend._local.layout import LocalLayout, job_directory, owner_of
+from statebackend._local.segments import LocalSegments
 from statebackend._local.snapshot_directory import linked
-from statebackend._local.store import LocalStateStore, open_local_state_store
+from statebackend._local.store import SNAPSHOT_NAME, LocalStateStore, open_local_state_store
 from statebackend._tasks import in_thread
-from statebackend.errors import ObjectNotFoundError, StoreError, StoreFullError, StoreUnavailableError
+from statebackend.errors import DataError, ObjectNotFoundError, StoreError, StoreFullError, StoreUnavailableError
 from statebackend.ids import Handle, KeyGroupRange, NativeBase, NativeFile
 from statebackend.settings import MiB
 
@@ -37,9 +41,9 @@ _logger = logging.getLogger(__name__)
 class NativeCopies:
     """Those of one job on this host, in `roots`, whoever wrote them. `writable`: this backend owns the roots.
 
-    `bytes_max` bounds what lies in one root, together with the `held_bytes` of other local copies there; 0: nothing
-    does. A call takes `timeout_s` at most, one that writes longer by `KEPT_BYTES_PER_S`; a root that exceeds it is left
-    alone from then on. Calls raise `StoreError`s, none of which is a reason to fail.
+    `bytes_max` bounds what lies in one root, together with the copies of `segments` there; 0: nothing does. A call
+    takes `timeout_s` at most, one that writes longer by `KEPT_BYTES_PER_S`; a root that exceeds it is left alone from
+    then on. Calls raise `StoreError`s, none of which is a reason to fail.
     """
 
     def __init__(
@@ -50,16 +54,18 @@ class NativeCopies:
         writable: bool,
         timeout_s: float,
         bytes_max: int = 0,
-        held_bytes: Callable[[], Sequence[int]] = lambda: (),
+        segments: LocalSegments | None = None,
+        hanging: Collection[int] = (),
     ) -> None:
+        """`hanging`: roots that are left alone from the start."""
         self.writable: Final = writable
         self._roots = tuple(roots)
         self._job = job
         self._timeout_s = timeout_s
         self._bytes_max = bytes_max
-        self._held_bytes = held_bytes
+        self._segments = segments
         self._stores: dict[KeyGroupRange, LocalStateStore] = {}
-        self._slow: set[int] = set()
+        self._slow = set(hanging)
         self._disk = anyio.CapacityLimiter(4)
 
     async def place(self, base: NativeBase, file: NativeFile, target: Path, verify: Verify) -> None:
@@ -97,6 +103,7 @@ class NativeCopies:
         store = await self._store_of(base.owner)
         timeout_s = self._timeout_s + base.size_bytes / KEPT_BYTES_PER_S
         await self._bounded(root, timeout_s, lambda: store.store(snapshot, files))
+        await self._count(root)
         if base.checkpoint_id not in store.checkpoints:
             raise StoreUnavailableError("a newer base is kept", checkpoint_id=base.checkpoint_id)
 
@@ -104,11 +111,14 @@ class NativeCopies:
         """A commit has this base: those that its owner wrote before are removed."""
         store = await self._store_of(base.owner)
         await self._bounded(self._root_of(base), self._timeout_s, lambda: store.confirm(base.checkpoint_id))
+        for root in range(len(self._roots)):
+            await self._count(root)
 
     async def abort(self, base: NativeBase) -> None:
         """No commit will ever have this base."""
         store = await self._store_of(base.owner)
         await self._bounded(self._root_of(base), self._timeout_s, lambda: store.abort(base.checkpoint_id))
+        await self._count(self._root_of(base))
 
     async def prune(self, needed: Collection[str]) -> None:
         """Remove every directory with an object in it that is not `needed`, and what was never complete.
@@ -117,8 +127,9 @@ class NativeCopies:
         """
         for index in range(len(self._roots)):
             try:
-                for owner in await self._in_time(index, lambda index=index: list(self._owners(index))):  # type: ignore[misc]
-                    await self._bounded(index, self._timeout_s, lambda owner=owner: self._prune_owner(owner, needed))  # type: ignore[misc]
+                for owner in await self._in_time(index, partial(self._owners, index)):
+                    await self._bounded(index, self._timeout_s, partial(self._prune_owner, owner, needed))
+                await self._count(index)
             except StoreError as error:
                 _logger.warning("could not prune the native bases of one root: root=%d reason=%s", index, error)
 
@@ -139,22 +150,24 @@ class NativeCopies:
         return self._stores[owner]
 
     def _check_room(self, base: NativeBase) -> None:
-        """What never changes and is in an older directory too is counted once: it lies there once."""
         index = self._root_of(base)
-        sizes = {
-            found.st_ino: found.st_size for path in _files(self._roots[index], self._job) if (found := path.stat())
-        }
-        held_bytes = sum(sizes.values()) + sum(self._held_bytes()[index : index + 1])
+        held_bytes = _bytes_in(self._roots[index], self._job)
+        if self._segments is not None:
+            held_bytes += self._segments.held_bytes[index]
         if held_bytes + base.size_bytes > self._bytes_max:
             raise StoreFullError(
                 "the local root's budget is spent", held_bytes=held_bytes, local_bytes_max=self._bytes_max
             )
 
-    def _owners(self, index: int) -> Iterator[KeyGroupRange]:
-        directory = job_directory(self._roots[index], self._job)
-        for path in sorted(directory.iterdir()) if directory.is_dir() else ():
-            if (found := owner_of(path.name)) is not None and found[0] == OPERATOR:
-                yield found[1]
+    async def _count(self, root: int) -> None:
+        """Tell the budget of the root what lies here."""
+        if self._segments is not None and self._bytes_max:
+            size_bytes = await self._in_time(root, lambda: _bytes_in(self._roots[root], self._job))
+            self._segments.set_apart(root, size_bytes)
+
+    def _owners(self, index: int) -> Sequence[KeyGroupRange]:
+        names = sorted(path.name for path in job_directory(self._roots[index], self._job).glob("op_*"))
+        return [found[1] for name in names if (found := owner_of(name)) is not None and found[0] == OPERATOR]
 
     def _layout(self, owner: KeyGroupRange) -> LocalLayout:
         return LocalLayout(self._roots, self._job, OPERATOR, owner)
@@ -186,9 +199,34 @@ class NativeCopies:
         raise StoreUnavailableError("slow")
 
 
+class KeptDirectory(msgspec.Struct, frozen=True):
+    """A directory of a native base: of which objects its files are copies; none, where it was never complete."""
+
+    path: Path
+    keys: frozenset[str]
+    size_bytes: int
+    modified_s: float
+
+
+def kept_in(root: Path, job: str) -> Sequence[KeptDirectory]:
+    """Every directory of a native base in one root, whoever wrote it. Blocks on the disk. Raises `OSError`."""
+    return [_kept_at(path) for path in sorted(job_directory(root, job).glob(f"op_{OPERATOR}_kg_*/chk_*"))]
+
+
+def _kept_at(path: Path) -> KeptDirectory:
+    keys = frozenset[str]()
+    with suppress(FileNotFoundError, DataError):
+        snapshot = decode_local_snapshot(_content(path / SNAPSHOT_NAME), str(path))
+        keys = frozenset(file.handle.key for file in snapshot.native)
+    sizes = [each.stat().st_size for each in path.iterdir()]
+    return KeptDirectory(path, keys, sum(sizes), path.stat().st_mtime)
+
+
 def _content(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _files(root: Path, job: str) -> Iterator[Path]:
-    return job_directory(root, job).glob("op_*/chk_*/*")
+def _bytes_in(root: Path, job: str) -> int:
+    """What lies in two directories under one inode lies there once."""
+    found = (path.stat() for path in job_directory(root, job).glob(f"op_{OPERATOR}_kg_*/chk_*/*"))
+    return sum({each.st_ino: each.st_size for each in found}.values())
