@@ -2,7 +2,8 @@
 
     python -m tests.checkpoint.outbox_child DIRECTORY PLACE
 
-PLACE: `committed`, `half` of the rows published, `published`, or `nowhere`; the first three in the second batch. What a batch gives is chance. The receiver is a folder: a file for each batch, of which a part may be missing.
+PLACE: `committed`, `half` of the rows published, `published`, or `nowhere`; the first three in the second batch. What
+a batch gives is chance. The receiver is a folder: a file for each batch, of which a part may be missing.
 """
 
 import asyncio
