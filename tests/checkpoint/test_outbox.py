@@ -2,11 +2,13 @@
 
 import asyncio
 
+import anyio
 import msgspec
 import pytest
 
 import statebackend as sb
 from statebackend._checkpoint.outbox import Output, Staged, joined
+from statebackend._codec.staged import encode_part
 from statebackend._upkeep import inspect, verify
 from statebackend.errors import (
     CorruptObjectError,
@@ -134,8 +136,12 @@ async def test_a_writer_who_has_slept_long_looks_twice(job: Job) -> None:
     async with job.backend() as old:
         await batch(old, 0, b"rows")
         async with job.backend() as new:
-            await put(new, 1)
-        job.pass_time(2 * 3600.0)
+            for value in range(3):
+                await put(new, value)
+            job.pass_time(2 * 3600.0)
+            await put(new, 4)
+        await job.sweep()
+        assert f"commits/{2:012d}" not in await job.keys("commits/")
         with pytest.raises(FencedError):
             await old.take_output()
 
@@ -192,6 +198,20 @@ async def test_a_part_that_is_late_is_joined_by_another_attempt() -> None:
     assert await job.keys("outbox/") == [part.key for part in commit.outbox[0].parts]
 
 
+@run_virtual
+async def test_of_two_attempts_that_end_at_once_one_is_removed() -> None:
+    """Both have stored the part, and both are told so in the same turn."""
+    job = Job(inline_bytes_max=OBJECTS)
+    hold = Hold(operation="put", key="*/outbox/*", moment="after")
+    async with job.backend(hold) as backend, anyio.create_task_group() as tasks:
+        tasks.start_soon(batch, backend, 0, b"rows")
+        await anyio.sleep(1.5)
+        assert hold.held == 2
+        hold.release()
+    (commit,) = (await job.commits()).values()
+    assert await job.keys("outbox/") == [part.key for part in commit.outbox[0].parts]
+
+
 async def test_rows_that_cannot_be_staged_fail_the_checkpoint() -> None:
     """Nothing is committed; the batch comes again."""
     job = Job(inline_bytes_max=OBJECTS, primary_outage_s=0.0)
@@ -204,8 +224,13 @@ async def test_rows_that_cannot_be_staged_fail_the_checkpoint() -> None:
 
 @pytest.mark.parametrize(
     ("spoiled", "error"),
-    [(None, MissingObjectError), (b"short", CorruptObjectError), (b"x" * 200, CorruptObjectError)],
-    ids=["gone", "cut off", "overwritten"],
+    [
+        (None, MissingObjectError),
+        (b"short", CorruptObjectError),
+        (b"x" * 200, CorruptObjectError),
+        (encode_part(b"swor", "none"), CorruptObjectError),
+    ],
+    ids=["gone", "cut off", "overwritten", "another part"],
 )
 async def test_staged_output_that_is_not_as_it_was_is_not_published(
     spoiled: bytes | None, error: type[Exception]
