@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from statebackend._checkpoint.commits import CommitLog, commit_key
 from statebackend._checkpoint.outbox import Outbox, Staged, check_source
@@ -169,8 +170,8 @@ class CheckpointCoordinator:
             stamp=self._new_stamp(),
             max_parallelism=self._max_parallelism,
             ranges=tuple(
-                RangeState(snapshot.key_groups, snapshot.primary, snapshot.bases, snapshot.operator, snapshot.history)
-                for snapshot in ordered
+                RangeState(each.key_groups, each.primary, each.bases, each.operator, each.history or UNSET)
+                for each in ordered
             ),
             states=_merged(ordered),
             source=source,

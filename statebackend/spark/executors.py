@@ -147,6 +147,7 @@ class Reign:
 
     def _tell(self, result: Result) -> None:
         """Tell the driver's observer what its like would have been told where the range was open."""
+        self._observer.range_opened(result.contribution.found)
         if result.requests:
             self._observer.primary_requested(result.requests, usd=result.usd)
         if result.contribution.report is not None:
