@@ -29,6 +29,14 @@ from statebackend.errors import DataError, MissingObjectError, ObjectNotFoundErr
 from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange
 
 Apply = Callable[[list[StateChange]], None]
+Applied = Callable[[str, int, int], None]
+"""Told of each file that was applied: its key, the bytes of it that were read, and the changes in them."""
+
+
+def tell_nobody(_key: str, _size_bytes: int, _changes: int) -> None:
+    """An `Applied`."""
+
+
 Read = SegmentRead | BaseRead
 
 
@@ -95,14 +103,15 @@ class Restore:
         commit: Commit,
         key_groups: KeyGroupRange,
         apply: Apply,
+        applied: Applied = tell_nobody,
         *,
         missing: Sequence[ChangeSetHandle] | None = None,
     ) -> RestoreReport:
         """Apply every entry of the bases of `commit`, then every change since, in order, that concern `key_groups`.
 
         `missing`: only these change sets, to a state that lacks nothing else.
-        `apply` is called from worker threads, one call at a time. Raises `CorruptSegmentError` or `MissingObjectError`
-        where no copy of a file can be used.
+        `apply` is called from worker threads, one call at a time; `applied` on the loop, behind each file. Raises
+        `CorruptSegmentError` or `MissingObjectError` where no copy of a file can be used.
         """
         begun = self._clock.monotonic()
         part = range_of(commit, key_groups) if missing is None else RangeState(key_groups, tuple(missing))
@@ -111,8 +120,8 @@ class Restore:
             self._changed.update({change.key_group for change in changes if change.key_group in key_groups})
             apply(changes)
 
-        await self._run_reads([BaseRead(base) for base in part.bases], apply)
-        await self._run_reads(plan_reads(part.changelog, key_groups), apply_since)
+        await self._run_reads([BaseRead(base) for base in part.bases], apply, applied)
+        await self._run_reads(plan_reads(part.changelog, key_groups), apply_since, applied)
         return RestoreReport(
             checkpoint_id=commit.checkpoint_id,
             sequence=commit.sequence,
@@ -125,14 +134,16 @@ class Restore:
             fallbacks=tuple(self._fallbacks),
         )
 
-    async def _run_reads(self, reads: Sequence[Read], apply: Apply) -> None:
-        async def consume(_: Read, fetched: _Fetched) -> None:
+    async def _run_reads(self, reads: Sequence[Read], apply: Apply, applied: Applied) -> None:
+        async def consume(read: Read, fetched: _Fetched) -> None:
             if fetched.local is not None:
                 self._files[fetched.local] += 1
                 self._bytes[fetched.local] += fetched.size_bytes
             if fetched.fallback is not None:
                 self._fallbacks.append(fetched.fallback)
-            self._changes += await in_thread(_apply, fetched, apply, limiter=self._cpu)
+            changes = await in_thread(_apply, fetched, apply, limiter=self._cpu)
+            self._changes += changes
+            applied(read.segment.key, fetched.size_bytes, changes)
 
         await in_order(reads, self._fetch, consume, concurrency_max=self._concurrency_max)
 

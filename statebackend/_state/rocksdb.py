@@ -41,7 +41,7 @@ PENDING_BYTES_MAX: Final = 4 * MiB
 FILE_BYTES: Final = 8 * MiB
 """What a file has that was compacted. Smaller ones are new less often, and longer to list."""
 LEVEL_BYTES: Final = 64 * MiB
-"""What the first level has below the files that were just written, at most; each further one has `LEVEL_FACTOR` as much."""
+"""The most that the first level has below the newest files; each further one: `LEVEL_FACTOR` as much."""
 LEVEL_FACTOR: Final = 4
 
 
@@ -60,7 +60,8 @@ class Waiting(Protocol):
 class RocksStore:
     """The database of one backend, in a directory that is its own, and empty or not there unless it is to `reopen` it.
 
-    What is reopened is what `write_out` has written, or what `copy_files` has copied. `memory_bytes` bounds what RocksDB keeps in memory: half for what was written last, half for what was read last.
+    What is reopened is what `write_out` has written, or what `copy_files` has copied. `memory_bytes` bounds what it
+    keeps in memory: half for what was written last, half for what was read last.
     State is used by one thread at a time, copies by any. Raises `StoreUnavailableError` where the disk fails: what
     was written is then as written, in memory, and the next write tries again.
 

@@ -22,14 +22,23 @@ from statebackend._backend.opening import open_coordinator
 from statebackend._backend.ranges import Contribution, RangeTask, combine
 from statebackend._backend.stores import open_store, telling_requests
 from statebackend._checkpoint.coordinator import CheckpointCoordinator
+from statebackend._checkpoint.outbox import Outbox, Staged, joined
 from statebackend._checkpoint.spending import Spending
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._observers import Observers
 from statebackend._version import __version__
-from statebackend.abc import CheckpointInfo, Clock, ObjectStore, Observer, StateChangeUploader
+from statebackend.abc import Buffer, CheckpointInfo, Clock, ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import BatchError, SettingsError
-from statebackend.ids import CheckpointId, CommitSummary, KeyGroupRange, SourceMark, all_key_groups
+from statebackend.ids import (
+    CheckpointId,
+    CommitSummary,
+    Epoch,
+    KeyGroupRange,
+    SourceMark,
+    StagedOutput,
+    all_key_groups,
+)
 from statebackend.objectstore.scoped import CountingStore
 from statebackend.settings import Settings
 from statebackend.spark.bridge import QueryThread, attend, process_portal
@@ -81,13 +90,37 @@ class Reign:
         """The commit that the state stands on, its parent, and so on."""
         return self.coordinator.history()
 
-    async def commit(self, results: Sequence[Result], ranges: Sequence[KeyGroupRange], source: SourceMark) -> None:
+    @property
+    def epoch(self) -> Epoch:
+        """Of the claim."""
+        return self.coordinator.epoch
+
+    @property
+    def outbox(self) -> Outbox:
+        """What is to be published."""
+        return self.coordinator.outbox
+
+    async def take_output(self) -> tuple[StagedOutput, tuple[Buffer, ...]] | None:
+        """As `CheckpointCoordinator.take_output`."""
+        return await self.coordinator.take_output()
+
+    def published(self, output: StagedOutput) -> None:
+        """As `CheckpointCoordinator.published`."""
+        self.coordinator.published(output)
+
+    async def commit(
+        self,
+        results: Sequence[Result],
+        ranges: Sequence[KeyGroupRange],
+        source: SourceMark,
+        staged: Staged | None = None,
+    ) -> None:
         """Make the next checkpoint of these results. Raises as `CheckpointCoordinator.commit`."""
         coordinator, begun, before = self.coordinator, self._clock.monotonic(), self._spending.requests
         checkpoint_id, base = coordinator.next_checkpoint_id, coordinator.base
         contributions = [result.contribution for result in results]
         snapshots, inline = combine(contributions, base, ranges, checkpoint_id=checkpoint_id, epoch=coordinator.epoch)
-        committed = await coordinator.commit(checkpoint_id, snapshots, source, inline=inline)
+        committed = await coordinator.commit(checkpoint_id, snapshots, source, inline=inline, staged=staged)
         spent = self._spending.since(before)
         requests = sum((Counter(result.requests) for result in results), spent.requests)
         self._spending.tell()
@@ -98,7 +131,9 @@ class Reign:
                 checkpoint_id=checkpoint_id,
                 sequence=committed.commit.sequence,
                 changes=_new_changes(contributions, base),
-                primary_bytes=committed.size_bytes + sum(each.snapshot.primary_bytes for each in contributions),
+                primary_bytes=committed.size_bytes
+                + sum(each.snapshot.primary_bytes for each in contributions)
+                + (staged.uploaded_bytes if staged is not None else 0),
                 local_bytes=sum(each.snapshot.local_bytes for each in contributions),
                 requests=requests.total(),
                 seconds=self._clock.monotonic() - begun + max((result.seconds for result in results), default=0.0),
@@ -135,6 +170,7 @@ class OnExecutors:
         *,
         parallelism: int,
         output: Output | None,
+        stages: bool,
         observer: Observer | None,
         store: ObjectStore | None,
         uploader: StateChangeUploader | OpenUploader | None,
@@ -144,6 +180,7 @@ class OnExecutors:
         self._work = work
         self._settings = settings
         self._output = output
+        self._stages = stages
         self._observer = observer
         self._uploader = cast("OpenUploader | None", uploader)
         self._start_afresh()
@@ -162,7 +199,8 @@ class OnExecutors:
         _log_found(delivered.batch_id, [result.contribution for result in results])
         if self._output is not None:
             put_out(df, self._made_of(results), delivered.batch_id, self._output)
-        attend(process_portal().start(state.commit, results, self._ranges, delivered), query)
+        staged = self._staged_of(results) if self._stages else None
+        attend(process_portal().start(state.commit, results, self._ranges, delivered, staged), query)
 
     def close(self) -> None:
         """Let go of the anchor. The next batch begins a run."""
@@ -188,7 +226,7 @@ class OnExecutors:
             self._placement = Placement(
                 df, self._work.key, parallelism=len(self._ranges), max_parallelism=self._settings.max_parallelism
             )
-            self._program = pickled(Program(self._work, self._uploader))
+            self._program = pickled(Program(self._work, self._uploader, stages=self._stages))
         task = RangeTask(
             settings=self._settings,
             key_groups=all_key_groups(self._settings.max_parallelism),  # each worker knows its own by its rows
@@ -208,6 +246,10 @@ class OnExecutors:
                 raise
             raise failure from error
         return [msgspec.msgpack.decode(row.result, type=Result) for row in rows]
+
+    def _staged_of(self, results: Sequence[Result]) -> Staged:
+        nothing = Staged(bytes(self._work.processor.output_schema.serialize()), 0)
+        return joined([nothing, *(result.staged for result in results if result.staged is not None)])
 
     def _made_of(self, results: Sequence[Result]) -> Any:
         tables = [_pa.ipc.open_stream(result.made).read_all() for result in results if result.made is not None]

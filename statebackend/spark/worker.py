@@ -23,12 +23,14 @@ from pyspark import TaskContext
 
 from statebackend._backend.copies import OpenUploader
 from statebackend._backend.ranges import Contribution, RangeOwners, RangeTask, open_range_owners
+from statebackend._checkpoint.outbox import Staged
 from statebackend._clock import SystemClock
 from statebackend._portal import Held
 from statebackend.abc import Observer
 from statebackend.errors import BatchError
 from statebackend.spark.bridge import process_portal
 from statebackend.spark.keyed import KeyedWork
+from statebackend.spark.outbox import output_of, stream_of
 from statebackend.spark.pickling import unpickled
 from statebackend.spark.placement import SALT
 
@@ -58,6 +60,8 @@ class Program(msgspec.Struct, frozen=True):
 
     work: KeyedWork
     uploader: OpenUploader | None
+    stages: bool = False
+    """Rows that come out are staged by the task, for the driver to publish; otherwise they go to him."""
 
 
 class Errand(msgspec.Struct, frozen=True):
@@ -75,7 +79,8 @@ class Errand(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True):
     """What one attempt at a range brings to the driver.
 
-    `made`: the rows that came out, as an Arrow stream; `None` without an output. `seconds`: how long it took to make
+    `made`: the rows that came out, as an Arrow stream; `None` without an output. `staged`: where they are staged
+    instead, for an outbox. `seconds`: how long it took to make
     the changes durable. `requests`: those to the primary, by kind.
     """
 
@@ -84,6 +89,7 @@ class Result(msgspec.Struct, frozen=True):
     seconds: float
     requests: dict[str, int]
     usd: float
+    staged: Staged | None = None
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -176,10 +182,13 @@ def _attempt(running: _Running, task: RangeTask, table: Any, batch_id: int) -> R
     with _held(running.owners.result().attempt(task), patience_s) as attempt:
         made = running.program.work(table, batch_id, attempt.backend)
         begun = clock.monotonic()
+        staged = None
+        if running.program.stages and (output := output_of(made)) is not None:
+            made, staged = None, process_portal().call(attempt.backend.outbox.stage, output)
         contribution = process_portal().call(attempt.contribute)
         seconds = clock.monotonic() - begun
     requests, usd = running.requests.take()
-    return Result(contribution, None if made is None else _stream_of(made), seconds, requests, usd)
+    return Result(contribution, None if made is None else stream_of(made), seconds, requests, usd, staged)
 
 
 def _of_job(pickled: bytes, task: RangeTask) -> _Running:
@@ -217,13 +226,6 @@ def _held(context: AbstractAsyncContextManager[T], patience_s: float) -> Generat
         yield held.result()
     finally:
         held.close(patience_s)
-
-
-def _stream_of(table: Any) -> bytes:
-    sink = _pa.BufferOutputStream()
-    with _pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    return bytes(sink.getvalue())
 
 
 def _failed(error: BaseException, task: RangeTask) -> BatchError:
