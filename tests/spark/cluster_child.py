@@ -17,7 +17,10 @@ from tests.spark.retail import PROCESSORS, SPARK_LINES
 
 
 class Plan(msgspec.Struct):
-    """What the driver does. `pauses_s`: how long it is idle after a batch. `conf`: for Spark."""
+    """What the driver does. `pauses_s`: how long it is idle after a batch. `conf`: for Spark.
+
+    `outbox`: rows are published after the commit; otherwise an output gets them before it.
+    """
 
     folder: str
     which: str
@@ -26,6 +29,7 @@ class Plan(msgspec.Struct):
     pauses_s: dict[int, float] = {}
     conf: dict[str, str] = {}
     table: str = "heap"
+    outbox: bool = False
 
 
 def settings_of(plan: Plan) -> sb.Settings:
@@ -46,14 +50,11 @@ def settings_of(plan: Plan) -> sb.Settings:
 class Teller(sb.Observer):
     """Tells of commits and of where ranges were found, in one write each."""
 
-    def __init__(self) -> None:
-        self.batch_id = -1
-
     def range_opened(self, found: str) -> None:
         tell("found", found)
 
     def checkpoint_committed(self, info: sb.CheckpointInfo) -> None:
-        tell("committed", self.batch_id)
+        tell("committed", info.checkpoint_id)
 
 
 def tell(what: str, value: object = None) -> None:
@@ -89,16 +90,20 @@ def main(plan: Plan) -> None:
     folder = Path(plan.folder)
     published = folder / "published"
     published.mkdir(exist_ok=True)
-    teller = Teller()
 
-    def output(df, batch_id):
+    def put_out(batch_id, rows):
         tell("put out", batch_id)
-        rows = [row.asDict() for row in df.collect()]
-        part = published / f".{batch_id}"
-        part.write_text(json.dumps({row["key"]: row for row in rows}))
-        part.rename(published / str(batch_id))
-        teller.batch_id = batch_id
+        text = json.dumps({row["key"]: row for row in rows}, sort_keys=True)
+        place, part = published / str(batch_id), published / f".{batch_id}"
+        if plan.outbox and place.exists() and place.read_text() != text:
+            raise AssertionError(f"batch {batch_id} was published again, and differs")
+        part.write_text(text)
+        part.rename(place)
 
+    if plan.outbox:
+        output = sb.spark.Outbox(lambda publication: put_out(publication.batch_id, publication.table.to_pylist()))
+    else:
+        output = lambda df, batch_id: put_out(batch_id, [row.asDict() for row in df.collect()])  # noqa: E731
     processor = PROCESSORS[plan.which]()
     spark = session_of(plan)
     sink = sb.spark.StatefulSink(
@@ -109,7 +114,7 @@ def main(plan: Plan) -> None:
         output=output,
         execution="executors",
         parallelism=plan.parallelism,
-        observer=teller,
+        observer=Teller(),
     )
 
     def apply(df, batch_id):

@@ -14,7 +14,7 @@ import pytest
 
 from tests.spark.cluster import Driver, assert_equals_one_pass
 from tests.spark.cluster_child import Plan
-from tests.spark.retail import made_up, write
+from tests.spark.retail import DATA_SET, made_up, of_data_set, write
 
 CLUSTER = "local-cluster[2,1,1024]"
 LONG = "STATEBACKEND_SPARK_LONG"
@@ -68,19 +68,19 @@ def run_through_kills(plan: Plan, rng: random.Random, *, kills: int) -> Counter[
 
 @only_long
 @pytest.mark.parametrize(
-    ("which", "master", "table"),
+    ("which", "master", "table", "outbox"),
     [
-        ("customers", CLUSTER, "heap"),
-        ("products", CLUSTER, "rocksdb"),
-        ("customers", "local[2]", "heap"),
+        ("customers", CLUSTER, "heap", True),
+        ("products", CLUSTER, "rocksdb", False),
+        ("customers", "local[2]", "heap", False),
     ],
 )
-def test_a_hundred_batches_with_kills_at_random_moments(tmp_path, which, master, table) -> None:
+def test_a_hundred_batches_with_kills_at_random_moments(tmp_path, which, master, table, outbox) -> None:
     """Of workers, executors and drivers, which come back with another number of ranges."""
     seed = int(os.environ.get("SEED", "1"))
     days = made_up(100, lines=300, seed=seed)
     write(days, tmp_path / "days")
-    plan = Plan(str(tmp_path), which, master, parallelism=4, table=table)
+    plan = Plan(str(tmp_path), which, master, parallelism=4, table=table, outbox=outbox)
     killed = run_through_kills(plan, random.Random(seed), kills=40)
     print(f"killed with seed {seed}: {dict(killed)}")
     assert_equals_one_pass(plan, days)
