@@ -22,10 +22,11 @@ import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
 from statebackend._backend.copies import OpenUploader, choose_copies
+from statebackend._backend.host import HostCopies, copying_base
 from statebackend._backend.job import Job, Position
 from statebackend._backend.kept import Held, KeptRange, KeptRanges, held_in_memory
-from statebackend._backend.names import new_log_id
-from statebackend._backend.stores import Primary, open_local, open_store, primary_of, telling_requests
+from statebackend._backend.names import attempt_names, new_log_id
+from statebackend._backend.stores import Primary, open_store, primary_of, telling_requests
 from statebackend._backend.wiring import Opened, Restored, empty_states, fill, put_together, restoring
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.contributions import Contribution, Found, combine, reported_to
@@ -66,14 +67,11 @@ class RangeTask(msgspec.Struct, frozen=True):
 class Attempt:
     """One attempt at a range. `backend` holds its states, at the committed base; `found` says where they were."""
 
-    def __init__(
-        self, task: RangeTask, opened: Opened, backend: StateBackend, *, history: bytes, held: Held, found: Found
-    ) -> None:
+    def __init__(self, task: RangeTask, opened: Opened, backend: StateBackend, *, held: Held, found: Found) -> None:
         self.task: Final = task
         self.backend: Final = backend
         self.found: Final[Found] = found
         self._opened = opened
-        self._history = history
         self._held = held
 
     @property
@@ -123,12 +121,19 @@ class RangeOwners:
         self._clock = clock
         self._observer = observer
         self._kept = KeptRanges()
+        self._host: tuple[Settings, HostCopies] | None = None
         self._process = os.getpid()
         self._closed = False
 
     def close(self) -> None:
         """Take no more attempts. Twice is fine."""
         self._closed = True
+
+    def _host_of(self, settings: Settings) -> HostCopies:
+        """What is known of the roots goes on from attempt to attempt, until there is one with other settings."""
+        if self._host is None or self._host[0] != settings:
+            self._host = settings, HostCopies(settings, clock=self._clock)
+        return self._host[1]
 
     async def contribute(self, task: RangeTask, work: Callable[[StateBackend], Awaitable[None] | None]) -> Contribution:
         """One attempt in one call: `work` reads and writes the states. It is called on the loop, and perhaps awaited.
@@ -157,10 +162,13 @@ class RangeOwners:
             base, at_hand = await _committed(task, primary)
             async with (
                 telling_requests(primary.spending),
-                open_local(settings, None, read_only=True) as local,
+                self._host_of(task.settings).open() as local,
                 held_in_memory(self._kept, settings, task.key_groups, base) as held,
                 open_tasks() as tasks,
             ):
+                copies = choose_copies(
+                    self._uploader, primary.store, local, settings=settings, tasks=tasks, observer=observer
+                )
                 opened = Opened(
                     settings=settings,
                     primary=primary,
@@ -168,11 +176,10 @@ class RangeOwners:
                     job=Job(primary.store, settings, clock=clock),
                     position=Position(None, base, base),
                     epoch=task.epoch,
+                    new_name=attempt_names(task.epoch, base),
                     log_id=new_log_id(task.key_groups),
                     states=_states(task, base, held),
-                    copies=choose_copies(
-                        self._uploader, primary.store, local, settings=settings, tasks=tasks, observer=observer
-                    ),
+                    copies=copies,
                     tasks=tasks,
                     clock=clock,
                     observer=observer,
@@ -181,12 +188,15 @@ class RangeOwners:
                 found = held.found or _found(restored.report)
                 observer.range_opened(found)
                 history = lineage_of(base, task.key_groups).history
-                backend = put_together(opened, restored, history=history)
+                backend = put_together(opened, restored, retention=None, history=history)
                 try:
-                    yield Attempt(task, opened, backend, history=history, held=held, found=found)
+                    async with copying_base(base, next(iter(at_hand.values()), b""), local, copies.of_commits):
+                        yield Attempt(task, opened, backend, held=held, found=found)
                 finally:
                     with anyio.move_on_after(settings.close_timeout_s, shield=True):
                         await backend.close()
+                if local is not None:
+                    await self._host_of(task.settings).tidy(local, base, task.epoch)
 
 
 @asynccontextmanager
