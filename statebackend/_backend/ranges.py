@@ -24,8 +24,9 @@ from anyio.abc import TaskGroup, TaskStatus
 from statebackend._backend.copies import OpenUploader, choose_copies
 from statebackend._backend.host import HostCopies, copying_base
 from statebackend._backend.job import Job, Position
-from statebackend._backend.kept import Held, KeptRange, KeptRanges, held_in_memory
+from statebackend._backend.kept import Held, KeptRange, KeptRanges, RangeName, held_in_memory, range_name
 from statebackend._backend.names import attempt_names, new_log_id
+from statebackend._backend.pace import BasePace
 from statebackend._backend.stores import Primary, open_store, primary_of, telling_requests
 from statebackend._backend.wiring import Opened, Restored, empty_states, fill, put_together, restoring
 from statebackend._checkpoint.backend import StateBackend
@@ -67,12 +68,15 @@ class RangeTask(msgspec.Struct, frozen=True):
 class Attempt:
     """One attempt at a range. `backend` holds its states, at the committed base; `found` says where they were."""
 
-    def __init__(self, task: RangeTask, opened: Opened, backend: StateBackend, *, held: Held, found: Found) -> None:
+    def __init__(
+        self, task: RangeTask, opened: Opened, backend: StateBackend, *, held: Held, found: Found, pace: BasePace | None
+    ) -> None:
         self.task: Final = task
         self.backend: Final = backend
         self.found: Final[Found] = found
         self._opened = opened
         self._held = held
+        self._pace = pace
 
     @property
     def report(self) -> RestoreReport | None:
@@ -85,6 +89,8 @@ class Attempt:
         Raises as `StateBackend.snapshot`; then the attempt has come to nothing. A cancelled call may be made again.
         """
         snapshot, inline = await self.backend.contribute(self.task.checkpoint_id)
+        if self._pace is not None:
+            self._pace.told(written=not self.backend.base_failures, now_s=self._opened.clock.monotonic())
         self._held.keep(self._kept(snapshot))
         base = self._opened.position.base
         return Contribution(snapshot, tuple(inline), None if base is None else base.sequence, self.found, self.report)
@@ -122,6 +128,7 @@ class RangeOwners:
         self._observer = observer
         self._kept = KeptRanges()
         self._host: tuple[Settings, HostCopies] | None = None
+        self._paces: dict[RangeName, tuple[Epoch, BasePace]] = {}
         self._process = os.getpid()
         self._closed = False
 
@@ -134,6 +141,15 @@ class RangeOwners:
         if self._host is None or self._host[0] != settings:
             self._host = settings, HostCopies(settings, clock=self._clock)
         return self._host[1]
+
+    def _pace_of(self, task: RangeTask, base: Commit | None) -> BasePace | None:
+        """The pace of the range, if it is to write bases. Raises `MaterializationError`. It begins with the reign."""
+        name, now_s = range_name(task.settings, task.key_groups), self._clock.monotonic()
+        epoch, pace = self._paces.get(name, (None, None))
+        if pace is None or epoch != task.epoch:
+            pace = BasePace(task.settings, task.key_groups, now_s)
+            self._paces[name] = task.epoch, pace
+        return pace if pace.is_due(range_of(base, task.key_groups), now_s) else None
 
     async def contribute(self, task: RangeTask, work: Callable[[StateBackend], Awaitable[None] | None]) -> Contribution:
         """One attempt in one call: `work` reads and writes the states. It is called on the loop, and perhaps awaited.
@@ -160,6 +176,7 @@ class RangeOwners:
         async with self._stores.store_of(task.settings) as store:
             primary = primary_of(settings, store, clock=clock, observer=observer)
             base, at_hand = await _committed(task, primary)
+            pace = self._pace_of(task, base)
             async with (
                 telling_requests(primary.spending),
                 self._host_of(task.settings).open() as local,
@@ -189,9 +206,11 @@ class RangeOwners:
                 observer.range_opened(found)
                 history = lineage_of(base, task.key_groups).history
                 backend = put_together(opened, restored, retention=None, history=history)
+                if pace is not None:
+                    await backend.begin_bases()
                 try:
                     async with copying_base(base, next(iter(at_hand.values()), b""), local, copies.of_commits):
-                        yield Attempt(task, opened, backend, held=held, found=found)
+                        yield Attempt(task, opened, backend, held=held, found=found, pace=pace)
                 finally:
                     with anyio.move_on_after(settings.close_timeout_s, shield=True):
                         await backend.close()
