@@ -14,7 +14,7 @@ What an attempt leaves behind is of use for the next one only if that goes on fr
 
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
 import anyio
@@ -23,6 +23,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from statebackend._backend.copies import OpenUploader, choose_copies
 from statebackend._backend.host import HostCopies, copying_base
+from statebackend._backend.host_tables import held_on_host
 from statebackend._backend.job import Job, Position
 from statebackend._backend.kept import Held, KeptRange, KeptRanges, RangeName, held_in_memory, range_name
 from statebackend._backend.names import attempt_names, new_log_id
@@ -32,7 +33,7 @@ from statebackend._backend.wiring import Opened, Restored, empty_states, fill, p
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.contributions import Contribution, Found, combine, reported_to
 from statebackend._checkpoint.coordinator import CommittedBase
-from statebackend._checkpoint.lineage import Lineage, id_of, lineage_of
+from statebackend._checkpoint.lineage import Lineage, bases_id, id_of, lineage_of
 from statebackend._checkpoint.rescale import range_of
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit, decode_entry
@@ -102,7 +103,7 @@ class Attempt:
             tables=self._held.tables,
             states=self._opened.states,
             epoch=self.task.epoch,
-            bases=snapshot.bases,
+            bases=bases_id(snapshot.bases),
             changed=self.backend.changed,
         )
 
@@ -151,6 +152,11 @@ class RangeOwners:
             self._paces[name] = task.epoch, pace
         return pace if pace.is_due(range_of(base, task.key_groups), now_s) else None
 
+    def _held(self, task: RangeTask, base: Commit | None) -> AbstractAsyncContextManager[Held]:
+        if task.settings.table == "heap":
+            return held_in_memory(self._kept, task.settings, task.key_groups, base)
+        return held_on_host(task.settings, task.key_groups, task.owners, task.epoch, base)
+
     async def contribute(self, task: RangeTask, work: Callable[[StateBackend], Awaitable[None] | None]) -> Contribution:
         """One attempt in one call: `work` reads and writes the states. It is called on the loop, and perhaps awaited.
 
@@ -180,7 +186,7 @@ class RangeOwners:
             async with (
                 telling_requests(primary.spending),
                 self._host_of(task.settings).open() as local,
-                held_in_memory(self._kept, settings, task.key_groups, base) as held,
+                self._held(task, base) as held,
                 open_tasks() as tasks,
             ):
                 copies = choose_copies(
@@ -328,6 +334,7 @@ def _states(task: RangeTask, base: Commit | None, held: Held) -> KeyedStates:
     kept = held.kept
     if (
         kept is not None
+        and kept.states is not None
         and base is not None
         and not held.missing
         and kept.epoch == base.epoch == task.epoch
@@ -355,4 +362,4 @@ async def _restore(opened: Opened, held: Held, at_hand: Mapping[str, bytes]) -> 
 def _found(report: RestoreReport | None) -> Found:
     if report is None:
         return "new"
-    return "primary" if report.files_primary else "host"
+    return "host" if report.files_local and not report.files_primary else "primary"  # and what came with the task

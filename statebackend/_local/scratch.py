@@ -5,8 +5,8 @@
     <parent>/<name>/...          its files
 
 Whoever makes a directory first removes those whose lock nobody holds: their processes are dead. `<name>` is of 16
-hexadecimal digits; what has another name is left alone. `<parent>` is ours and
-nobody else's, mode 0700: below the system's directory for temporary files anybody could have put it there.
+hexadecimal digits; what has another name is left alone. `<parent>` is ours and nobody else's, mode 0700: below the
+system's directory for temporary files anybody could have put it there.
 """
 
 import os

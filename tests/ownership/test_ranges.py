@@ -3,6 +3,8 @@
 import os
 from collections.abc import Callable
 
+import pytest
+
 import statebackend as sb
 from statebackend._backend.ranges import Contribution, RangeTask, open_range_owners
 from statebackend._checkpoint.local_orphans import sweep_roots
@@ -26,7 +28,7 @@ def writing(number: int) -> Callable[[sb.StateBackend], None]:
 
 
 async def one_batch(disk: Disk, run: Run) -> None:
-    await run.commit([await attempt(disk, run.tasks()[0])])
+    await run.commit([await attempt(disk, task) for task in run.tasks()])
 
 
 @row("copy-lost")
@@ -130,3 +132,42 @@ async def test_a_temporary_file_goes_when_it_is_an_hour_old(disk: Disk) -> Fate:
         os.utime(directory / ".old.tmp", (1.0, 1.0))
         await one_batch(disk, run)
         return watch.fate()
+
+
+def rocks(disk: Disk) -> sb.Settings:
+    pytest.importorskip("rocksdict")
+    return disk.settings(table="rocksdb", table_dir=f"{disk.directory}/tables", table_memory_bytes=4 << 20)
+
+
+@row("range-files")
+async def test_the_files_of_a_range_are_gone_on_from_by_the_next_process(disk: Disk) -> Fate:
+    """Nothing of them is read again."""
+    async with open_run(rocks(disk), 1, disk.primary) as run:
+        await one_batch(disk, run)
+        watch = Watch(disk.directory.glob("tables/job_fleet/kg_*/mark"))
+        contribution = await attempt(disk, run.tasks()[0])
+        assert (contribution.found, contribution.report) == ("host", None)
+        return watch.fate()
+
+
+@row("range-files-killed")
+async def test_the_files_of_a_range_without_a_mark_are_made_anew(disk: Disk) -> Fate:
+    """As they are left by a process that was killed while it worked there."""
+    async with open_run(rocks(disk), 1, disk.primary) as run:
+        await one_batch(disk, run)
+        (mark,) = disk.directory.glob("tables/job_fleet/kg_*/mark")
+        mark.unlink()
+        watch = Watch(disk.directory.glob("tables/job_fleet/kg_*/files/IDENTITY"))
+        contribution = await attempt(disk, run.tasks()[0])
+        assert contribution.found != "host" or contribution.report is not None
+        return watch.fate()
+
+
+@row("range-files-other")
+async def test_the_files_of_a_range_go_when_the_job_is_cut_otherwise(disk: Disk) -> Fate:
+    async with open_run(rocks(disk), 1, disk.primary) as run:
+        await one_batch(disk, run)
+        watch = Watch(path for path in disk.directory.glob("tables/job_fleet/kg_*/files/*") if path.is_file())
+    async with open_run(rocks(disk), 2, disk.primary) as run:
+        await attempt(disk, run.tasks()[0])
+    return watch.fate()
