@@ -4,11 +4,13 @@
     <parent>/<name>/lock         held by the process that uses the directory; dies with it
     <parent>/<name>/...          its files
 
-Whoever makes a directory first removes those whose lock nobody holds: their processes are dead. `<parent>` is ours and
-nobody else's, mode 0700: below the system's directory for temporary files anybody could have put it there.
+Whoever makes a directory first removes those whose lock nobody holds: their processes are dead. `<name>` is of 16
+hexadecimal digits; what has another name is left alone. `<parent>` is ours and nobody else's, mode 0700: below the
+system's directory for temporary files anybody could have put it there.
 """
 
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -27,6 +29,7 @@ from statebackend.errors import LocalRootError
 from statebackend.settings import Settings
 
 _LOCK_NAME: Final = "lock"
+_NAME: Final = re.compile(r"[0-9a-f]{16}")
 
 
 def scratch_parent(directory: str, settings: Settings) -> Path:
@@ -97,7 +100,7 @@ def _check_ours(parent: Path) -> None:
 def _remove_dead(parent: Path) -> None:
     """Remove the directories of dead processes. What cannot be removed stays, for the next one to try."""
     for path in parent.iterdir():
-        if path.is_symlink() or not path.is_dir():
+        if path.is_symlink() or not path.is_dir() or not _NAME.fullmatch(path.name):
             continue
         with suppress(OSError), closing(lock_file(path / _LOCK_NAME)) as lock:  # its owner may be removing it just now
             if lock.held:
