@@ -26,8 +26,9 @@ from statebackend._backend.opening import open_backend, open_coordinator
 from statebackend._backend.rewriting import rewrite
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.coordinator import CheckpointCoordinator, Committed
+from statebackend._checkpoint.progress import Progress
 from statebackend._checkpoint.retention import Classified, Verdict
-from statebackend._checkpoint.rewrite import Progress, RewriteReport
+from statebackend._checkpoint.rewrite import RewriteReport
 from statebackend._checkpoint.savepoints import SavepointInfo
 from statebackend._checkpoint.sweep import SweepFailure, SweepReport
 from statebackend._local.cache import DownloadCache

@@ -45,7 +45,7 @@ class Position(msgspec.Struct, frozen=True):
 class Job:
     """The job in `primary`, which is confined to it, as of its newest checkpoint, `checkpoint_id` or `savepoint`.
 
-    `rewrites`: what is committed next may have another `max_parallelism` than what it continues.
+    `any_parallelism`: whatever the `max_parallelism` of that is, for who reads it as it is, or commits it with another.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Job:
         clock: Clock,
         checkpoint_id: int | None = None,
         savepoint: str | None = None,
-        rewrites: bool = False,
+        any_parallelism: bool = False,
     ) -> None:
         self.log: Final = CommitLog(
             primary, settings.job, policy=_policy(settings), timeout_s=_patience_s(settings), clock=clock
@@ -67,7 +67,7 @@ class Job:
         self._clock = clock
         self._checkpoint_id = checkpoint_id
         self._savepoint = savepoint
-        self._rewrites = rewrites
+        self._any_parallelism = any_parallelism
 
     async def look(self) -> Position:
         """Where the job is now. Raises `CheckpointNotFoundError` and its like, `SettingsError`, `InputError`."""
@@ -86,7 +86,7 @@ class Job:
             else:
                 base = await self._find(end, CheckpointId(checkpoint_id or 0))
             newest = readable or base
-        if not self._rewrites:
+        if not self._any_parallelism:
             self._check_parallelism(base)
         return Position(end, newest, base)
 
@@ -105,9 +105,17 @@ class Job:
         raise FencedError("others claim this job again and again: stop all but one", attempts=CLAIM_ATTEMPTS_MAX)
 
     def coordinator(
-        self, position: Position, *, copies: CopyWriter | None = None, base_body: bytes = b""
+        self,
+        position: Position,
+        *,
+        epoch: Epoch | None = None,
+        copies: CopyWriter | None = None,
+        base_body: bytes = b"",
     ) -> CheckpointCoordinator:
-        """Who commits what comes after `position`, and has `copies` write local copies of it."""
+        """Who commits what comes after `position`, and has `copies` write local copies of it.
+
+        `epoch`: the reign that what is staged belongs to, where that is not known by the position.
+        """
         return CheckpointCoordinator(
             self.log,
             self._settings,
@@ -118,7 +126,7 @@ class Job:
             outbox=Outbox(
                 self._primary,
                 self._settings,
-                new_name=new_names(position.epoch),
+                new_name=new_names(position.epoch if epoch is None else epoch),
                 pending=() if position.base is None else position.base.outbox,
             ),
             clock=self._clock,

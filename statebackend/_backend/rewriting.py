@@ -10,8 +10,9 @@ from statebackend._backend.names import new_names
 from statebackend._backend.stores import Primary, open_local, open_store, primary_of
 from statebackend._backend.tables import open_tables
 from statebackend._changelog.scheduler import UploadScheduler
+from statebackend._checkpoint.progress import Tell
 from statebackend._checkpoint.restore import Restore
-from statebackend._checkpoint.rewrite import Rewrite, RewriteReport, Tell
+from statebackend._checkpoint.rewrite import Rewrite, RewriteReport
 from statebackend._clock import SystemClock
 from statebackend._state.keyed import KeyedStates
 from statebackend._tasks import open_tasks
@@ -53,7 +54,9 @@ async def rewrite(
     async with open_store(settings, commits=not dry_run, instead=store) as opened:
         primary = primary_of(settings, opened, clock=clock, observer=NOBODY)
         begun_s, requests = clock.monotonic(), primary.spending.requests
-        job = Job(primary.store, settings, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint, rewrites=True)
+        job = Job(
+            primary.store, settings, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint, any_parallelism=True
+        )
         position = await job.look()
         if not dry_run and _report(position, settings, dry_run=dry_run).is_needed:
             position = await job.claim(position)  # and look at what was committed just before it

@@ -29,8 +29,14 @@ from statebackend.errors import DataError, MissingObjectError, ObjectNotFoundErr
 from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange
 
 Apply = Callable[[list[StateChange]], None]
-Applied = Callable[[str, int], None]
-"""Told of each file that was applied: its key, and the bytes of it that were read."""
+Applied = Callable[[str, int, int], None]
+"""Told of each file that was applied: its key, the bytes of it that were read, and the changes in them."""
+
+
+def tell_nobody(_key: str, _size_bytes: int, _changes: int) -> None:
+    """An `Applied`."""
+
+
 Read = SegmentRead | BaseRead
 
 
@@ -97,7 +103,7 @@ class Restore:
         commit: Commit,
         key_groups: KeyGroupRange,
         apply: Apply,
-        applied: Applied = lambda _key, _bytes: None,
+        applied: Applied = tell_nobody,
         *,
         missing: Sequence[ChangeSetHandle] | None = None,
     ) -> RestoreReport:
@@ -135,8 +141,9 @@ class Restore:
                 self._bytes[fetched.local] += fetched.size_bytes
             if fetched.fallback is not None:
                 self._fallbacks.append(fetched.fallback)
-            self._changes += await in_thread(_apply, fetched, apply, limiter=self._cpu)
-            applied(read.segment.key, fetched.size_bytes)
+            changes = await in_thread(_apply, fetched, apply, limiter=self._cpu)
+            self._changes += changes
+            applied(read.segment.key, fetched.size_bytes, changes)
 
         await in_order(reads, self._fetch, consume, concurrency_max=self._concurrency_max)
 

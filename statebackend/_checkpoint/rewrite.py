@@ -6,9 +6,9 @@ The commit is the switch. Before it nothing is visible, after it all of it is; `
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
-from typing import Final, Literal
+from typing import Final
 
 import anyio
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.coordinator import CheckpointCoordinator
 from statebackend._checkpoint.materialization import SEGMENT_BYTES_MAX, Piece, base_of, pack
+from statebackend._checkpoint.progress import Progress, Tell, reading
 from statebackend._checkpoint.regrouping import regrouped, regrouped_owners
 from statebackend._checkpoint.restore import Restore
 from statebackend._codec.commit import Commit
@@ -28,18 +29,6 @@ from statebackend.abc import UploadedSegment
 from statebackend.errors import InputError, StoreAccessError, StoreUnavailableError
 from statebackend.ids import Base, CheckpointId, SnapshotResult, all_key_groups
 from statebackend.settings import Settings
-
-
-class Progress(msgspec.Struct, frozen=True):
-    """How far a phase is: the `share` of it from 0 to 1, and the changes and stored bytes that it has dealt with."""
-
-    phase: Literal["reading", "writing"]
-    share: float
-    changes: int
-    size_bytes: int
-
-
-Tell = Callable[[Progress], None]
 
 
 class RewriteReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,27 +77,12 @@ class Rewrite:
 
     async def read(self, restore: Restore) -> int:
         """Fill the states; the bytes that were read for it. Raises as `Restore.run`, and where a key is none."""
-        base = self._base
-        parts = base.ranges
-        segments = {each.segment for part in parts for each in part.bases}
-        segments |= {each.segment for part in parts for each in part.changelog}
-        total_bytes = sum(segment.length for segment in segments)
-        read_bytes = changes_read = 0
-        seen: set[str] = set()
 
         def apply(changes: list[StateChange]) -> None:
-            nonlocal changes_read
-            changes_read += len(changes)
             self._states.replay(regrouped(changes, self._keys))
 
-        def fetched(key: str, size_bytes: int) -> None:
-            nonlocal read_bytes
-            if key not in seen:  # an object may be read more than once, for change sets that are no neighbours
-                seen.add(key)
-                read_bytes += size_bytes
-            self._tell(Progress("reading", min(1.0, read_bytes / max(1, total_bytes)), changes_read, read_bytes))
-
-        report = await restore.run(base, all_key_groups(base.max_parallelism), apply, fetched)
+        owned = all_key_groups(self._base.max_parallelism)
+        report = await restore.run(self._base, owned, apply, reading(self._base, self._tell))
         return report.bytes_local + report.bytes_primary
 
     async def write(self, coordinator: CheckpointCoordinator, scheduler: UploadScheduler) -> CheckpointId:
