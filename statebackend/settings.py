@@ -147,6 +147,9 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """How long a download cache keeps a file after its last reader has let go of it. 0: not at all."""
     cache_bytes_max: Amount = 1024 * MiB
     """Bytes a download cache keeps. 0: no limit. Only files in use may exceed it; idle ones go, the oldest first."""
+    ranges_kept: Amount = 16
+    """Ranges of key groups whose state a process keeps in memory between two tasks, where parts of a job are worked on
+    in processes that come and go. What was used longest ago goes first. 0: none."""
     table_memory_bytes: TableMemoryBytes = 128 * MiB
     """Memory for RocksDB: half for what was written last, half for what was read last. At least 4 MiB."""
     io_threads_max: Count = 8

@@ -4,9 +4,10 @@ from typing import Final
 
 import msgspec
 
-from statebackend._backend.names import new_stamp
+from statebackend._backend.names import new_names, new_stamp
 from statebackend._checkpoint.commits import CommitLog, LogEnd
 from statebackend._checkpoint.coordinator import CheckpointCoordinator
+from statebackend._checkpoint.outbox import Outbox
 from statebackend._checkpoint.savepoints import Savepoints
 from statebackend._checkpoint.sweep import MIN_AGE_S, Sweep
 from statebackend._codec.commit import Claim, Commit
@@ -60,6 +61,7 @@ class Job:
         self.log: Final = CommitLog(
             primary, settings.job, policy=_policy(settings), timeout_s=_patience_s(settings), clock=clock
         )
+        self._primary = primary
         self._savepoints = Savepoints(primary, settings.job, timeout_s=settings.commit_timeout_s)
         self._settings = settings
         self._clock = clock
@@ -102,7 +104,9 @@ class Job:
             position = await self.look()
         raise FencedError("others claim this job again and again: stop all but one", attempts=CLAIM_ATTEMPTS_MAX)
 
-    def coordinator(self, position: Position, *, copies: CopyWriter | None = None) -> CheckpointCoordinator:
+    def coordinator(
+        self, position: Position, *, copies: CopyWriter | None = None, base_body: bytes = b""
+    ) -> CheckpointCoordinator:
         """Who commits what comes after `position`, and has `copies` write local copies of it."""
         return CheckpointCoordinator(
             self.log,
@@ -111,10 +115,17 @@ class Job:
             base=position.base,
             claim=position.claim,
             savepoints=self._savepoints,
+            outbox=Outbox(
+                self._primary,
+                self._settings,
+                new_name=new_names(position.epoch),
+                pending=() if position.base is None else position.base.outbox,
+            ),
             clock=self._clock,
             new_stamp=new_stamp,
             release=__version__,
             copies=copies,
+            base_body=base_body,
         )
 
     async def _find(self, end: LogEnd | None, checkpoint_id: CheckpointId) -> Commit:

@@ -82,7 +82,16 @@ async def open_backend(
                 local=local,
                 job=job,
                 position=position,
-                states=empty_states(settings, owned, position.base, owners=owners, open_table=open_table),
+                epoch=position.epoch,
+                log_id=f"{owned.first}-{owned.last}",
+                states=empty_states(
+                    settings,
+                    owned,
+                    position.base,
+                    reported=position.base.ranges if position.base is not None else (),
+                    owners=owners,
+                    open_table=open_table,
+                ),
                 copies=choose_copies(uploader, primary.store, local, settings=settings, tasks=tasks, observer=observer),
                 tasks=tasks,
                 clock=clock,
@@ -111,8 +120,9 @@ async def open_coordinator(
     async with open_store(settings, commits=True, instead=store) as opened:
         job = Job(ScopedStore(opened, f"{settings.job}/"), settings, clock=clock or SystemClock())
         position = await job.claim(await job.look())
+        at_hand = job.log.take_body(position.base) if position.base is not None else {}
         try:
-            yield job.coordinator(position)
+            yield job.coordinator(position, base_body=next(iter(at_hand.values()), b""))
         finally:
             with anyio.move_on_after(settings.close_timeout_s, shield=True):
                 await job.log.write_hint()

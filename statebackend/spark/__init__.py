@@ -4,13 +4,14 @@
     KeyedProcessor    in place of a function: what to do with the rows of one key, or with an Arrow table
     to_arrow, run     for `async def` functions: the batch's rows, or any Spark action, without blocking the loop
 
-Who does what: `sink.py` takes one batch through, `replay.py` decides whether it is new, `bridge.py` waits for
-coroutines without losing sight of the query, `frames.py` knows the batch's frame and threads, `processor.py`
-calls processors, and `grouping.py` sorts rows by key for them.
+Who does what: `sink.py` takes one batch through, `replay.py` decides whether it is new, `driver.py` applies it,
+`bridge.py` waits for coroutines without losing sight of the query, `frames.py` knows the batch's frame and threads,
+`keyed.py` runs processors, and `grouping.py` sorts rows by key for them.
 """
 
+from statebackend.spark.driver import BatchFunction
 from statebackend.spark.frames import run, to_arrow
 from statebackend.spark.processor import KeyedProcessor, ProcessorContext
-from statebackend.spark.sink import BatchFunction, StatefulSink
+from statebackend.spark.sink import StatefulSink
 
 __all__ = ["BatchFunction", "KeyedProcessor", "ProcessorContext", "StatefulSink", "run", "to_arrow"]

@@ -7,36 +7,56 @@ that was applied by half never survives. The commit is numbered by the log (`nex
 batch ids begin again at 0 with a new query, and come again after a rollback, where ids of commits have to grow.
 """
 
-import inspect
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from types import TracebackType
-from typing import Any, Final, Self, get_args
+from typing import Any, Final, Protocol, Self, get_args
 
 from pyspark.sql import DataFrame
 
 from statebackend._backend.copies import OpenUploader
-from statebackend._backend.opening import open_backend
-from statebackend._checkpoint.backend import StateBackend
 from statebackend._portal import Held, as_exception
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
-from statebackend.errors import BatchError, InputError, RewindError, SettingsError
-from statebackend.ids import CheckpointId, SourceMark
+from statebackend.errors import InputError, RewindError, SettingsError
+from statebackend.ids import CheckpointId, CommitSummary, SourceMark
 from statebackend.settings import Settings
 from statebackend.spark.bridge import QueryThread, attend, process_portal
-from statebackend.spark.frames import drain, hops_inherit, source_mark
-from statebackend.spark.processor import KeyedBatches, KeyedProcessor, Output
+from statebackend.spark.driver import BatchFunction, InDriver, KeyedBatches, Output
+from statebackend.spark.frames import drain, source_mark
+from statebackend.spark.keyed import KeyedWork
+from statebackend.spark.processor import KeyedProcessor
 from statebackend.spark.replay import OnRewind, Step, can_stand_under, decide
-
-BatchFunction = Callable[[DataFrame, int, StateBackend], object]
-"""What a user writes. An awaitable that it returns is awaited; anything else is dropped."""
 
 CLOSE_GRACE_S: Final = 1.0
 """How much longer than `Settings.close_timeout_s` the sink waits for its backend to be left."""
 
 _logger = logging.getLogger(__name__)
+
+
+class HasHistory(Protocol):
+    """What a batch is applied to: it stands on a commit."""
+
+    def history(self) -> AsyncIterator[CommitSummary]:
+        """The commit that it stands on, its parent, and so on."""
+        ...
+
+
+class Execution(Protocol):
+    """Where the work of a batch is done. All but `open` is called on Spark's callback thread."""
+
+    def open(self, checkpoint_id: CheckpointId | None) -> AbstractAsyncContextManager[Any]:
+        """The job, claimed, as of its newest checkpoint or of `checkpoint_id`: a `HasHistory`."""
+        ...
+
+    def apply(self, df: DataFrame, delivered: SourceMark, state: Any, query: QueryThread) -> None:
+        """Take a batch that is new through to its commit, on what `open` gave. Raises where nothing is committed."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what is held between batches besides the state. Raises nothing; may be called again."""
+        ...
 
 
 class StatefulSink:
@@ -60,7 +80,7 @@ class StatefulSink:
     Raises `SettingsError` for arguments that are none of these.
     """
 
-    _held: Held[StateBackend] | None
+    _held: Held[HasHistory] | None
     _run_id: str
 
     def __init__(
@@ -78,8 +98,11 @@ class StatefulSink:
         store: ObjectStore | None = None,
         uploader: StateChangeUploader | OpenUploader | None = None,
     ) -> None:
+        if output is not None and not callable(output):
+            raise SettingsError("output must be a function of (df, batch_id)", output=output)
         if isinstance(function, KeyedProcessor):
-            function = KeyedBatches(function, key=key, order_by=order_by, output=output)
+            work = KeyedWork(function, key=key, order_by=order_by, has_output=output is not None)
+            function = KeyedBatches(work, output)
         elif key or order_by or output is not None:
             raise SettingsError("key, order_by and output go with a KeyedProcessor", function=function)
         if not callable(function):
@@ -91,9 +114,7 @@ class StatefulSink:
         self._query_id = query_id
         self._on_rewind: OnRewind = on_rewind
         self._adopt = adopt
-        self._observer = observer
-        self._store = store
-        self._uploader = uploader
+        self._execution: Execution = InDriver(function, settings, observer=observer, store=store, uploader=uploader)
         self._start_afresh()
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
@@ -118,6 +139,7 @@ class StatefulSink:
         if (held := self._held) is None:
             return
         held.portal.refuse_on_loop()
+        self._execution.close()
         self._held = None
         if held.portal is process_portal():  # not the parent's, before a fork
             held.close(self.settings.close_timeout_s + CLOSE_GRACE_S)
@@ -166,52 +188,33 @@ class StatefulSink:
             raise
 
     def _apply(self, df: DataFrame, delivered: SourceMark, query: QueryThread) -> None:
-        backend = self._backend_for(delivered, query)
-        newest, own = attend(process_portal().start(_marks, backend, delivered.query_id, self._adopt), query)
+        state = self._state_for(delivered, query)
+        newest, own = attend(process_portal().start(_marks, state, delivered.query_id, self._adopt), query)
         step = decide(delivered, newest=newest, own=own, on_rewind=self._on_rewind, adopt=self._adopt)
         if step is Step.SKIP:
             drain(df)
             return
         if step is Step.ROLL_BACK:
-            backend = self._roll_back(backend, delivered, query)
-        self._run_function(df, delivered, backend, query)
-        commit = process_portal().start(lambda: backend.checkpoint(backend.next_checkpoint_id, source=delivered))
-        attend(commit, query)
-
-    def _run_function(self, df: DataFrame, delivered: SourceMark, backend: StateBackend, query: QueryThread) -> None:
-        outcome = self.function(df, delivered.batch_id, backend)
-        # Asked of the outcome and not of the function: partials, callable objects and decorated functions are
-        # asynchronous as well. Dropping the coroutine would commit a batch for which nothing has run.
-        if inspect.isawaitable(outcome):
-            with hops_inherit(df):
-                attend(process_portal().start(_await, outcome, once=True), query)
-        elif inspect.isgenerator(outcome) or inspect.isasyncgen(outcome):
-            raise BatchError("the function is a generator: nothing of it has run; remove its yield")
+            state = self._roll_back(state, delivered, query)
+        self._execution.apply(df, delivered, state, query)
 
     # ---------------------------------------------------------------------- the state
 
-    def _backend_for(self, delivered: SourceMark, query: QueryThread) -> StateBackend:
+    def _state_for(self, delivered: SourceMark, query: QueryThread) -> HasHistory:
         held = self._held
         if held is not None and held.is_open and (held.portal, self._run_id) == (process_portal(), delivered.run_id):
             return held.result()
         self._drop()
-        backend = self._open(query)
+        state = self._open(query)
         self._run_id = delivered.run_id
-        return backend
+        return state
 
-    def _open(self, query: QueryThread, checkpoint_id: CheckpointId | None = None) -> StateBackend:
-        opening = open_backend(
-            self.settings,
-            checkpoint_id=checkpoint_id,
-            store=self._store,
-            uploader=self._uploader,
-            observer=self._observer,
-        )
-        self._held = held = process_portal().hold(opening)
+    def _open(self, query: QueryThread, checkpoint_id: CheckpointId | None = None) -> HasHistory:
+        self._held = held = process_portal().hold(self._execution.open(checkpoint_id))
         return attend(held, query)
 
-    def _roll_back(self, backend: StateBackend, delivered: SourceMark, query: QueryThread) -> StateBackend:
-        base = attend(process_portal().start(_base_of, backend, delivered), query)
+    def _roll_back(self, state: HasHistory, delivered: SourceMark, query: QueryThread) -> HasHistory:
+        base = attend(process_portal().start(_base_of, state, delivered), query)
         if base is None:
             raise RewindError(
                 "no commit of this query is left from before the delivered batch: there is nothing to roll back to",
@@ -229,17 +232,13 @@ class StatefulSink:
             _logger.warning("the state of a failed batch was not left cleanly", exc_info=True)
 
 
-async def _await(outcome: Awaitable[object]) -> None:
-    await outcome
-
-
-async def _marks(backend: StateBackend, query_id: str, adopt: bool) -> tuple[SourceMark | None, SourceMark | None]:
+async def _marks(state: HasHistory, query_id: str, adopt: bool) -> tuple[SourceMark | None, SourceMark | None]:
     """The newest source mark of any query, and the newest of this one, which only an adopting query looks for further.
 
     A commit that was made by hand has no mark; the state still holds what lies below it.
     """
     newest = None
-    async for summary in backend.history():
+    async for summary in state.history():
         newest = newest or summary.source
         if summary.source is not None and summary.source.query_id == query_id:
             return newest, summary.source
@@ -248,8 +247,8 @@ async def _marks(backend: StateBackend, query_id: str, adopt: bool) -> tuple[Sou
     return newest, None
 
 
-async def _base_of(backend: StateBackend, delivered: SourceMark) -> CheckpointId | None:
-    async for summary in backend.history():
+async def _base_of(state: HasHistory, delivered: SourceMark) -> CheckpointId | None:
+    async for summary in state.history():
         if can_stand_under(summary, delivered):
             return summary.checkpoint_id
     return None

@@ -11,6 +11,7 @@ from statebackend._state.key_groups import KEY_DEPTH_MAX, SEED, key_group, key_h
 from statebackend.errors import KeyTypeError
 from statebackend.ids import MAX_PARALLELISM_LIMIT
 from tests.codec.samples import KEYS
+from tests.examples import short_name_of
 from tests.state import sample_keys
 from tests.state.xxh64 import xxh64
 
@@ -148,7 +149,7 @@ def test_groups_are_used_evenly() -> None:
         assert max(counts) <= 750
 
 
-@pytest.mark.parametrize("key", NOT_KEYS, ids=lambda key: ascii(key)[:30])
+@pytest.mark.parametrize("key", NOT_KEYS, ids=short_name_of)
 def test_what_is_not_a_key_is_refused(key: Any) -> None:
     """Also where Python takes it for equal to one: `True == 1`, and a subclass may have another `repr`."""
     with pytest.raises(KeyTypeError):
