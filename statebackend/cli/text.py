@@ -60,6 +60,8 @@ def report_lines(found: JobReport) -> Iterator[str]:
         cells = ((name, str(count), size(size_bytes)) for name, (count, size_bytes) in totals.items())
         yield from _table([(title, "objects", "bytes"), *cells])
         yield ""
+    if found.outputs:
+        yield f"{found.outputs} outputs were not known to be published when it was committed"
     if found.savepoints:
         yield from savepoint_lines(found.savepoints)
         yield ""

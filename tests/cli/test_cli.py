@@ -209,7 +209,7 @@ def test_an_entry_of_a_newer_release_stops_a_sweep_and_not_a_look(place: Place) 
     """It may point into more than this release knows of."""
     path = place.job / "commits" / f"{3:012d}"
     body = path.read_bytes()
-    head = body[:7] + b"\x02"
+    head = body[:7] + b"\xff"
     path.write_bytes(head + zlib.crc32(head + body[12:]).to_bytes(4, "little") + body[12:])
     status, printed = place.run("sweep", "--delete")
     assert status == cli.NOT_UNDERSTOOD
