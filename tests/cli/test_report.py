@@ -53,7 +53,7 @@ async def test_a_month_costs_what_the_puts_cost_by_which_this_was_made(minutes: 
     """By the store's own clock. With three commits and three segments after the claim: six PUTs, at 5 USD a million."""
     clock = HandClock()
     store = MemoryStore(clock=clock)
-    settings = settings_of(16, inline_bytes_max=0)
+    settings = settings_of(16, inline_bytes_max=0, materialize_interval_s=0)
     async with sb.open_backend(settings, store=store, clock=clock) as backend:
         for number in range(3):
             clock.now_s += minutes * 20.0
