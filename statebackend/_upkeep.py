@@ -101,7 +101,7 @@ async def report(settings: Settings, *, store: ObjectStore | None = None, clock:
     return report_of(position.newest, swept.objects, kept, Prices(settings))
 
 
-async def verify(settings: Settings, *, store: ObjectStore | None = None) -> VerifyReport:
+async def verify(settings: Settings, *, store: ObjectStore | None = None, tell: Tell = lambda _: None) -> VerifyReport:
     """Read every byte that a retained checkpoint needs, in the primary and in this host's local roots.
 
     Damage is in the report, and no error. Raises `InputError` where there is no such job, `WrongJobError`,
@@ -115,6 +115,7 @@ async def verify(settings: Settings, *, store: ObjectStore | None = None) -> Ver
             _surveyor(primary, settings),
             retained=settings.checkpoints_retained,
             concurrency_max=settings.restore_concurrency_max,
+            tell=tell,
         ).run()
     _check_exists(settings, (*report.checkpoints, *report.damages))
     return report

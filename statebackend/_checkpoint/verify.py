@@ -12,6 +12,7 @@ import msgspec
 
 from statebackend._changelog.reader import SegmentRead, changes_of, frames_of, verify
 from statebackend._checkpoint.commits import PREFIX, commit_key
+from statebackend._checkpoint.progress import Progress, Tell
 from statebackend._checkpoint.retention import entry_of
 from statebackend._checkpoint.savepoints import PREFIX as MARKS
 from statebackend._checkpoint.savepoints import mark_of
@@ -65,7 +66,9 @@ class Verification:
         *,
         retained: int,
         concurrency_max: int,
+        tell: Tell = lambda _: None,
     ) -> None:
+        self._tell = tell
         self._stores: dict[Copy, ObjectStore] = {"primary": primary}
         if local is not None:
             self._stores["local"] = local
@@ -77,12 +80,15 @@ class Verification:
         self._objects: dict[str, int] = {"primary": 0, "local": 0}
         self._bytes: dict[str, int] = {"primary": 0, "local": 0}
         self._local_missing = 0
+        self._looked_at_bytes = self._looked_at_changes = 0
+        self._total_bytes = 0
 
     async def run(self) -> VerifyReport:
         """Verify the retained commits and the savepoints. Raises `StoreError` where the primary does not answer."""
         commits = await self._commits()
         wanted = _wanted_by(commits.values())
         reads: list[tuple[Copy, _Wanted]] = [(copy, each) for each in wanted.values() for copy in self._stores]
+        self._total_bytes = sum(each.segment.length for _, each in reads)
         await in_order(reads, self._read, self._note, concurrency_max=self._concurrency_max)
         return VerifyReport(
             checkpoints=tuple(sorted(commit.checkpoint_id for commit in commits.values())),
@@ -136,7 +142,11 @@ class Verification:
         return len(data)
 
     async def _note(self, read: tuple[Copy, _Wanted], found: Damage | int | None) -> None:
-        copy, _ = read
+        copy, wanted = read
+        self._looked_at_bytes += wanted.segment.length
+        self._looked_at_changes += sum(handle.records for handle in wanted.change_sets)
+        share = self._looked_at_bytes / self._total_bytes
+        self._tell(Progress("verifying", share, self._looked_at_changes, self._looked_at_bytes))
         if isinstance(found, Damage):
             self._damages.append(found)
         elif found is None:
