@@ -105,9 +105,17 @@ class Job:
         raise FencedError("others claim this job again and again: stop all but one", attempts=CLAIM_ATTEMPTS_MAX)
 
     def coordinator(
-        self, position: Position, *, copies: CopyWriter | None = None, base_body: bytes = b""
+        self,
+        position: Position,
+        *,
+        epoch: Epoch | None = None,
+        copies: CopyWriter | None = None,
+        base_body: bytes = b"",
     ) -> CheckpointCoordinator:
-        """Who commits what comes after `position`, and has `copies` write local copies of it."""
+        """Who commits what comes after `position`, and has `copies` write local copies of it.
+
+        `epoch`: the reign that what is staged belongs to, where that is not known by the position.
+        """
         return CheckpointCoordinator(
             self.log,
             self._settings,
@@ -118,7 +126,7 @@ class Job:
             outbox=Outbox(
                 self._primary,
                 self._settings,
-                new_name=new_names(position.epoch),
+                new_name=new_names(position.epoch if epoch is None else epoch),
                 pending=() if position.base is None else position.base.outbox,
             ),
             clock=self._clock,

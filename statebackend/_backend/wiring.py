@@ -130,7 +130,7 @@ def put_together(opened: Opened, restored: Restored, *, history: bytes = b"") ->
             tasks=tasks,
             preemptive_persist_threshold_bytes=settings.preemptive_persist_threshold_bytes,
         ),
-        opened.job.coordinator(position, copies=copies.of_commits),
+        opened.job.coordinator(position, epoch=opened.epoch, copies=copies.of_commits),
         opened.job.log,
         opened.primary.spending,
         materializer=Materializer(

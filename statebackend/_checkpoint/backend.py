@@ -25,7 +25,7 @@ from statebackend._checkpoint.inline import InlineEncoder
 from statebackend._checkpoint.lineage import extended
 from statebackend._checkpoint.materialization import with_bases
 from statebackend._checkpoint.materializer import Materializer
-from statebackend._checkpoint.outbox import Outbox, Output, Staged
+from statebackend._checkpoint.outbox import Outbox, Output, Staged, check_source
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.savepoints import check_name
 from statebackend._checkpoint.spending import Spending
@@ -165,6 +165,8 @@ class StateBackend(DeclaresStates):
             self._coordinator.check(CheckpointId(checkpoint_id))
             if savepoint is not None:
                 check_name(savepoint)
+            if output is not None:
+                check_source(output, source)
             with self._failing():
                 self._materializer.check()
                 staged = None if output is None else await self.outbox.stage(output)
@@ -247,9 +249,8 @@ class StateBackend(DeclaresStates):
 
     async def history(self) -> AsyncIterator[CommitSummary]:
         """The commit that the state stands on, its parent, and so on to the job's first, or the oldest retained."""
-        if self._coordinator.base is not None:
-            async for commit in self._log.ancestors(self._coordinator.base):
-                yield commit.summary
+        async for summary in self._coordinator.history():
+            yield summary
 
     async def close(self) -> None:
         """Let go of what no checkpoint needs. Uncommitted changes are forgotten; closing twice is fine."""

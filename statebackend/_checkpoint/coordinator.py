@@ -1,12 +1,13 @@
 """Builds the next commit from what the owners of the key groups contribute. Of one job, one process does this."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from statebackend._checkpoint.commits import CommitLog, commit_key
-from statebackend._checkpoint.outbox import Outbox, Staged
+from statebackend._checkpoint.outbox import Outbox, Staged, check_source
 from statebackend._checkpoint.savepoints import Savepoints
 from statebackend._codec.commit import Claim, Commit, EncodedEntry, RangeState, encode_entry
 from statebackend._tasks import finish
@@ -98,6 +99,12 @@ class CheckpointCoordinator:
         """The job's newest commit, `None` before the first."""
         return None if self._newest is None else self._newest.summary
 
+    async def history(self) -> AsyncIterator[CommitSummary]:
+        """The commit that the state stands on, its parent, and so on to the job's first, or the oldest retained."""
+        if self.base is not None:
+            async for commit in self._log.ancestors(self.base):
+                yield commit.summary
+
     def committed(self, body_bytes_max: int) -> CommittedBase | None:
         """The commit that the state stands on, `None` before the first; its bytes, if they are no more than that."""
         if self.base is None:
@@ -163,8 +170,8 @@ class CheckpointCoordinator:
             stamp=self._new_stamp(),
             max_parallelism=self._max_parallelism,
             ranges=tuple(
-                RangeState(snapshot.key_groups, snapshot.primary, snapshot.bases, snapshot.operator, snapshot.history)
-                for snapshot in ordered
+                RangeState(each.key_groups, each.primary, each.bases, each.operator, each.history or UNSET)
+                for each in ordered
             ),
             states=_merged(ordered),
             source=source,
@@ -225,9 +232,7 @@ def _own_output(staged: Staged | None, source: SourceMark | None, offset: int) -
     """What the commit's own batch put out, where `offset` bytes come before it among what the commit carries."""
     if staged is None:
         return ()
-    if source is None:
-        raise InputError("output is published under the query and the batch it is of: it needs a source")
-    return (StagedOutput(source, staged.rows, staged.schema, staged.after(offset)),)
+    return (StagedOutput(check_source(staged, source), staged.rows, staged.schema, staged.after(offset)),)
 
 
 def _check_equal(what: str, expected: int, found: Sequence[int]) -> None:

@@ -68,6 +68,13 @@ class Staged(msgspec.Struct, frozen=True):
         )
 
 
+def check_source(output: Output | Staged, source: SourceMark | None) -> SourceMark:
+    """Return `source`, or raise `InputError` where there is none."""
+    if source is None:
+        raise InputError("output is published under its query and batch: give the source", rows=output.rows)
+    return source
+
+
 def joined(staged: Sequence[Staged]) -> Staged:
     """What several tasks of one batch have staged, as one, in their order. Raises `InputError` where schemas differ."""
     first = staged[0]

@@ -8,6 +8,7 @@ again, each of the two handles brings back its own groups only, and undoes nothi
 from collections.abc import Iterator
 
 import msgspec
+from msgspec import UNSET
 
 from statebackend._codec.commit import Commit, RangeState
 from statebackend.ids import Base, ChangeSetHandle, KeyGroupRange
@@ -25,7 +26,7 @@ def range_of(commit: Commit | None, key_groups: KeyGroupRange) -> RangeState:
             changelog += _narrowed_handles(part, owned)
             bases += _narrowed_bases(part, owned)
     own = [] if commit is None else [part for part in commit.ranges if part.key_groups == key_groups]
-    return RangeState(key_groups, tuple(changelog), tuple(bases), history=own[0].history if own else b"")
+    return RangeState(key_groups, tuple(changelog), tuple(bases), history=own[0].history if own else UNSET)
 
 
 def _narrowed_handles(part: RangeState, owned: KeyGroupRange) -> Iterator[ChangeSetHandle]:

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import Final, Generic, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from statebackend._codec.frame import encode_frame
 from statebackend._codec.records import ChangeSet
@@ -58,8 +59,8 @@ class RangeState(msgspec.Struct, frozen=True):
     bases: tuple[Base, ...] = ()
     operator: tuple[OperatorElements, ...] = ()
     """What its owner held besides, under no key."""
-    history: bytes = b""
-    """Digest of all the change sets that ever made this state (`_checkpoint/lineage.py`); empty: nobody keeps one."""
+    history: bytes | UnsetType = UNSET
+    """Digest of all the change sets that ever made this state (`_checkpoint/lineage.py`), where somebody keeps one."""
 
     def segments(self) -> frozenset[str]:
         """Keys of every object the range points into."""

@@ -62,7 +62,8 @@ class KeyedProcessor:
     def open(self, context: ProcessorContext) -> None:
         """Declare states: `self.legs = context.value_state("legs", Leg)`. Before the first batch on an opened state.
 
-        On a copy (`copy.copy`) of the processor that the sink was given, so once per copy.
+        On a copy (`copy.copy`) of the processor that the sink was given, so once per copy. On executors each attempt
+        at a range has its own: what it leaves in `self` is gone after the batch.
         """
 
     def process(self, key: Any, rows: Rows, context: ProcessorContext) -> Iterable[Mapping[str, Any]] | None:

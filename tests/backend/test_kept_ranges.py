@@ -142,6 +142,21 @@ async def test_states_may_be_declared_with_other_classes_the_next_time() -> None
             await run.commit([contribution])
 
 
+async def test_states_that_others_have_declared_are_known() -> None:
+    """Else the next one to be declared here would get the number of one of theirs."""
+    store = MemoryStore()
+    async with open_run(SETTINGS, 2, store) as run, open_range_owners(store=store) as owners:
+        for names in (("a", "a"), ("a", "b"), ("c", "a"), ("b", "c")):
+            contributions = []
+            for name, task in zip(names, run.tasks(), strict=True):
+                async with owners.attempt(task) as attempt:
+                    attempt.backend.value_state(name, int)
+                    contributions.append(await attempt.contribute())
+            await run.commit(contributions)
+        assert run.coordinator.base is not None
+        assert [state.name for state in run.coordinator.base.states] == ["a", "b", "c"]
+
+
 async def test_a_timer_that_another_process_has_set_is_heard_of() -> None:
     """A kept view of the timers would not know of it."""
     store = MemoryStore()

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from statebackend._checkpoint.contributions import Contribution, combine
 from statebackend._checkpoint.lineage import Lineage, extended, id_of, lineage_of, missing
@@ -88,7 +89,9 @@ class Job:
             parent=None,
             stamp=f"stamp{sequence}",
             max_parallelism=GROUPS,
-            ranges=tuple(RangeState(s.key_groups, s.primary, s.bases, s.operator, s.history) for s in snapshots),
+            ranges=tuple(
+                RangeState(each.key_groups, each.primary, each.bases, (), each.history or UNSET) for each in snapshots
+            ),
             states=(),
         )
         self.commits.append((commit, content))

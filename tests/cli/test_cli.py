@@ -13,6 +13,8 @@ import pytest
 
 import statebackend as sb
 from statebackend import cli
+from statebackend._codec.commit import VERSION
+from statebackend._upkeep import verify
 from statebackend.cli import commands
 from tests.cli.conftest import Place
 
@@ -100,6 +102,16 @@ def test_verify_names_the_object_and_the_offset_of_each_damage(place: Place, cop
         assert "needed by checkpoints 11, 12, 13" in line
         flip(path, offset)
     assert place.run("verify")[0] == cli.OK
+
+
+async def test_verify_tells_how_far_it_is(place: Place) -> None:
+    """Of both copies together, and ends with the whole of it."""
+    told: list[sb.Progress] = []
+    await verify(place.settings, tell=told.append)
+    sizes = sum(path.stat().st_size for path in place.segments())
+    assert [each.phase for each in told] == ["verifying"] * 8
+    assert [each.share for each in told] == sorted(each.share for each in told)
+    assert (told[-1].share, told[-1].size_bytes, told[-1].changes) == (1.0, 2 * sizes, 8)
 
 
 def test_verify_finds_what_is_gone(place: Place) -> None:
@@ -209,7 +221,7 @@ def test_an_entry_of_a_newer_release_stops_a_sweep_and_not_a_look(place: Place) 
     """It may point into more than this release knows of."""
     path = place.job / "commits" / f"{3:012d}"
     body = path.read_bytes()
-    head = body[:7] + b"\xff"
+    head = body[:7] + bytes([VERSION + 1])
     path.write_bytes(head + zlib.crc32(head + body[12:]).to_bytes(4, "little") + body[12:])
     status, printed = place.run("sweep", "--delete")
     assert status == cli.NOT_UNDERSTOOD

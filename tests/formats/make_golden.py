@@ -62,6 +62,9 @@ def golden_files() -> dict[str, bytes]:
         **{f"segment-v1-{name}.bin": segment(content_v1.SEGMENT, name) for name in COMPRESSIONS},
         "local-snapshot-v1.bin": encode_local_snapshot(msgspec.convert(content_v1.LOCAL_SNAPSHOT, LocalSnapshot)),
         "commit-v1.bin": encode_entry(msgspec.convert(content_v1.COMMIT, Commit), "commit-v1.bin").body,
+        "commit-v1-history.bin": encode_entry(
+            msgspec.convert(content_v1.HISTORY, Commit), "commit-v1-history.bin"
+        ).body,
         "commit-v1-inline.bin": inline_commit(),
         "commit-v2-outbox.bin": outbox_commit(),
         "output-v1.bin": output(),

@@ -32,6 +32,7 @@ def test_every_golden_file_is_tested() -> None:
     assert {path.name for path in GOLDEN.iterdir()} == {name for name, _ in SEGMENTS} | {
         "commit-v1.bin",
         "claim-v1.bin",
+        "commit-v1-history.bin",
         "commit-v1-inline.bin",
         "local-snapshot-v1.bin",
         "commit-v2-outbox.bin",
@@ -118,11 +119,14 @@ def test_every_kind_of_state_holds_what_was_written() -> None:
     assert states.value_state("own", Raw())["a"] == b"\xc1"
 
 
-def test_commit_holds_what_was_written() -> None:
-    """By both readers."""
-    data = (GOLDEN / "commit-v1.bin").read_bytes()
-    assert grammar_v1.read_commit(data) == content_v1.COMMIT
-    assert decode_entry(data, "commit-v1.bin", job="fleet") == msgspec.convert(content_v1.COMMIT, Commit)
+@pytest.mark.parametrize(
+    ("name", "content"), [("commit-v1.bin", content_v1.COMMIT), ("commit-v1-history.bin", content_v1.HISTORY)]
+)
+def test_commit_holds_what_was_written(name: str, content: dict[str, Any]) -> None:
+    """The manifest by the grammar, and the commit by the library's reader."""
+    data = (GOLDEN / name).read_bytes()
+    assert grammar_v1.read_commit(data) == content
+    assert decode_entry(data, name, job="fleet") == msgspec.convert(content, Commit)
 
 
 def test_commit_with_inline_change_sets_holds_what_was_written() -> None:
@@ -185,6 +189,7 @@ def test_local_snapshot_holds_what_was_written() -> None:
         "segment-v1-kinds.bin",
         "segment-v1-none.bin",
         "commit-v1.bin",
+        "commit-v1-history.bin",
         "commit-v1-inline.bin",
         "claim-v1.bin",
         "local-snapshot-v1.bin",
