@@ -217,6 +217,16 @@ def test_every_error_has_its_status(
     assert capsys.readouterr().err == "statebackend: x\n"
 
 
+def test_whoever_interrupts_it_gets_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But the status that a shell gives to that."""
+
+    async def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "inspect", interrupted)
+    assert cli.main(["inspect", "--primary", "memory://x", "--job", "x"]) == cli.INTERRUPTED
+
+
 def test_an_entry_of_a_newer_release_stops_a_sweep_and_not_a_look(place: Place) -> None:
     """It may point into more than this release knows of."""
     path = place.job / "commits" / f"{3:012d}"

@@ -43,7 +43,7 @@ TUNINGS = st.fixed_dictionaries(
 )
 
 
-@hypothesis_settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@hypothesis_settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(COUNTS, COUNTS, TUNINGS, st.lists(WRITES, min_size=1, max_size=4), WRITES)
 @run_virtual
 async def test_all_that_was_read_before_is_read_after(
