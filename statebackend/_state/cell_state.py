@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
-from statebackend._codec.records import Operation, StateChange
+from statebackend._codec.records import SCALARS, Operation, StateChange
 from statebackend._state.bulk import Arrow, as_list, check_as_many
-from statebackend._state.keyed_state import SCALARS, KeyedState, cleared
+from statebackend._state.keyed_state import KeyedState, cleared
 from statebackend.ids import Key
 
 _SET: Final = Operation.SET  # an enum's attribute takes as long as the change itself

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Container, Iterator, MutableMapping
 from typing import Final, Generic, TypeVar
 
-from statebackend._codec.records import Operation, StateChange
+from statebackend._codec.records import SCALARS, Operation, StateChange
 from statebackend._state.key_groups import OwnedKeys
 from statebackend._state.tables import AnyTable, Renew
 from statebackend._state.ttl import SWEEP_KEYS
@@ -14,9 +14,6 @@ from statebackend.ids import Key
 
 E = TypeVar("E")
 V = TypeVar("V")
-
-SCALARS: Final = frozenset({str, int, bytes})
-"""A key of these types equals no key of another type; but `True == 1` and `(1.0,) == (1,)`."""
 
 
 class KeyedState(ABC, Generic[E, V]):

@@ -6,12 +6,12 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from statebackend._codec.cells import framed
-from statebackend._codec.records import Operation, StateChange
+from statebackend._codec.records import SCALARS, Operation, StateChange
 from statebackend._codec.serializers import MsgspecSerializer, serializer_of
 from statebackend._state.bulk import Arrow, as_list, check_as_many
 from statebackend._state.heap import MapTable
 from statebackend._state.key_groups import OwnedKeys
-from statebackend._state.keyed_state import SCALARS, KeyedState, cleared
+from statebackend._state.keyed_state import KeyedState, cleared
 from statebackend._state.values import Values
 from statebackend.abc import Serializer
 from statebackend.ids import Key
