@@ -73,7 +73,7 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
 
     def __getitem__(self, key: Key) -> "MapView[K, V]":
         if type(key) not in SCALARS or key not in self._entries:
-            self._group_of(key)
+            self._check(key)
         return MapView(self, key)
 
     def __setitem__(self, key: Key, entries: Mapping[K, V]) -> None:
@@ -149,7 +149,7 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
     ) -> list[tuple[Key, dict[bytes, bytes]]]:
         keys, maps = as_list(keys), as_list(maps)
         check_as_many(keys, maps)
-        self._groups_of(keys)
+        self._check_many(keys)
         return list(zip(keys, map(self._encoded, maps), strict=True))
 
     def _encoded(self, entries: Mapping[K, V]) -> dict[bytes, bytes]:
