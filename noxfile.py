@@ -63,7 +63,7 @@ def simulation(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """How fast, against what was expected: ratios, losses included. `nox -s bench -- changelog`, `-- spark`."""
+    """How fast, against what was expected: ratios, losses included. `nox -s bench -- state restore`, `-- spark`."""
     on_spark = "spark" in session.posargs
     session.install("-e", ".[bench,spark]" if on_spark else ".[bench]")
     environment = ministack_environment(session) | (spark_environment(session) if on_spark else {})
