@@ -1,10 +1,11 @@
 """Names and stamps that nobody else makes, on whatever host."""
 
 import itertools
+import secrets
 import uuid
 from collections.abc import Callable
 
-from statebackend.ids import Epoch
+from statebackend.ids import Epoch, KeyGroupRange
 
 
 def new_stamp() -> str:
@@ -19,3 +20,8 @@ def new_names(epoch: Epoch) -> Callable[[], str]:
     """
     numbers = itertools.count()
     return lambda: f"{epoch:08d}-{next(numbers):08d}-{uuid.uuid4().hex}"
+
+
+def new_log_id(key_groups: KeyGroupRange) -> str:
+    """The name of the changelog of one attempt at these key groups. No other attempt of any process has it."""
+    return f"{key_groups.first}-{key_groups.last}-{secrets.token_urlsafe(12)}"

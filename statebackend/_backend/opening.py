@@ -82,7 +82,16 @@ async def open_backend(
                 local=local,
                 job=job,
                 position=position,
-                states=empty_states(settings, owned, position.base, owners=owners, open_table=open_table),
+                epoch=position.epoch,
+                log_id=f"{owned.first}-{owned.last}",
+                states=empty_states(
+                    settings,
+                    owned,
+                    position.base,
+                    reported=position.base.ranges if position.base is not None else (),
+                    owners=owners,
+                    open_table=open_table,
+                ),
                 copies=choose_copies(uploader, primary.store, local, settings=settings, tasks=tasks, observer=observer),
                 tasks=tasks,
                 clock=clock,
@@ -101,18 +110,27 @@ async def open_backend(
 
 @asynccontextmanager
 async def open_coordinator(
-    settings: Settings, *, store: ObjectStore | None = None, clock: Clock | None = None
+    settings: Settings,
+    *,
+    checkpoint_id: int | None = None,
+    store: ObjectStore | None = None,
+    clock: Clock | None = None,
 ) -> AsyncGenerator[CheckpointCoordinator, None]:
     """Claim the job, to commit what the owners of its key groups contribute, each in a process of its own.
 
-    They are opened after this, with `open_backend(key_groups=...)`: what they upload is of this reign then. Raises as
-    `open_backend`.
+    They are opened after this, with `open_backend(key_groups=...)`: what they upload is of this reign then. It stands
+    on the newest checkpoint, or on `checkpoint_id`. Raises as `open_backend`.
     """
-    async with open_store(settings, commits=True, instead=store) as opened:
-        job = Job(ScopedStore(opened, f"{settings.job}/"), settings, clock=clock or SystemClock())
+    clock = clock or SystemClock()
+    async with open_store(settings, commits=True, instead=store) as opened, open_tasks() as tasks:
+        primary = ScopedStore(opened, f"{settings.job}/")
+        job = Job(primary, settings, clock=clock, checkpoint_id=checkpoint_id)
         position = await job.claim(await job.look())
+        if settings.sweep_interval_s:
+            tasks.start_soon(sweep_every, settings.sweep_interval_s, open_sweep(primary, settings, clock=clock))
+        at_hand = job.log.take_body(position.base) if position.base is not None else {}
         try:
-            yield job.coordinator(position)
+            yield job.coordinator(position, base_body=next(iter(at_hand.values()), b""))
         finally:
             with anyio.move_on_after(settings.close_timeout_s, shield=True):
                 await job.log.write_hint()

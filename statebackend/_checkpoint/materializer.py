@@ -95,6 +95,11 @@ class Materializer:
         )
         self._pause_ends_s = now_s
 
+    @property
+    def changed(self) -> frozenset[int]:
+        """The key groups that were changed since their last base, or since one that is being written was begun."""
+        return frozenset(self._changed)
+
     def note(self, changes: Iterable[StateChange]) -> None:
         """These changes go into the changelog."""
         self._changed.update({change.key_group for change in changes})

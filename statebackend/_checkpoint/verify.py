@@ -12,6 +12,8 @@ import msgspec
 
 from statebackend._changelog.reader import SegmentRead, changes_of, frames_of, verify
 from statebackend._checkpoint.commits import PREFIX, commit_key
+from statebackend._checkpoint.outbox import PREFIX as OUTBOX
+from statebackend._checkpoint.outbox import read_part
 from statebackend._checkpoint.retention import entry_of
 from statebackend._checkpoint.savepoints import PREFIX as MARKS
 from statebackend._checkpoint.savepoints import mark_of
@@ -84,6 +86,8 @@ class Verification:
         wanted = _wanted_by(commits.values())
         reads: list[tuple[Copy, _Wanted]] = [(copy, each) for each in wanted.values() for copy in self._stores]
         await in_order(reads, self._read, self._note, concurrency_max=self._concurrency_max)
+        parts = tuple(_parts_of(commits.values()).items())
+        await in_order(parts, self._read_part, self._note_part, concurrency_max=self._concurrency_max)
         return VerifyReport(
             checkpoints=tuple(sorted(commit.checkpoint_id for commit in commits.values())),
             objects=self._objects,
@@ -144,6 +148,34 @@ class Verification:
         else:
             self._objects[copy] += 1
             self._bytes[copy] += found
+
+    async def _read_part(self, part: tuple[Handle, tuple[int, ...]]) -> Damage | None:
+        """What is wrong with staged output, of which there is no local copy."""
+        handle, checkpoints = part
+        try:
+            data = await self._stores["primary"].get_range(handle.key, handle.offset, handle.length)
+            await in_thread(read_part, data, handle, limiter=self._cpu)
+        except ObjectNotFoundError:
+            return Damage(handle.key, "primary", None, "it is gone", checkpoints)
+        except DataError as error:
+            return _damage(handle.key, "primary", error, checkpoints)
+        return None
+
+    async def _note_part(self, part: tuple[Handle, tuple[int, ...]], damage: Damage | None) -> None:
+        if damage is not None:
+            self._damages.append(damage)
+        elif part[0].key.startswith(OUTBOX):  # and not a piece of a commit, which is not read as a whole for it
+            self._objects["primary"] += 1
+            self._bytes["primary"] += part[0].length
+
+
+def _parts_of(commits: Iterable[Commit]) -> dict[Handle, tuple[int, ...]]:
+    """The parts of staged output that the commits name, and the ids of those that do."""
+    found: dict[Handle, tuple[int, ...]] = {}
+    for commit in commits:
+        for part in (part for output in commit.outbox for part in output.parts):
+            found[part] = tuple(sorted({*found.get(part, ()), commit.checkpoint_id}))
+    return found
 
 
 def _wanted_by(commits: Iterable[Commit]) -> dict[str, _Wanted]:

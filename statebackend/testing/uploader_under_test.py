@@ -79,7 +79,7 @@ class UploaderUnderTest:
 
 
 async def _holds(place: ObjectStore, key: str, content: bytes) -> bool:
-    """Asked here and not in an `assert`, for which pytest looks for half a minute how a megabyte differs from another."""
+    """Not asked in an `assert`, for which pytest looks for half a minute how a megabyte differs from another."""
     return await place.get(key) == content
 
 
