@@ -239,7 +239,7 @@ class Settings(Tuning, frozen=True, kw_only=True):
     """With `table="rocksdb"`: bases are RocksDB's own files, and only new ones among them are uploaded. Otherwise they
     are entries, as with `table="heap"`. May change between two runs."""
     max_parallelism: MaxParallelism = 128
-    """Number of key groups. Fixed when the job first commits: 1 to 32768."""
+    """Number of key groups, 1 to 32768. Fixed when the job first commits; `rewrite` gives it another."""
     checkpoints_retained: Count = 3
     """Newest checkpoints that a sweep keeps, with all they need. Savepoints are kept besides."""
     compression: Compression = "zstd"

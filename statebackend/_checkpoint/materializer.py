@@ -107,6 +107,11 @@ class Materializer:
         """The key groups that were changed since their last base, or since one that is being written was begun."""
         return frozenset(self._changed)
 
+    @property
+    def failures(self) -> int:
+        """Times in a row that bases could not be written."""
+        return self._failures
+
     def note(self, changes: Iterable[StateChange]) -> None:
         """These changes go into the changelog."""
         self._changed.update({change.key_group for change in changes})
@@ -118,18 +123,19 @@ class Materializer:
                 "bases cannot be written: mend the store, then reopen, and replay", failures=self._failures
             ) from self._failure
 
-    async def begin_if_due(self, committed: RangeState, checkpoint_id: CheckpointId) -> None:
-        """Begin to write bases, if it is time to. `committed` is in that checkpoint's commit, as the states are now.
+    async def begin_if_due(self, committed: RangeState, checkpoint_id: CheckpointId, *, due: bool = False) -> None:
+        """Begin to write bases, if it is time to. `committed` is in that checkpoint, with the states as they are now.
 
-        When this returns the states may be changed again: there is a copy of a reference for each key, or of RocksDB's
-        files; all else is done behind the back, and what goes wrong is told by `check`.
+        `due`: by the word of who has been here for longer. When this returns the states may be changed again: there is
+        a copy of a reference for each key, or of RocksDB's files; all else is done behind the back, and what goes wrong
+        is told by `check`.
         """
         now_s = self._clock.monotonic()
         interval_is_over = self._settings.materialize_interval_s > 0 and self._interval_ends_s <= now_s
         if (
             self._phase is not _Phase.IDLE
             or now_s < self._pause_ends_s
-            or not is_due(committed, self._settings, interval_is_over=interval_is_over)
+            or not (due or is_due(committed, self._settings, interval_is_over=interval_is_over))
         ):
             return
         copied, handles = anyio.Event(), len(committed.changelog)
@@ -143,7 +149,8 @@ class Materializer:
         with suppress(RuntimeError):  # anyio's word for a task group that has ended: the next owner does it
             self._tasks.start_soon(self._run, write, key_groups, copied)
             self._phase, self._changed, self._ended = _Phase.WRITING, set[int](), anyio.Event()
-            await copied.wait()
+            with anyio.CancelScope(shield=True):  # whoever cancels goes on to change the states
+                await copied.wait()
 
     def ready(self) -> Bases | None:
         """The bases that a commit is to take now, if there are any; `confirmed` or `refused` says whether it did.
@@ -154,12 +161,17 @@ class Materializer:
             self._phase = _Phase.OFFERED
         return self._bases if self._phase is _Phase.OFFERED else None
 
-    def confirmed(self) -> None:
-        """A commit holds the bases that were offered."""
-        if self._phase is _Phase.OFFERED:
-            if self._native is not None and self._bases is not None and self._bases.native is not None:
-                self._native.confirmed(self._bases.native)
+    def confirmed(self, bases: Bases | None) -> None:
+        """A commit holds these bases, or none that were offered."""
+        if bases is not None and bases is self._bases:
+            if self._native is not None and bases.native is not None:
+                self._native.confirmed(bases.native)
             self._phase, self._bases, self._uploaded = _Phase.IDLE, None, []
+
+    async def settled(self) -> None:
+        """Wait until nothing is under way. A cancelled call leaves it under way."""
+        if self._ended is not None:
+            await self._ended.wait()
 
     def refused(self) -> None:
         """There was no commit, and there will be none: what was offered is offered to the next one."""

@@ -38,7 +38,8 @@ from statebackend.ids import KeyGroupRange, NativeBase, NativeFile
 CHANGES_AT_ONCE: Final = 4096
 """Entries of a base that are applied in one call."""
 
-Apply = Callable[[list[StateChange]], None]
+Apply = Callable[[list[StateChange]], object]
+"""Applies changes. What it gives is of no use here."""
 Applied = Callable[[str, int, int], None]
 """Told of a file that was fetched, by its key, its bytes, and the entries of it that were applied."""
 OpenFiles = Callable[[Path, Commit, KeyGroupRange], AbstractContextManager[StatesSnapshot]]
