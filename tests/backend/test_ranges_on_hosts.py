@@ -7,7 +7,8 @@ import pytest
 
 import statebackend as sb
 from statebackend._backend.ranges import open_range_owners
-from statebackend._checkpoint.superseded import NAMES_PER_ATTEMPT, superseded
+from statebackend._checkpoint.retention import NAMES_PER_ATTEMPT
+from statebackend._checkpoint.superseded import superseded
 from statebackend._codec.commit import Commit, RangeState
 from statebackend.ids import ChangeSetHandle, CheckpointId, CommitSequence, Epoch, Handle, SequenceNumber
 from tests.backend.parts import Model, Run, open_run
@@ -99,7 +100,7 @@ async def test_the_limit_of_a_root_counts_what_others_have_written(tmp_path: Pat
 
 
 def name_of(epoch: int, standing: int, letter: str = "a") -> str:
-    return f"segments/{epoch:08d}-{standing * NAMES_PER_ATTEMPT:08d}-{letter * 32}"
+    return f"segments/{epoch:08d}-{standing * NAMES_PER_ATTEMPT:014d}-{letter * 32}"
 
 
 def commit_of(sequence: int, epoch: int, *keys: str) -> Commit:
