@@ -1,6 +1,7 @@
 """Shows people how far a long command is: a bar where stderr is a terminal and `rich` is installed, else lines.
 
 A line comes whenever a tenth more of a phase is done, so that a log file gets a score of them, however long it takes.
+What runs every night from a timer has only the bar: lines would be mail.
 """
 
 import sys
@@ -14,8 +15,11 @@ TENTHS: Final = 10
 
 
 @contextmanager
-def shown(instead: TextIO | None = None) -> Generator[Tell]:
-    """What is to be told of each step; everything is on stderr, or `instead` of it elsewhere."""
+def shown(*, lines: bool = False, instead: TextIO | None = None) -> Generator[Tell]:
+    """What is to be told of each step; everything is on stderr, or `instead` of it elsewhere.
+
+    `lines`: where there is no bar.
+    """
     stream: TextIO = sys.stderr if instead is None else instead
     if stream.isatty():
         try:
@@ -36,7 +40,7 @@ def shown(instead: TextIO | None = None) -> Generator[Tell]:
 
                 yield move
             return
-    yield _Lines(stream).tell
+    yield _Lines(stream).tell if lines else lambda _: None
 
 
 class _Lines:
