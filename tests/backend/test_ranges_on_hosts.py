@@ -52,6 +52,21 @@ async def test_another_process_of_the_host_reads_nothing_of_the_primary(tmp_path
     await model.check(settings)
 
 
+@pytest.mark.parametrize("inline_bytes_max", [0, 64 * 1024])
+async def test_a_job_that_is_cut_otherwise_reads_what_lies_on_the_host(tmp_path: Path, inline_bytes_max: int) -> None:
+    """Files are known by what they are, and not by whose range they were."""
+    settings, model = settings_of(tmp_path, inline_bytes_max), Model()
+    for number, parts in enumerate((2, 3, 1, 4)):
+        async with open_run(settings, parts) as run, open_range_owners() as owners:
+            for batches in range(3):
+                contributions = await run.batch(owners, batch(10 * number + batches))
+                model.apply(batch(10 * number + batches))
+                reports = [each.report for each in contributions if each.report is not None]
+                assert [report.files_primary for report in reports] == [0] * len(reports)
+            assert [each.found for each in contributions] == ["process"] * parts
+    await model.check(settings)
+
+
 async def test_another_host_reads_the_primary_once(tmp_path: Path) -> None:
     """And has its own copies from then on; those of the other host are not touched."""
     settings, model = settings_of(tmp_path, 0), Model()
