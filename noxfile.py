@@ -17,15 +17,16 @@ ROOT = Path(__file__).parent
 NO_JAVA_STATUS = 3  # of benchmarks/java.py
 NO_CEPH_STATUS = 3  # of benchmarks/radosgw.py
 MINISTACK = "ministack==1.5.33"
+WORKERS = ("-n", "2", "--dist", "loadfile")  # by file: what its tests share is made once
 PYTHON_FILES = ("statebackend", "benchmarks", "tests", "noxfile.py")
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """The whole suite, Spark included. Arguments after `--` go to pytest."""
+    """The whole suite, Spark included, in two processes. Arguments after `--` go to pytest: `-n 0` makes it one."""
     session.install("-e", ".[spark,test]")
     environment = spark_environment(session) | ministack_environment(session)
-    session.run("python", "-m", "pytest", *session.posargs, env=environment)
+    session.run("python", "-m", "pytest", *WORKERS, *session.posargs, env=environment)
 
 
 @nox.session
@@ -63,7 +64,7 @@ def simulation(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """How fast, against what was expected: ratios, losses included. `nox -s bench -- changelog`, `-- spark`."""
+    """How fast, against what was expected: ratios, losses included. `nox -s bench -- state restore`, `-- spark`."""
     on_spark = "spark" in session.posargs
     session.install("-e", ".[bench,spark]" if on_spark else ".[bench]")
     environment = ministack_environment(session) | (spark_environment(session) if on_spark else {})

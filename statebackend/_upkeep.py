@@ -154,9 +154,9 @@ async def open_rows(
         async with open_reading(settings, primary, job.log, base, wanted, clock=clock) as (tables, restore):
             ids = frozenset(state.state_id for state in wanted)
 
-            def apply(changes: list[StateChange]) -> None:
+            def apply(changes: list[StateChange]) -> frozenset[int]:
                 chosen = (change for change in changes if change.state_id in ids)
-                tables.replay(chosen if key is None else (change for change in chosen if key_of(change) == key))
+                return tables.replay(chosen if key is None else (change for change in chosen if key_of(change) == key))
 
             await restore.run(base, groups, apply, reading(base, tell))
             keyed = rows_of(tables.snapshot().changes(frozenset(groups)), wanted)

@@ -7,11 +7,11 @@ from typing import Final
 import msgspec
 
 from statebackend._checkpoint.contributions import Found
-from statebackend._checkpoint.lineage import Lineage, missing
+from statebackend._checkpoint.lineage import Lineage, bases_id, missing
 from statebackend._codec.commit import Commit, RangeState
 from statebackend._state.keyed import KeyedStates, heap_table
 from statebackend._state.tables import AnyTable, OpenTable
-from statebackend.ids import Base, ChangeSetHandle, Epoch, KeyGroupRange
+from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange
 from statebackend.settings import Settings
 
 RangeName = tuple[str, str, int, KeyGroupRange]
@@ -40,14 +40,15 @@ class KeptRange(msgspec.Struct, frozen=True):
     """The state of a range as an attempt has left it, which may have won or not.
 
     `states` are the views that the attempt had on `tables`, and are as good as new for who goes on at the very commit
-    that it has made, in the same reign: `epoch`. `changed`: the key groups that were changed since `bases`.
+    that it has made, in the same reign: `epoch`. `None` where that was another process. `changed`: the key groups that
+    were changed since the bases whose `bases_id` is `bases`.
     """
 
     lineage: Lineage
     tables: KeptTables
-    states: KeyedStates
+    states: KeyedStates | None
     epoch: Epoch
-    bases: tuple[Base, ...]
+    bases: bytes
     changed: frozenset[int]
 
     def changed_since(self, state: RangeState, tail: Iterable[int]) -> frozenset[int]:
@@ -55,7 +56,7 @@ class KeptRange(msgspec.Struct, frozen=True):
 
         Where others have written bases meanwhile, all that the changelog may have changed.
         """
-        if state.bases == self.bases:
+        if bases_id(state.bases) == self.bases:
             return self.changed.union(tail)
         return frozenset(group for handle in state.changelog for group in handle.key_groups)
 

@@ -5,6 +5,8 @@ import secrets
 import uuid
 from collections.abc import Callable
 
+from statebackend._checkpoint.superseded import NAMES_PER_ATTEMPT, standing
+from statebackend._codec.commit import Commit
 from statebackend.ids import Epoch, KeyGroupRange
 
 
@@ -19,6 +21,15 @@ def new_names(epoch: Epoch) -> Callable[[], str]:
     A sweep goes by that: what no commit reaches, and is of an older reign than the newest, never will be reached.
     """
     numbers = itertools.count()
+    return lambda: f"{epoch:08d}-{next(numbers):08d}-{uuid.uuid4().hex}"
+
+
+def attempt_names(epoch: Epoch, base: Commit | None) -> Callable[[], str]:
+    """As `new_names`, for an attempt that stands on `base`: the names of all attempts sort in the order of their bases.
+
+    Whoever stands on a later commit goes by that: what this one has won is in it, and what it has lost is not.
+    """
+    numbers = itertools.count(standing(base) * NAMES_PER_ATTEMPT)
     return lambda: f"{epoch:08d}-{next(numbers):08d}-{uuid.uuid4().hex}"
 
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar, cast, overload
 
 from statebackend._codec.cells import count, framed, split
-from statebackend._codec.records import Operation, StateChange
+from statebackend._codec.records import SCALARS, Operation, StateChange
 from statebackend._state.bulk import Arrow, as_list, check_as_many
 from statebackend._state.heap import ListTable, row_changes
 from statebackend._state.key_groups import OwnedKeys
-from statebackend._state.keyed_state import SCALARS, KeyedState, cleared
+from statebackend._state.keyed_state import KeyedState, cleared
 from statebackend._state.values import Values
 from statebackend.ids import Key
 
@@ -42,7 +42,7 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
 
     def __getitem__(self, key: Key) -> "ListView[V]":
         if type(key) not in SCALARS or key not in self._entries:
-            self._group_of(key)
+            self._check(key)
         return ListView(self, key)
 
     def __setitem__(self, key: Key, elements: Iterable[V]) -> None:
@@ -104,14 +104,14 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
         """Append to each key's list the element at its place. All of them, or none."""
         keys, elements = as_list(keys), as_list(elements)
         check_as_many(keys, elements)
-        self._groups_of(keys)
+        self._check_many(keys)
         for key, cell in zip(keys, self._values.encode_many(elements), strict=True):
             self._extend(key, framed(cell))
 
     def _rows(self, keys: Iterable[Key] | Arrow, lists: Iterable[Iterable[V]] | Arrow) -> list[tuple[Key, bytes]]:
         keys, lists = as_list(keys), as_list(lists)
         check_as_many(keys, lists)
-        self._groups_of(keys)
+        self._check_many(keys)
         return list(zip(keys, map(self._row, lists), strict=True))
 
     def _row(self, elements: Iterable[V]) -> bytes:

@@ -1,0 +1,39 @@
+"""Which local copies nobody needs any more who works on a range, by what an attempt knows. Pure.
+
+    <epoch>-<standing><number>-<random>       name of a segment of an attempt; standing: 1 + the sequence of its base
+
+An attempt knows its base, and that is a commit of all ranges. What was made by attempts on an earlier base of this
+reign has been taken into a commit by then, or never will be; what the base does not point into, no later commit does.
+So copies of those are in nobody's way to be removed, whatever else runs on the host, and no lock is needed to know it.
+"""
+
+import re
+from collections.abc import Collection
+from typing import Final
+
+from statebackend._checkpoint.retention import entry_of
+from statebackend._codec.commit import Commit
+from statebackend.ids import Epoch
+
+NAMES_PER_ATTEMPT: Final = 1_000_000
+_NAME: Final = re.compile(r"(?:.*/)?(\d{8,})-(\d{8,})-[0-9a-f]{32}")
+
+
+def standing(base: Commit | None) -> int:
+    """Where in the log an attempt stands. Grows with its base."""
+    return 0 if base is None else base.sequence + 1
+
+
+def superseded(keys: Collection[str], base: Commit, epoch: Epoch) -> frozenset[str]:
+    """Of the copies with these keys those that neither `base` needs nor whatever follows it, in the reign `epoch`.
+
+    None before that reign has committed, because the commit before is not the newest where an older one was opened.
+    None where there are copies of a later reign: then ours is over, and we know nothing of what is needed.
+    """
+    made = {key: (int(found[1]), int(found[2]) // NAMES_PER_ATTEMPT) for key in keys if (found := _NAME.fullmatch(key))}
+    if base.epoch != epoch or any(epoch_made > epoch for epoch_made, _ in made.values()):
+        return frozenset()
+    needed = base.segments()
+    older = {key for key, position in made.items() if position < (epoch, standing(base))}
+    entries = {key for key in keys if (entry := entry_of(key)) is not None and entry < base.sequence}
+    return frozenset((older | entries) - needed)
