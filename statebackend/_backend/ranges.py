@@ -97,7 +97,8 @@ class Attempt:
         return Contribution(snapshot, tuple(inline), None if base is None else base.sequence, self.found, self.report)
 
     def _kept(self, snapshot: SnapshotResult) -> KeptRange:
-        last = id_of(snapshot.primary[-1]) if snapshot.primary else None
+        base = lineage_of(self._opened.position.base, self.task.key_groups)
+        last = id_of(snapshot.primary[-1]) if snapshot.primary else base.last
         return KeptRange(
             lineage=Lineage(snapshot.history, last),
             tables=self._held.tables,
