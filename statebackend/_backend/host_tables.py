@@ -48,8 +48,8 @@ async def held_on_host(
     await in_thread(remove_other_ranges, parent, settings.job, owners, epoch, limiter=limiter)
     async with open_range_directory(parent, settings.job, key_groups) as directory:
         if directory is None:
-            async with open_tables(settings, key_groups) as open_table:
-                yield Held(open_table)
+            async with open_tables(settings, key_groups) as tables:
+                yield Held(tables.open_table)
             return
         files = _RangeFiles(settings, key_groups, directory)
         try:
