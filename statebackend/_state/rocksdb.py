@@ -107,6 +107,11 @@ class RocksStore:
         _open_stores.add(self)
 
     @property
+    def directory(self) -> Path:
+        """Where the files lie: not where the store was opened, once it has adopted others."""
+        return self._directory
+
+    @property
     def waiting(self) -> int:
         """Writes that wait for the next batch."""
         return self._writes
