@@ -49,7 +49,8 @@ class Receiver:
 
     def __call__(self, publication: sb.spark.Publication) -> None:
         rows = [row.asDict() for row in publication.df().collect()]
-        told = [publication.query_id, publication.batch_id, [[row["key"], row["count"], row["chance"].hex()] for row in rows]]
+        made = [[row["key"], row["count"], row["chance"].hex()] for row in rows]
+        told = [publication.query_id, publication.batch_id, made]
         self.folder.mkdir(exist_ok=True)
         (self.folder / f"{len(list(self.folder.iterdir())):03d}").write_text(json.dumps(told))
         if publication.batch_id == self.fails_at:
@@ -98,7 +99,7 @@ class Queries:
         query = started(writer.option("checkpointLocation", str(self._folder / name)))
         try:
             assert query.awaitTermination(BOUND_S), "the query hangs"
-        except Exception as error:  # noqa: BLE001 - Spark's classes for it differ by release
+        except Exception as error:  # noqa: BLE001 - whatever Spark calls it
             return str(error)
         return str(query.exception() or "")
 
@@ -134,7 +135,8 @@ def main(folder: Path) -> None:
     told["received"] = [json.loads(path.read_text()) for path in sorted((folder / "received").iterdir())]
 
     name = "async"
-    told["async failure"] = queries.run(name, sb.spark.StatefulSink(counted_later, queries.settings(name), query_id="q"))
+    sink = sb.spark.StatefulSink(counted_later, queries.settings(name), query_id="q")
+    told["async failure"] = queries.run(name, sink)
     told["async"] = queries.committed(name)
 
     name = "nameless"
