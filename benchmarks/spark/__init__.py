@@ -19,6 +19,7 @@ APIs get fewer files, since what counts is rows a second. After a kill it is the
 the end of its first batch, in a process that has just begun: whoever restarts has a cold JVM.
 """
 
+import functools
 import shutil
 import statistics
 import tempfile
@@ -131,7 +132,7 @@ def _killed(report: Report, folder: Path, *, files: int, rows: int, keys: int, r
             shutil.rmtree(place / "work", ignore_errors=True)
 
     (folder / "killed").mkdir()
-    times_s = contest({name: lambda name=name: restart(name) for name in RESTARTED}, rounds=rounds)
+    times_s = contest({name: functools.partial(restart, name) for name in RESTARTED}, rounds=rounds)
     for name in ("driver", "executors"):
         found = ratio(times_s[name], times_s["native"])
         report.add(
