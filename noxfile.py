@@ -44,11 +44,13 @@ def integration(session: nox.Session) -> None:
 
 @nox.session
 def spark(session: nox.Session) -> None:
-    """Spark, the long form: clusters, parts of which are killed for a hundred batches. `nox -s spark -- --batches 40`.
+    """Spark, the long form: clusters, parts of which are killed for a hundred batches, and a Spark Connect server.
+
+    `nox -s spark -- --batches 40` for fewer.
 
     On real data, too, where `STATEBACKEND_ONLINE_RETAIL` names the folder of the data set: one gzipped CSV per day.
     """
-    session.install("-e", ".[spark,test]")
+    session.install("-e", ".[connect,test]")
     batches, posargs = "100", list(session.posargs)
     if "--batches" in posargs:
         at = posargs.index("--batches")
