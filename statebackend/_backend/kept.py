@@ -1,6 +1,6 @@
 """The states of ranges that this process keeps in memory between two attempts."""
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -71,6 +71,12 @@ class KeptRanges:
         """The state, which is not kept from now on; `None` where there is none."""
         return self._ranges.pop(name, None)
 
+    def drop_others(self, settings: Settings, owners: Collection[KeyGroupRange]) -> None:
+        """Let go of ranges of this job that there are no more."""
+        others = (name for name in self._ranges if name[:2] == (settings.primary, settings.job))
+        for name in set(others) - {range_name(settings, key_groups) for key_groups in owners}:
+            del self._ranges[name]
+
     def keep(self, name: RangeName, kept: KeptRange, *, ranges_max: int) -> None:
         """Keep a state, in place of an older one, and let go of what was used longest ago."""
         self._ranges.pop(name, None)
@@ -106,10 +112,15 @@ class Held:
 
 @asynccontextmanager
 async def held_in_memory(
-    ranges: KeptRanges, settings: Settings, key_groups: KeyGroupRange, base: Commit | None
+    ranges: KeptRanges,
+    settings: Settings,
+    key_groups: KeyGroupRange,
+    owners: Collection[KeyGroupRange],
+    base: Commit | None,
 ) -> AsyncGenerator[Held]:
     """The state that this process has kept, if it is of use for `base`; another one is dropped."""
     name = range_name(settings, key_groups)
+    ranges.drop_others(settings, owners)
     kept = ranges.take(name)
     lacks = None if kept is None else missing(kept.lineage, base, key_groups)
     held = Held(heap_table) if lacks is None else Held(heap_table, kept, lacks, "process")

@@ -154,7 +154,7 @@ class RangeOwners:
 
     def _held(self, task: RangeTask, base: Commit | None) -> AbstractAsyncContextManager[Held]:
         if task.settings.table == "heap":
-            return held_in_memory(self._kept, task.settings, task.key_groups, base)
+            return held_in_memory(self._kept, task.settings, task.key_groups, task.owners, base)
         return held_on_host(task.settings, task.key_groups, task.owners, task.epoch, base)
 
     async def contribute(self, task: RangeTask, work: Callable[[StateBackend], Awaitable[None] | None]) -> Contribution:

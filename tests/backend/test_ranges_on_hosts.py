@@ -7,7 +7,8 @@ import pytest
 
 import statebackend as sb
 from statebackend._backend.ranges import open_range_owners
-from statebackend._checkpoint.superseded import NAMES_PER_ATTEMPT, superseded
+from statebackend._checkpoint.retention import NAMES_PER_ATTEMPT
+from statebackend._checkpoint.superseded import superseded
 from statebackend._codec.commit import Commit, RangeState
 from statebackend.ids import ChangeSetHandle, CheckpointId, CommitSequence, Epoch, Handle, SequenceNumber
 from tests.backend.parts import Model, Run, open_run
@@ -48,6 +49,21 @@ async def test_another_process_of_the_host_reads_nothing_of_the_primary(tmp_path
             model.apply(batch(number))
     assert found[:2] == ["new"] * 2
     assert found[4:] == ["host"] * 8  # before that, all there was may have come with the task
+    await model.check(settings)
+
+
+@pytest.mark.parametrize("inline_bytes_max", [0, 64 * 1024])
+async def test_a_job_that_is_cut_otherwise_reads_what_lies_on_the_host(tmp_path: Path, inline_bytes_max: int) -> None:
+    """Files are known by what they are, and not by whose range they were."""
+    settings, model = settings_of(tmp_path, inline_bytes_max), Model()
+    for number, parts in enumerate((2, 3, 1, 4)):
+        async with open_run(settings, parts) as run, open_range_owners() as owners:
+            for batches in range(3):
+                contributions = await run.batch(owners, batch(10 * number + batches))
+                model.apply(batch(10 * number + batches))
+                reports = [each.report for each in contributions if each.report is not None]
+                assert [report.files_primary for report in reports] == [0] * len(reports)
+            assert [each.found for each in contributions] == ["process"] * parts
     await model.check(settings)
 
 
@@ -99,7 +115,7 @@ async def test_the_limit_of_a_root_counts_what_others_have_written(tmp_path: Pat
 
 
 def name_of(epoch: int, standing: int, letter: str = "a") -> str:
-    return f"segments/{epoch:08d}-{standing * NAMES_PER_ATTEMPT:08d}-{letter * 32}"
+    return f"segments/{epoch:08d}-{standing * NAMES_PER_ATTEMPT:014d}-{letter * 32}"
 
 
 def commit_of(sequence: int, epoch: int, *keys: str) -> Commit:

@@ -303,7 +303,18 @@ def test_the_drivers_observer_hears_of_ranges_and_of_requests(stream, on_executo
         {"execution": "driver", "parallelism": 2},
         {"execution": "elsewhere"},
     ],
-    ids=str,
+    ids=[
+        "no parallelism",
+        "parallelism 0",
+        "more than max_parallelism",
+        "memory",
+        "a budget",
+        "a store",
+        "an uploader",
+        "a function",
+        "parallelism in the driver",
+        "elsewhere",
+    ],
 )
 def test_what_executors_cannot_share_is_refused_at_once(stream, open_sink, options) -> None:
     """Where it is written, and not in the first batch."""
