@@ -158,6 +158,8 @@ class SnapshotResult(msgspec.Struct, frozen=True):
     """The reign in which it was uploaded: a commit of another one may find it swept."""
     states: tuple[StateDescriptor, ...] = ()
     """Every state that the owner knows."""
+    history: bytes = b""
+    """Digest of all the change sets that ever made the state; empty: nobody keeps one."""
 
 
 class SourceMark(msgspec.Struct, frozen=True):
@@ -169,6 +171,19 @@ class SourceMark(msgspec.Struct, frozen=True):
     query_id: str
     batch_id: int
     run_id: str = ""
+
+
+class StagedOutput(msgspec.Struct, frozen=True):
+    """The rows that a micro-batch put out, as they are to be published: the same bytes, however often.
+
+    `schema` is that of the rows, as an Arrow IPC message. `parts` follow each other, each a `part` of the format in
+    `_codec/staged.py`: an object of its own, or a piece of a commit. No rows, no parts.
+    """
+
+    source: SourceMark
+    rows: int
+    schema: bytes
+    parts: tuple[Handle, ...] = ()
 
 
 class CommitSummary(msgspec.Struct, frozen=True):

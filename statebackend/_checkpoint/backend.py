@@ -22,8 +22,10 @@ from statebackend._checkpoint.commits import CommitLog, commit_key
 from statebackend._checkpoint.coordinator import CheckpointCoordinator, Committed
 from statebackend._checkpoint.declaring import DeclaresStates
 from statebackend._checkpoint.inline import InlineEncoder
-from statebackend._checkpoint.materialization import with_bases
+from statebackend._checkpoint.lineage import extended
+from statebackend._checkpoint.materialization import Bases, with_bases
 from statebackend._checkpoint.materializer import Materializer
+from statebackend._checkpoint.outbox import Outbox, Output, Staged, check_source
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.savepoints import check_name
 from statebackend._checkpoint.spending import Spending
@@ -32,7 +34,7 @@ from statebackend._codec.records import StateChange
 from statebackend._local.retention import LocalRetention
 from statebackend._state.keyed import KeyedStates
 from statebackend._tasks import finish
-from statebackend.abc import CheckpointInfo, Clock, Observer, RestoreReport
+from statebackend.abc import Buffer, CheckpointInfo, Clock, Observer, RestoreReport
 from statebackend.errors import CheckpointExistsError, InputError, StoreAccessError, StoreUnavailableError
 from statebackend.ids import (
     CheckpointId,
@@ -42,6 +44,7 @@ from statebackend.ids import (
     SequenceNumber,
     SnapshotResult,
     SourceMark,
+    StagedOutput,
 )
 
 DRAIN_STEP: Final = 2048
@@ -52,6 +55,7 @@ class _Pending(msgspec.Struct, frozen=True):
     to: SequenceNumber
     snapshot: SnapshotResult
     changes: int
+    bases: Bases | None
 
 
 class StateBackend(DeclaresStates):
@@ -77,7 +81,9 @@ class StateBackend(DeclaresStates):
         restored: RestoreReport | None,
         clock: Clock,
         observer: Observer,
+        history: bytes = b"",
     ) -> None:
+        """`history`: of the state that it begins with, where the log's name is that of no other log."""
         super().__init__(states)
         self.restored: Final = restored
         self._epoch: Final = epoch
@@ -92,6 +98,7 @@ class StateBackend(DeclaresStates):
         self._materializer = materializer
         committed = range_of(coordinator.base, states.key_groups)
         self._handles, self._bases = committed.changelog, committed.bases
+        self._history = history
         self._only_primary = _not_local(restored)  # keys of segments without a local copy
         self._changes: Iterator[StateChange] = iter(())  # drained from the states and not logged yet
         self._committed_to = SequenceNumber(0)  # everything below is in `_handles`
@@ -103,6 +110,16 @@ class StateBackend(DeclaresStates):
     def key_groups(self) -> KeyGroupRange:
         """The key groups this backend owns."""
         return self._states.key_groups
+
+    @property
+    def changed(self) -> frozenset[int]:
+        """The key groups that have changed since their last base."""
+        return self._materializer.changed
+
+    @property
+    def base_failures(self) -> int:
+        """Times in a row that bases could not be written."""
+        return self._materializer.failures
 
     @property
     def newest(self) -> CommitSummary | None:
@@ -122,13 +139,24 @@ class StateBackend(DeclaresStates):
         """The smallest id that the next checkpoint may have."""
         return self._coordinator.next_checkpoint_id
 
+    @property
+    def outbox(self) -> Outbox:
+        """Where the rows that a batch puts out are staged, and what is to be published."""
+        return self._coordinator.outbox
+
     async def checkpoint(
-        self, checkpoint_id: int, *, source: SourceMark | None = None, savepoint: str | None = None
+        self,
+        checkpoint_id: int,
+        *,
+        source: SourceMark | None = None,
+        savepoint: str | None = None,
+        output: Output | None = None,
     ) -> CheckpointInfo:
         """Make every change so far durable and commit it under `checkpoint_id`. An unchanged state commits as well.
 
         Returns when the commit object exists in the primary: from then on a restore sees all of it, before nothing.
         With `savepoint` it is kept under that name until that is dropped; the two come to exist in the same moment.
+        `output`: the rows that the batch of `source` has put out, to be published after this: `take_output`.
         Raises `SavepointExistsError` where the name is taken, `CheckpointExistsError` for an id that is not larger than
         every committed one (nothing has changed, go on), `UploadError` or its `MaterializationError`, `FencedError` or
         `OutcomeUnknownError` (open a new backend).
@@ -143,17 +171,22 @@ class StateBackend(DeclaresStates):
             self._coordinator.check(CheckpointId(checkpoint_id))
             if savepoint is not None:
                 check_name(savepoint)
+            if output is not None:
+                check_source(output, source)
             with self._failing():
                 self._materializer.check()
+                staged = None if output is None else await self.outbox.stage(output)
                 snapshot, inline = await self._snapshot(CheckpointId(checkpoint_id), inline=self._inline)
                 await self._hold(requests)
-                committed, changes = await finish(self._commit, snapshot, inline, source, savepoint)
+                committed, changes = await finish(self._commit, snapshot, inline, source, savepoint, staged)
+                if output is not None and source is not None:
+                    self.outbox.keep_at_hand(source, output.parts)
             spent = self._spending.since(requests)
             info = CheckpointInfo(
                 checkpoint_id=committed.commit.checkpoint_id,
                 sequence=committed.commit.sequence,
                 changes=changes,
-                primary_bytes=snapshot.primary_bytes + committed.size_bytes,
+                primary_bytes=snapshot.primary_bytes + committed.size_bytes + (staged.uploaded_bytes if staged else 0),
                 local_bytes=snapshot.local_bytes + (committed.size_bytes if committed.local else 0),
                 requests=spent.requests.total(),
                 seconds=self._clock.monotonic() - begun,
@@ -167,21 +200,51 @@ class StateBackend(DeclaresStates):
             self._observer.checkpoint_committed(info)
             return info
 
+    async def take_output(self) -> tuple[StagedOutput, tuple[Buffer, ...]] | None:
+        """The oldest output that is committed and not known to be published. As `CheckpointCoordinator.take_output`."""
+        return await self._coordinator.take_output()
+
+    def published(self, output: StagedOutput) -> None:
+        """It is where it was to go: no commit from the next one on names it."""
+        self._coordinator.published(output)
+
     async def snapshot(self, checkpoint_id: int) -> SnapshotResult:
         """Make every change so far durable, for a `CheckpointCoordinator` to commit it with those of the other owners.
 
         What becomes of the checkpoint is told by one of the three methods below; until then the changes are in the
-        next snapshot, too. Ids grow. Raises `CheckpointExistsError`, and `UploadError` (open a new backend). Cancelled,
-        it has lost nothing: the next one holds its changes.
+        next snapshot, too. Bases that are due are begun here, and are in a later one. Ids grow. Raises
+        `CheckpointExistsError`, and `UploadError` or its `MaterializationError` (open a new backend). Cancelled, it has
+        lost nothing: the next one holds its changes.
         """
+        self._check_usable()
+        with self._failing():
+            self._materializer.check()
+        snapshot, _ = await self._contribute(checkpoint_id)
+        self._materializer.begin_if_due(RangeState(self.key_groups, snapshot.primary, snapshot.bases))
+        return snapshot
+
+    async def begin_bases(self) -> None:
+        """Begin to write bases of the commit that this stands on, before anything is changed. `contribute` waits."""
+        self._materializer.begin_if_due(RangeState(self.key_groups, self._handles, self._bases), due=True)
+
+    async def contribute(self, checkpoint_id: int) -> tuple[SnapshotResult, Sequence[bytes]]:
+        """As `snapshot`, but what is small is not uploaded: it is in these frames, for the commit to carry them.
+
+        Bases that were begun are in it when this returns, or could not be written.
+        """
+        await self._materializer.settled()
+        return await self._contribute(checkpoint_id, inline=self._inline)
+
+    async def _contribute(
+        self, checkpoint_id: int, *, inline: InlineEncoder | None = None
+    ) -> tuple[SnapshotResult, Sequence[bytes]]:
         async with self._checkpointing:
             self._check_usable()  # as in `checkpoint`
             newest = max(self._pending, default=-1)
             if checkpoint_id <= newest or checkpoint_id < self.next_checkpoint_id:
                 raise CheckpointExistsError("checkpoint ids grow: use a larger one", checkpoint_id=checkpoint_id)
             with self._failing():
-                snapshot, _ = await self._snapshot(CheckpointId(checkpoint_id))
-            return snapshot
+                return await self._snapshot(CheckpointId(checkpoint_id), inline=inline)
 
     async def notify_complete(self, checkpoint_id: int) -> None:
         """The checkpoint is committed. What only older ones used is not needed any more, here and in the local copy.
@@ -206,9 +269,8 @@ class StateBackend(DeclaresStates):
 
     async def history(self) -> AsyncIterator[CommitSummary]:
         """The commit that the state stands on, its parent, and so on to the job's first, or the oldest retained."""
-        if self._coordinator.base is not None:
-            async for commit in self._log.ancestors(self._coordinator.base):
-                yield commit.summary
+        async for summary in self._coordinator.history():
+            yield summary
 
     async def close(self) -> None:
         """Let go of what no checkpoint needs. Uncommitted changes are forgotten; closing twice is fine."""
@@ -234,7 +296,8 @@ class StateBackend(DeclaresStates):
         handles = tuple(each.handle for each in uploaded) if taken is None else taken.handles
         primary_bytes, local_bytes = _stored_bytes(uploaded)
         self._only_primary.update(each.handle.segment.key for each in uploaded if not each.local)
-        state = self._with_new_bases(RangeState(self.key_groups, (*self._handles, *handles), self._bases))
+        bases = self._materializer.ready()
+        state = self._with_new_bases(RangeState(self.key_groups, (*self._handles, *handles), self._bases), bases)
         segments = state.segments() - {IN_HERE.key}
         snapshot = SnapshotResult(
             checkpoint_id=checkpoint_id,
@@ -247,16 +310,16 @@ class StateBackend(DeclaresStates):
             states=self._states.descriptors,
             operator=operator,
             bases=state.bases,
+            history=extended(self._history, handles) if self._history else b"",
         )
         self._snapshot_to = to
-        self._pending[checkpoint_id] = _Pending(to, snapshot, sum(handle.records for handle in handles))
+        self._pending[checkpoint_id] = _Pending(to, snapshot, sum(handle.records for handle in handles), bases)
         if self._retention is not None:
             own = {self._coordinator.next_key} if self._coordinator.can_commit else set[str]()
             self._retention.register(segments | own, checkpoint_id)
         return snapshot, () if taken is None else taken.frames
 
-    def _with_new_bases(self, state: RangeState) -> RangeState:
-        bases = self._materializer.ready()
+    def _with_new_bases(self, state: RangeState, bases: Bases | None) -> RangeState:
         if bases is None:
             return state
         self._only_primary.update(bases.only_primary)
@@ -279,14 +342,19 @@ class StateBackend(DeclaresStates):
             raise
 
     async def _commit(
-        self, snapshot: SnapshotResult, inline: Sequence[bytes], source: SourceMark | None, savepoint: str | None
+        self,
+        snapshot: SnapshotResult,
+        inline: Sequence[bytes],
+        source: SourceMark | None,
+        savepoint: str | None,
+        staged: Staged | None,
     ) -> tuple[Committed, int]:
         """Commit the snapshot and stand on it; say how many changes are new. Not to be cut in two: within `finish`."""
         changes = self._pending[snapshot.checkpoint_id].changes
         with self._failing():
             try:
                 committed = await self._coordinator.commit(
-                    snapshot.checkpoint_id, [snapshot], source, savepoint, inline=inline
+                    snapshot.checkpoint_id, [snapshot], source, savepoint, inline=inline, staged=staged
                 )
             except (StoreAccessError, StoreUnavailableError):  # refused, and read back; or not sent, for want of a mark
                 await self._reset(snapshot.checkpoint_id)
@@ -303,9 +371,10 @@ class StateBackend(DeclaresStates):
 
     async def _complete(self, checkpoint_id: CheckpointId, state: RangeState) -> None:
         """The checkpoint is committed: stand on it."""
-        to = self._pending[checkpoint_id].to
+        pending = self._pending[checkpoint_id]
+        to, self._history = pending.to, pending.snapshot.history
         self._writer.confirm(self._committed_to, to, checkpoint_id)
-        self._materializer.confirmed()
+        self._materializer.confirmed(pending.bases)
         self._handles, self._bases, self._committed_to = state.changelog, state.bases, to
         self._only_primary &= state.segments()
         self._pending = {newer: each for newer, each in self._pending.items() if newer > checkpoint_id}
@@ -320,9 +389,10 @@ class StateBackend(DeclaresStates):
         await self._reset(checkpoint_id)
 
     async def _reset(self, checkpoint_id: CheckpointId) -> None:
-        to = self._pending.pop(checkpoint_id).to
-        self._materializer.refused()
-        await self._writer.reset(self._committed_to, to, checkpoint_id)
+        pending = self._pending.pop(checkpoint_id)
+        if all(other.bases is not pending.bases for other in self._pending.values()):
+            self._materializer.refused()
+        await self._writer.reset(self._committed_to, pending.to, checkpoint_id)
 
     def _is_local(self, segments: Collection[str]) -> bool:
         return self._retention is not None and self._only_primary.isdisjoint(segments)

@@ -112,6 +112,7 @@ def _row(
         )
     handles = {handle.segment for part in entry.ranges for handle in part.changelog}
     handles |= {base.segment for part in entry.ranges for base in part.bases}
+    handles |= {part for output in entry.outbox for part in output.parts}
     others = [handle for handle in handles if handle.key != commit_key(sequence)]
     return LogRow(
         sequence,

@@ -8,20 +8,25 @@ again, each of the two handles brings back its own groups only, and undoes nothi
 from collections.abc import Iterator
 
 import msgspec
+from msgspec import UNSET
 
 from statebackend._codec.commit import Commit, RangeState
 from statebackend.ids import Base, ChangeSetHandle, KeyGroupRange
 
 
 def range_of(commit: Commit | None, key_groups: KeyGroupRange) -> RangeState:
-    """The state of `key_groups` as the commit has it, in the order in which it is applied; empty without a commit."""
+    """The state of `key_groups` as the commit has it, in the order in which it is applied; empty without a commit.
+
+    It has a history where the commit has one of these very key groups.
+    """
     changelog: list[ChangeSetHandle] = []
     bases: list[Base] = []
     for part in () if commit is None else commit.ranges:
         if owned := part.key_groups.intersection(key_groups):
             changelog += _narrowed_handles(part, owned)
             bases += _narrowed_bases(part, owned)
-    return RangeState(key_groups, tuple(changelog), tuple(bases))
+    own = [] if commit is None else [part for part in commit.ranges if part.key_groups == key_groups]
+    return RangeState(key_groups, tuple(changelog), tuple(bases), history=own[0].history if own else UNSET)
 
 
 def _narrowed_handles(part: RangeState, owned: KeyGroupRange) -> Iterator[ChangeSetHandle]:

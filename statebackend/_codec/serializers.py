@@ -89,7 +89,7 @@ class MsgspecSerializer(Generic[T]):
         return found
 
     def decode_joined(self, count: int, data: bytearray) -> list[T]:
-        """Fresh values, `count` of them one behind the other. Raises `ValueDecodeError`, for whichever it is."""
+        """Fresh values, `count` of them one behind the other. Raises `ValueDecodeError`, not saying which it is."""
         try:
             return self._decode_list(_array_head(count) + data)
         except (ValueError, RecursionError) as error:

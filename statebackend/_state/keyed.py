@@ -212,6 +212,10 @@ class KeyedStates:
         state.declare(values)
         return state
 
+    def forget_types(self) -> None:
+        """States may be declared with other classes from now on, as they may in another process."""
+        self._types.clear()
+
     def operator_report(self) -> tuple[OperatorElements, ...]:
         """What this owner holds of each operator state, undeclared ones too."""
         return self._operator.report()

@@ -106,6 +106,9 @@ def assert_commit_is_whole(commit: Commit, objects: Objects) -> None:
     """Every segment that the commit points into is there, to the byte; frames lie in it; no key group is missing."""
     for segment in segments_of(commit):
         assert_is_stored(segment, objects)
+    for output in commit.outbox:
+        for staged in output.parts:
+            assert_is_stored(staged, objects)
     for part in commit.ranges:
         assert_bases_do_not_overlap(part)
     for handle in handles_of(commit):
@@ -125,9 +128,11 @@ def assert_bases_do_not_overlap(part: RangeState) -> None:
 
 
 def assert_is_stored(segment: Handle, objects: Objects) -> None:
-    """The handle tells the truth: the object is there, with that length and checksum."""
+    """The handle tells the truth: the object is there, or the piece of one, with that length and checksum."""
     assert segment.key in objects, f"committed, and not stored: {segment.key}"
     data = objects[segment.key]
+    if segment.offset:
+        data = data[segment.offset : segment.offset + segment.length]
     assert len(data) == segment.length, f"{segment.key} has {len(data)} bytes, its handle says {segment.length}"
     assert checksum_of((data,)) == segment.checksum, f"{segment.key} has another checksum than its handle"
 

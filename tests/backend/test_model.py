@@ -1,7 +1,8 @@
 """Random batches, failures, kills, lost and damaged local copies: the state is always a plain dictionary's.
 
 The model applies each committed batch exactly once. A kill here is a backend that is dropped at a random store request,
-without any of its clean-up reaching the stores; `test_killed.py` does the same to whole processes.
+without any of its clean-up reaching the primary, which is in memory; `test_killed.py` does the same to whole processes,
+over files.
 """
 
 import shutil
@@ -18,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import statebackend as sb
 from statebackend._portal import Held, Portal
 from statebackend.errors import OutcomeUnknownError, StateBackendError
-from statebackend.objectstore import LocalStore
+from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, Fault, FaultyStore
 
 KEYS = st.one_of(
@@ -56,11 +57,12 @@ class Exactly(RuleBasedStateMachine):
     )
     def begin(self, roots: int, compression: str, inline_bytes_max: int) -> None:
         self.directory = Path(tempfile.mkdtemp())
+        self.primary = MemoryStore()
         self.portal = Portal()
         self.settings = sb.Settings.from_mapping(
             {
                 "job": "model",
-                "primary": f"file://{self.directory}/primary",
+                "primary": "memory://model",
                 "local": [f"{self.directory}/local{number}" for number in range(roots)],
                 "compression": compression,
                 "inline_bytes_max": inline_bytes_max,
@@ -177,7 +179,7 @@ class Exactly(RuleBasedStateMachine):
 
     def _enter(self, checkpoint_id: int | None = None) -> sb.StateBackend:
         if self.held is None:
-            self.store = FaultyStore(LocalStore(self.directory / "primary"))
+            self.store = FaultyStore(self.primary)
             self.held = self.portal.hold(sb.open_backend(self.settings, store=self.store, checkpoint_id=checkpoint_id))
         self.held.wait()
         return self.held.result()

@@ -14,6 +14,7 @@ import pytest
 
 import statebackend as sb
 from statebackend._checkpoint.commits import commit_key
+from statebackend._codec.commit import VERSION
 from statebackend._local.directories import claim_root
 from statebackend.abc import Capability
 from statebackend.errors import (
@@ -499,7 +500,7 @@ async def test_an_entry_of_a_newer_release_stops_the_sweep() -> None:
     """It may point into more than we know of."""
     job = await worked()
     key = f"{JOB}/{commit_key(2)}"
-    await job.store.put(key, [_of_version(await job.store.get(key), 2)])
+    await job.store.put(key, [_of_version(await job.store.get(key), VERSION + 1)])
     before = await job.keys()
     with pytest.raises(UnsupportedVersionError):
         await job.sweep()

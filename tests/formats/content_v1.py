@@ -87,6 +87,11 @@ COMMIT: dict[str, Any] = {
     "release": "0.1.0",
 }
 
+HISTORY: dict[str, Any] = {
+    **COMMIT,
+    "ranges": [{**COMMIT["ranges"][0], "history": bytes.fromhex("0102030405060708090a0b0c0d0e0f10")}],
+}
+
 INLINE: dict[str, Any] = {
     **COMMIT,
     "sequence": 9,

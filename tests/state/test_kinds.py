@@ -19,6 +19,7 @@ from statebackend.errors import (
     ValueEncodeError,
 )
 from statebackend.ids import KeyGroupRange
+from tests.examples import name_of, short_name_of
 from tests.state.states import MAX_PARALLELISM, all_states, restored
 from tests.state.test_key_groups import NOT_KEYS
 from tests.state.test_logged_operations import Mean
@@ -142,7 +143,7 @@ def contents(states: KeyedStates) -> list[Any]:
 # -------------------------------------------------------------------------------------------------- it refuses
 
 
-@pytest.mark.parametrize("key", NOT_KEYS, ids=lambda key: ascii(key)[:30])
+@pytest.mark.parametrize("key", NOT_KEYS, ids=short_name_of)
 def test_wrong_key_is_refused_by_every_method(kind: Kind, key: Any) -> None:
     """Never taken for the key that it equals; the state and its log stay as they were."""
     states = all_states()
@@ -169,7 +170,7 @@ def test_key_of_another_owner_is_refused_by_every_method(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("name", ["list", "map", "reducing"])
-@pytest.mark.parametrize("value", ["1", 1.0, True, None, 2**64, object()], ids=repr)
+@pytest.mark.parametrize("value", ["1", 1.0, True, None, 2**64, object()], ids=name_of)
 def test_wrong_value_is_refused(name: str, value: Any) -> None:
     """The state and its log stay as they were, for a key that is there and for one that is not."""
     states = all_states()
@@ -463,7 +464,7 @@ class ArrowArray:
         return self.elements
 
 
-@pytest.mark.parametrize("many", [list, tuple, iter, lambda elements: ArrowArray(*elements)], ids=repr)
+@pytest.mark.parametrize("many", [list, tuple, iter, lambda elements: ArrowArray(*elements)], ids=name_of)
 def test_bulk_takes_whatever_has_elements(many: Callable[[Any], Any]) -> None:
     """Sequences, iterators, arrays; in order, and a key that comes twice counts twice."""
     states = all_states()
