@@ -43,10 +43,28 @@ def integration(session: nox.Session) -> None:
 
 
 @nox.session
+def spark(session: nox.Session) -> None:
+    """Spark, the long form: clusters, parts of which are killed for a hundred batches. `nox -s spark -- --batches 40`.
+
+    On real data, too, where `STATEBACKEND_ONLINE_RETAIL` names the folder of the data set: one gzipped CSV per day.
+    """
+    session.install("-e", ".[spark,test]")
+    batches, posargs = "100", list(session.posargs)
+    if "--batches" in posargs:
+        at = posargs.index("--batches")
+        batches = posargs[at + 1]
+        del posargs[at : at + 2]
+    environment = spark_environment(session) | {"STATEBACKEND_SPARK_LONG": batches}
+    command = ("python", "-m", "pytest", "tests/spark", "-o", "faulthandler_timeout=0", *posargs)
+    session.run(*command, env=environment)
+
+
+@nox.session
 def demo(session: nox.Session) -> None:
     """The main job: a year of flights through a stream that is killed, three times. `nox -s demo -- --days 60`.
 
-    `nox -s demo -- --primary s3` has the truth in an S3 on this machine.
+    `nox -s demo -- --primary s3` has the truth in an S3 on this machine, `-- --execution executors` has the work done
+    by Spark's Python workers.
     """
     session.install("-e", ".[demo]")
     environment = spark_environment(session)
@@ -64,7 +82,7 @@ def simulation(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """How fast, against what was expected: ratios, losses included. `nox -s bench -- changelog`, `-- spark`."""
+    """How fast, against what was expected: ratios, losses included. `nox -s bench -- state restore`, `-- spark`."""
     on_spark = "spark" in session.posargs
     session.install("-e", ".[bench,spark]" if on_spark else ".[bench]")
     environment = ministack_environment(session) | (spark_environment(session) if on_spark else {})

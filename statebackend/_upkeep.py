@@ -11,14 +11,13 @@ from pathlib import Path
 import msgspec
 
 from statebackend._backend.job import Job, open_sweep
-from statebackend._backend.stores import open_local, open_store
-from statebackend._backend.tables import open_tables
+from statebackend._backend.reading import open_reading
+from statebackend._backend.stores import open_store
 from statebackend._checkpoint.inspect import Inspection
 from statebackend._checkpoint.inspect import inspect as inspect_job
 from statebackend._checkpoint.local_orphans import LocalFile, sweep_roots
 from statebackend._checkpoint.progress import Tell, reading
 from statebackend._checkpoint.report import JobReport, report_of
-from statebackend._checkpoint.restore import Restore
 from statebackend._checkpoint.retention import CLOCK_SKEW_MAX_S, ENTRY_AGE_MIN_S, Classified, Verdict
 from statebackend._checkpoint.rows import Row, operator_rows, rows_of, wanted_states
 from statebackend._checkpoint.savepoints import SavepointInfo, Savepoints
@@ -31,7 +30,6 @@ from statebackend._cost import Prices
 from statebackend._local.layout import segments_directory
 from statebackend._local.segments import LocalSegments
 from statebackend._state.key_groups import key_group
-from statebackend._state.keyed import KeyedStates
 from statebackend.abc import Clock, ObjectStore
 from statebackend.errors import InputError
 from statebackend.ids import Key, KeyGroupRange, all_key_groups
@@ -103,7 +101,7 @@ async def report(settings: Settings, *, store: ObjectStore | None = None, clock:
     return report_of(position.newest, swept.objects, kept, Prices(settings))
 
 
-async def verify(settings: Settings, *, store: ObjectStore | None = None) -> VerifyReport:
+async def verify(settings: Settings, *, store: ObjectStore | None = None, tell: Tell = lambda _: None) -> VerifyReport:
     """Read every byte that a retained checkpoint needs, in the primary and in this host's local roots.
 
     Damage is in the report, and no error. Raises `InputError` where there is no such job, `WrongJobError`,
@@ -117,6 +115,7 @@ async def verify(settings: Settings, *, store: ObjectStore | None = None) -> Ver
             _surveyor(primary, settings),
             retained=settings.checkpoints_retained,
             concurrency_max=settings.restore_concurrency_max,
+            tell=tell,
         ).run()
     _check_exists(settings, (*report.checkpoints, *report.damages))
     return report
@@ -148,25 +147,17 @@ async def open_rows(
         base = (await job.look()).base
         if base is None:
             raise InputError("the job has no checkpoint", job=settings.job, primary=settings.primary)
-        wanted, owned = wanted_states(base, states), all_key_groups(base.max_parallelism)
+        wanted, groups = wanted_states(base, states), all_key_groups(base.max_parallelism)
+        if key is not None:
+            groups = KeyGroupRange(group := key_group(key, base.max_parallelism), group)
         settings = msgspec.structs.replace(settings, max_parallelism=base.max_parallelism)
-        async with open_local(settings, None, read_only=True) as local, open_tables(settings, owned) as open_table:
-            tables = KeyedStates(owned, base.max_parallelism, wanted, open_table=open_table)
+        async with open_reading(settings, primary, job.log, base, wanted, clock=clock) as (tables, restore):
             ids = frozenset(state.state_id for state in wanted)
-            groups = owned if key is None else KeyGroupRange(group := key_group(key, base.max_parallelism), group)
 
-            def apply(changes: list[StateChange]) -> None:
+            def apply(changes: list[StateChange]) -> frozenset[int]:
                 chosen = (change for change in changes if change.state_id in ids)
-                tables.replay(chosen if key is None else (change for change in chosen if key_of(change) == key))
+                return tables.replay(chosen if key is None else (change for change in chosen if key_of(change) == key))
 
-            restore = Restore(
-                primary,
-                local,
-                at_hand=job.log.take_body(base),
-                clock=clock,
-                concurrency_max=settings.restore_concurrency_max,
-                cpu_threads_max=settings.cpu_threads_max,
-            )
             await restore.run(base, groups, apply, reading(base, tell))
             keyed = rows_of(tables.snapshot().changes(frozenset(groups)), wanted)
             yield keyed if key is not None else chain(keyed, operator_rows(base, wanted))

@@ -236,7 +236,7 @@ class Settings(Tuning, frozen=True, kw_only=True):
     table_dir: str = ""
     """Absolute directory for the files of RocksDB. Empty: as for `cache_dir`."""
     max_parallelism: MaxParallelism = 128
-    """Number of key groups. Fixed when the job first commits: 1 to 32768."""
+    """Number of key groups, 1 to 32768. Fixed when the job first commits; `rewrite` gives it another."""
     checkpoints_retained: Count = 3
     """Newest checkpoints that a sweep keeps, with all they need. Savepoints are kept besides."""
     compression: Compression = "zstd"

@@ -1,12 +1,13 @@
 """Opens a job: `open_backend`, or `open_coordinator` where several own its key groups."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
 
-from statebackend._backend.copies import OpenUploader, choose_copies
+from statebackend._backend.copies import OpenUploader, choose_copies, retain
 from statebackend._backend.job import Job, open_sweep
+from statebackend._backend.names import new_names
 from statebackend._backend.stores import open_local, open_store, primary_of, telling_requests
 from statebackend._backend.tables import open_tables
 from statebackend._backend.wiring import Opened, empty_states, put_together, restore
@@ -83,6 +84,7 @@ async def open_backend(
                 job=job,
                 position=position,
                 epoch=position.epoch,
+                new_name=new_names(position.epoch),
                 log_id=f"{owned.first}-{owned.last}",
                 states=empty_states(
                     settings,
@@ -97,7 +99,9 @@ async def open_backend(
                 clock=clock,
                 observer=observer,
             )
-            backend = put_together(opened, await restore(opened, cache))
+            restored = await restore(opened, cache)
+            retention = retain(local, tasks, position.newest, position.base)
+            backend = put_together(opened, restored, retention=retention)
             if commits and settings.sweep_interval_s:
                 sweep = open_sweep(primary.store, settings, clock=clock)
                 tasks.start_soon(sweep_every, settings.sweep_interval_s, sweep)
@@ -128,7 +132,7 @@ async def open_coordinator(
         position = await job.claim(await job.look())
         if settings.sweep_interval_s:
             tasks.start_soon(sweep_every, settings.sweep_interval_s, open_sweep(primary, settings, clock=clock))
-        at_hand = job.log.take_body(position.base) if position.base is not None else {}
+        at_hand: Mapping[str, bytes] = job.log.take_body(position.base) if position.base is not None else {}
         try:
             yield job.coordinator(position, base_body=next(iter(at_hand.values()), b""))
         finally:

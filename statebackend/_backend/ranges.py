@@ -14,7 +14,7 @@ What an attempt leaves behind is of use for the next one only if that goes on fr
 
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
 import anyio
@@ -22,15 +22,18 @@ import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
 from statebackend._backend.copies import OpenUploader, choose_copies
+from statebackend._backend.host import HostCopies, copying_base
+from statebackend._backend.host_tables import held_on_host
 from statebackend._backend.job import Job, Position
-from statebackend._backend.kept import Held, KeptRange, KeptRanges, held_in_memory
-from statebackend._backend.names import new_log_id
-from statebackend._backend.stores import Primary, open_local, open_store, primary_of, telling_requests
+from statebackend._backend.kept import Held, KeptRange, KeptRanges, RangeName, held_in_memory, range_name
+from statebackend._backend.names import attempt_names, new_log_id
+from statebackend._backend.pace import BasePace
+from statebackend._backend.stores import Primary, open_store, primary_of, telling_requests
 from statebackend._backend.wiring import Opened, Restored, empty_states, fill, put_together, restoring
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.contributions import Contribution, Found, combine, reported_to
 from statebackend._checkpoint.coordinator import CommittedBase
-from statebackend._checkpoint.lineage import Lineage, id_of, lineage_of
+from statebackend._checkpoint.lineage import Lineage, bases_id, id_of, lineage_of
 from statebackend._checkpoint.rescale import range_of
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit, decode_entry
@@ -67,14 +70,14 @@ class Attempt:
     """One attempt at a range. `backend` holds its states, at the committed base; `found` says where they were."""
 
     def __init__(
-        self, task: RangeTask, opened: Opened, backend: StateBackend, *, history: bytes, held: Held, found: Found
+        self, task: RangeTask, opened: Opened, backend: StateBackend, *, held: Held, found: Found, pace: BasePace | None
     ) -> None:
         self.task: Final = task
         self.backend: Final = backend
         self.found: Final[Found] = found
         self._opened = opened
-        self._history = history
         self._held = held
+        self._pace = pace
 
     @property
     def report(self) -> RestoreReport | None:
@@ -87,6 +90,8 @@ class Attempt:
         Raises as `StateBackend.snapshot`; then the attempt has come to nothing. A cancelled call may be made again.
         """
         snapshot, inline = await self.backend.contribute(self.task.checkpoint_id)
+        if self._pace is not None:
+            self._pace.told(written=not self.backend.base_failures, now_s=self._opened.clock.monotonic())
         self._held.keep(self._kept(snapshot))
         base = self._opened.position.base
         return Contribution(snapshot, tuple(inline), None if base is None else base.sequence, self.found, self.report)
@@ -98,7 +103,7 @@ class Attempt:
             tables=self._held.tables,
             states=self._opened.states,
             epoch=self.task.epoch,
-            bases=snapshot.bases,
+            bases=bases_id(snapshot.bases),
             changed=self.backend.changed,
         )
 
@@ -123,12 +128,34 @@ class RangeOwners:
         self._clock = clock
         self._observer = observer
         self._kept = KeptRanges()
+        self._host: tuple[Settings, HostCopies] | None = None
+        self._paces: dict[RangeName, tuple[Epoch, BasePace]] = {}
         self._process = os.getpid()
         self._closed = False
 
     def close(self) -> None:
         """Take no more attempts. Twice is fine."""
         self._closed = True
+
+    def _host_of(self, settings: Settings) -> HostCopies:
+        """What is known of the roots goes on from attempt to attempt, until there is one with other settings."""
+        if self._host is None or self._host[0] != settings:
+            self._host = settings, HostCopies(settings, clock=self._clock)
+        return self._host[1]
+
+    def _pace_of(self, task: RangeTask, base: Commit | None) -> BasePace | None:
+        """The pace of the range, if it is to write bases. Raises `MaterializationError`. It begins with the reign."""
+        name, now_s = range_name(task.settings, task.key_groups), self._clock.monotonic()
+        epoch, pace = self._paces.get(name, (None, None))
+        if pace is None or epoch != task.epoch:
+            pace = BasePace(task.settings, task.key_groups, now_s)
+            self._paces[name] = task.epoch, pace
+        return pace if pace.is_due(range_of(base, task.key_groups), now_s) else None
+
+    def _held(self, task: RangeTask, base: Commit | None) -> AbstractAsyncContextManager[Held]:
+        if task.settings.table == "heap":
+            return held_in_memory(self._kept, task.settings, task.key_groups, task.owners, base)
+        return held_on_host(task.settings, task.key_groups, task.owners, task.epoch, base)
 
     async def contribute(self, task: RangeTask, work: Callable[[StateBackend], Awaitable[None] | None]) -> Contribution:
         """One attempt in one call: `work` reads and writes the states. It is called on the loop, and perhaps awaited.
@@ -155,12 +182,16 @@ class RangeOwners:
         async with self._stores.store_of(task.settings) as store:
             primary = primary_of(settings, store, clock=clock, observer=observer)
             base, at_hand = await _committed(task, primary)
+            pace = self._pace_of(task, base)
             async with (
                 telling_requests(primary.spending),
-                open_local(settings, None, read_only=True) as local,
-                held_in_memory(self._kept, settings, task.key_groups, base) as held,
+                self._host_of(task.settings).open() as local,
+                self._held(task, base) as held,
                 open_tasks() as tasks,
             ):
+                copies = choose_copies(
+                    self._uploader, primary.store, local, settings=settings, tasks=tasks, observer=observer
+                )
                 opened = Opened(
                     settings=settings,
                     primary=primary,
@@ -168,11 +199,10 @@ class RangeOwners:
                     job=Job(primary.store, settings, clock=clock),
                     position=Position(None, base, base),
                     epoch=task.epoch,
+                    new_name=attempt_names(task.epoch, base),
                     log_id=new_log_id(task.key_groups),
                     states=_states(task, base, held),
-                    copies=choose_copies(
-                        self._uploader, primary.store, local, settings=settings, tasks=tasks, observer=observer
-                    ),
+                    copies=copies,
                     tasks=tasks,
                     clock=clock,
                     observer=observer,
@@ -181,12 +211,17 @@ class RangeOwners:
                 found = held.found or _found(restored.report)
                 observer.range_opened(found)
                 history = lineage_of(base, task.key_groups).history
-                backend = put_together(opened, restored, history=history)
+                backend = put_together(opened, restored, retention=None, history=history)
+                if pace is not None:
+                    await backend.begin_bases()
                 try:
-                    yield Attempt(task, opened, backend, history=history, held=held, found=found)
+                    async with copying_base(base, next(iter(at_hand.values()), b""), local, copies.of_commits):
+                        yield Attempt(task, opened, backend, held=held, found=found, pace=pace)
                 finally:
                     with anyio.move_on_after(settings.close_timeout_s, shield=True):
                         await backend.close()
+                if local is not None:
+                    await self._host_of(task.settings).tidy(local, base, task.epoch)
 
 
 @asynccontextmanager
@@ -299,6 +334,7 @@ def _states(task: RangeTask, base: Commit | None, held: Held) -> KeyedStates:
     kept = held.kept
     if (
         kept is not None
+        and kept.states is not None
         and base is not None
         and not held.missing
         and kept.epoch == base.epoch == task.epoch
@@ -326,4 +362,4 @@ async def _restore(opened: Opened, held: Held, at_hand: Mapping[str, bytes]) -> 
 def _found(report: RestoreReport | None) -> Found:
     if report is None:
         return "new"
-    return "primary" if report.files_primary else "host"
+    return "host" if report.files_local and not report.files_primary else "primary"  # and what came with the task

@@ -7,18 +7,15 @@ import msgspec
 from statebackend._backend.copies import OpenUploader, choose_copies
 from statebackend._backend.job import Job, Position
 from statebackend._backend.names import new_names
-from statebackend._backend.stores import Primary, open_local, open_store, primary_of
-from statebackend._backend.tables import open_tables
+from statebackend._backend.reading import open_reading
+from statebackend._backend.stores import Primary, open_store, primary_of
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.progress import Tell
-from statebackend._checkpoint.restore import Restore
 from statebackend._checkpoint.rewrite import Rewrite, RewriteReport
 from statebackend._clock import SystemClock
-from statebackend._state.keyed import KeyedStates
 from statebackend._tasks import open_tasks
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import InputError
-from statebackend.ids import all_key_groups
 from statebackend.settings import Settings
 
 NOBODY: Final = Observer()
@@ -83,23 +80,13 @@ async def _carry_out(
     tell: Tell,
 ) -> RewriteReport:
     """Read `position.base` and, unless it is a dry run, commit it anew; the report with what that came to."""
-    base, owned = position.base, all_key_groups(settings.max_parallelism)
+    base = position.base
     assert base is not None, "the report needs one"
     async with (
-        open_local(settings, None, read_only=True) as local,
-        open_tables(settings, owned) as open_table,
+        open_reading(settings, primary.store, job.log, base, base.states, clock=clock) as (states, restore),
         open_tasks() as tasks,
     ):
-        states = KeyedStates(owned, settings.max_parallelism, base.states, open_table=open_table)
         once = Rewrite(base, states, settings, tell=tell)
-        restore = Restore(
-            primary.store,
-            local,
-            at_hand=job.log.take_body(base),
-            clock=clock,
-            concurrency_max=settings.restore_concurrency_max,
-            cpu_threads_max=settings.cpu_threads_max,
-        )
         bytes_read = await once.read(restore)
         report = msgspec.structs.replace(report, bytes_read=bytes_read, keys=states.sizes)
         if report.dry_run:

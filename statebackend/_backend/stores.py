@@ -88,14 +88,14 @@ async def open_local(
             owned = [directory is None or directory.owned for directory in directories]
             if not all(owned):
                 _log.warning("job %s: another backend owns the local copy; this one only reads it", settings.job)
-            stores = _stores_of(settings)
+            stores = local_stores_of(settings)
             hanging = {place for place, directory in enumerate(directories) if directory is None}
             clear = [place for place, own in enumerate(owned) if own and place not in hanging]
             hanging |= {place for place in clear if not await _cleared(settings, place, stores[place])}
             yield LocalCopies(await _taken_stock(settings, stores, owned, hanging), writable=all(owned))
 
 
-def _stores_of(settings: Settings) -> Sequence[LocalStore]:
+def local_stores_of(settings: Settings) -> Sequence[LocalStore]:
     """One for each local root, hanging or not: which of them a key lies in depends on their number."""
     return [
         LocalStore(
@@ -117,7 +117,7 @@ async def _cleared(settings: Settings, place: int, store: LocalStore) -> bool:
 
 
 def _only_read(settings: Settings, instead: Sequence[ObjectStore] | None) -> LocalCopies | None:
-    readable = instead or _stores_of(settings)
+    readable = instead or local_stores_of(settings)
     if not readable:
         return None
     segments = LocalSegments(readable, owned=[False] * len(readable), read_timeout_s=settings.local_read_timeout_s)

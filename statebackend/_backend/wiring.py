@@ -1,13 +1,12 @@
 """Puts a backend together, once all is open that it is made of."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 from anyio.abc import TaskGroup
 
-from statebackend._backend.copies import Copies, needed, retain
+from statebackend._backend.copies import Copies, needed
 from statebackend._backend.job import Job, Position
-from statebackend._backend.names import new_names
 from statebackend._backend.stores import Primary
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._changelog.writer import ChangelogWriter
@@ -17,6 +16,7 @@ from statebackend._checkpoint.materializer import Materializer
 from statebackend._checkpoint.restore import LocalCopies, Restore
 from statebackend._codec.commit import Commit, RangeState
 from statebackend._local.cache import DownloadCache
+from statebackend._local.retention import LocalRetention
 from statebackend._state.keyed import KeyedStates
 from statebackend._state.tables import OpenTable
 from statebackend.abc import Clock, Observer, RestoreReport
@@ -27,8 +27,8 @@ from statebackend.settings import Settings
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
     """All that a backend is made of, and how far it is: `states` are empty until they are restored.
 
-    `epoch`: the reign that what is uploaded belongs to. `log_id`: the name of the changelog; of an attempt that may
-    have others beside it, one that no other has.
+    `epoch`: the reign that what is uploaded belongs to, by `new_name`. `log_id`: the name of the changelog; of an
+    attempt that may have others beside it, one that no other has.
     """
 
     settings: Settings
@@ -37,6 +37,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     job: Job
     position: Position
     epoch: Epoch
+    new_name: Callable[[], str]
     log_id: str
     states: KeyedStates
     copies: Copies
@@ -109,7 +110,9 @@ async def fill(
     return Restored(report, once.changed)
 
 
-def put_together(opened: Opened, restored: Restored, *, history: bytes = b"") -> StateBackend:
+def put_together(
+    opened: Opened, restored: Restored, *, retention: LocalRetention | None, history: bytes = b""
+) -> StateBackend:
     """The backend. Its uploads, and the materializer's, run in `opened.tasks`. `history`: as for `StateBackend`."""
     settings, position, states, copies = opened.settings, opened.position, opened.states, opened.copies
     tasks, clock, observer = opened.tasks, opened.clock, opened.observer
@@ -119,7 +122,7 @@ def put_together(opened: Opened, restored: Restored, *, history: bytes = b"") ->
         tasks=tasks,
         clock=clock,
         observer=observer,
-        new_name=new_names(opened.epoch),
+        new_name=opened.new_name,
         persist_delay_s=opened.primary.spending.persist_delay_s,
     )
     return StateBackend(
@@ -138,7 +141,7 @@ def put_together(opened: Opened, restored: Restored, *, history: bytes = b"") ->
         ),
         epoch=opened.epoch,
         inline=InlineEncoder(settings, bytes_max=copies.inline_bytes_max),
-        retention=retain(opened.local, tasks, position.newest, position.base),
+        retention=retention,
         restored=restored.report,
         clock=clock,
         observer=observer,

@@ -23,7 +23,7 @@ from statebackend._checkpoint.coordinator import CheckpointCoordinator, Committe
 from statebackend._checkpoint.declaring import DeclaresStates
 from statebackend._checkpoint.inline import InlineEncoder
 from statebackend._checkpoint.lineage import extended
-from statebackend._checkpoint.materialization import with_bases
+from statebackend._checkpoint.materialization import Bases, with_bases
 from statebackend._checkpoint.materializer import Materializer
 from statebackend._checkpoint.outbox import Outbox, Output, Staged, check_source
 from statebackend._checkpoint.rescale import range_of
@@ -55,6 +55,7 @@ class _Pending(msgspec.Struct, frozen=True):
     to: SequenceNumber
     snapshot: SnapshotResult
     changes: int
+    bases: Bases | None
 
 
 class StateBackend(DeclaresStates):
@@ -114,6 +115,11 @@ class StateBackend(DeclaresStates):
     def changed(self) -> frozenset[int]:
         """The key groups that have changed since their last base."""
         return self._materializer.changed
+
+    @property
+    def base_failures(self) -> int:
+        """Times in a row that bases could not be written."""
+        return self._materializer.failures
 
     @property
     def newest(self) -> CommitSummary | None:
@@ -206,13 +212,27 @@ class StateBackend(DeclaresStates):
         """Make every change so far durable, for a `CheckpointCoordinator` to commit it with those of the other owners.
 
         What becomes of the checkpoint is told by one of the three methods below; until then the changes are in the
-        next snapshot, too. Ids grow. Raises `CheckpointExistsError`, and `UploadError` (open a new backend). Cancelled,
-        it has lost nothing: the next one holds its changes.
+        next snapshot, too. Bases that are due are begun here, and are in a later one. Ids grow. Raises
+        `CheckpointExistsError`, and `UploadError` or its `MaterializationError` (open a new backend). Cancelled, it has
+        lost nothing: the next one holds its changes.
         """
-        return (await self._contribute(checkpoint_id))[0]
+        self._check_usable()
+        with self._failing():
+            self._materializer.check()
+        snapshot, _ = await self._contribute(checkpoint_id)
+        self._materializer.begin_if_due(RangeState(self.key_groups, snapshot.primary, snapshot.bases))
+        return snapshot
+
+    async def begin_bases(self) -> None:
+        """Begin to write bases of the commit that this stands on, before anything is changed. `contribute` waits."""
+        self._materializer.begin_if_due(RangeState(self.key_groups, self._handles, self._bases), due=True)
 
     async def contribute(self, checkpoint_id: int) -> tuple[SnapshotResult, Sequence[bytes]]:
-        """As `snapshot`, but what is small is not uploaded: it is in these frames, for the commit to carry them."""
+        """As `snapshot`, but what is small is not uploaded: it is in these frames, for the commit to carry them.
+
+        Bases that were begun are in it when this returns, or could not be written.
+        """
+        await self._materializer.settled()
         return await self._contribute(checkpoint_id, inline=self._inline)
 
     async def _contribute(
@@ -276,7 +296,8 @@ class StateBackend(DeclaresStates):
         handles = tuple(each.handle for each in uploaded) if taken is None else taken.handles
         primary_bytes, local_bytes = _stored_bytes(uploaded)
         self._only_primary.update(each.handle.segment.key for each in uploaded if not each.local)
-        state = self._with_new_bases(RangeState(self.key_groups, (*self._handles, *handles), self._bases))
+        bases = self._materializer.ready()
+        state = self._with_new_bases(RangeState(self.key_groups, (*self._handles, *handles), self._bases), bases)
         segments = state.segments() - {IN_HERE.key}
         snapshot = SnapshotResult(
             checkpoint_id=checkpoint_id,
@@ -292,14 +313,13 @@ class StateBackend(DeclaresStates):
             history=extended(self._history, handles) if self._history else b"",
         )
         self._snapshot_to = to
-        self._pending[checkpoint_id] = _Pending(to, snapshot, sum(handle.records for handle in handles))
+        self._pending[checkpoint_id] = _Pending(to, snapshot, sum(handle.records for handle in handles), bases)
         if self._retention is not None:
             own = {self._coordinator.next_key} if self._coordinator.can_commit else set[str]()
             self._retention.register(segments | own, checkpoint_id)
         return snapshot, () if taken is None else taken.frames
 
-    def _with_new_bases(self, state: RangeState) -> RangeState:
-        bases = self._materializer.ready()
+    def _with_new_bases(self, state: RangeState, bases: Bases | None) -> RangeState:
         if bases is None:
             return state
         self._only_primary.update(bases.only_primary)
@@ -351,10 +371,10 @@ class StateBackend(DeclaresStates):
 
     async def _complete(self, checkpoint_id: CheckpointId, state: RangeState) -> None:
         """The checkpoint is committed: stand on it."""
-        to = self._pending[checkpoint_id].to
-        self._history = self._pending[checkpoint_id].snapshot.history
+        pending = self._pending[checkpoint_id]
+        to, self._history = pending.to, pending.snapshot.history
         self._writer.confirm(self._committed_to, to, checkpoint_id)
-        self._materializer.confirmed()
+        self._materializer.confirmed(pending.bases)
         self._handles, self._bases, self._committed_to = state.changelog, state.bases, to
         self._only_primary &= state.segments()
         self._pending = {newer: each for newer, each in self._pending.items() if newer > checkpoint_id}
@@ -369,9 +389,10 @@ class StateBackend(DeclaresStates):
         await self._reset(checkpoint_id)
 
     async def _reset(self, checkpoint_id: CheckpointId) -> None:
-        to = self._pending.pop(checkpoint_id).to
-        self._materializer.refused()
-        await self._writer.reset(self._committed_to, to, checkpoint_id)
+        pending = self._pending.pop(checkpoint_id)
+        if all(other.bases is not pending.bases for other in self._pending.values()):
+            self._materializer.refused()
+        await self._writer.reset(self._committed_to, pending.to, checkpoint_id)
 
     def _is_local(self, segments: Collection[str]) -> bool:
         return self._retention is not None and self._only_primary.isdisjoint(segments)

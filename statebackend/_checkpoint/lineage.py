@@ -17,7 +17,7 @@ import msgspec
 
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit
-from statebackend.ids import ChangeSetHandle, KeyGroupRange, SequenceNumber
+from statebackend.ids import Base, ChangeSetHandle, KeyGroupRange, SequenceNumber
 
 DIGEST_BYTES: Final = 16
 
@@ -65,6 +65,11 @@ def missing(held: Lineage, commit: Commit | None, key_groups: KeyGroupRange) -> 
 def id_of(handle: ChangeSetHandle) -> ChangeSetId:
     """Of the change set that a handle points to."""
     return handle.log_id, handle.sequence_number
+
+
+def bases_id(bases: Iterable[Base]) -> bytes:
+    """What tells these bases from others."""
+    return blake2b(msgspec.msgpack.encode(tuple(bases)), digest_size=DIGEST_BYTES).digest()
 
 
 def _digest(before: bytes, text: str) -> bytes:

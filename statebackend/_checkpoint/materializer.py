@@ -100,6 +100,11 @@ class Materializer:
         """The key groups that were changed since their last base, or since one that is being written was begun."""
         return frozenset(self._changed)
 
+    @property
+    def failures(self) -> int:
+        """Times in a row that bases could not be written."""
+        return self._failures
+
     def note(self, changes: Iterable[StateChange]) -> None:
         """These changes go into the changelog."""
         self._changed.update({change.key_group for change in changes})
@@ -111,17 +116,18 @@ class Materializer:
                 "bases cannot be written: mend the store, then reopen, and replay", failures=self._failures
             ) from self._failure
 
-    def begin_if_due(self, committed: RangeState) -> None:
-        """Begin to write bases, if it is time to. `committed` is in a commit, and the states are as they are there.
+    def begin_if_due(self, committed: RangeState, *, due: bool = False) -> None:
+        """Begin to write bases, if it is time to. `committed` is in a commit, or may be, with the states as they are.
 
-        Takes a snapshot of the states, which copies a reference for each key; all else is done behind the back.
+        `due`: by the word of who has been here for longer. Takes a snapshot of the states, which copies a reference for
+        each key; all else is done behind the back.
         """
         now_s = self._clock.monotonic()
         interval_is_over = self._settings.materialize_interval_s > 0 and self._interval_ends_s <= now_s
         if (
             self._phase is not _Phase.IDLE
             or now_s < self._pause_ends_s
-            or not is_due(committed, self._settings, interval_is_over=interval_is_over)
+            or not (due or is_due(committed, self._settings, interval_is_over=interval_is_over))
         ):
             return
         key_groups = key_groups_to_write(self._changed, committed.bases)
@@ -138,10 +144,15 @@ class Materializer:
             self._phase = _Phase.OFFERED
         return self._bases if self._phase is _Phase.OFFERED else None
 
-    def confirmed(self) -> None:
-        """A commit holds the bases that were offered."""
-        if self._phase is _Phase.OFFERED:
+    def confirmed(self, bases: Bases | None) -> None:
+        """A commit holds these bases, or none that were offered."""
+        if bases is not None and bases is self._bases:
             self._phase, self._bases, self._uploaded = _Phase.IDLE, None, []
+
+    async def settled(self) -> None:
+        """Wait until nothing is under way. A cancelled call leaves it under way."""
+        if self._ended is not None:
+            await self._ended.wait()
 
     def refused(self) -> None:
         """There was no commit, and there will be none: what was offered is offered to the next one."""

@@ -12,7 +12,7 @@ from statebackend._codec.commit import Commit
 class Progress(msgspec.Struct, frozen=True):
     """How far a phase is: the `share` of it from 0 to 1, and the changes and stored bytes that it has dealt with."""
 
-    phase: Literal["reading", "writing"]
+    phase: Literal["reading", "writing", "verifying"]
     share: float
     changes: int
     size_bytes: int

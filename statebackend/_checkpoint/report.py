@@ -52,6 +52,8 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     states: tuple[StateDescriptor, ...]
     ranges: tuple[RangeRow, ...]
     changelog_ratio: float | None
+    outputs: int
+    """Of batches, that are committed and were not known to be published."""
     savepoints: tuple[SavepointInfo, ...]
     places: Mapping[str, tuple[int, int]]
     verdicts: Mapping[str, tuple[int, int]]
@@ -72,6 +74,7 @@ def report_of(
         states=newest.states,
         ranges=ranges,
         changelog_ratio=sum(row.changelog_bytes for row in ranges) / base_bytes if base_bytes else None,
+        outputs=len(newest.outbox),
         savepoints=tuple(savepoints),
         places=_totals((each.key.partition("/")[0], each.size_bytes) for each in objects),
         verdicts=_totals((each.verdict.value, each.size_bytes) for each in objects),

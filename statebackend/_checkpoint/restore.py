@@ -4,7 +4,7 @@ The commit decides what is needed; a local file only replaces bytes that are kno
 missing or bad costs time, never correctness, and is repaired from the primary.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import anyio
 import msgspec
@@ -28,7 +28,8 @@ from statebackend.abc import Clock, Fallback, ObjectStore, RestoreReport
 from statebackend.errors import DataError, MissingObjectError, ObjectNotFoundError, StoreError
 from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange
 
-Apply = Callable[[list[StateChange]], None]
+Apply = Callable[[list[StateChange]], Collection[int]]
+"""Applies changes, and gives the key groups that they are of, as far as those are the owner's."""
 Applied = Callable[[str, int, int], None]
 """Told of each file that was applied: its key, the bytes of it that were read, and the changes in them."""
 
@@ -116,9 +117,10 @@ class Restore:
         begun = self._clock.monotonic()
         part = range_of(commit, key_groups) if missing is None else RangeState(key_groups, tuple(missing))
 
-        def apply_since(changes: list[StateChange]) -> None:
-            self._changed.update({change.key_group for change in changes if change.key_group in key_groups})
-            apply(changes)
+        def apply_since(changes: list[StateChange]) -> Collection[int]:
+            groups = apply(changes)
+            self._changed.update(groups)
+            return groups
 
         await self._run_reads([BaseRead(base) for base in part.bases], apply, applied)
         await self._run_reads(plan_reads(part.changelog, key_groups), apply_since, applied)

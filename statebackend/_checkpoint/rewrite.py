@@ -78,8 +78,8 @@ class Rewrite:
     async def read(self, restore: Restore) -> int:
         """Fill the states; the bytes that were read for it. Raises as `Restore.run`, and where a key is none."""
 
-        def apply(changes: list[StateChange]) -> None:
-            self._states.replay(regrouped(changes, self._keys))
+        def apply(changes: list[StateChange]) -> frozenset[int]:
+            return self._states.replay(regrouped(changes, self._keys))
 
         owned = all_key_groups(self._base.max_parallelism)
         report = await restore.run(self._base, owned, apply, reading(self._base, self._tell))

@@ -14,6 +14,7 @@ from statebackend._changelog.reader import SegmentRead, changes_of, frames_of, v
 from statebackend._checkpoint.commits import PREFIX, commit_key
 from statebackend._checkpoint.outbox import PREFIX as OUTBOX
 from statebackend._checkpoint.outbox import read_part
+from statebackend._checkpoint.progress import Progress, Tell
 from statebackend._checkpoint.retention import entry_of
 from statebackend._checkpoint.savepoints import PREFIX as MARKS
 from statebackend._checkpoint.savepoints import mark_of
@@ -67,7 +68,9 @@ class Verification:
         *,
         retained: int,
         concurrency_max: int,
+        tell: Tell = lambda _: None,
     ) -> None:
+        self._tell = tell
         self._stores: dict[Copy, ObjectStore] = {"primary": primary}
         if local is not None:
             self._stores["local"] = local
@@ -79,14 +82,16 @@ class Verification:
         self._objects: dict[str, int] = {"primary": 0, "local": 0}
         self._bytes: dict[str, int] = {"primary": 0, "local": 0}
         self._local_missing = 0
+        self._done_bytes = self._done_changes = self._total_bytes = 0
 
     async def run(self) -> VerifyReport:
         """Verify the retained commits and the savepoints. Raises `StoreError` where the primary does not answer."""
         commits = await self._commits()
         wanted = _wanted_by(commits.values())
         reads: list[tuple[Copy, _Wanted]] = [(copy, each) for each in wanted.values() for copy in self._stores]
-        await in_order(reads, self._read, self._note, concurrency_max=self._concurrency_max)
         parts = tuple(_parts_of(commits.values()).items())
+        self._total_bytes = sum(each.segment.length for _, each in reads) + sum(part.length for part, _ in parts)
+        await in_order(reads, self._read, self._note, concurrency_max=self._concurrency_max)
         await in_order(parts, self._read_part, self._note_part, concurrency_max=self._concurrency_max)
         return VerifyReport(
             checkpoints=tuple(sorted(commit.checkpoint_id for commit in commits.values())),
@@ -140,7 +145,8 @@ class Verification:
         return len(data)
 
     async def _note(self, read: tuple[Copy, _Wanted], found: Damage | int | None) -> None:
-        copy, _ = read
+        copy, wanted = read
+        self._step(wanted.segment.length, sum(handle.records for handle in wanted.change_sets))
         if isinstance(found, Damage):
             self._damages.append(found)
         elif found is None:
@@ -162,11 +168,18 @@ class Verification:
         return None
 
     async def _note_part(self, part: tuple[Handle, tuple[int, ...]], damage: Damage | None) -> None:
+        self._step(part[0].length, 0)
         if damage is not None:
             self._damages.append(damage)
         elif part[0].key.startswith(OUTBOX):  # and not a piece of a commit, which is not read as a whole for it
             self._objects["primary"] += 1
             self._bytes["primary"] += part[0].length
+
+    def _step(self, size_bytes: int, changes: int) -> None:
+        self._done_bytes += size_bytes
+        self._done_changes += changes
+        share = self._done_bytes / max(1, self._total_bytes)
+        self._tell(Progress("verifying", share, self._done_changes, self._done_bytes))
 
 
 def _parts_of(commits: Iterable[Commit]) -> dict[Handle, tuple[int, ...]]:

@@ -3,12 +3,15 @@
     <parent>/lock                held for the moment in which a directory is made, or the dead ones are removed
     <parent>/<name>/lock         held by the process that uses the directory; dies with it
     <parent>/<name>/...          its files
+    name := "scratch-" and 16 hex digits
 
-Whoever makes a directory first removes those whose lock nobody holds: their processes are dead. `<parent>` is ours and
-nobody else's, mode 0700: below the system's directory for temporary files anybody could have put it there.
+Whoever makes a directory first removes those whose lock nobody holds: their processes are dead. What has another name
+is not ours: users put `cache_dir` where other things are. `<parent>` is writable for nobody else: below the system's
+directory for temporary files anybody could have put it there.
 """
 
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -27,6 +30,7 @@ from statebackend.errors import LocalRootError
 from statebackend.settings import Settings
 
 _LOCK_NAME: Final = "lock"
+_NAME: Final = re.compile(r"scratch-[0-9a-f]{16}")
 
 
 def scratch_parent(directory: str, settings: Settings) -> Path:
@@ -76,7 +80,7 @@ def _claimed(parent: Path, claims: ExitStack) -> Path:
 
 
 def _made(parent: Path) -> tuple[Path, FileLock]:
-    path = parent / secrets.token_hex(8)
+    path = parent / f"scratch-{secrets.token_hex(8)}"
     path.mkdir(mode=0o700)
     lock = lock_file(path / _LOCK_NAME)
     assert lock.held, "a lock in a directory that nobody else knows"
@@ -97,7 +101,7 @@ def _check_ours(parent: Path) -> None:
 def _remove_dead(parent: Path) -> None:
     """Remove the directories of dead processes. What cannot be removed stays, for the next one to try."""
     for path in parent.iterdir():
-        if path.is_symlink() or not path.is_dir():
+        if not _NAME.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
             continue
         with suppress(OSError), closing(lock_file(path / _LOCK_NAME)) as lock:  # its owner may be removing it just now
             if lock.held:

@@ -18,6 +18,7 @@ from statebackend._checkpoint.sweep import SweepReport
 from statebackend._tasks import in_thread
 from statebackend._upkeep import drop_savepoint, inspect, open_rows, report, savepoints, sweep, verify
 from statebackend.cli.options import parser, settings_of
+from statebackend.cli.picture import draw
 from statebackend.cli.progress import shown
 from statebackend.cli.text import (
     all_lines,
@@ -64,11 +65,16 @@ async def _inspect(settings: Settings, options: argparse.Namespace) -> int:
 
 
 async def _report(settings: Settings, options: argparse.Namespace) -> int:
-    return _show(await report(settings), report_lines, options)
+    found = await report(settings)
+    if options.picture is not None:
+        draw(report_lines(found), Path(options.picture))
+        return OK
+    return _show(found, report_lines, options)
 
 
 async def _verify(settings: Settings, options: argparse.Namespace) -> int:
-    found = await verify(settings)
+    with shown() as tell:
+        found = await verify(settings, tell=tell)
     return _show(found, verify_lines, options, status=DAMAGE if found.damages else OK)
 
 
@@ -97,7 +103,7 @@ async def _restore(settings: Settings, options: argparse.Namespace) -> int:
 
 
 async def _rewrite(settings: Settings, options: argparse.Namespace) -> int:
-    with shown() as tell:
+    with shown(lines=True) as tell:
         done = await rewrite(
             settings,
             checkpoint_id=options.checkpoint_id,

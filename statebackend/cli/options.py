@@ -21,7 +21,8 @@ def parser() -> argparse.ArgumentParser:
     common, checkpoint = _common(), _checkpoint()
     commands = found.add_subparsers(dest="command", required=True)
     commands.add_parser("inspect", parents=[common], help="the log, savepoints, states, and how much lies where")
-    commands.add_parser("report", parents=[common], help="one page on the newest checkpoint, and what a month costs")
+    reporting = commands.add_parser("report", parents=[common], help="one page: the newest checkpoint, a month's costs")
+    reporting.add_argument("--picture", metavar="FILE", help="draw it: FILE.svg or FILE.html")
     commands.add_parser("verify", parents=[common], help="read every byte that a retained checkpoint needs")
 
     sweeping = commands.add_parser("sweep", parents=[common], help="what nobody needs any more, and why")

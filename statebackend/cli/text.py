@@ -2,6 +2,7 @@
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from statebackend._checkpoint.inspect import Inspection, LogRow
 from statebackend._checkpoint.report import JobReport, RangeRow
@@ -10,6 +11,8 @@ from statebackend._checkpoint.savepoints import SavepointInfo
 from statebackend._checkpoint.sweep import SweepReport
 from statebackend._checkpoint.verify import Damage, VerifyReport
 from statebackend.cli.progress import size
+
+BAR_LENGTH: Final = 24
 
 
 def inspection_lines(found: Inspection) -> Iterator[str]:
@@ -49,8 +52,9 @@ def report_lines(found: JobReport) -> Iterator[str]:
     yield f"job {found.job}: checkpoint {found.newest.checkpoint_id} at {_time(found.newest.committed_at_s)}{batch}"
     yield f"epoch {found.newest.epoch}, {found.max_parallelism} key groups, written by release {found.release or '-'}"
     yield ""
-    heads = ("key groups", "bases", "their bytes", "change sets", "their bytes", "operator state")
-    yield from _table([heads, *map(_range_cells, found.ranges)])
+    heads = ("key groups", "bases", "their bytes", "change sets", "their bytes", "operator state", "")
+    largest = max(row.base_bytes + row.changelog_bytes for row in found.ranges)
+    yield from _table([heads, *(_range_cells(row, largest) for row in found.ranges)])
     if found.changelog_ratio is not None:
         yield f"the changelog is {found.changelog_ratio:.2f} times as large as the bases"
     yield ""
@@ -60,6 +64,8 @@ def report_lines(found: JobReport) -> Iterator[str]:
         cells = ((name, str(count), size(size_bytes)) for name, (count, size_bytes) in totals.items())
         yield from _table([(title, "objects", "bytes"), *cells])
         yield ""
+    if found.outputs:
+        yield f"{found.outputs} outputs were not known to be published when it was committed"
     if found.savepoints:
         yield from savepoint_lines(found.savepoints)
         yield ""
@@ -70,7 +76,11 @@ def report_lines(found: JobReport) -> Iterator[str]:
         yield f"{pace.puts} PUTs in {pace.seconds:.0f} s: at least {pace.usd_month:.2f} USD in 30 days, storage aside"
 
 
-def _range_cells(row: RangeRow) -> tuple[str, ...]:
+def _range_cells(row: RangeRow, largest: int) -> tuple[str, ...]:
+    """The last one is a bar: "#" for the bases, "." for the changelog, as long as this range is large."""
+    bases, both = (
+        round(BAR_LENGTH * count / max(1, largest)) for count in (row.base_bytes, row.base_bytes + row.changelog_bytes)
+    )
     return (
         row.key_groups,
         str(row.bases),
@@ -78,6 +88,7 @@ def _range_cells(row: RangeRow) -> tuple[str, ...]:
         str(row.change_sets),
         size(row.changelog_bytes),
         size(row.operator_bytes),
+        "#" * bases + "." * (both - bases),
     )
 
 

@@ -235,13 +235,14 @@ class OnExecutors:
             checkpoint_id=coordinator.next_checkpoint_id,
             base=coordinator.committed(BASE_BYTES_MAX),
         )
-        errand = pickled(Errand(task, self._placement.salts, delivered.batch_id))
-        placed: Any = self._placement.place(df)  # the types of mapInArrow are those of pyarrow, which has none
+        placement = self._placement
+        errand = pickled(Errand(task, placement.salts, placement.columns, delivered.batch_id))
+        placed: Any = placement.place(df)  # the types of mapInArrow are those of pyarrow, which has none
         job: DataFrame = placed.mapInArrow(task_of(self._program, errand, __version__), RESULT_SCHEMA)
         try:
             rows = job.collect()
         except Exception as error:
-            if (failure := _in_our_words(str(error))) is None:
+            if (failure := in_our_words(str(error))) is None:
                 raise
             raise failure from error
         return [msgspec.msgpack.decode(row.result, type=Result) for row in rows]
@@ -297,7 +298,7 @@ def _new_changes(contributions: Sequence[Contribution], base: Commit | None) -> 
     return sum(each.records for each in handles if (each.segment.key, each.offset) not in before)
 
 
-def _in_our_words(text: str) -> Exception | None:
+def in_our_words(text: str) -> Exception | None:
     """What the text of a failed job says of a range or of the workers; `None` where it says something else."""
     if failures := re.findall(re.escape(FAILED_MARK) + r"(\{.*\})", text):
         failure = msgspec.json.decode(failures[-1], type=Failure)

@@ -26,7 +26,7 @@ from statebackend.errors import InputError, SettingsError
 from statebackend.ids import KeyGroupRange
 from statebackend.spark.frames import context_of
 
-SALT: Final = "__statebackend_salt"
+SALT: Final = "salt"
 """The column by which rows are placed. It is the last one of the rows that a task gets."""
 
 REDUCE_LOCALITY: Final = "spark.shuffle.reduceLocality.enabled"
@@ -56,6 +56,7 @@ class Placement:
     def __init__(self, df: DataFrame, key: Sequence[str], *, parallelism: int, max_parallelism: int) -> None:
         self.ranges: Final = ranges_of(parallelism, max_parallelism)
         self.salts: Final = _salts(parallelism)
+        self.columns: Final = tuple(df.columns)
         groups = f"pmod(xxhash64({', '.join(_key_columns(df, key))}), {max_parallelism}L)"
         salts = f"array({', '.join(map(str, self.salts))})"
         self._salt = f.expr(f"element_at({salts}, cast({groups} * {parallelism} div {max_parallelism} AS int) + 1)")
@@ -63,9 +64,13 @@ class Placement:
         self._anchor = self._anchored(df.sparkSession) if _can_anchor(df) else None
 
     def place(self, df: DataFrame) -> DataFrame:
-        """The rows of `df` and their `SALT`, those of a slot in one partition, and no other rows in that."""
-        placed = df.withColumn(SALT, self._salt).repartition(self._parallelism, SALT)
-        return placed if self._anchor is None else placed.join(self._anchor, SALT, "left").select(*df.columns, SALT)
+        """The rows of `df` and their `SALT`, those of a slot in one partition, and no other rows in that.
+
+        Their columns have other names, in the order of `columns`: mapInArrow refuses some that a user may have chosen.
+        """
+        names = _plain_names(len(self.columns))
+        placed = df.toDF(*names).withColumn(SALT, self._salt).repartition(self._parallelism, SALT)
+        return placed if self._anchor is None else placed.join(self._anchor, SALT, "left").select(*names, SALT)
 
     def close(self) -> None:
         """Let go of the anchor. Raises nothing: the session may have ended."""
@@ -120,13 +125,18 @@ def _can_anchor(df: DataFrame) -> bool:
     return allowed
 
 
+def _plain_names(count: int) -> list[str]:
+    return [f"c{number}" for number in range(count)]
+
+
 def _key_columns(df: DataFrame, key: Sequence[str]) -> Iterator[str]:
     """Each key column in SQL, of the type whose bytes Python hashes too."""
+    names = _plain_names(len(df.columns))
     for name in key:
-        fields = [field for field in df.schema.fields if field.name == name]
-        if len(fields) != 1:
-            raise InputError("no such column, or several of that name", column=name, found=len(fields))
-        yield f"cast(`{name.replace('`', '``')}` AS {_hashed_as(name, fields[0].dataType)})"
+        if (found := df.columns.count(name)) != 1:
+            raise InputError("no such column, or several of that name", column=name, found=found, known=df.columns)
+        number = df.columns.index(name)
+        yield f"cast({names[number]} AS {_hashed_as(name, df.schema.fields[number].dataType)})"
 
 
 def _hashed_as(name: str, type_: t.DataType) -> str:

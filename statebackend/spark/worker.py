@@ -65,10 +65,14 @@ class Program(msgspec.Struct, frozen=True):
 
 
 class Errand(msgspec.Struct, frozen=True):
-    """What is new with a batch. `task` is that of every slot but for its key groups; `salts` are those of the slots."""
+    """What is new with a batch. `task` is that of every slot but for its key groups.
+
+    `salts` are those of the slots; `columns` are the names of the rows' columns but for `SALT`, which is the last.
+    """
 
     task: RangeTask
     salts: tuple[int, ...]
+    columns: tuple[str, ...]
     batch_id: int
 
 
@@ -163,7 +167,8 @@ def run(program: bytes, errand: bytes, batches: Iterable[Any]) -> Iterator[Any]:
     assert len(slots) == 1, f"rows of several slots in one partition: {slots}"
     task = msgspec.structs.replace(arrived.task, key_groups=arrived.task.owners[slots.pop()])
     try:
-        result = _attempt(_of_job(program, task), task, table.drop_columns([SALT]), arrived.batch_id)
+        rows = table.drop_columns([SALT]).rename_columns(list(arrived.columns))
+        result = _attempt(_of_job(program, task), task, rows, arrived.batch_id)
     except BaseException as error:
         raise _failed(error, task) from error
     row = _pa.array([msgspec.msgpack.encode(result)], type=_pa.binary())

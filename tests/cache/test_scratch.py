@@ -79,7 +79,8 @@ async def test_those_of_dead_processes_are_removed_and_those_of_live_ones_stay(t
 async def test_what_was_killed_while_it_removed_or_made_one_is_removed_too(tmp_path: Path) -> None:
     """Then there is no lock in it."""
     parent = tmp_path / "parent"
-    for directory in (parent, parent / "half", parent / "half" / "deeper"):
+    half = parent / "scratch-0123456789abcdef"
+    for directory in (parent, half, half / "deeper"):
         directory.mkdir(mode=0o700)
     async with open_scratch(parent) as own:
         assert directories_in(parent) == [own]
@@ -91,12 +92,27 @@ async def test_nothing_outside_is_followed_or_touched(tmp_path: Path) -> None:
     for directory in (outside, parent):
         directory.mkdir(mode=0o700)
     (outside / "precious").write_bytes(b"")
-    (parent / "link").symlink_to(outside)
-    (parent / "file").write_bytes(b"")
+    link, file = "scratch-0000000000000000", "scratch-1111111111111111"
+    (parent / link).symlink_to(outside)
+    (parent / file).write_bytes(b"")
     async with open_scratch(parent):
         pass
     assert names_in(outside) == ["precious"]
-    assert names_in(parent) == ["file", "link", "lock"]
+    assert names_in(parent) == ["lock", link, file]
+
+
+async def test_what_others_have_there_stays(tmp_path: Path) -> None:
+    """A user's directories, and the primary among them: only names of ours are removed."""
+    precious = [tmp_path / name / "precious" for name in ("photos", "0123456789abcdef", "scratch-", "scratch-2026")]
+    for file in precious:
+        file.parent.mkdir()
+        file.write_bytes(b"")
+    shared = settings_of(primary=f"file://{tmp_path}/primary", cache_dir=str(tmp_path))
+    async with sb.open_backend(shared) as backend:
+        await backend.checkpoint(1)
+    async with sb.open_download_cache(shared) as cache, sb.open_backend(shared, cache=cache) as backend:
+        assert backend.newest is not None
+    assert all(file.exists() for file in precious)
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o720, 0o702])

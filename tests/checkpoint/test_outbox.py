@@ -2,11 +2,14 @@
 
 import asyncio
 
+import anyio
 import msgspec
 import pytest
 
 import statebackend as sb
 from statebackend._checkpoint.outbox import Output, Staged, joined
+from statebackend._codec.staged import encode_part
+from statebackend._upkeep import inspect, verify
 from statebackend.errors import (
     CorruptObjectError,
     FencedError,
@@ -133,8 +136,12 @@ async def test_a_writer_who_has_slept_long_looks_twice(job: Job) -> None:
     async with job.backend() as old:
         await batch(old, 0, b"rows")
         async with job.backend() as new:
-            await put(new, 1)
-        job.pass_time(2 * 3600.0)
+            for value in range(3):
+                await put(new, value)
+            job.pass_time(2 * 3600.0)
+            await put(new, 4)
+        await job.sweep()
+        assert f"commits/{2:012d}" not in await job.keys("commits/")
         with pytest.raises(FencedError):
             await old.take_output()
 
@@ -191,6 +198,20 @@ async def test_a_part_that_is_late_is_joined_by_another_attempt() -> None:
     assert await job.keys("outbox/") == [part.key for part in commit.outbox[0].parts]
 
 
+@run_virtual
+async def test_of_two_attempts_that_end_at_once_one_is_removed() -> None:
+    """Both have stored the part, and both are told so in the same turn."""
+    job = Job(inline_bytes_max=OBJECTS)
+    hold = Hold(operation="put", key="*/outbox/*", moment="after")
+    async with job.backend(hold) as backend, anyio.create_task_group() as tasks:
+        tasks.start_soon(batch, backend, 0, b"rows")
+        await anyio.sleep(1.5)
+        assert hold.held == 2
+        hold.release()
+    (commit,) = (await job.commits()).values()
+    assert await job.keys("outbox/") == [part.key for part in commit.outbox[0].parts]
+
+
 async def test_rows_that_cannot_be_staged_fail_the_checkpoint() -> None:
     """Nothing is committed; the batch comes again."""
     job = Job(inline_bytes_max=OBJECTS, primary_outage_s=0.0)
@@ -203,8 +224,13 @@ async def test_rows_that_cannot_be_staged_fail_the_checkpoint() -> None:
 
 @pytest.mark.parametrize(
     ("spoiled", "error"),
-    [(None, MissingObjectError), (b"short", CorruptObjectError), (b"x" * 200, CorruptObjectError)],
-    ids=["gone", "cut off", "overwritten"],
+    [
+        (None, MissingObjectError),
+        (b"short", CorruptObjectError),
+        (b"x" * 200, CorruptObjectError),
+        (encode_part(b"swor", "none"), CorruptObjectError),
+    ],
+    ids=["gone", "cut off", "overwritten", "another part"],
 )
 async def test_staged_output_that_is_not_as_it_was_is_not_published(
     spoiled: bytes | None, error: type[Exception]
@@ -320,3 +346,53 @@ async def test_a_checkpoint_cancelled_while_it_stages_leaves_the_job_as_it_was()
         assert await publish_all(backend) == [(0, [b"rows"])]
     (commit,) = (await job.commits()).values()
     assert await job.keys("outbox/") == [part.key for part in commit.outbox[0].parts]
+
+
+async def test_staged_output_is_looked_at_and_verified() -> None:
+    """With the checkpoints that need it: a bit that is flipped, and an object that is gone."""
+    job = Job(inline_bytes_max=OBJECTS)
+    async with job.backend() as backend:
+        await batch(backend, 0, b"one", b"two")
+        await put(backend, 7)
+    entry = (await inspect(job.settings, store=job.store)).log[1]
+    report = await verify(job.settings, store=job.store)
+    assert report.damages == ()
+    flipped, gone = await job.keys("outbox/")
+    assert entry.objects == 2 + 1  # and a segment
+    assert report.objects["primary"] == 2 + 2
+    data = bytearray(await job.store.get(f"{JOB}/{flipped}"))
+    data[-1] ^= 1
+    await job.store.put(f"{JOB}/{flipped}", (data,))
+    await job.store.delete(f"{JOB}/{gone}")
+    report = await verify(job.settings, store=job.store)
+    assert [(damage.key, damage.copy, damage.checkpoints) for damage in report.damages] == [
+        (flipped, "primary", (0, 1)),
+        (gone, "primary", (0, 1)),
+    ]
+    assert report.damages[1].reason == "it is gone"
+
+
+async def test_a_piece_of_a_commit_is_verified_where_it_lies() -> None:
+    """Also when that commit is not retained any more, and so not read for itself."""
+    job = Job(inline_bytes_max=INLINE, checkpoints_retained=1)
+    async with job.backend() as backend:
+        await batch(backend, 0, b"one", b"two")
+        backend._handles = ()
+        await put(backend, 7)
+    assert (await verify(job.settings, store=job.store)).damages == ()
+    key = f"{JOB}/commits/{1:012d}"
+    data = bytearray(await job.store.get(key))
+    data[-1] ^= 1
+    await job.store.put(key, (data,))
+    (damage,) = (await verify(job.settings, store=job.store)).damages
+    assert (f"{JOB}/{damage.key}", damage.checkpoints) == (key, (1,))
+
+
+async def test_a_rewrite_to_another_number_of_key_groups_names_what_is_to_be_published(job: Job) -> None:
+    """It publishes nothing, and loses nothing."""
+    async with job.backend() as backend:
+        await batch(backend, 0, b"one", b"two")
+    job.settings = msgspec.structs.replace(job.settings, max_parallelism=8)
+    await sb.rewrite(job.settings, store=job.store, clock=job.clock)
+    async with job.backend() as backend:
+        assert await publish_all(backend) == [(0, [b"one", b"two"])]

@@ -14,6 +14,7 @@ import pytest
 import statebackend as sb
 from statebackend import cli
 from statebackend._codec.commit import VERSION
+from statebackend._upkeep import verify
 from statebackend.cli import commands
 from tests.cli.conftest import Place
 
@@ -101,6 +102,16 @@ def test_verify_names_the_object_and_the_offset_of_each_damage(place: Place, cop
         assert "needed by checkpoints 11, 12, 13" in line
         flip(path, offset)
     assert place.run("verify")[0] == cli.OK
+
+
+async def test_verify_tells_how_far_it_is(place: Place) -> None:
+    """Of both copies together, and ends with the whole of it."""
+    told: list[sb.Progress] = []
+    await verify(place.settings, tell=told.append)
+    sizes = sum(path.stat().st_size for path in place.segments())
+    assert [each.phase for each in told] == ["verifying"] * 8
+    assert [each.share for each in told] == sorted(each.share for each in told)
+    assert (told[-1].share, told[-1].size_bytes, told[-1].changes) == (1.0, 2 * sizes, 8)
 
 
 def test_verify_finds_what_is_gone(place: Place) -> None:
@@ -204,6 +215,16 @@ def test_every_error_has_its_status(
     monkeypatch.setattr(commands, "inspect", fail)
     assert cli.main(["inspect", "--primary", "memory://x", "--job", "x"]) == status
     assert capsys.readouterr().err == "statebackend: x\n"
+
+
+def test_whoever_interrupts_it_gets_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But the status that a shell gives to that."""
+
+    async def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "inspect", interrupted)
+    assert cli.main(["inspect", "--primary", "memory://x", "--job", "x"]) == cli.INTERRUPTED
 
 
 def test_an_entry_of_a_newer_release_stops_a_sweep_and_not_a_look(place: Place) -> None:

@@ -53,7 +53,7 @@ async def test_a_month_costs_what_the_puts_cost_by_which_this_was_made(minutes: 
     """By the store's own clock. With three commits and three segments after the claim: six PUTs, at 5 USD a million."""
     clock = HandClock()
     store = MemoryStore(clock=clock)
-    settings = settings_of(16, inline_bytes_max=0)
+    settings = settings_of(16, inline_bytes_max=0, materialize_interval_s=0)
     async with sb.open_backend(settings, store=store, clock=clock) as backend:
         for number in range(3):
             clock.now_s += minutes * 20.0
@@ -91,3 +91,25 @@ async def _sizes(store: sb.ObjectStore) -> tuple[Any, Any]:
     """Of the base, which was written second, and of the newest segment."""
     infos = sorted([info async for info in store.list(f"{JOB}/segments/")], key=lambda info: info.key)
     return infos[1].size_bytes, infos[2].size_bytes
+
+
+@pytest.mark.parametrize("kind", ["svg", "html"])
+def test_a_page_is_drawn(place: Place, kind: str) -> None:
+    """With the same words in it; a file of that name is replaced."""
+    pytest.importorskip("rich", reason="the extra cli")
+    picture = place.directory / f"report.{kind}"
+    picture.write_text("old")
+    assert place.run("report", "--picture", str(picture)) == (cli.OK, "")
+    drawn = picture.read_text(encoding="utf-8").replace("&#160;", " ")
+    assert f"<{kind}" in drawn
+    assert "before-migration" in drawn
+    assert "needed" in drawn
+
+
+@pytest.mark.parametrize("name", ["report.png", "report", "no/where.svg"])
+def test_a_picture_that_cannot_be_drawn_is_told(place: Place, name: str) -> None:
+    """And is not there."""
+    pytest.importorskip("rich", reason="the extra cli")
+    status, printed = place.run("report", "--picture", str(place.directory / name))
+    assert (status, name in printed) == (cli.WRONG_CALL, True)
+    assert not (place.directory / name).exists()

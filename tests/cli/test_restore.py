@@ -101,7 +101,7 @@ def kinds(place: Place) -> Place:
 
 
 def lines(printed: str) -> list[dict[str, Any]]:
-    """The rows among what was printed; the rest tells how far it is."""
+    """The rows among what was printed."""
     return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
 
 

@@ -98,7 +98,7 @@ STEPS += [sb.Progress("writing", 1.0, 1000, 5 << 20)]
 def test_a_log_gets_a_line_for_each_tenth() -> None:
     """And no more, however many files there are."""
     stream = io.StringIO()
-    with shown(stream) as tell:
+    with shown(lines=True, instead=stream) as tell:
         for step in STEPS:
             tell(step)
     assert stream.getvalue().splitlines() == [
@@ -107,6 +107,15 @@ def test_a_log_gets_a_line_for_each_tenth() -> None:
         "reading 100%  1,000 changes, 4.0 KiB",
         "writing 100%  1,000 changes, 5.0 MiB",
     ]
+
+
+def test_what_a_timer_starts_is_silent() -> None:
+    """Whatever a command of every night writes to stderr, somebody gets as mail."""
+    stream = io.StringIO()
+    with shown(instead=stream) as tell:
+        for step in STEPS:
+            tell(step)
+    assert stream.getvalue() == ""
 
 
 class Terminal(io.StringIO):
@@ -120,7 +129,7 @@ def test_a_person_gets_a_bar_for_each_phase() -> None:
     """It ends full, with the numbers beside it."""
     pytest.importorskip("rich", reason="the extra cli")
     stream = Terminal()
-    with shown(stream) as tell:
+    with shown(instead=stream) as tell:
         for step in STEPS:
             tell(step)
     drawn = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())

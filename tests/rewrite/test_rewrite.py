@@ -11,6 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import statebackend as sb
+from statebackend._checkpoint.outbox import Output
 from statebackend.errors import FencedError, InputError, SettingsError, StoreAccessError, StoreUnavailableError
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, FaultyStore, Hold, run_virtual
@@ -42,7 +43,7 @@ TUNINGS = st.fixed_dictionaries(
 )
 
 
-@hypothesis_settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@hypothesis_settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(COUNTS, COUNTS, TUNINGS, st.lists(WRITES, min_size=1, max_size=4), WRITES)
 @run_virtual
 async def test_all_that_was_read_before_is_read_after(
@@ -107,6 +108,28 @@ async def test_a_state_that_nobody_declares_comes_through() -> None:
         await backend.checkpoint(2)
     async with sb.open_backend(settings_of(20), store=store) as backend:
         assert backend.value_state("legs", Leg)["k"] == Leg("EWR")
+
+
+@pytest.mark.parametrize("inline_bytes_max", [0, 100_000])
+async def test_output_that_is_not_known_to_be_published_is_published_after_it(inline_bytes_max: int) -> None:
+    """The same rows under the same key, wherever they lie; what was published before is not carried over."""
+    store, settings = MemoryStore(), settings_of(16, inline_bytes_max=inline_bytes_max)
+    async with opened(settings, store) as (backend, states):
+        for number in range(2):
+            states.value["a"] = number
+            output = Output(b"schema", 1, (b"rows %d" % number,))
+            await backend.checkpoint(number, source=sb.SourceMark("query", number), output=output)
+            if number == 0:
+                taken = await backend.take_output()
+                assert taken is not None
+                backend.published(taken[0])
+    await sb.rewrite(settings_of(64), store=store)
+    async with opened(settings_of(64), store) as (backend, _):
+        taken = await backend.take_output()
+        assert taken is not None
+        assert (taken[0].source, [bytes(part) for part in taken[1]]) == (sb.SourceMark("query", 1), [b"rows 1"])
+        backend.published(taken[0])
+        assert await backend.take_output() is None
 
 
 async def test_a_second_run_does_nothing() -> None:

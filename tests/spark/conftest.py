@@ -23,6 +23,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 import statebackend as sb
 
+ROOT = Path(__file__).parents[2]
 BOUND_S = 60
 """How long a query may take before it counts as hung. A query that hangs in the JVM never gets this far by itself."""
 
@@ -34,8 +35,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def build_session(warehouse: Path) -> SparkSession:
-    """A small, quiet session on the loopback interface."""
+    """A small, quiet session on the loopback interface. Its workers find what the tests find."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
     session = (
         SparkSession.builder.master("local[2]")
         .appName("statebackend-tests")
