@@ -154,6 +154,15 @@ class Crew:
         backend = await held.enter()
         return Owner(key_groups, host, held, backend, Kinds(backend, self._now) if self.plan.declares else None)
 
+    def sources(self) -> dict[str, int]:
+        """How many files were restored from where."""
+        reports = [owner.backend.restored for owner in self.owners]
+        return {
+            "local files": sum(report.files_local for report in reports if report is not None),
+            "primary files": sum(report.files_primary for report in reports if report is not None),
+            "repaired files": sum(each.repaired for report in reports if report is not None for each in report.fallbacks),
+        }
+
     # ------------------------------------------------------------------------------------------------- the state
 
     def owner_of(self, key: sb.Key) -> Owner:

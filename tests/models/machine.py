@@ -134,7 +134,7 @@ class Machine(RuleBasedStateMachine):
             secondary_grace_s=60.0,
             materialize_interval_s=0.0,
             materialize_retry_delay_s=0.0,
-            cache_dir=self.places.root,
+            cache_dir=str(self.places.root),
         )
         self.now = 0.0
         self.batch = 0
@@ -422,8 +422,7 @@ class Machine(RuleBasedStateMachine):
         if files := [(host, name) for host in range(HOSTS) for name in self.places.objects(host)]:
             host, name = files[which % len(files)]
             self.copied = {copied for copied in self.copied if copied[0] != host}
-            content = damaged(self.places.read(host, name), damage, position)
-            self.places.write(host, name, content)
+            self.places.damage(host, name, damage, position)
 
     @rule(which=CHOICES, damage=st.sampled_from(["flip", "cut"]), position=CHOICES, lost=st.booleans())
     def damage_the_primary(self, which: int, damage: str, position: int, lost: bool) -> None:
@@ -434,7 +433,7 @@ class Machine(RuleBasedStateMachine):
         if names := self.places.objects(None):
             name = names[which % len(names)]
             whole = self.places.read(None, name)
-            self.places.write(None, name, damaged(whole, damage, position))
+            self.places.damage(None, name, damage, position)
             self.plan = Plan(first_host=self.plan.first_host, settings=self.plan.settings)
             with suppress(DataError):
                 self.look(host=None if lost else self.plan.first_host)
@@ -612,15 +611,3 @@ def around(part: sb.KeyGroupRange) -> list[sb.KeyGroupRange]:
     """Owners of all key groups, of which one owns that part."""
     before, after = (0, part.first - 1), (part.last + 1, MAX_PARALLELISM - 1)
     return sorted([part, *(sb.KeyGroupRange(*each) for each in (before, after) if each[0] <= each[1])])
-
-
-def damaged(content: bytes, damage: str, position: int) -> bytes | None:
-    """With another bit, cut off, or gone."""
-    if damage == "lose":
-        return None
-    if not content:
-        return content
-    position %= len(content)
-    if damage == "cut":
-        return content[:position]
-    return content[:position] + bytes([content[position] ^ (1 << position % 8)]) + content[position + 1 :]

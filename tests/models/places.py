@@ -7,7 +7,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import msgspec
@@ -17,6 +17,8 @@ from statebackend._tasks import simulate_threads
 from statebackend.objectstore import LocalStore
 from statebackend.testing import CrashStore
 from statebackend.testing.virtual_time import VirtualClock, VirtualTimeLoop, settle
+
+Damage = Literal["flip", "cut", "lose"]
 
 HOSTS = 8
 NIGHT_S = 7200.0
@@ -28,8 +30,8 @@ class Places(ABC):
     clock: sb.Clock | None = None
     """`None` for that of the machine."""
 
-    def __init__(self, seed: int) -> None:
-        self.root = tempfile.mkdtemp(prefix="models-")
+    def __init__(self, seed: int = 0, *, root: Path | None = None) -> None:
+        self.root = root or Path(tempfile.mkdtemp(prefix="models-"))
 
     def new_loop(self) -> asyncio.AbstractEventLoop:
         """A loop without threads of its own: what would run in one runs in between."""
@@ -67,6 +69,18 @@ class Places(ABC):
         for name in self.objects(host):
             self.write(host, name, None)
 
+    def damage(self, host: int | None, name: str, damage: Damage, position: int) -> None:
+        """With another bit, cut off, or gone. `position` is taken modulo what there is."""
+        content = self.read(host, name)
+        position %= len(content) or 1
+        if damage == "lose":
+            self.write(host, name, None)
+        elif damage == "cut":
+            self.write(host, name, content[:position])
+        elif content:
+            bit = bytes([content[position] ^ (1 << position % 8)])
+            self.write(host, name, content[:position] + bit + content[position + 1 :])
+
     @abstractmethod
     def read(self, host: int | None, name: str) -> bytes: ...
 
@@ -86,8 +100,8 @@ class Places(ABC):
 class InMemory(Places):
     """Crash stores: a write that is under way when a life ends has happened or not; on a local disk, in part too."""
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
+    def __init__(self, seed: int = 0, *, root: Path | None = None) -> None:
+        super().__init__(seed, root=root)
         self._seed = seed
 
     async def begin(self) -> None:
@@ -151,4 +165,4 @@ class OnDisk(Places):
             os.utime(path, (1.0, 1.0))
 
     def _at(self, host: int | None) -> Path:
-        return Path(self.root) / ("primary" if host is None else f"host{host}")
+        return self.root / ("primary" if host is None else f"host{host}")
