@@ -63,7 +63,7 @@ def simulation(session: nox.Session) -> None:
 
 @nox.session
 def models(session: nox.Session) -> None:
-    """Every kind of state against dictionaries, for long, and 200 kills: `nox -s models -- --minutes 60 --kills 1000`."""
+    """Every kind of state against dictionaries, and 200 kills: `nox -s models -- --minutes 60 --kills 1000`."""
     session.install("-e", ".[test]")
     session.run("python", "-m", "tests.models", *session.posargs)
 

@@ -67,7 +67,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.models", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--first", type=int, help="number of the first round, which decides its examples, and of the kills")
+    parser.add_argument(
+        "--first", type=int, help="number of the first round, which decides its examples, and of the kills"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     first = Random().randrange(2**31) if arguments.first is None else arguments.first

@@ -122,7 +122,9 @@ class Crew:
         """Everybody, one after the other. What fails leaves nobody behind."""
         try:
             if not self.is_alone:
-                self._coordinating = Held(sb.open_coordinator(self._settings, store=self._store, clock=self._places.clock))
+                self._coordinating = Held(
+                    sb.open_coordinator(self._settings, store=self._store, clock=self._places.clock)
+                )
                 self._coordinator = await self._coordinating.enter()
             for number in range(len(self.plan.ranges)):
                 self.owners.append(await self._open_owner(number, **options))
@@ -160,7 +162,9 @@ class Crew:
         return {
             "local files": sum(report.files_local for report in reports if report is not None),
             "primary files": sum(report.files_primary for report in reports if report is not None),
-            "repaired files": sum(each.repaired for report in reports if report is not None for each in report.fallbacks),
+            "repaired files": sum(
+                each.repaired for report in reports if report is not None for each in report.fallbacks
+            ),
         }
 
     # ------------------------------------------------------------------------------------------------- the state

@@ -107,7 +107,9 @@ class Killing:
     def _judge(self, said: Said, life: Life) -> None:
         if said.what in ("opened", "wrong"):
             assert said.what == "opened", f"not what was committed, at batch {said.batch}: {life}"
-            assert said.batch >= self._acknowledged, f"batch {self._acknowledged} is lost, {said.batch} is there: {life}"
+            assert said.batch >= self._acknowledged, (
+                f"batch {self._acknowledged} is lost, {said.batch} is there: {life}"
+            )
             assert said.batch <= self._begun, f"batch {said.batch} was never begun: {life}"
             self.counted["in doubt, and committed"] += said.batch > self._acknowledged
             self.counted.update(said.details)

@@ -236,7 +236,7 @@ class Machine(RuleBasedStateMachine):
         moment=MOMENTS,
     )
     def checkpoint_that_the_store_refuses(
-        self, work: Work, error: type[StoreError], key: str, nth: int, onwards: bool, moment: Moment
+        self, *, work: Work, error: type[StoreError], key: str, nth: int, onwards: bool, moment: Moment
     ) -> None:
         """What is said of it is the truth; what is not known is found out by opening again."""
         self.work(work)
@@ -295,10 +295,8 @@ class Machine(RuleBasedStateMachine):
         crew, taken = self.enter(), self.taken()
         self.store.plan.append(Kill(nth=nth, moment=moment, crash=self.places.crash))
         copied = None
-        try:
+        with suppress(StateBackendError):
             copied = self.run(crew.checkpoint(taken.checkpoint_id, **taken.options))
-        except StateBackendError:
-            pass
         self.places.crash()
         self.leave()
         if copied is None:
@@ -529,9 +527,7 @@ class Machine(RuleBasedStateMachine):
 
         return self.run(look())
 
-    def compare(
-        self, backend: sb.StateBackend, part: sb.KeyGroupRange | None, owners: list[sb.KeyGroupRange]
-    ) -> None:
+    def compare(self, backend: sb.StateBackend, part: sb.KeyGroupRange | None, owners: list[sb.KeyGroupRange]) -> None:
         kinds, expected = Kinds(backend, lambda: self.now), self.committed.contents.visible(self.now)
         for found in expected.values():
             for key in [key for key in found if key_group(key, MAX_PARALLELISM) not in backend.key_groups]:

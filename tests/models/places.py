@@ -41,9 +41,11 @@ class Places(ABC):
 
     async def begin(self) -> None:
         """Called on the loop, first of all."""
+        return
 
     async def end(self) -> None:
         """Called on the loop, last of all."""
+        return
 
     async def settle(self) -> None:
         """Let everything happen that can happen now."""
@@ -59,6 +61,7 @@ class Places(ABC):
 
     def crash(self) -> None:
         """The lives that are there end: what is under way has happened, or not."""
+        return
 
     @abstractmethod
     def objects(self, host: int | None) -> Sequence[str]:

@@ -25,7 +25,9 @@ def test_the_state_is_always_the_dictionaries(server: Server, bucket: str) -> No
             return asyncio.new_event_loop()
 
         async def begin(self) -> None:
-            self._held = Held(open_s3_store(settings_for(server, bucket, prefix=f"models/{next(numbers)}"), commits=True))
+            self._held = Held(
+                open_s3_store(settings_for(server, bucket, prefix=f"models/{next(numbers)}"), commits=True)
+            )
             self._store = await self._held.enter()
 
         async def end(self) -> None:
