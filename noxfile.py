@@ -83,6 +83,13 @@ def simulation(session: nox.Session) -> None:
 
 
 @nox.session
+def models(session: nox.Session) -> None:
+    """Every kind of state against dictionaries, and 200 kills: `nox -s models -- --minutes 60 --kills 1000`."""
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "tests.models", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """How fast, against what was expected: ratios, losses included. `nox -s bench -- state restore`, `-- spark`."""
     on_spark = "spark" in session.posargs

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.contest import Report
 
-BENCHMARKS = ("changelog", "checkpoint", "state", "restore", "values", "s3")
+BENCHMARKS = ("changelog", "checkpoint", "state", "native", "restore", "values", "s3")
 ON_DEMAND = ("spark",)  # takes long, and needs Java and the extra `spark`
 HELP = f"any of: {', '.join(BENCHMARKS)}, and {', '.join(ON_DEMAND)}, which runs only when it is named"
 

@@ -42,7 +42,7 @@ from statebackend._state.keyed import KeyedStates
 from statebackend._tasks import foreign, open_tasks
 from statebackend.abc import Clock, ObjectStore, Observer, RestoreReport, StateChangeUploader
 from statebackend.errors import BackendClosedError, CorruptCommitError, MissingObjectError, ObjectNotFoundError
-from statebackend.ids import CheckpointId, Epoch, KeyGroupRange, SnapshotResult
+from statebackend.ids import CheckpointId, Epoch, KeyGroupRange, NativeBase, SnapshotResult
 from statebackend.settings import KiB, Settings
 
 __all__ = ["Attempt", "Contribution", "RangeOwners", "RangeTask", "combine", "open_range_owners"]
@@ -70,13 +70,23 @@ class Attempt:
     """One attempt at a range. `backend` holds its states, at the committed base; `found` says where they were."""
 
     def __init__(
-        self, task: RangeTask, opened: Opened, backend: StateBackend, *, held: Held, found: Found, pace: BasePace | None
+        self,
+        task: RangeTask,
+        opened: Opened,
+        backend: StateBackend,
+        *,
+        held: Held,
+        found: Found,
+        adopted: NativeBase | None,
+        pace: BasePace | None,
     ) -> None:
+        """`adopted`: the native base whose files the tables have. `pace`: told of bases, where these are written."""
         self.task: Final = task
         self.backend: Final = backend
         self.found: Final[Found] = found
         self._opened = opened
         self._held = held
+        self._adopted = adopted
         self._pace = pace
 
     @property
@@ -97,14 +107,17 @@ class Attempt:
         return Contribution(snapshot, tuple(inline), None if base is None else base.sequence, self.found, self.report)
 
     def _kept(self, snapshot: SnapshotResult) -> KeptRange:
-        last = id_of(snapshot.primary[-1]) if snapshot.primary else None
+        base = self._opened.position.base
+        before = range_of(base, self.task.key_groups)
+        last = id_of(snapshot.primary[-1]) if snapshot.primary else lineage_of(base, self.task.key_groups).last
         return KeptRange(
             lineage=Lineage(snapshot.history, last),
             tables=self._held.tables,
             states=self._opened.states,
             epoch=self.task.epoch,
-            bases=bases_id(snapshot.bases),
+            bases=bases_id(snapshot.bases, snapshot.native),
             changed=self.backend.changed,
+            native=next((native for native in snapshot.native if native not in before.native), self._adopted),
         )
 
 
@@ -202,6 +215,7 @@ class RangeOwners:
                     new_name=attempt_names(task.epoch, base),
                     log_id=new_log_id(task.key_groups),
                     states=_states(task, base, held),
+                    tables=held.opened,
                     copies=copies,
                     tasks=tasks,
                     clock=clock,
@@ -216,7 +230,9 @@ class RangeOwners:
                     await backend.begin_bases()
                 try:
                     async with copying_base(base, next(iter(at_hand.values()), b""), local, copies.of_commits):
-                        yield Attempt(task, opened, backend, held=held, found=found, pace=pace)
+                        yield Attempt(
+                            task, opened, backend, held=held, found=found, adopted=restored.adopted, pace=pace
+                        )
                 finally:
                     with anyio.move_on_after(settings.close_timeout_s, shield=True):
                         await backend.close()
@@ -355,8 +371,12 @@ async def _restore(opened: Opened, held: Held, at_hand: Mapping[str, bytes]) -> 
         restored = await fill(opened, base, once, missing=None if kept is None else held.missing)
     if kept is None:
         return restored
-    changed = kept.changed_since(range_of(base, opened.states.key_groups), restored.changed)
-    return msgspec.structs.replace(restored, changed=changed)
+    state = range_of(base, opened.states.key_groups)
+    return msgspec.structs.replace(
+        restored,
+        changed=kept.changed_since(state, restored.changed),
+        adopted=kept.native if kept.native in state.native else None,  # else it may be swept while we point to it
+    )
 
 
 def _found(report: RestoreReport | None) -> Found:

@@ -11,7 +11,7 @@ from statebackend._checkpoint.retention import NAMES_PER_ATTEMPT
 from statebackend._checkpoint.superseded import superseded
 from statebackend._codec.commit import Commit, RangeState
 from statebackend.ids import ChangeSetHandle, CheckpointId, CommitSequence, Epoch, Handle, SequenceNumber
-from tests.backend.parts import Model, Run, open_run
+from tests.backend.parts import Model, Run, add, open_run
 
 
 def batch(number: int) -> list[tuple[sb.Key, int]]:
@@ -82,6 +82,22 @@ async def test_another_host_reads_the_primary_once(tmp_path: Path) -> None:
         assert contribution.report is not None
         assert (contribution.report.files_local, contribution.report.files_primary) == (2, 2)
     await model.check(settings)
+
+
+async def test_attempts_at_once_all_have_their_copies(tmp_path: Path) -> None:
+    """None of them keeps the others from writing."""
+    async with (
+        open_run(settings_of(tmp_path, 0), 2) as run,
+        open_range_owners() as one,
+        open_range_owners() as other,
+    ):
+        first, second = run.tasks()
+        async with one.attempt(first) as attempt, other.attempt(second) as beside:
+            for each, mine in ((attempt, first), (beside, second)):
+                add(each.backend, run.changes_of(mine, batch(1)))
+            contributions = [await attempt.contribute(), await beside.contribute()]
+        copies = {f"segments/{path.name}" for path in (tmp_path / "host0").rglob("segments/*") if path.is_file()}
+        assert copies == {each.snapshot.primary[0].segment.key for each in contributions}
 
 
 async def test_a_bad_copy_is_mended_from_the_primary(tmp_path: Path) -> None:
