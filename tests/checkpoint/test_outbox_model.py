@@ -155,7 +155,7 @@ LIVES = st.one_of(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.integers(0, 2**32), st.sampled_from([0, 15, 100_000]), st.lists(LIVES, max_size=6))
 def test_whatever_dies_each_committed_batch_is_received_once_and_nothing_else(
     seed: int, inline_bytes_max: int, lives: list[Life]
@@ -167,7 +167,7 @@ def test_whatever_dies_each_committed_batch_is_received_once_and_nothing_else(
 @pytest.mark.parametrize("inline_bytes_max", [0, 100_000])
 def test_death_at_every_request_and_at_every_publication(inline_bytes_max: int) -> None:
     """One after the other, so that none is left to chance."""
-    lives = [Life(crash_at=number) for number in range(1, 60)]
+    lives = [Life(crash_at=number) for number in range(1, 36)]
     lives += [Life(dies_in=nth, received_before=after) for nth in range(1, 6) for after in (False, True)]
     for seed, life in enumerate(lives):
         run(seed, inline_bytes_max, [life])
@@ -176,7 +176,7 @@ def test_death_at_every_request_and_at_every_publication(inline_bytes_max: int) 
 @run_virtual
 async def test_two_drivers_at_once_publish_no_batch_twice_with_different_rows() -> None:
     """Each opens the job when it likes, and goes on until it is fenced; whoever is left finishes."""
-    for seed in range(50):
+    for seed in range(20):
         world = world_of(seed, 0)
         store = world.store.open()
 
