@@ -43,10 +43,30 @@ def integration(session: nox.Session) -> None:
 
 
 @nox.session
+def spark(session: nox.Session) -> None:
+    """Spark, the long form: clusters, parts of which are killed for a hundred batches, and a Spark Connect server.
+
+    `nox -s spark -- --batches 40` for fewer.
+
+    On real data, too, where `STATEBACKEND_ONLINE_RETAIL` names the folder of the data set: one gzipped CSV per day.
+    """
+    session.install("-e", ".[connect,test]")
+    batches, posargs = "100", list(session.posargs)
+    if "--batches" in posargs:
+        at = posargs.index("--batches")
+        batches = posargs[at + 1]
+        del posargs[at : at + 2]
+    environment = spark_environment(session) | {"STATEBACKEND_SPARK_LONG": batches}
+    command = ("python", "-m", "pytest", "tests/spark", "-o", "faulthandler_timeout=0", *posargs)
+    session.run(*command, env=environment)
+
+
+@nox.session
 def demo(session: nox.Session) -> None:
     """The main job: a year of flights through a stream that is killed, three times. `nox -s demo -- --days 60`.
 
-    `nox -s demo -- --primary s3` has the truth in an S3 on this machine.
+    `nox -s demo -- --primary s3` has the truth in an S3 on this machine, `-- --execution executors` has the work done
+    by Spark's Python workers.
     """
     session.install("-e", ".[demo]")
     environment = spark_environment(session)
@@ -60,6 +80,13 @@ def simulation(session: nox.Session) -> None:
     """The whole backend on a virtual clock, in bad weather: `nox -s simulation -- --seeds 10000`."""
     session.install("-e", ".[bench]")
     session.run("python", "-m", "statebackend.testing.simulation", *session.posargs)
+
+
+@nox.session
+def models(session: nox.Session) -> None:
+    """Every kind of state against dictionaries, and 200 kills: `nox -s models -- --minutes 60 --kills 1000`."""
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "tests.models", *session.posargs)
 
 
 @nox.session

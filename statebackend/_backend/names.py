@@ -5,7 +5,8 @@ import secrets
 import uuid
 from collections.abc import Callable
 
-from statebackend._checkpoint.superseded import NAMES_PER_ATTEMPT, standing
+from statebackend._checkpoint.retention import NAMES_PER_ATTEMPT
+from statebackend._checkpoint.superseded import standing
 from statebackend._codec.commit import Commit
 from statebackend.ids import Epoch, KeyGroupRange
 
@@ -30,7 +31,7 @@ def attempt_names(epoch: Epoch, base: Commit | None) -> Callable[[], str]:
     Whoever stands on a later commit goes by that: what this one has won is in it, and what it has lost is not.
     """
     numbers = itertools.count(standing(base) * NAMES_PER_ATTEMPT)
-    return lambda: f"{epoch:08d}-{next(numbers):08d}-{uuid.uuid4().hex}"
+    return lambda: f"{epoch:08d}-{next(numbers):014d}-{uuid.uuid4().hex}"
 
 
 def new_log_id(key_groups: KeyGroupRange) -> str:

@@ -1,6 +1,6 @@
 """Opens a job: `open_backend`, or `open_coordinator` where several own its key groups."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -133,7 +133,7 @@ async def open_coordinator(
         position = await job.claim(await job.look())
         if settings.sweep_interval_s:
             tasks.start_soon(sweep_every, settings.sweep_interval_s, open_sweep(primary, settings, clock=clock))
-        at_hand = job.log.take_body(position.base) if position.base is not None else {}
+        at_hand: Mapping[str, bytes] = job.log.take_body(position.base) if position.base is not None else {}
         try:
             yield job.coordinator(position, base_body=next(iter(at_hand.values()), b""))
         finally:

@@ -180,7 +180,7 @@ class StateBackend(DeclaresStates):
                 await self._hold(requests)
                 committed, changes = await finish(self._commit, snapshot, inline, source, savepoint, staged)
                 if output is not None and source is not None:
-                    self.outbox.keep_at_hand(source, output.parts)
+                    self.outbox.keep_at_hand(source, output)
             spent = self._spending.since(requests)
             info = CheckpointInfo(
                 checkpoint_id=committed.commit.checkpoint_id,
@@ -202,6 +202,7 @@ class StateBackend(DeclaresStates):
 
     async def take_output(self) -> tuple[StagedOutput, tuple[Buffer, ...]] | None:
         """The oldest output that is committed and not known to be published. As `CheckpointCoordinator.take_output`."""
+        self._check_usable()
         return await self._coordinator.take_output()
 
     def published(self, output: StagedOutput) -> None:

@@ -180,7 +180,10 @@ class CheckpointCoordinator:
             outbox=(*self.outbox.pending, *_own_output(staged, source, sum(map(len, inline)))),
         )
         carried = inline if staged is None else (*inline, *staged.inline)
-        return await finish(self._create, encode_entry(commit, self.next_key, carried), savepoint)
+        committed = await finish(self._create, encode_entry(commit, self.next_key, carried), savepoint)
+        if staged is not None and source is not None:
+            self.outbox.keep_at_hand(source, staged)
+        return committed
 
     async def take_output(self) -> tuple[StagedOutput, tuple[Buffer, ...]] | None:
         """The oldest output that is committed and not known to be published, with its Arrow IPC streams; or `None`.

@@ -7,16 +7,11 @@ reign has been taken into a commit by then, or never will be; what the base does
 So copies of those are in nobody's way to be removed, whatever else runs on the host, and no lock is needed to know it.
 """
 
-import re
 from collections.abc import Collection
-from typing import Final
 
-from statebackend._checkpoint.retention import entry_of
+from statebackend._checkpoint.retention import entry_of, epoch_of, standing_of
 from statebackend._codec.commit import Commit
 from statebackend.ids import Epoch
-
-NAMES_PER_ATTEMPT: Final = 1_000_000
-_NAME: Final = re.compile(r"(?:.*/)?(\d{8,})-(\d{8,})-[0-9a-f]{32}")
 
 
 def standing(base: Commit | None) -> int:
@@ -30,10 +25,9 @@ def superseded(keys: Collection[str], base: Commit, epoch: Epoch) -> frozenset[s
     None before that reign has committed, because the commit before is not the newest where an older one was opened.
     None where there are copies of a later reign: then ours is over, and we know nothing of what is needed.
     """
-    made = {key: (int(found[1]), int(found[2]) // NAMES_PER_ATTEMPT) for key in keys if (found := _NAME.fullmatch(key))}
+    made = {key: (found, standing_of(key) or 0) for key in keys if (found := epoch_of(key)) is not None}
     if base.epoch != epoch or any(epoch_made > epoch for epoch_made, _ in made.values()):
         return frozenset()
-    needed = base.segments()
     older = {key for key, position in made.items() if position < (epoch, standing(base))}
     entries = {key for key in keys if (entry := entry_of(key)) is not None and entry < base.sequence}
-    return frozenset((older | entries) - needed)
+    return frozenset((older | entries) - base.segments())

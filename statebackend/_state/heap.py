@@ -132,7 +132,10 @@ class MapTable(Table[dict[bytes, bytes]]):
 
     def put(self, key: Key, entry_key: bytes, cell: bytes) -> None:
         """Set one entry."""
-        self._writable(key)[entry_key] = cell
+        found = self.entries.get(key)
+        if found is None or self._own is not None:
+            found = self._writable(key)
+        found[entry_key] = cell
 
     def remove(self, key: Key, entry_key: bytes) -> None:
         """Remove one entry; not an error if it is not there. The last one takes the key with it."""

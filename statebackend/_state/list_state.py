@@ -29,12 +29,13 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
     it, and so does an index. Errors are those of `ValueState`.
     """
 
-    __slots__ = ("_logged_to", "_table")
+    __slots__ = ("_counted", "_logged_to", "_table")
 
     def __init__(self, name: str, table: ListTable, keys: OwnedKeys) -> None:
         super().__init__(name, table, keys)
         self._table = table
         self._logged_to: dict[Key, int] = {}  # bytes of a touched key's list that the log has already
+        self._counted: tuple[bytearray | None, int, int] = None, 0, 0  # the last one read, its bytes and its elements
 
     def declare(self, values: Values[V]) -> None:
         """What a declaration says: the first one, and each later one of the same type."""
@@ -61,23 +62,29 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
         row = self._find(key)
         if row is None:
             return []
-        cells = split(bytes(row))
         ttl = self._values.ttl
-        if ttl is not None:
-            now = ttl.read_clock()
-            cells = [cell for cell in cells if ttl.is_live(cell, now)]
-            if ttl.on_read and cells:
-                self._replace(key, b"".join(framed(self._values.touched(cell, now)) for cell in cells))
+        if ttl is None:
+            elements = self._values.decode_row(row)
+            self._counted = row, len(row), len(elements)
+            return elements
+        now = ttl.read_clock()
+        cells = [cell for cell in split(bytes(row)) if ttl.is_live(cell, now)]
+        if ttl.on_read and cells:
+            self._replace(key, b"".join(framed(self._values.touched(cell, now)) for cell in cells))
         return self._values.decode_many(cells)
 
     def length(self, key: Key) -> int:
-        """The number of elements of the key's list. It decodes none."""
+        """The number of elements of the key's list. It decodes none.
+
+        Python asks for it in `list(hops[key])`, right behind the elements, so those that were read last are known.
+        """
         row = self._find(key)
         if row is None:
             return 0
         ttl = self._values.ttl
         if ttl is None:
-            return count(row)
+            counted, size_bytes, found = self._counted
+            return found if counted is row and size_bytes == len(row) else count(row)
         now = ttl.read_clock()
         return sum(ttl.is_live(cell, now) for cell in split(bytes(row)))
 
@@ -118,7 +125,8 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
         return b"".join(map(framed, self._values.encode_many(as_list(elements))))
 
     def _extend(self, key: Key, row: bytes) -> None:
-        self._touch(key)
+        if type(key) not in SCALARS or key not in self._dirty:
+            self._touch(key)
         if row:
             self._logged_to.setdefault(key, len(self._entries.get(key, b"")))
             self._table.extend(key, row)

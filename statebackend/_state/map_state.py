@@ -7,7 +7,7 @@ import msgspec
 
 from statebackend._codec.cells import framed
 from statebackend._codec.records import SCALARS, Operation, StateChange
-from statebackend._codec.serializers import MsgspecSerializer, serializer_of
+from statebackend._codec.serializers import VALUE_BYTES_MAX, MsgspecSerializer, serializer_of
 from statebackend._state.bulk import Arrow, as_list, check_as_many
 from statebackend._state.heap import MapTable
 from statebackend._state.key_groups import OwnedKeys
@@ -41,10 +41,15 @@ class EntryKeys(Generic[K]):
 
     def encode(self, key: K) -> bytes:
         """The bytes that say which entry it is. Raises `ValueEncodeError`."""
+        if type(key) is self._scalar:
+            try:
+                data = _encode_ordered(key)
+            except (UnicodeEncodeError, OverflowError):
+                return self._serializer.encode(key)  # which says why not
+            if len(data) <= VALUE_BYTES_MAX:
+                return data
         data = self._serializer.encode(key)
-        if type(key) is self._scalar or not self._is_own:
-            return data
-        return _encode_ordered(self.decode(data))
+        return _encode_ordered(self.decode(data)) if self._is_own else data
 
 
 class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"], Generic[K, V]):
@@ -82,7 +87,8 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
     def put(self, key: Key, entry_key: K, value: V) -> None:
         """Set one entry of the key's map."""
         encoded, cell = self._entry_keys.encode(entry_key), self._values.encode(value)
-        self._touch(key)
+        if type(key) not in SCALARS or key not in self._dirty:
+            self._touch(key)
         self._put(key, encoded, cell)
 
     def read_entry(self, key: Key, entry_key: K) -> V:

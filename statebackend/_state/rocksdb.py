@@ -107,6 +107,11 @@ class RocksStore:
         _open_stores.add(self)
 
     @property
+    def directory(self) -> Path:
+        """Where the files lie: not where the store was opened, once it has adopted others."""
+        return self._directory
+
+    @property
     def waiting(self) -> int:
         """Writes that wait for the next batch."""
         return self._writes
@@ -122,9 +127,14 @@ class RocksStore:
         except Exception as error:
             raise self._failed(error) from error
 
-    def wrote(self, size_bytes: int) -> None:
-        """One more write waits: send all that do when they are many."""
-        self._writes += 1
+    @property
+    def room(self) -> int:
+        """Writes until the next batch goes."""
+        return self._pending_writes_max - self._writes
+
+    def wrote(self, size_bytes: int, writes: int = 1) -> None:
+        """More writes wait, one if not said otherwise: send all that do when they are many."""
+        self._writes += writes
         self._bytes += size_bytes
         if self._writes >= self._pending_writes_max or self._bytes >= PENDING_BYTES_MAX:
             self.flush()
@@ -134,12 +144,13 @@ class RocksStore:
         if not self._waiting:
             return
         batch = WriteBatch(raw_mode=True)
+        put, delete = batch.put, batch.delete
         for waiting in self._waiting:
             for key, data in waiting.writes():
                 if data is None:
-                    batch.delete(key)
+                    delete(key)
                 else:
-                    batch.put(key, data)
+                    put(key, data)
         with self.errors():
             self._db.write(batch)
         self._drop()

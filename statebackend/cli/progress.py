@@ -7,6 +7,7 @@ What runs every night from a timer has only the bar: lines would be mail.
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Final, TextIO
 
 from statebackend._checkpoint.progress import Progress, Tell
@@ -21,26 +22,30 @@ def shown(*, lines: bool = False, instead: TextIO | None = None) -> Generator[Te
     `lines`: where there is no bar.
     """
     stream: TextIO = sys.stderr if instead is None else instead
-    if stream.isatty():
-        try:
-            from rich.console import Console  # noqa: PLC0415  # an extra
-            from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-            from rich.progress import Progress as Bars  # noqa: PLC0415
-        except ImportError:
-            pass
-        else:
-            columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
-            with Bars(*columns, TextColumn("{task.fields[numbers]}"), console=Console(file=stream)) as bars:
-                phases: dict[str, TaskID] = {}
+    if stream.isatty() and find_spec("rich") is not None:
+        with _bars(stream) as tell:
+            yield tell
+    else:
+        yield _Lines(stream).tell if lines else lambda _: None
 
-                def move(step: Progress) -> None:
-                    if step.phase not in phases:
-                        phases[step.phase] = bars.add_task(step.phase, total=1.0, numbers="")
-                    bars.update(phases[step.phase], completed=step.share, numbers=_numbers(step))
 
-                yield move
-            return
-    yield _Lines(stream).tell if lines else lambda _: None
+@contextmanager
+def _bars(stream: TextIO) -> Generator[Tell]:
+    """One for each phase."""
+    from rich import progress as rich  # noqa: PLC0415  # an extra
+    from rich.console import Console  # noqa: PLC0415  # as above
+
+    columns = rich.TextColumn("{task.description}"), rich.BarColumn(), rich.TaskProgressColumn()
+    numbers = rich.TimeElapsedColumn(), rich.TextColumn("{task.fields[numbers]}")
+    with rich.Progress(*columns, *numbers, console=Console(file=stream)) as bars:
+        phases: dict[str, rich.TaskID] = {}
+
+        def move(step: Progress) -> None:
+            if step.phase not in phases:
+                phases[step.phase] = bars.add_task(step.phase, total=1.0, numbers="")
+            bars.update(phases[step.phase], completed=step.share, numbers=_numbers(step))
+
+        yield move
 
 
 class _Lines:

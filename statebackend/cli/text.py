@@ -77,7 +77,7 @@ def report_lines(found: JobReport) -> Iterator[str]:
 
 
 def _range_cells(row: RangeRow, largest: int) -> tuple[str, ...]:
-    """The last one is a bar: full for the bases, light for the changelog, as long as this range is large."""
+    """The last one is a bar: "#" for the bases, "." for the changelog, as long as this range is large."""
     bases, both = (
         round(BAR_LENGTH * count / max(1, largest)) for count in (row.base_bytes, row.base_bytes + row.changelog_bytes)
     )
@@ -88,7 +88,7 @@ def _range_cells(row: RangeRow, largest: int) -> tuple[str, ...]:
         str(row.change_sets),
         size(row.changelog_bytes),
         size(row.operator_bytes),
-        "█" * bases + "░" * (both - bases),
+        "#" * bases + "." * (both - bases),
     )
 
 

@@ -1,8 +1,12 @@
 """A process keeps the states that it has contributed, and uses them for whatever continues them, and nothing else."""
 
-from collections.abc import Sequence
+import os
+import warnings
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 
+import anyio
 import hypothesis
 import msgspec
 import pytest
@@ -10,12 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import statebackend as sb
+from statebackend._backend.kept import KeptRange, KeptRanges, KeptTables, range_name
 from statebackend._backend.ranges import open_range_owners
+from statebackend._checkpoint.lineage import lineage_of
+from statebackend._state.keyed import heap_table
 from statebackend.errors import BackendClosedError, BatchError
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore
 from statebackend.observers import Metrics
-from tests.backend.parts import Changes, Model, open_run
+from statebackend.testing import FaultyStore, Hold
+from tests.backend.parts import Changes, Model, open_run, ranges_of
 
 SETTINGS = sb.Settings(job="fleet", primary="memory://unused", max_parallelism=12)
 
@@ -126,6 +134,18 @@ async def test_so_many_ranges_are_kept(ranges_kept: int) -> None:
             assert (attempt.found == "process") is (ranges_kept > 0)
 
 
+def test_ranges_that_there_are_no_more_are_not_kept() -> None:
+    """When a job is cut otherwise the states of before are of no use, and nobody holds them; other jobs keep theirs."""
+    other = msgspec.structs.replace(SETTINGS, job="other")
+    (whole,), (left, right) = ranges_of(1, 12), ranges_of(2, 12)
+    ranges, names = KeptRanges(), [range_name(SETTINGS, whole), range_name(SETTINGS, left), range_name(other, whole)]
+    for name in names:
+        kept = KeptRange(lineage_of(None, whole), KeptTables(heap_table), None, sb.Epoch(1), b"", frozenset())
+        ranges.keep(name, kept, ranges_max=9)
+    ranges.drop_others(SETTINGS, [left, right])
+    assert [ranges.take(name) is not None for name in names] == [False, True, True]
+
+
 async def test_states_may_be_declared_with_other_classes_the_next_time() -> None:
     """A worker unpickles the user's classes anew with each task."""
     store = MemoryStore()
@@ -183,7 +203,7 @@ async def test_nothing_is_begun_when_the_context_was_left() -> None:
 
 
 @given(st.data())
-@hypothesis.settings(deadline=None, max_examples=30)
+@hypothesis.settings(deadline=None, max_examples=20)
 async def test_whatever_becomes_of_attempts_the_state_is_that_of_the_batches(data: st.DataObject) -> None:
     """Three processes, several attempts at a range of which one wins, at a base that may be old, results that are lost,
     batches that fail, a new process, another number of ranges.
@@ -213,3 +233,64 @@ async def test_whatever_becomes_of_attempts_the_state_is_that_of_the_batches(dat
                         model.apply(changes)
                         older = tasks
             await model.check(settings, store)
+
+
+async def test_an_attempt_that_is_cancelled_leaves_nothing() -> None:
+    """While it works, and while what it has to say is on its way: the next one begins at the base."""
+    settings = msgspec.structs.replace(SETTINGS, inline_bytes_max=0)
+    hold = Hold(operation="put", key="*/segments/*", nth=2)
+    store, model = FaultyStore(MemoryStore(), [hold]), Model()
+    async with open_run(settings, 1, store) as run, open_range_owners(store=store) as owners:
+        await run.batch(owners, batch(1))
+        model.apply(batch(1))
+        async with anyio.create_task_group() as tasks:
+
+            async def attempt() -> None:
+                await run.contribute(owners, run.tasks()[0], batch(100))
+
+            tasks.start_soon(attempt)
+            await hold.reached.wait()
+            tasks.cancel_scope.cancel()
+        (contribution,) = await run.batch(owners, batch(2))
+        model.apply(batch(2))
+        assert contribution.found == "primary"
+        assert len([info async for info in store.list("fleet/segments/")]) == 2
+    await model.check(settings, store)
+
+
+async def test_a_forked_process_has_no_ranges() -> None:
+    """It would share the loop, the connections and the locks of its parent."""
+    store = MemoryStore()
+    async with open_run(SETTINGS, 1, store) as run, open_range_owners(store=store) as owners:
+        entering = owners.attempt(run.tasks()[0]).__aenter__()
+        assert status_of_child(lambda: entering.send(None)) == 7
+        entering.close()
+
+
+def status_of_child(call: Callable[[], object]) -> int:
+    """7 where that raises `BackendClosedError` in a forked process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of 3.12: there are threads
+        child = os.fork()
+    if child == 0:
+        try:
+            call()
+        except BackendClosedError:
+            os._exit(7)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+async def test_one_process_may_work_on_several_jobs(tmp_path: Path) -> None:
+    """By turns and at once, each with the primary of its own settings."""
+    jobs = [sb.Settings(job=name, primary=f"file://{tmp_path}/{name}", max_parallelism=12) for name in ("one", "two")]
+    models = [Model(), Model()]
+    async with open_run(jobs[0], 1) as first, open_run(jobs[1], 2) as second, open_range_owners() as owners:
+        for number in range(3):
+            for run, model in zip((first, second), models, strict=True):
+                async with owners.attempt(first.tasks()[0]), owners.attempt(second.tasks()[0]):
+                    await run.batch(owners, batch(number))
+                model.apply(batch(number))
+    for settings, model in zip(jobs, models, strict=True):
+        await model.check(settings)

@@ -171,3 +171,21 @@ async def test_the_files_of_a_range_go_when_the_job_is_cut_otherwise(disk: Disk)
     async with open_run(rocks(disk), 2, disk.primary) as run:
         await attempt(disk, run.tasks()[0])
     return watch.fate()
+
+
+@row("swept-lost")
+async def test_what_an_attempt_left_that_lost_is_swept_while_the_job_goes_on(disk: Disk) -> Fate:
+    """As soon as another one was committed in its place, and not before."""
+    async with open_run(disk.settings(), 1, disk.primary) as run:
+        await one_batch(disk, run)
+        before = disk.segments
+        await attempt(disk, run.tasks()[0], 99)
+        watch = Watch(disk.segments - before)
+        await sb.sweep(disk.settings(), dry_run=False, min_age_s=0.0)
+        assert watch.fate() == "stays"
+        await one_batch(disk, run)
+        await attempt(disk, run.tasks()[0], 99)  # may yet be committed
+        await sb.sweep(disk.settings(), dry_run=False, min_age_s=0.0)
+        assert run.coordinator.base is not None
+        assert len(disk.segments) == len(run.coordinator.base.segments()) + 1
+        return watch.fate()

@@ -1,7 +1,7 @@
 """A small cluster of two executor processes, parts of which are killed: the result is that of one pass over the input.
 
-The short form runs with all tests. The long one (`nox -s spark`) goes on for a hundred batches, at random, and on real
-data where it is there.
+The short form runs with all tests. The long one (`nox -s spark`) goes on for many batches, at random, and on real data
+where it is there.
 """
 
 import os
@@ -18,12 +18,14 @@ from tests.spark.retail import DATA_SET, made_up, of_data_set, write
 
 CLUSTER = "local-cluster[2,1,1024]"
 LONG = "STATEBACKEND_SPARK_LONG"
+"""The environment variable that asks for the long form: how many batches."""
+BATCHES = int(os.environ.get(LONG, "100"))
 KILL_CHANCE = 0.08
 """Of each thing that a driver tells."""
 MOMENT_MAX_S = 1.0
 
 pytestmark = pytest.mark.spark
-only_long = pytest.mark.skipif(LONG not in os.environ, reason=f"takes minutes: nox -s spark, or set {LONG}")
+only_long = pytest.mark.skipif(LONG not in os.environ, reason=f"takes many minutes: nox -s spark, or set {LONG}=100")
 
 
 def test_workers_and_executors_are_killed_and_the_query_goes_on(tmp_path) -> None:
@@ -75,13 +77,13 @@ def run_through_kills(plan: Plan, rng: random.Random, *, kills: int) -> Counter[
         ("customers", "local[2]", "heap", False),
     ],
 )
-def test_a_hundred_batches_with_kills_at_random_moments(tmp_path, which, master, table, outbox) -> None:
+def test_many_batches_with_kills_at_random_moments(tmp_path, which, master, table, outbox) -> None:
     """Of workers, executors and drivers, which come back with another number of ranges."""
     seed = int(os.environ.get("SEED", "1"))
-    days = made_up(100, lines=300, seed=seed)
+    days = made_up(BATCHES, lines=300, seed=seed)
     write(days, tmp_path / "days")
     plan = Plan(str(tmp_path), which, master, parallelism=4, table=table, outbox=outbox)
-    killed = run_through_kills(plan, random.Random(seed), kills=40)
+    killed = run_through_kills(plan, random.Random(seed), kills=BATCHES * 2 // 5)
     print(f"killed with seed {seed}: {dict(killed)}")
     assert_equals_one_pass(plan, days)
 
@@ -89,12 +91,12 @@ def test_a_hundred_batches_with_kills_at_random_moments(tmp_path, which, master,
 @only_long
 @pytest.mark.skipif(DATA_SET not in os.environ, reason=f"set {DATA_SET} to the folder of the data set")
 @pytest.mark.parametrize("which", ["customers", "products"])
-def test_a_hundred_days_of_a_real_shop(tmp_path, which) -> None:
+def test_the_days_of_a_real_shop(tmp_path, which) -> None:
     """With all their warts, and kills now and then."""
-    days = of_data_set(100)
+    days = of_data_set(BATCHES)
     write(days, tmp_path / "days")
     plan = Plan(str(tmp_path), which, CLUSTER, parallelism=4)
-    run_through_kills(plan, random.Random(7), kills=10)
+    run_through_kills(plan, random.Random(7), kills=BATCHES // 10)
     assert_equals_one_pass(plan, days)
 
 

@@ -565,3 +565,15 @@ def test_bulk_is_the_same_as_one_by_one() -> None:
     legs.put_many(range(10_000), values)
     assert legs.get_many(range(10_000)) == [legs[number] for number in range(10_000)]
     assert legs[5000] == Leg("as a dict")
+
+
+def test_length_is_that_of_the_list_as_it_is_now() -> None:
+    """Though it is known from the last reading: after an append, of another key, and after a list as long in bytes."""
+    hops = all_states().list_state("hops", str)
+    hops["a"], hops["b"] = ["x", "y"], ["x"]
+    assert (list(hops["a"]), len(hops["a"]), len(hops["b"])) == (["x", "y"], 2, 1)
+    hops["a"].append("z")
+    assert len(hops["a"]) == 3
+    assert list(hops["a"]) == ["x", "y", "z"]
+    hops["a"] = ["xyz12"]
+    assert (len(hops["a"]), list(hops["a"]), len(hops["a"])) == (1, ["xyz12"], 1)
