@@ -154,7 +154,7 @@ async def test_what_lies_in_a_root_is_told(tmp_path: Path, files: Path) -> None:
 
 
 async def test_a_root_that_hangs_is_left_alone(tmp_path: Path, files: Path) -> None:
-    """The first call gives up; the next ones do not even try, whatever they want there. Other roots are as they were."""
+    """The first call gives up; the next ones do not even try, whatever they want there. Others are as they were."""
     copies = copies_in(tmp_path, roots=2, timeout_s=0.05)
     other = copies_in(tmp_path, roots=2)
     await other.keep(base(1), files)
