@@ -84,7 +84,8 @@ def simulation(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """How fast, against what was expected: ratios, losses included. `nox -s bench -- state restore`, `-- spark`."""
     on_spark = "spark" in session.posargs
-    session.install("-e", ".[bench,spark]" if on_spark else ".[bench]")
+    with_arrow = on_spark or "processing" in session.posargs
+    session.install("-e", ".[bench,spark]" if with_arrow else ".[bench]")
     environment = ministack_environment(session) | (spark_environment(session) if on_spark else {})
     session.run("python", "-m", "benchmarks", *session.posargs, env=environment)
 

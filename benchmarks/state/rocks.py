@@ -74,7 +74,7 @@ def run(report: Report) -> None:
 
 
 def _bare(directory: Path, each: Sequence[str]) -> Measured:
-    db = Rdict(str(directory), _options(MEMORY_BYTES))
+    db = Rdict(str(directory), _options(MEMORY_BYTES, reopen=False))
     db.set_write_options(_without_log())
     raw = [bytes(6) + msgspec.msgpack.encode(key) for key in each]
 
