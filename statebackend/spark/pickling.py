@@ -4,6 +4,7 @@ cloudpickle sends those by value. It takes a `msgspec.Struct` class for a plain 
 fields. So here such a class is sent as its fields, options and methods, and made again where it arrives.
 """
 
+import inspect
 import io
 import types
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any, Final, cast
 
 import msgspec
 from pyspark import cloudpickle
+from pyspark.cloudpickle.cloudpickle import list_registry_pickle_by_value
 
 from statebackend.errors import SettingsError
 
@@ -32,8 +34,9 @@ _OPTIONS: Final = (
     "forbid_unknown_fields",
 )
 _MADE_ANEW: Final = frozenset(
-    {"__annotations__", "__dict__", "__match_args__", "__module__", "__slots__", "__weakref__"}
+    {"__annotations__", "__dict__", "__match_args__", "__module__", "__slots__", "__struct_fields__", "__weakref__"}
 )
+_WANTED_AT_ONCE: Final = ("__doc__", "__post_init__")
 
 
 def pickled(what: Any) -> bytes:
@@ -57,39 +60,50 @@ def unpickled(data: bytes) -> Any:
 class _StructPickler(_Pickler):  # type: ignore[misc]
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, type(msgspec.Struct)) and _is_sent_by_value(obj):
-            return _make, _parts_of(obj)
+            fields, rest = _parts_of(obj)
+            return _make, fields, rest, None, None, _complete  # in two steps, since a method may name its own class
         return _Pickler.reducer_override(self, obj)
 
 
 def _is_sent_by_value(class_: type) -> bool:
-    return class_.__module__ == "__main__" or "<locals>" in class_.__qualname__
+    """By cloudpickle's own rules: the workers have no module to find it in."""
+    module = class_.__module__
+    registered = cast("Callable[[], set[str]]", list_registry_pickle_by_value)()
+    return (
+        module == "__main__"
+        or "<locals>" in class_.__qualname__
+        or any(module == name or module.startswith(f"{name}.") for name in registered)
+    )
 
 
-def _parts_of(class_: type[msgspec.Struct]) -> tuple[Any, ...]:
-    """What `_make` needs. Fields that are given by name only stay so."""
-    fields = msgspec.structs.fields(class_)
-    positional = class_.__match_args__
-    kw_only = {field.name for field in fields if field.name not in positional}
-    if kw_only and positional:
-        raise TypeError(f"{class_.__name__} has fields that are kw_only and fields that are not")
+def _parts_of(class_: type[msgspec.Struct]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What `_make` needs, and what is left for `_complete`. Fields that are given by name only stay so."""
+    own = inspect.get_annotations(class_)
+    fields = [field for field in msgspec.structs.fields(class_) if field.name in own]
+    kw_only = bool({field.name for field in fields}.difference(class_.__match_args__))
     described = [(field.name, field.type, field.encode_name, field.default, field.default_factory) for field in fields]
     kept = {
         name: value
         for name, value in vars(class_).items()
-        if not isinstance(value, types.MemberDescriptorType)
-        and name not in _MADE_ANEW
-        and not name.startswith("__struct")
+        if name not in _MADE_ANEW and not isinstance(value, types.MemberDescriptorType)
     }
+    at_once = {name: kept.pop(name) for name in _WANTED_AT_ONCE if name in kept}
     options = {name: getattr(class_.__struct_config__, name) for name in _OPTIONS}
-    return class_.__name__, class_.__module__, described, kept, {**options, "kw_only": bool(kw_only)}
+    options |= {"bases": class_.__bases__, "module": class_.__module__, "kw_only": kw_only}
+    return (class_.__name__, described, at_once, options), kept
 
 
 def _make(
-    name: str, module: str, described: list[tuple[Any, ...]], kept: dict[str, Any], options: dict[str, Any]
+    name: str, described: list[tuple[Any, ...]], at_once: dict[str, Any], options: dict[str, Any]
 ) -> type[msgspec.Struct]:
     make_field = cast("Callable[..., Any]", msgspec.field)  # whose types want one of the two defaults
     fields = [
         (field, type_, make_field(default=default, default_factory=factory, name=encoded))
         for field, type_, encoded, default, factory in described
     ]
-    return msgspec.defstruct(name, fields, namespace=kept, module=module, **options)
+    return msgspec.defstruct(name, fields, namespace=at_once, **options)
+
+
+def _complete(class_: type[msgspec.Struct], rest: dict[str, Any]) -> None:
+    for name, value in rest.items():
+        setattr(class_, name, value)
