@@ -203,7 +203,7 @@ async def test_nothing_is_begun_when_the_context_was_left() -> None:
 
 
 @given(st.data())
-@hypothesis.settings(deadline=None, max_examples=20)
+@hypothesis.settings(deadline=None, max_examples=15)
 async def test_whatever_becomes_of_attempts_the_state_is_that_of_the_batches(data: st.DataObject) -> None:
     """Three processes, several attempts at a range of which one wins, at a base that may be old, results that are lost,
     batches that fail, a new process, another number of ranges.
