@@ -9,7 +9,7 @@ the driver what it has staged: `output_of` makes what `Outbox.stage` takes, and 
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +20,7 @@ from statebackend.abc import Buffer
 from statebackend.errors import CorruptObjectError, InputError, SettingsError
 from statebackend.ids import Epoch, StagedOutput
 from statebackend.settings import MiB
+from statebackend.spark.frames import frame_of
 
 _pa: Any = pa  # it ships no types
 
@@ -51,8 +52,7 @@ class Publication:
 
     def df(self) -> DataFrame:
         """The rows as a frame of the session that runs the batch. A Spark action: not on a loop, see `sb.spark.run`."""
-        create = cast("Callable[[Any], DataFrame]", self._session.createDataFrame)  # pyright: ignore[reportUnknownMemberType]
-        return create(self.table)
+        return frame_of(self.table, self._session)
 
     def __repr__(self) -> str:
         return (
