@@ -98,7 +98,7 @@ class Publishes(Protocol):
         ...
 
 
-def output_of(table: Any) -> StagedRows | None:
+def output_of(table: Any, *, part_bytes_max: int = PART_BYTES_MAX) -> StagedRows | None:
     """What is to be staged of a table that came out; `None` for none. Raises `InputError` for anything else."""
     if table is None:
         return None
@@ -108,7 +108,7 @@ def output_of(table: Any) -> StagedRows | None:
     schema = bytes(table.schema.serialize())
     if not table.num_rows:
         return StagedRows(schema, 0)
-    rows_max = max(1, table.num_rows * PART_BYTES_MAX // max(1, table.nbytes))
+    rows_max = max(1, table.num_rows * part_bytes_max // max(1, table.nbytes))
     begins = range(0, table.num_rows, rows_max)
     return StagedRows(schema, table.num_rows, tuple(stream_of(table.slice(begin, rows_max)) for begin in begins))
 
