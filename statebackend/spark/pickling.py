@@ -18,6 +18,7 @@ from statebackend.errors import SettingsError
 
 _Pickler: Any = cloudpickle.Pickler  # it has no types
 _loads: Any = cloudpickle.loads
+_registered: Any = list_registry_pickle_by_value
 
 _OPTIONS: Final = (
     "frozen",
@@ -68,7 +69,7 @@ class _StructPickler(_Pickler):  # type: ignore[misc]
 def _is_sent_by_value(class_: type) -> bool:
     """By cloudpickle's own rules: the workers have no module to find it in."""
     module = class_.__module__
-    registered: set[str] = list_registry_pickle_by_value()
+    registered: set[str] = _registered()
     return (
         module == "__main__"
         or "<locals>" in class_.__qualname__
