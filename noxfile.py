@@ -44,11 +44,13 @@ def integration(session: nox.Session) -> None:
 
 @nox.session
 def spark(session: nox.Session) -> None:
-    """Spark, the long form: clusters, parts of which are killed for a hundred batches. `nox -s spark -- --batches 40`.
+    """Spark, the long form: clusters, parts of which are killed for a hundred batches, and a Spark Connect server.
+
+    `nox -s spark -- --batches 40` for fewer.
 
     On real data, too, where `STATEBACKEND_ONLINE_RETAIL` names the folder of the data set: one gzipped CSV per day.
     """
-    session.install("-e", ".[spark,test]")
+    session.install("-e", ".[connect,test]")
     batches, posargs = "100", list(session.posargs)
     if "--batches" in posargs:
         at = posargs.index("--batches")
@@ -78,6 +80,13 @@ def simulation(session: nox.Session) -> None:
     """The whole backend on a virtual clock, in bad weather: `nox -s simulation -- --seeds 10000`."""
     session.install("-e", ".[bench]")
     session.run("python", "-m", "statebackend.testing.simulation", *session.posargs)
+
+
+@nox.session
+def models(session: nox.Session) -> None:
+    """Every kind of state against dictionaries, and 200 kills: `nox -s models -- --minutes 60 --kills 1000`."""
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "tests.models", *session.posargs)
 
 
 @nox.session

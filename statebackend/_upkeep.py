@@ -12,7 +12,7 @@ import msgspec
 
 from statebackend._backend.job import Job, open_sweep
 from statebackend._backend.reading import open_reading
-from statebackend._backend.stores import open_store
+from statebackend._backend.stores import native_copies, open_store
 from statebackend._checkpoint.inspect import Inspection
 from statebackend._checkpoint.inspect import inspect as inspect_job
 from statebackend._checkpoint.local_orphans import LocalFile, sweep_roots
@@ -116,6 +116,7 @@ async def verify(settings: Settings, *, store: ObjectStore | None = None, tell: 
             retained=settings.checkpoints_retained,
             concurrency_max=settings.restore_concurrency_max,
             tell=tell,
+            native=native_copies(settings),
         ).run()
     _check_exists(settings, (*report.checkpoints, *report.damages))
     return report

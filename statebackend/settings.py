@@ -235,6 +235,9 @@ class Settings(Tuning, frozen=True, kw_only=True):
     between two runs."""
     table_dir: str = ""
     """Absolute directory for the files of RocksDB. Empty: as for `cache_dir`."""
+    native_bases: bool = True
+    """With `table="rocksdb"`: bases are RocksDB's own files, and only new ones among them are uploaded. Otherwise they
+    are entries, as with `table="heap"`. May change between two runs."""
     max_parallelism: MaxParallelism = 128
     """Number of key groups, 1 to 32768. Fixed when the job first commits; `rewrite` gives it another."""
     checkpoints_retained: Count = 3

@@ -4,12 +4,13 @@ import logging
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
 
 from statebackend._backend.kept import Held, KeptRange, KeptTables
-from statebackend._backend.tables import open_tables
+from statebackend._backend.tables import Tables, open_tables
 from statebackend._checkpoint.lineage import Lineage, missing
 from statebackend._codec.commit import Commit
 from statebackend._local.range_directories import Mark, RangeDirectory, open_range_directory, remove_other_ranges
@@ -17,8 +18,11 @@ from statebackend._local.scratch import scratch_parent
 from statebackend._state.key_groups import OwnedKeys
 from statebackend._tasks import in_thread
 from statebackend.errors import SettingsError, StoreUnavailableError
-from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange
+from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, NativeBase
 from statebackend.settings import Settings
+
+if TYPE_CHECKING:
+    from statebackend._state.rocksdb import RocksStore
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +33,7 @@ class _Content(msgspec.Struct, frozen=True):
     lineage: Lineage
     bases: bytes
     changed: tuple[int, ...]
+    native: NativeBase | None
 
 
 @asynccontextmanager
@@ -48,8 +53,8 @@ async def held_on_host(
     await in_thread(remove_other_ranges, parent, settings.job, owners, epoch, limiter=limiter)
     async with open_range_directory(parent, settings.job, key_groups) as directory:
         if directory is None:
-            async with open_tables(settings, key_groups) as open_table:
-                yield Held(open_table)
+            async with open_tables(settings, key_groups) as opened:
+                yield Held(opened)
             return
         files = _RangeFiles(settings, key_groups, directory)
         try:
@@ -75,7 +80,7 @@ class _RangeFiles:
         self._directory = directory
         self._open_table = rocks_tables.open_table
         self._open_store = partial(rocksdb.RocksStore, directory.files, memory_bytes=settings.table_memory_bytes)
-        self._store: rocksdb.RocksStore | None = None
+        self._store: RocksStore | None = None
 
     def open(self, base: Commit | None) -> Held:
         """The state, and what it lacks of `base`; or no state. Raises `StoreUnavailableError`."""
@@ -83,25 +88,31 @@ class _RangeFiles:
         kept = self._kept(mark, base)
         if kept is not None:
             try:
+                self._directory.make_scratch()
                 store = self._store = self._open_store(reopen=True)
-            except StoreUnavailableError as error:
+            except OSError as error:  # a `StoreUnavailableError` is one
                 _log.warning("the files of a range cannot be used, and are made anew: reason=%s", error)
             else:
                 content, lacks = kept
-                keys = OwnedKeys(self._key_groups, self._settings.max_parallelism)
-                open_table = partial(self._open_table, store, keys)
+                opened = self._tables(store)
                 left = KeptRange(
-                    content.lineage, KeptTables(open_table), None, Epoch(0), content.bases, frozenset(content.changed)
+                    lineage=content.lineage,
+                    tables=KeptTables(opened.open_table),
+                    states=None,
+                    epoch=Epoch(0),
+                    bases=content.bases,
+                    changed=frozenset(content.changed),
+                    native=content.native,
                 )
-                return Held(open_table, left, lacks, "host")
-        self._clear()
+                return Held(opened, left, lacks, "host")
+        self._make_empty()
         store = self._store = self._open_store()
-        return Held(partial(self._open_table, store, OwnedKeys(self._key_groups, self._settings.max_parallelism)))
+        return Held(self._tables(store))
 
     def keep(self, left: KeptRange) -> None:
         """Write all of it out, and say what it is. Where the disk fails the next one begins anew, and no more."""
         assert self._store is not None
-        content = _Content(left.lineage, left.bases, tuple(sorted(left.changed)))
+        content = _Content(left.lineage, left.bases, tuple(sorted(left.changed)), left.native)
         mark = Mark(
             primary=self._settings.primary,
             max_parallelism=self._settings.max_parallelism,
@@ -111,8 +122,9 @@ class _RangeFiles:
         try:
             self._store.write_out()
             self._store.close()
+            self._directory.settle(self._store.directory)
             self._directory.put_mark(mark)
-        except OSError as error:  # a `StoreUnavailableError` is one
+        except OSError as error:
             _log.warning("the files of a range are not kept: reason=%s", error)
 
     def close(self) -> None:
@@ -128,9 +140,14 @@ class _RangeFiles:
         lacks = missing(content.lineage, base, self._key_groups)
         return None if lacks is None else (content, lacks)
 
-    def _clear(self) -> None:
+    def _tables(self, store: "RocksStore") -> Tables:
+        keys = OwnedKeys(self._key_groups, self._settings.max_parallelism)
+        return Tables(partial(self._open_table, store, keys), store, self._directory.scratch)
+
+    def _make_empty(self) -> None:
         try:
             self._directory.clear()
+            self._directory.make_scratch()
         except OSError as error:
             raise StoreUnavailableError(
                 "the disk of the tables failed", directory=str(self._directory.files), reason=str(error)

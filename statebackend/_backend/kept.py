@@ -6,12 +6,13 @@ from typing import Final
 
 import msgspec
 
+from statebackend._backend.tables import HEAP, Tables
 from statebackend._checkpoint.contributions import Found
 from statebackend._checkpoint.lineage import Lineage, bases_id, missing
 from statebackend._codec.commit import Commit, RangeState
-from statebackend._state.keyed import KeyedStates, heap_table
+from statebackend._state.keyed import KeyedStates
 from statebackend._state.tables import AnyTable, OpenTable
-from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange
+from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, NativeBase
 from statebackend.settings import Settings
 
 RangeName = tuple[str, str, int, KeyGroupRange]
@@ -41,7 +42,8 @@ class KeptRange(msgspec.Struct, frozen=True):
 
     `states` are the views that the attempt had on `tables`, and are as good as new for who goes on at the very commit
     that it has made, in the same reign: `epoch`. `None` where that was another process. `changed`: the key groups that
-    were changed since the bases whose `bases_id` is `bases`.
+    were changed since the bases whose `bases_id` is `bases`. `native`: the base that the tables' own files were last
+    written as, or taken from.
     """
 
     lineage: Lineage
@@ -50,13 +52,14 @@ class KeptRange(msgspec.Struct, frozen=True):
     epoch: Epoch
     bases: bytes
     changed: frozenset[int]
+    native: NativeBase | None = None
 
     def changed_since(self, state: RangeState, tail: Iterable[int]) -> frozenset[int]:
         """The key groups that were changed since the bases of `state`, of which those of `tail` were not by then.
 
         Where others have written bases meanwhile, all that the changelog may have changed.
         """
-        if bases_id(state.bases) == self.bases:
+        if bases_id(state.bases, state.native) == self.bases:
             return self.changed.union(tail)
         return frozenset(group for handle in state.changelog for group in handle.key_groups)
 
@@ -94,12 +97,13 @@ class Held:
 
     def __init__(
         self,
-        open_table: OpenTable,
+        opened: Tables,
         kept: KeptRange | None = None,
         missing: Sequence[ChangeSetHandle] = (),
         found: Found | None = None,
     ) -> None:
-        self.tables: Final = KeptTables(open_table) if kept is None else kept.tables
+        self.opened: Final = opened
+        self.tables: Final = KeptTables(opened.open_table) if kept is None else kept.tables
         self.kept: Final = kept
         self.missing: Final = missing
         self.found: Final = found
@@ -123,7 +127,7 @@ async def held_in_memory(
     ranges.drop_others(settings, owners)
     kept = ranges.take(name)
     lacks = None if kept is None else missing(kept.lineage, base, key_groups)
-    held = Held(heap_table) if lacks is None else Held(heap_table, kept, lacks, "process")
+    held = Held(HEAP) if lacks is None else Held(HEAP, kept, lacks, "process")
     yield held
     if held.left is not None:
         ranges.keep(name, held.left, ranges_max=settings.ranges_kept)

@@ -72,7 +72,7 @@ async def open_backend(
         async with (
             telling_requests(primary.spending),
             open_local(settings, local_stores, read_only=read_only) as local,
-            open_tables(settings, owned) as open_table,
+            open_tables(settings, owned) as tables,
             open_tasks() as tasks,
         ):
             if commits:
@@ -92,8 +92,9 @@ async def open_backend(
                     position.base,
                     reported=position.base.ranges if position.base is not None else (),
                     owners=owners,
-                    open_table=open_table,
+                    open_table=tables.open_table,
                 ),
+                tables=tables,
                 copies=choose_copies(uploader, primary.store, local, settings=settings, tasks=tasks, observer=observer),
                 tasks=tasks,
                 clock=clock,

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
+from statebackend._backend.native import native_restore
 from statebackend._backend.stores import open_local
 from statebackend._backend.tables import open_tables
 from statebackend._checkpoint.commits import CommitLog
@@ -31,7 +32,7 @@ async def open_reading(
     owned = all_key_groups(settings.max_parallelism)
     async with (
         open_local(settings, None, read_only=True) as local,
-        open_tables(settings, owned) as open_table,
+        open_tables(settings, owned) as tables,
     ):
         restore = Restore(
             primary,
@@ -40,5 +41,6 @@ async def open_reading(
             clock=clock,
             concurrency_max=settings.restore_concurrency_max,
             cpu_threads_max=settings.cpu_threads_max,
+            native=native_restore(primary, local, settings),
         )
-        yield KeyedStates(owned, settings.max_parallelism, states, open_table=open_table), restore
+        yield KeyedStates(owned, settings.max_parallelism, states, open_table=tables.open_table), restore

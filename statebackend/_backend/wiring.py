@@ -7,7 +7,9 @@ from anyio.abc import TaskGroup
 
 from statebackend._backend.copies import Copies, needed
 from statebackend._backend.job import Job, Position
+from statebackend._backend.native import native_bases, native_restore
 from statebackend._backend.stores import Primary
+from statebackend._backend.tables import HEAP, Tables
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.backend import StateBackend
@@ -20,7 +22,7 @@ from statebackend._local.retention import LocalRetention
 from statebackend._state.keyed import KeyedStates
 from statebackend._state.tables import OpenTable
 from statebackend.abc import Clock, Observer, RestoreReport
-from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange
+from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, NativeBase
 from statebackend.settings import Settings
 
 
@@ -40,6 +42,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     new_name: Callable[[], str]
     log_id: str
     states: KeyedStates
+    tables: Tables = HEAP
     copies: Copies
     tasks: TaskGroup
     clock: Clock
@@ -47,10 +50,14 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """`changed`: the key groups that the changelog has changed since their base."""
+    """`changed`: the key groups that the changelog has changed since their base.
+
+    `adopted`: the native base whose files the tables have taken over.
+    """
 
     report: RestoreReport | None = None
     changed: Collection[int] = frozenset[int]()
+    adopted: NativeBase | None = None
 
 
 def empty_states(
@@ -81,6 +88,8 @@ async def restore(opened: Opened, cache: DownloadCache | None) -> Restored:
         restored = await fill(opened, base, restoring(opened, at_hand=at_hand, cache=cache))
     if local is not None and local.writable:
         await local.store.prune(needed(opened.position.newest, base))
+        if local.native is not None:
+            await local.native.prune(needed(opened.position.newest, base))
     return restored
 
 
@@ -97,6 +106,7 @@ def restoring(
         clock=opened.clock,
         concurrency_max=opened.settings.restore_concurrency_max,
         cpu_threads_max=opened.settings.cpu_threads_max,
+        native=native_restore(opened.primary.store, opened.local, opened.settings, tables=opened.tables, cache=cache),
     )
 
 
@@ -107,7 +117,7 @@ async def fill(
     report = await once.run(base, opened.states.key_groups, opened.states.replay, missing=missing)
     opened.primary.spending.tell()
     opened.observer.restored(report)
-    return Restored(report, once.changed)
+    return Restored(report, once.changed, once.adopted)
 
 
 def put_together(
@@ -124,6 +134,18 @@ def put_together(
         observer=observer,
         new_name=opened.new_name,
         persist_delay_s=opened.primary.spending.persist_delay_s,
+        files=copies.of_files,
+    )
+    native = native_bases(
+        opened.tables,
+        settings,
+        key_groups=states.key_groups,
+        adopted=restored.adopted,
+        scheduler=scheduler,
+        primary=opened.primary.store,
+        local=opened.local,
+        tasks=tasks,
+        observer=observer,
     )
     return StateBackend(
         states,
@@ -137,7 +159,14 @@ def put_together(
         opened.job.log,
         opened.primary.spending,
         materializer=Materializer(
-            states, scheduler, settings, changed=restored.changed, tasks=tasks, clock=clock, observer=observer
+            states,
+            scheduler,
+            settings,
+            changed=restored.changed,
+            native=native,
+            tasks=tasks,
+            clock=clock,
+            observer=observer,
         ),
         epoch=opened.epoch,
         inline=InlineEncoder(settings, bytes_max=copies.inline_bytes_max),

@@ -97,7 +97,7 @@ class StateBackend(DeclaresStates):
         self._observer = observer
         self._materializer = materializer
         committed = range_of(coordinator.base, states.key_groups)
-        self._handles, self._bases = committed.changelog, committed.bases
+        self._handles, self._bases, self._native = committed.changelog, committed.bases, committed.native
         self._history = history
         self._only_primary = _not_local(restored)  # keys of segments without a local copy
         self._changes: Iterator[StateChange] = iter(())  # drained from the states and not logged yet
@@ -180,7 +180,7 @@ class StateBackend(DeclaresStates):
                 await self._hold(requests)
                 committed, changes = await finish(self._commit, snapshot, inline, source, savepoint, staged)
                 if output is not None and source is not None:
-                    self.outbox.keep_at_hand(source, output.parts)
+                    self.outbox.keep_at_hand(source, output)
             spent = self._spending.since(requests)
             info = CheckpointInfo(
                 checkpoint_id=committed.commit.checkpoint_id,
@@ -202,6 +202,7 @@ class StateBackend(DeclaresStates):
 
     async def take_output(self) -> tuple[StagedOutput, tuple[Buffer, ...]] | None:
         """The oldest output that is committed and not known to be published. As `CheckpointCoordinator.take_output`."""
+        self._check_usable()
         return await self._coordinator.take_output()
 
     def published(self, output: StagedOutput) -> None:
@@ -219,13 +220,15 @@ class StateBackend(DeclaresStates):
         self._check_usable()
         with self._failing():
             self._materializer.check()
-        snapshot, _ = await self._contribute(checkpoint_id)
-        self._materializer.begin_if_due(RangeState(self.key_groups, snapshot.primary, snapshot.bases))
-        return snapshot
+        return (await self._contribute(checkpoint_id, begin=True))[0]
 
     async def begin_bases(self) -> None:
         """Begin to write bases of the commit that this stands on, before anything is changed. `contribute` waits."""
-        self._materializer.begin_if_due(RangeState(self.key_groups, self._handles, self._bases), due=True)
+        state = RangeState(self.key_groups, self._handles, self._bases, native=self._native)
+        newest = self.newest
+        await self._materializer.begin_if_due(
+            state, CheckpointId(0 if newest is None else newest.checkpoint_id), due=True
+        )
 
     async def contribute(self, checkpoint_id: int) -> tuple[SnapshotResult, Sequence[bytes]]:
         """As `snapshot`, but what is small is not uploaded: it is in these frames, for the commit to carry them.
@@ -236,15 +239,21 @@ class StateBackend(DeclaresStates):
         return await self._contribute(checkpoint_id, inline=self._inline)
 
     async def _contribute(
-        self, checkpoint_id: int, *, inline: InlineEncoder | None = None
+        self, checkpoint_id: int, *, inline: InlineEncoder | None = None, begin: bool = False
     ) -> tuple[SnapshotResult, Sequence[bytes]]:
+        """`begin`: then begin bases of it, if they are due."""
         async with self._checkpointing:
             self._check_usable()  # as in `checkpoint`
             newest = max(self._pending, default=-1)
             if checkpoint_id <= newest or checkpoint_id < self.next_checkpoint_id:
                 raise CheckpointExistsError("checkpoint ids grow: use a larger one", checkpoint_id=checkpoint_id)
             with self._failing():
-                return await self._snapshot(CheckpointId(checkpoint_id), inline=inline)
+                contribution = await self._snapshot(CheckpointId(checkpoint_id), inline=inline)
+                if begin:
+                    snapshot, _ = contribution
+                    state = RangeState(self.key_groups, snapshot.primary, snapshot.bases, native=snapshot.native)
+                    await self._materializer.begin_if_due(state, snapshot.checkpoint_id)
+                return contribution
 
     async def notify_complete(self, checkpoint_id: int) -> None:
         """The checkpoint is committed. What only older ones used is not needed any more, here and in the local copy.
@@ -264,7 +273,7 @@ class StateBackend(DeclaresStates):
         await self._writer.subsume(CheckpointId(checkpoint_id))
 
     async def _notify_complete(self, snapshot: SnapshotResult) -> None:
-        state = RangeState(snapshot.key_groups, snapshot.primary, snapshot.bases)
+        state = RangeState(snapshot.key_groups, snapshot.primary, snapshot.bases, native=snapshot.native)
         await self._complete(snapshot.checkpoint_id, state)
 
     async def history(self) -> AsyncIterator[CommitSummary]:
@@ -297,7 +306,8 @@ class StateBackend(DeclaresStates):
         primary_bytes, local_bytes = _stored_bytes(uploaded)
         self._only_primary.update(each.handle.segment.key for each in uploaded if not each.local)
         bases = self._materializer.ready()
-        state = self._with_new_bases(RangeState(self.key_groups, (*self._handles, *handles), self._bases), bases)
+        state = RangeState(self.key_groups, (*self._handles, *handles), self._bases, native=self._native)
+        state = self._with_new_bases(state, bases)
         segments = state.segments() - {IN_HERE.key}
         snapshot = SnapshotResult(
             checkpoint_id=checkpoint_id,
@@ -310,6 +320,7 @@ class StateBackend(DeclaresStates):
             states=self._states.descriptors,
             operator=operator,
             bases=state.bases,
+            native=state.native,
             history=extended(self._history, handles) if self._history else b"",
         )
         self._snapshot_to = to
@@ -322,6 +333,8 @@ class StateBackend(DeclaresStates):
     def _with_new_bases(self, state: RangeState, bases: Bases | None) -> RangeState:
         if bases is None:
             return state
+        if bases.native is not None:  # what it shares may have had no copy before
+            self._only_primary.difference_update(file.handle.key for file in bases.native.files)
         self._only_primary.update(bases.only_primary)
         return with_bases(state, bases)
 
@@ -366,7 +379,7 @@ class StateBackend(DeclaresStates):
             self._only_primary.add(commit_key(committed.commit.sequence))
         state = range_of(committed.commit, self.key_groups)
         await self._complete(snapshot.checkpoint_id, state)
-        self._materializer.begin_if_due(state)
+        await self._materializer.begin_if_due(state, committed.commit.checkpoint_id)
         return committed, changes
 
     async def _complete(self, checkpoint_id: CheckpointId, state: RangeState) -> None:
@@ -375,7 +388,8 @@ class StateBackend(DeclaresStates):
         to, self._history = pending.to, pending.snapshot.history
         self._writer.confirm(self._committed_to, to, checkpoint_id)
         self._materializer.confirmed(pending.bases)
-        self._handles, self._bases, self._committed_to = state.changelog, state.bases, to
+        self._handles, self._bases, self._native = state.changelog, state.bases, state.native
+        self._committed_to = to
         self._only_primary &= state.segments()
         self._pending = {newer: each for newer, each in self._pending.items() if newer > checkpoint_id}
         if self._retention is not None:

@@ -170,7 +170,7 @@ class CheckpointCoordinator:
             stamp=self._new_stamp(),
             max_parallelism=self._max_parallelism,
             ranges=tuple(
-                RangeState(each.key_groups, each.primary, each.bases, each.operator, each.history or UNSET)
+                RangeState(each.key_groups, each.primary, each.bases, each.operator, each.history or UNSET, each.native)
                 for each in ordered
             ),
             states=_merged(ordered),
@@ -180,7 +180,10 @@ class CheckpointCoordinator:
             outbox=(*self.outbox.pending, *_own_output(staged, source, sum(map(len, inline)))),
         )
         carried = inline if staged is None else (*inline, *staged.inline)
-        return await finish(self._create, encode_entry(commit, self.next_key, carried), savepoint)
+        committed = await finish(self._create, encode_entry(commit, self.next_key, carried), savepoint)
+        if staged is not None and source is not None:
+            self.outbox.keep_at_hand(source, staged)
+        return committed
 
     async def take_output(self) -> tuple[StagedOutput, tuple[Buffer, ...]] | None:
         """The oldest output that is committed and not known to be published, with its Arrow IPC streams; or `None`.

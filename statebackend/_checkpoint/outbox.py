@@ -152,9 +152,15 @@ class Outbox:
         await in_order(output.parts, self._fetch, keep, concurrency_max=PARTS_CONCURRENCY_MAX)
         return tuple(streams)
 
-    def keep_at_hand(self, source: SourceMark, parts: tuple[Buffer, ...]) -> None:
-        """These streams are what that batch has staged here: `read` need not fetch them. Until they are published."""
-        self._at_hand = source, parts
+    def keep_at_hand(self, source: SourceMark, output: Output | Staged) -> None:
+        """This is what that batch has staged: `read` need not fetch it. Until it is published.
+
+        Of what tasks have staged that is so only where all of it lies in the commit.
+        """
+        if isinstance(output, Output):
+            self._at_hand = source, output.parts
+        elif len(output.inline) == len(output.parts):
+            self._at_hand = source, tuple(decode_part(part, "a part at hand") for part in output.inline)
 
     def committed(self, outbox: Sequence[StagedOutput]) -> None:
         """The commit that the state stands on now names these."""

@@ -23,9 +23,8 @@ Tell = Callable[[Progress], None]
 
 def reading(commit: Commit, tell: Tell) -> Applied:
     """Tells of each file of `commit` that a restore has applied."""
-    segments = {base.segment for part in commit.ranges for base in part.bases}
-    segments |= {handle.segment for part in commit.ranges for handle in part.changelog}
-    total_bytes = sum(segment.length for segment in segments)
+    objects = {handle for part in commit.ranges for handle in part.objects()}
+    total_bytes = sum(handle.length for handle in objects)
     seen: set[str] = set()
     read_bytes = changes_read = 0
 

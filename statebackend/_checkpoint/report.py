@@ -10,7 +10,7 @@ from statebackend._checkpoint.retention import Classified, entry_of, epoch_of
 from statebackend._checkpoint.savepoints import SavepointInfo
 from statebackend._codec.commit import Commit, RangeState
 from statebackend._cost import MONTH_S, Prices
-from statebackend.ids import Base, CommitSummary, StateDescriptor
+from statebackend.ids import Base, CommitSummary, NativeBase, StateDescriptor
 
 WINDOW_S_MIN: Final = 60.0
 """A rate over less than this says nothing about a month."""
@@ -85,16 +85,16 @@ def report_of(
 def _range_row(part: RangeState) -> RangeRow:
     return RangeRow(
         key_groups=str(part.key_groups),
-        bases=len(part.bases),
-        base_bytes=sum(map(_live_bytes, part.bases)),
+        bases=len(part.all_bases),
+        base_bytes=sum(map(_live_bytes, part.all_bases)),
         change_sets=len(part.changelog),
         changelog_bytes=sum(handle.length for handle in part.changelog),
         operator_bytes=sum(len(cell) for reported in part.operator for cell in reported.elements),
     )
 
 
-def _live_bytes(base: Base) -> int:
-    size_bytes, written = base.segment.length, base.key_groups_written
+def _live_bytes(base: Base | NativeBase) -> int:
+    size_bytes, written = base.size_bytes, base.key_groups_written
     return size_bytes * base.live // written if written else size_bytes
 
 

@@ -18,15 +18,17 @@ from statebackend._changelog.reader import (
     plan_reads,
     verify,
 )
+from statebackend._checkpoint.native_restore import NativeRestore
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit, RangeState
 from statebackend._codec.records import StateChange
 from statebackend._local.cache import DownloadCache
+from statebackend._local.native_copies import NativeCopies
 from statebackend._local.segments import LocalSegments
 from statebackend._tasks import in_order, in_thread
 from statebackend.abc import Clock, Fallback, ObjectStore, RestoreReport
 from statebackend.errors import DataError, MissingObjectError, ObjectNotFoundError, StoreError
-from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange
+from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange, NativeBase
 
 Apply = Callable[[list[StateChange]], Collection[int]]
 """Applies changes, and gives the key groups that they are of, as far as those are the owner's."""
@@ -42,10 +44,14 @@ Read = SegmentRead | BaseRead
 
 
 class LocalCopies(msgspec.Struct, frozen=True):
-    """The secondary as a restore sees it: where to read, and whether bad copies may be replaced."""
+    """The secondary as a restore sees it: where to read, and whether bad copies may be replaced.
+
+    `native`: the copies of native bases, `None` where they have no place.
+    """
 
     store: LocalSegments
     writable: bool
+    native: NativeCopies | None = None
 
 
 class _Fetched(msgspec.Struct, frozen=True):
@@ -79,7 +85,10 @@ class Restore:
         clock: Clock,
         concurrency_max: int,
         cpu_threads_max: int,
+        native: NativeRestore | None = None,
     ) -> None:
+        """`native` restores native bases; without it there must be none."""
+        self._native = native
         self._primary = primary
         self._local = local
         self._cache = cache
@@ -98,6 +107,11 @@ class Restore:
     def changed(self) -> frozenset[int]:
         """Key groups that the changelog has changed since their base, if they have one. Known when `run` has ended."""
         return frozenset(self._changed)
+
+    @property
+    def adopted(self) -> NativeBase | None:
+        """The native base whose files the tables have taken over. Known when `run` has ended."""
+        return None if self._native is None else self._native.adopted
 
     async def run(
         self,
@@ -122,6 +136,7 @@ class Restore:
             self._changed.update(groups)
             return groups
 
+        await self._run_native(part, commit, apply, applied)
         await self._run_reads([BaseRead(base) for base in part.bases], apply, applied)
         await self._run_reads(plan_reads(part.changelog, key_groups), apply_since, applied)
         return RestoreReport(
@@ -135,6 +150,18 @@ class Restore:
             seconds=self._clock.monotonic() - begun,
             fallbacks=tuple(self._fallbacks),
         )
+
+    async def _run_native(self, part: RangeState, commit: Commit, apply: Apply, applied: Applied) -> None:
+        if self._native is None:
+            assert not part.native, "native bases, and nobody to restore them"
+            return
+        await self._native.run(part, commit, apply, applied)
+        for found in self._native.fetched:
+            self._files[found.local] += 1
+            self._bytes[found.local] += found.size_bytes
+            if found.fallback is not None:
+                self._fallbacks.append(found.fallback)
+        self._changes += self._native.changes
 
     async def _run_reads(self, reads: Sequence[Read], apply: Apply, applied: Applied) -> None:
         async def consume(read: Read, fetched: _Fetched) -> None:

@@ -20,10 +20,11 @@ from statebackend._checkpoint.savepoints import PREFIX as MARKS
 from statebackend._checkpoint.savepoints import mark_of
 from statebackend._checkpoint.survey import Surveyor
 from statebackend._codec.commit import Claim, Commit
+from statebackend._local.native_copies import NativeCopies
 from statebackend._tasks import in_order, in_thread
 from statebackend.abc import ObjectStore
 from statebackend.errors import DataError, ObjectNotFoundError
-from statebackend.ids import ChangeSetHandle, Handle
+from statebackend.ids import ChangeSetHandle, Handle, NativeBase, NativeFile
 
 Copy = Literal["primary", "local"]
 CPU_THREADS_MAX: Final = 2
@@ -50,15 +51,16 @@ class VerifyReport(msgspec.Struct, frozen=True):
 
 
 class _Wanted(msgspec.Struct):
-    """An object, the change sets in it, and who needs it."""
+    """An object, the change sets in it, and who needs it. `native`: of which base it is a file, the newest one."""
 
     segment: Handle
     change_sets: dict[ChangeSetHandle, None]
     checkpoints: set[int]
+    native: tuple[NativeBase, NativeFile] | None = None
 
 
 class Verification:
-    """Verifies one job. `local` is its local copies, for reading, or `None` where it has none."""
+    """Verifies one job. `local` is its local copies, for reading, or `None` where it has none; `native` likewise."""
 
     def __init__(
         self,
@@ -69,8 +71,10 @@ class Verification:
         retained: int,
         concurrency_max: int,
         tell: Tell = lambda _: None,
+        native: NativeCopies | None = None,
     ) -> None:
         self._tell = tell
+        self._native = native
         self._stores: dict[Copy, ObjectStore] = {"primary": primary}
         if local is not None:
             self._stores["local"] = local
@@ -136,13 +140,18 @@ class Verification:
         copy, wanted = read
         key, checkpoints = wanted.segment.key, tuple(sorted(wanted.checkpoints))
         try:
-            data = await self._stores[copy].get(key)
+            data = await self._content(copy, wanted)
             await in_thread(_check, data, wanted, limiter=self._cpu)
         except ObjectNotFoundError:
             return None if copy == "local" else Damage(key, copy, None, "it is gone", checkpoints)
         except DataError as error:
             return _damage(key, copy, error, checkpoints)
         return len(data)
+
+    async def _content(self, copy: Copy, wanted: _Wanted) -> bytes:
+        if copy == "local" and self._native is not None and wanted.native is not None:
+            return await self._native.read(*wanted.native)
+        return await self._stores[copy].get(wanted.segment.key)
 
     async def _note(self, read: tuple[Copy, _Wanted], found: Damage | int | None) -> None:
         copy, wanted = read
@@ -193,7 +202,9 @@ def _parts_of(commits: Iterable[Commit]) -> dict[Handle, tuple[int, ...]]:
 
 def _wanted_by(commits: Iterable[Commit]) -> dict[str, _Wanted]:
     wanted: dict[str, _Wanted] = {}
-    for commit in commits:
+    for commit in sorted(commits, key=lambda commit: commit.sequence):
+        for base, file in _native_files(commit):
+            wanted.setdefault(file.handle.key, _Wanted(file.handle, {}, set())).native = (base, file)
         for segment, change_set in _handles(commit):
             each = wanted.setdefault(segment.key, _Wanted(segment, {}, set()))
             each.checkpoints.add(commit.checkpoint_id)
@@ -208,6 +219,13 @@ def _handles(commit: Commit) -> Iterator[tuple[Handle, ChangeSetHandle | None]]:
             yield handle.segment, handle
         for base in part.bases:
             yield base.segment, None
+        for native in part.native:
+            for file in native.files:
+                yield file.handle, None
+
+
+def _native_files(commit: Commit) -> Iterator[tuple[NativeBase, NativeFile]]:
+    return ((base, file) for part in commit.ranges for base in part.native for file in base.files)
 
 
 def _check(data: bytes, wanted: _Wanted) -> None:

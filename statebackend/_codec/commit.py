@@ -11,14 +11,15 @@ decodes gets it whole, as a later commit carries it: with the key, length and ch
 to an inline part of the outbox; whole, it has the key of this object, and the part's own place, length and checksum.
 
 A field may be added with a default in the same version; a reader passes over fields it does not know. A reader that
-must not pass over something needs a new version: 2 is 1 with an outbox, which a reader of 1 would forget to publish.
+must not pass over something needs a new version: 2 is 1 with an outbox, which a reader of 1 would forget to publish; 3
+is either with native bases, without which the state would lack their key groups.
 """
 
 import itertools
 import struct
 import zlib
-from collections.abc import Sequence
-from typing import Final, Generic, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -35,6 +36,7 @@ from statebackend.ids import (
     Epoch,
     Handle,
     KeyGroupRange,
+    NativeBase,
     OperatorElements,
     SourceMark,
     StagedOutput,
@@ -43,7 +45,7 @@ from statebackend.ids import (
 from statebackend.settings import Compression
 
 MAGIC: Final = b"sbcommt"
-VERSION: Final = 2
+VERSION: Final = 3
 """The newest that is known. An entry is written in the oldest that says all it has to say."""
 _HEAD_LENGTH: Final = len(MAGIC) + 1
 _CHECKSUM = struct.Struct("<I")
@@ -51,21 +53,41 @@ _LENGTH = struct.Struct("<I")
 _START = _HEAD_LENGTH + _CHECKSUM.size + _LENGTH.size
 
 
-class RangeState(msgspec.Struct, frozen=True):
-    """The state of one range of key groups: its bases, then change sets, in the order in which they are applied."""
+def _none() -> tuple[Any, ...]:
+    """As a default of what is always written: `omit_defaults` knows no functions."""
+    return ()
+
+
+class RangeState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The state of one range of key groups: its bases, then change sets, in the order in which they are applied.
+
+    Fields that came later are written only where they say something: a commit without them keeps its bytes.
+    """
 
     key_groups: KeyGroupRange
     changelog: tuple[ChangeSetHandle, ...]
-    bases: tuple[Base, ...] = ()
-    operator: tuple[OperatorElements, ...] = ()
+    bases: tuple[Base, ...] = msgspec.field(default_factory=_none)
+    operator: tuple[OperatorElements, ...] = msgspec.field(default_factory=_none)
     """What its owner held besides, under no key."""
     history: bytes | UnsetType = UNSET
     """Digest of all the change sets that ever made this state (`_checkpoint/lineage.py`), where somebody keeps one."""
+    native: tuple[NativeBase, ...] = ()
+    """Applied before `bases`, whose key groups are others."""
+
+    @property
+    def all_bases(self) -> tuple[Base | NativeBase, ...]:
+        """Native ones and others. No two of them stand for the same key group."""
+        return (*self.native, *self.bases)
 
     def segments(self) -> frozenset[str]:
         """Keys of every object the range points into."""
-        handles = (*(handle.segment for handle in self.changelog), *(base.segment for base in self.bases))
-        return frozenset(handle.key for handle in handles)
+        return frozenset(handle.key for handle in self.objects())
+
+    def objects(self) -> Iterator[Handle]:
+        """Every object the range points into, some of them more than once."""
+        yield from (handle.segment for handle in self.changelog)
+        yield from (base.segment for base in self.bases)
+        yield from (file.handle for base in self.native for file in base.files)
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="commit", tag_field="entry"):
@@ -191,9 +213,15 @@ def decode_entry(data: bytes, key: str, *, job: str) -> Commit | Claim:
         entry = _decoder.decode(data[_START : _START + length])
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise CorruptCommitError(f"manifest does not decode: {error}", object=key, offset=_START) from error
+    if _is_native(entry) and version < VERSION:
+        raise CorruptCommitError("native bases in a version that has none", object=key, offset=len(MAGIC))
     if entry.job != job:
         raise WrongJobError("the commit belongs to another job", object=key, job=job, job_found=entry.job)
     return _resolve(entry, key, data, _START + length) if isinstance(entry, Commit) else entry
+
+
+def _is_native(entry: Commit | Claim) -> bool:
+    return isinstance(entry, Commit) and any(part.native for part in entry.ranges)
 
 
 def _resolve(entry: _Entries, key: str, body: bytes, inline_offset: int) -> _Entries:
@@ -221,6 +249,8 @@ def _resolve(entry: _Entries, key: str, body: bytes, inline_offset: int) -> _Ent
 
 
 def _version_of(entry: Entry) -> int:
+    if _is_native(entry):
+        return 3
     return 2 if isinstance(entry, Commit) and entry.outbox else 1
 
 

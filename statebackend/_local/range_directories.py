@@ -3,6 +3,7 @@
     <parent>/job_<job>/kg_<first>_<last>/lock      held by the process that works on the range; dies with it
     <parent>/job_<job>/kg_<first>_<last>/mark      what the files are; not there while somebody works on them
     <parent>/job_<job>/kg_<first>_<last>/files/    the state
+    <parent>/job_<job>/kg_<first>_<last>/scratch/  what whoever has the lock needs besides
 
     mark := checksum:u32 manifest                  little-endian crc32; msgpack map of the fields of `Mark`
 
@@ -13,7 +14,6 @@ may lose anything.
 """
 
 import logging
-import shutil
 import struct
 import zlib
 from collections.abc import AsyncGenerator, Collection
@@ -27,6 +27,7 @@ import msgspec
 from statebackend._local.directories import make_directory
 from statebackend._local.layout import job_directory
 from statebackend._local.locks import lock_file
+from statebackend._local.snapshot_directory import remove_directory
 from statebackend._tasks import in_thread
 from statebackend.errors import LocalRootError
 from statebackend.ids import Epoch, KeyGroupRange
@@ -53,6 +54,7 @@ class RangeDirectory:
 
     def __init__(self, path: Path, boot: str) -> None:
         self.files: Final = path / "files"
+        self.scratch: Final = path / "scratch"
         self._path = path
         self._mark = path / "mark"
         self._boot = boot
@@ -70,10 +72,22 @@ class RangeDirectory:
         temporary.write_bytes(_CHECKSUM.pack(zlib.crc32(manifest)) + manifest)
         temporary.replace(self._mark)
 
+    def settle(self, directory: Path) -> None:
+        """The files are closed, and lie in `directory`: bring them to their place. The scratch directory goes."""
+        if directory != self.files:
+            remove_directory(self.files)
+            directory.rename(self.files)
+        remove_directory(self.scratch)
+
+    def make_scratch(self) -> None:
+        """Make the scratch directory, empty. Raises `OSError`."""
+        remove_directory(self.scratch)
+        self.scratch.mkdir()
+
     def clear(self) -> None:
         """Remove the files. Raises `OSError`."""
-        if self.files.exists():
-            shutil.rmtree(self.files)
+        remove_directory(self.files)
+        remove_directory(self.scratch)
 
 
 @asynccontextmanager

@@ -60,6 +60,10 @@ class LocalSegments:
         """Bytes in each root, those being written among them; 0 for a root that is not owned."""
         return [budget.held_bytes for budget in self._budgets]
 
+    def set_apart(self, root: int, size_bytes: int) -> None:
+        """So many bytes of a root's `bytes_max` are taken by what is not a copy of ours."""
+        self._budgets[root].apart_bytes = size_bytes
+
     async def put(self, key: str, body: Body) -> None:
         await self._write(key, body, self._writable(key).put)
 

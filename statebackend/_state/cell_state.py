@@ -5,7 +5,9 @@ from typing import Final, TypeVar, cast
 
 from statebackend._codec.records import SCALARS, Operation, StateChange
 from statebackend._state.bulk import Arrow, as_list, check_as_many
+from statebackend._state.key_groups import OwnedKeys
 from statebackend._state.keyed_state import KeyedState, cleared
+from statebackend._state.tables import AnyTable
 from statebackend.ids import Key
 
 _SET: Final = int(Operation.SET)  # an enum takes as long as the rest of the change, to look up and to encode
@@ -15,9 +17,17 @@ T = TypeVar("T")
 
 
 class CellState(KeyedState[bytes, V]):
-    """One cell per key. A write replaces it, so a drain logs each touched key once, with what it holds then."""
+    """One cell per key. A write replaces it, so a drain logs each touched key once, with what it holds then.
 
-    __slots__ = ()
+    Where the entries are in memory, a touched key's cell is remembered with it, so that a drain need not look for it
+    among all others: the same object, or `None` where the key was removed. In RocksDB it would be one more, in memory.
+    """
+
+    __slots__ = ("_remembers",)
+
+    def __init__(self, name: str, table: AnyTable, keys: OwnedKeys) -> None:
+        super().__init__(name, table, keys)
+        self._remembers = isinstance(table.entries, dict)
 
     def _is_live(self, entry: bytes, now: float) -> bool:
         ttl = self._values.ttl
@@ -25,6 +35,7 @@ class CellState(KeyedState[bytes, V]):
 
     def _remove(self, key: Key) -> None:
         self._touch(key)
+        self._dirty[key] = None
         del self._entries[key]
 
     def _expire(self, key: Key, now: float) -> None:
@@ -35,10 +46,13 @@ class CellState(KeyedState[bytes, V]):
         cell = self._entries.get(key)
         yield cleared(state_id, group, key) if cell is None else StateChange(group, _SET, state_id, key, cell)
 
-    def _logged_many(self, state_id: int, groups: Sequence[int], keys: Sequence[Key]) -> list[StateChange]:
+    def _logged_many(
+        self, state_id: int, groups: Sequence[int], keys: Sequence[Key], found: Sequence[object]
+    ) -> list[StateChange]:
+        cells = cast("Sequence[bytes | None]", found) if self._remembers else map(self._entries.get, keys)
         return [
             cleared(state_id, group, key) if cell is None else StateChange(group, _SET, state_id, key, cell)
-            for group, key, cell in zip(groups, keys, map(self._entries.get, keys), strict=True)
+            for group, key, cell in zip(groups, keys, cells, strict=True)
         ]
 
     def _cell(self, key: Key) -> bytes | None:
@@ -56,7 +70,10 @@ class CellState(KeyedState[bytes, V]):
         return cell
 
     def _set(self, key: Key, cell: bytes) -> None:
-        self._touch(key)
+        if type(key) not in SCALARS or key not in self._dirty:
+            self._touch(key)
+        if self._remembers:
+            self._dirty[key] = cell
         self._entries[key] = cell
 
     def _get_many(self, keys: list[Key], missing: Callable[[Key], T]) -> list[V | T]:
@@ -77,7 +94,8 @@ class CellState(KeyedState[bytes, V]):
         self._check_many(keys)
         written = dict(zip(keys, self._values.encode_many(values), strict=True))
         self._entries.update(written)
-        self._dirty.update(written)  # where nothing is dirty, as after a checkpoint, Python copies the whole in one go
+        # Where nothing is dirty, as after a checkpoint, Python copies a dictionary in one go.
+        self._dirty.update(written if self._remembers else dict.fromkeys(written))
 
     def _fold_many(
         self,

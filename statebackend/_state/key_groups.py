@@ -25,7 +25,9 @@ _WRAP = 1 << 64
 
 def key_group(key: Key, max_parallelism: int) -> int:
     """The key's group, 0 to `max_parallelism - 1`. Raises `KeyTypeError` for what is not a key."""
-    digest = key_hash(key, SEED)
+    # Most keys are plain text: those go without the calls that tell the others apart.
+    is_plain = type(key) is str and key.isascii()
+    digest = xxh64_intdigest(key.encode(), SEED) if is_plain else key_hash(key, SEED)  # type: ignore[union-attr]
     return (digest - _WRAP if digest >= _SIGN else digest) % max_parallelism
 
 

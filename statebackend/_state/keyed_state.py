@@ -2,7 +2,7 @@
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Final, Generic, TypeVar
 
 from statebackend._codec.records import SCALARS, Operation, StateChange
@@ -38,7 +38,7 @@ class KeyedState(ABC, Generic[E, V]):
         self._check = keys.check
         self._check_many = keys.check_many
         self._groups_of = keys.groups_of
-        self._dirty: dict[Key, object] = {}  # keys that were touched, in order; what they lead to means nothing
+        self._dirty: dict[Key, object] = {}  # keys that were touched, in order, and what a kind has to remember of them
         self._sweeping: Iterator[Key] = iter(())
 
     def __delitem__(self, key: Key) -> None:
@@ -77,10 +77,10 @@ class KeyedState(ABC, Generic[E, V]):
         ttl = self._values.ttl
         now = None if ttl is None else ttl.read_clock()
         dirty, self._dirty = self._dirty, {}
-        for keys in _steps(dirty):
+        for keys, found in _steps(dirty):
             groups = self._groups_of(keys)
             if now is None:
-                yield from self._logged_many(state_id, groups, keys)
+                yield from self._logged_many(state_id, groups, keys, found)
                 continue
             for key, group in zip(keys, groups, strict=True):
                 yield from self._logged(state_id, group, key)
@@ -109,8 +109,10 @@ class KeyedState(ABC, Generic[E, V]):
     def _logged(self, state_id: int, group: int, key: Key) -> Iterator[StateChange]:
         """What was done to the key since this was last asked."""
 
-    def _logged_many(self, state_id: int, groups: Sequence[int], keys: Sequence[Key]) -> Iterable[StateChange]:
-        """As `_logged` of each key."""
+    def _logged_many(
+        self, state_id: int, groups: Sequence[int], keys: Sequence[Key], found: Sequence[object]
+    ) -> Iterable[StateChange]:
+        """As `_logged` of each key. `found` is what was remembered of them."""
         for key, group in zip(keys, groups, strict=True):
             yield from self._logged(state_id, group, key)
 
@@ -140,10 +142,10 @@ class KeyedState(ABC, Generic[E, V]):
             self._sweeping = self._scan()
 
 
-def _steps(keys: Iterable[Key]) -> Iterator[list[Key]]:
-    remaining = iter(keys)
-    while some := list(itertools.islice(remaining, DRAINED_AT_ONCE)):
-        yield some
+def _steps(dirty: Mapping[Key, object]) -> Iterator[tuple[list[Key], list[object]]]:
+    keys, found = iter(dirty), iter(dirty.values())
+    while some := list(itertools.islice(keys, DRAINED_AT_ONCE)):
+        yield some, list(itertools.islice(found, DRAINED_AT_ONCE))
 
 
 def cleared(state_id: int, group: int, key: Key) -> StateChange:

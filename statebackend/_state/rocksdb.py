@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from rocksdict import (
     AccessType,
@@ -38,11 +38,28 @@ PENDING_WRITES_MAX: Final = 2048
 """Writes that wait for a batch: 400,000 at once would stop every other thread for half a second, these for 5 ms."""
 PENDING_BYTES_MAX: Final = 4 * MiB
 """The same in bytes, of keys and entries."""
-FILE_BYTES: Final = 8 * MiB
-"""What a file has that was compacted. Smaller ones are new less often, and longer to list."""
-LEVEL_BYTES: Final = 64 * MiB
-"""The most that the first level has below the newest files; each further one: `LEVEL_FACTOR` as much."""
 LEVEL_FACTOR: Final = 4
+"""How much larger than the level above it a level is."""
+
+
+class Shape(NamedTuple):
+    """How RocksDB divides what it holds: the size of a file, and of the first level below the newest files.
+
+    Both are shares of the whole, so that touching a hundredth of the keys makes about as much of it new, however large
+    it is, and the files are about as many. In powers of two, for it is not to change with every write.
+    """
+
+    file_bytes: int
+    level_bytes: int
+
+    @classmethod
+    def of(cls, total_bytes: int) -> "Shape":
+        """For so many bytes in files."""
+        whole = 1 << max(1, total_bytes).bit_length() - 1
+        return cls(min(max(whole // 256, MiB), 64 * MiB), max(whole // 32, 4 * MiB))
+
+
+UNKNOWN: Final = Shape.of(2048 * MiB)
 
 
 class Waiting(Protocol):
@@ -60,8 +77,9 @@ class Waiting(Protocol):
 class RocksStore:
     """The database of one backend, in a directory that is its own, and empty or not there unless it is to `reopen` it.
 
-    What is reopened is what `write_out` has written, or what `copy_files` has copied. `memory_bytes` bounds what it
-    keeps in memory: half for what was written last, half for what was read last.
+    What is reopened is what `write_out` has written, or what `copy_files` has copied; `read_only`, it stays as it is.
+
+    `memory_bytes` bounds what RocksDB keeps in memory: half for what was written last, half for what was read last.
     State is used by one thread at a time, copies by any. Raises `StoreUnavailableError` where the disk fails: what
     was written is then as written, in memory, and the next write tries again.
 
@@ -85,7 +103,13 @@ class RocksStore:
         self._waiting: list[Waiting] = []
         self._writes = 0
         self._bytes = 0
+        self._shape = UNKNOWN
         _open_stores.add(self)
+
+    @property
+    def directory(self) -> Path:
+        """Where the files lie: not where the store was opened, once it has adopted others."""
+        return self._directory
 
     @property
     def waiting(self) -> int:
@@ -103,9 +127,14 @@ class RocksStore:
         except Exception as error:
             raise self._failed(error) from error
 
-    def wrote(self, size_bytes: int) -> None:
-        """One more write waits: send all that do when they are many."""
-        self._writes += 1
+    @property
+    def room(self) -> int:
+        """Writes until the next batch goes."""
+        return self._pending_writes_max - self._writes
+
+    def wrote(self, size_bytes: int, writes: int = 1) -> None:
+        """More writes wait, one if not said otherwise: send all that do when they are many."""
+        self._writes += writes
         self._bytes += size_bytes
         if self._writes >= self._pending_writes_max or self._bytes >= PENDING_BYTES_MAX:
             self.flush()
@@ -115,12 +144,13 @@ class RocksStore:
         if not self._waiting:
             return
         batch = WriteBatch(raw_mode=True)
+        put, delete = batch.put, batch.delete
         for waiting in self._waiting:
             for key, data in waiting.writes():
                 if data is None:
-                    batch.delete(key)
+                    delete(key)
                 else:
-                    batch.put(key, data)
+                    put(key, data)
         with self.errors():
             self._db.write(batch)
         self._drop()
@@ -144,6 +174,19 @@ class RocksStore:
         self.write_out()
         with self.errors():
             Checkpoint(self._db).create_checkpoint(str(directory))
+            self._fit()
+
+    def _fit(self) -> None:
+        """Have what is compacted from now on in the shape that is right for as much as there is."""
+        shape = Shape.of(self._db.property_int_value("rocksdb.live-sst-files-size") or 0)
+        if shape != self._shape:
+            self._db.set_options(
+                {
+                    "target_file_size_base": str(shape.file_bytes),
+                    "max_bytes_for_level_base": str(shape.level_bytes),
+                }
+            )
+            self._shape = shape
 
     def adopt(self, directory: Path) -> None:
         """From now on the database is that in `directory`, which `copy_files` made. For a store that is still empty.
@@ -153,7 +196,7 @@ class RocksStore:
         assert not self._waiting, "written to before"
         with self.errors():
             adopted = _opened(directory, self._memory_bytes, reopen=True)
-            empty, self._db, self._directory = self._db, adopted, directory
+            empty, self._db, self._directory, self._shape = self._db, adopted, directory, UNKNOWN
             empty.close()
 
     def view(self) -> "View":
@@ -284,8 +327,8 @@ def _options(memory_bytes: int, *, reopen: bool) -> Options:
     options.set_db_write_buffer_size(memory_bytes // 2)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_keep_log_file_num(1)
-    options.set_target_file_size_base(FILE_BYTES)
-    options.set_max_bytes_for_level_base(LEVEL_BYTES)
+    options.set_target_file_size_base(UNKNOWN.file_bytes)
+    options.set_max_bytes_for_level_base(UNKNOWN.level_bytes)
     options.set_max_bytes_for_level_multiplier(LEVEL_FACTOR)
     options.set_level_zero_file_num_compaction_trigger(1)  # little at a time: else every fourth base would be large
     return options

@@ -54,6 +54,9 @@ class InDriver:
         self._store = store
         self._uploader = uploader
 
+    def check(self, df: DataFrame) -> None:
+        """A frame of any session will do."""
+
     def open(self, checkpoint_id: CheckpointId | None) -> AbstractAsyncContextManager[StateBackend]:
         """The state, as of the newest checkpoint or of `checkpoint_id`."""
         return open_backend(

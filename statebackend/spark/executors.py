@@ -185,6 +185,11 @@ class OnExecutors:
         self._uploader = cast("OpenUploader | None", uploader)
         self._start_afresh()
 
+    def check(self, df: DataFrame) -> None:
+        """Placing rows needs the JVM, which a session of Spark Connect does not reach."""
+        if context_of(df) is None:
+            raise SettingsError("Spark Connect has no way to place keys on executors: use execution='driver'")
+
     def open(self, checkpoint_id: CheckpointId | None) -> AbstractAsyncContextManager[Reign]:
         """The job, claimed, on its newest checkpoint or on `checkpoint_id`."""
         return _open_reign(self._settings, checkpoint_id, Observers(self._observer or Observer()))
@@ -221,8 +226,6 @@ class OnExecutors:
 
     def _run_job(self, df: DataFrame, delivered: SourceMark, coordinator: CheckpointCoordinator) -> list[Result]:
         if self._placement is None:
-            if context_of(df) is None:
-                raise SettingsError("Spark Connect has no executors to place key groups on: use execution='driver'")
             self._placement = Placement(
                 df, self._work.key, parallelism=len(self._ranges), max_parallelism=self._settings.max_parallelism
             )

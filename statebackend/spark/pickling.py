@@ -18,7 +18,6 @@ from statebackend.errors import SettingsError
 
 _Pickler: Any = cloudpickle.Pickler  # it has no types
 _loads: Any = cloudpickle.loads
-_registered: Any = list_registry_pickle_by_value
 
 _OPTIONS: Final = (
     "frozen",
@@ -69,7 +68,7 @@ class _StructPickler(_Pickler):  # type: ignore[misc]
 def _is_sent_by_value(class_: type) -> bool:
     """By cloudpickle's own rules: the workers have no module to find it in."""
     module = class_.__module__
-    registered: set[str] = _registered()
+    registered = cast("Callable[[], set[str]]", list_registry_pickle_by_value)()
     return (
         module == "__main__"
         or "<locals>" in class_.__qualname__

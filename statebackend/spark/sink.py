@@ -51,6 +51,10 @@ class Applied(Publishes, Protocol):
 class Execution(Protocol):
     """Where the work of a batch is done. All but `open` is called on Spark's callback thread."""
 
+    def check(self, df: DataFrame) -> None:
+        """Raise `SettingsError` where it cannot be done there. Before the job is opened: nobody is fenced for it."""
+        ...
+
     def open(self, checkpoint_id: CheckpointId | None) -> AbstractAsyncContextManager[Any]:
         """The job, claimed, as of its newest checkpoint or of `checkpoint_id`: an `Applied`."""
         ...
@@ -212,6 +216,7 @@ class StatefulSink:
 
     def _deliver(self, df: DataFrame, batch_id: int) -> None:
         delivered = source_mark(df, batch_id, self._query_id)
+        self._execution.check(df)
         query = QueryThread(df, delivered.run_id)
         try:
             self._apply(df, delivered, query)

@@ -66,8 +66,7 @@ def handles_of(commit: Commit) -> Iterable[ChangeSetHandle]:
 
 def segments_of(commit: Commit) -> Iterable[Handle]:
     """Every object that the commit points into, each once: change sets, and bases."""
-    bases = {base.segment for part in commit.ranges for base in part.bases}
-    return {handle.segment for handle in handles_of(commit)} | bases
+    return {handle for part in commit.ranges for handle in part.objects()}
 
 
 # ---------------------------------------------------------------------------------------------------- the commit log
@@ -121,10 +120,10 @@ def assert_commit_is_whole(commit: Commit, objects: Objects) -> None:
 
 def assert_bases_do_not_overlap(part: RangeState) -> None:
     """One base, or none, stands for a key group, and every base for one at least; none of them outside the range."""
-    groups = [group for base in part.bases for each in base.key_groups for group in each]
+    groups = [group for base in part.all_bases for each in base.key_groups for group in each]
     assert len(groups) == len(set(groups)), f"key groups with two bases in {part.key_groups}"
     assert all(group in part.key_groups for group in groups), f"a base outside of {part.key_groups}"
-    assert all(base.live > 0 for base in part.bases), "a base that stands for nothing"
+    assert all(base.live > 0 for base in part.all_bases), "a base that stands for nothing"
 
 
 def assert_is_stored(segment: Handle, objects: Objects) -> None:

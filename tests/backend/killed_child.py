@@ -20,6 +20,12 @@ WAYS: Final[dict[str, dict[str, Any]]] = {
     "segments": {"inline_bytes_max": 0},
     "both": {"preemptive_persist_threshold_bytes": 2_000},
     "bases": {"materialize_handles_max": 1, "materialize_retry_delay_s": 0.0},  # and nothing else lies in segments
+    "native": {
+        "materialize_handles_max": 1,
+        "materialize_retry_delay_s": 0.0,
+        "table": "rocksdb",
+        "table_memory_bytes": 4 << 20,
+    },
 }
 """How changes travel to the primary, and the settings that make them."""
 

@@ -166,6 +166,59 @@ async def test_owners_of_parts_write_bases_behind_their_snapshots() -> None:
         assert all(handles <= 8 and bases for handles, bases in sizes(run))
 
 
+@run_virtual
+async def test_bases_in_a_snapshot_that_may_be_committed_are_not_deleted() -> None:
+    """Though another one with the same bases was aborted, and the owners have left."""
+    store, model, clock = MemoryStore(), Model(), VirtualClock()
+    async with open_run(SETTINGS, 2, store) as run:
+        async with AsyncExitStack() as stack:
+            owners = [
+                await stack.enter_async_context(sb.open_backend(SETTINGS, store=store, key_groups=part, clock=clock))
+                for part in run.owners
+            ]
+            number, snapshots = 0, [await owner.snapshot(0) for owner in owners]
+            while not all(snapshot.bases for snapshot in snapshots):
+                await run.coordinator.commit(number, snapshots)
+                await tell(owners, [number], sb.StateBackend.notify_complete)
+                await settle()
+                number += 1
+                changes = [(key, number) for key in range(20)]
+                for task, owner in zip(run.tasks(), owners, strict=True):
+                    add(owner, run.changes_of(task, changes))
+                model.apply(changes)
+                snapshots = [await owner.snapshot(number) for owner in owners]
+            again = [await owner.snapshot(number + 1) for owner in owners]
+            await tell(owners, [number], sb.StateBackend.notify_aborted)
+        await settle()
+        await run.coordinator.commit(number + 1, again)
+    await model.check(SETTINGS, store)
+
+
+async def test_bases_of_a_lost_attempt_are_not_counted_on() -> None:
+    """A process that has written bases and lost, with no changes of its own, goes on from the others' commit."""
+    store, model = MemoryStore(), Model()
+    patient = msgspec.structs.replace(SETTINGS, materialize_handles_max=0)
+    async with (
+        open_run(SETTINGS, 1, store) as run,
+        open_range_owners(store=store) as one,
+        open_range_owners(store=store) as other,
+    ):
+        for number in range(4):
+            await run.batch(one, [(key, number) for key in range(20)])
+            model.apply([(key, number) for key in range(20)])
+        (task,) = run.tasks()
+        lost = await run.contribute(one, task, [])
+        assert lost.snapshot.bases
+        run.settings = patient
+        await run.batch(other, batch(4, 1))
+        model.apply(batch(4, 1))
+        run.settings = SETTINGS
+        (contribution,) = await run.batch(one, batch(5, 1))
+        model.apply(batch(5, 1))
+        assert (contribution.found, len(contribution.snapshot.primary)) == ("process", 1)
+    await model.check(SETTINGS, store)
+
+
 async def tell(
     owners: Sequence[sb.StateBackend],
     checkpoint_ids: Sequence[int],

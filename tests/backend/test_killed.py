@@ -13,7 +13,12 @@ import pytest
 import statebackend as sb
 from tests.backend.conftest import Tree, tree_of
 from tests.backend.killed_child import apply, batch_changes, live, settings_in
-from tests.backend.reachable import assert_copies_are_of_use, newest_of, reachable_keys
+from tests.backend.reachable import (
+    assert_copies_are_of_use,
+    assert_native_copies_are_of_use,
+    newest_of,
+    reachable_keys,
+)
 from tests.mortals import last_word
 
 PLACES = ("primary/killed/", "local0/job_killed/", "local1/job_killed/")
@@ -50,9 +55,11 @@ async def check_swept(directory: Path, settings: sb.Settings) -> None:
     primary, *roots = (below(tree_of(directory), prefix) for prefix in PLACES)
     assert primary.keys() == reachable_keys(primary, "killed", retained=settings.checkpoints_retained)
     copies = [below(root, "taskowned/") for root in roots]
-    assert sum(map(len, roots)) == sum(map(len, copies)) + len([root for root in roots if "lock" in root])
+    native = [{name: root[name] for name in root if name.startswith("op_")} for root in roots]
+    assert sum(map(len, roots)) == sum(map(len, [*copies, *native])) + len([root for root in roots if "lock" in root])
     assert not set[str]().intersection(*copies)
     assert_copies_are_of_use({**copies[0], **copies[1]}, primary, "killed")
+    assert_native_copies_are_of_use({**native[0], **native[1]}, primary, "killed")
 
 
 def below(tree: Tree, prefix: str) -> Tree:
@@ -93,3 +100,19 @@ async def test_killed_while_bases_are_written(tmp_path: Path) -> None:
             acknowledged, _ = await check(tmp_path, "bases", max(acknowledged, last))
     newest = newest_of(below(tree_of(tmp_path), PLACES[0]), "killed")
     assert any(part.bases for part in newest.ranges)
+
+
+async def test_killed_while_native_bases_are_written(tmp_path: Path) -> None:
+    """At the upload of one of their files, and from outside, wherever it is: copying, linking, or opening them."""
+    pytest.importorskip("rocksdict", reason="the extra rocksdb")
+    acknowledged = -1
+    for nth in (1, 5):
+        for moment in ("before", "after"):
+            last = last_word(live, tmp_path, "native", nth=nth, moment=moment, key="killed/segments/*")
+            acknowledged, _ = await check(tmp_path, "native", max(acknowledged, last))
+    for words in (1, 3):
+        last = last_word(live, tmp_path, "native", words=words)
+        acknowledged, report = await check(tmp_path, "native", max(acknowledged, last))
+        assert report is not None
+        assert report.files_primary == 0
+    assert any(part.native for part in newest_of(below(tree_of(tmp_path), PLACES[0]), "killed").ranges)

@@ -1,5 +1,6 @@
 """The state of a range in RocksDB stays on its host: whichever process comes next takes it over, if it is of use."""
 
+import itertools
 import random
 import shutil
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import pytest
 import statebackend as sb
 from statebackend._backend.ranges import Contribution, open_range_owners
 from statebackend._local import range_directories
+from statebackend._state.key_groups import key_group
 from statebackend.objectstore import MemoryStore
 from tests.backend.parts import Model, Run, open_run
 
@@ -51,7 +53,7 @@ async def test_process_after_process_takes_over(settings: sb.Settings, tmp_path:
             run.settings = host
             (contribution,) = await in_a_process(run, store, batch(number))
             model.apply(batch(number))
-            seen.append((contribution.found, contribution.report and contribution.report.changes))
+            seen.append((contribution.found, None if contribution.report is None else contribution.report.changes))
         await model.check(settings, store)
     assert seen == [("new", None), ("host", None), ("primary", 80), ("host", None), ("host", 80), ("host", None)]
 
@@ -174,7 +176,9 @@ async def test_a_scratch_directory_that_is_made_beside_them_removes_none(setting
 
 async def test_whoever_takes_over_knows_what_has_no_base_yet(settings: sb.Settings) -> None:
     """Only the groups that were changed are written anew, whichever processes have changed them."""
-    settings = msgspec.structs.replace(settings, materialize_handles_max=4, materialize_interval_s=0.0)
+    settings = msgspec.structs.replace(
+        settings, native_bases=False, materialize_handles_max=4, materialize_interval_s=0.0
+    )
     store, model = MemoryStore(), Model()
     async with open_run(settings, 1, store) as run:
         for number in range(9):
@@ -184,6 +188,34 @@ async def test_whoever_takes_over_knows_what_has_no_base_yet(settings: sb.Settin
         assert run.coordinator.base is not None
         assert [base.live for base in run.coordinator.base.ranges[0].bases] == [11, 1]
     await model.check(settings, store)
+
+
+@pytest.mark.parametrize("moves", [False, True])
+async def test_native_bases_share_files_across_processes(settings: sb.Settings, tmp_path: Path, moves: bool) -> None:
+    """What one process has uploaded the next one points to: also one that has moved in here, with files and all.
+
+    The batches have nothing in common, so that RocksDB has no reason to write anything anew.
+    """
+    settings = msgspec.structs.replace(settings, materialize_handles_max=1, materialize_interval_s=0.0)
+    store, expected = MemoryStore(), dict[sb.Key, int]()
+    bases: list[set[str]] = []
+    found: list[str] = []
+    async with open_run(settings, 1, store) as run:
+        for group in range(6):
+            if moves and group == 3:
+                run.settings = msgspec.structs.replace(settings, table_dir=str(tmp_path / "other"))
+            numbers: dict[sb.Key, int] = {key: group for key in range(2000) if key_group(key, 12) == group}
+            async with open_range_owners(store=store) as owners, owners.attempt(run.tasks()[0]) as attempt:
+                attempt.backend.value_state("n", int).update(numbers)
+                contribution = await attempt.contribute()
+            await run.commit([contribution])
+            expected.update(numbers)
+            found.append(contribution.found)
+            bases.append({file.handle.key for base in contribution.snapshot.native for file in base.files})
+    assert found == ["new", "host", "host", "primary" if moves else "host", "host", "host"]
+    assert [bool(one & other) for one, other in itertools.pairwise(bases)] == [False, True, True, True, True]
+    async with sb.open_backend(settings, store=store, read_only=True) as backend:
+        assert dict(backend.value_state("n", int)) == expected
 
 
 async def test_tables_may_lie_elsewhere_in_each_process(settings: sb.Settings, tmp_path: Path) -> None:

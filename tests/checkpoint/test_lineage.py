@@ -63,7 +63,7 @@ class Job:
             state = with_bases(
                 state, Bases(written, frozenset(key_groups), min(taken, len(state.changelog)), frozenset())
             )
-        last = id_of(state.changelog[-1]) if state.changelog else None
+        last = id_of(state.changelog[-1]) if state.changelog else lineage_of(commit, key_groups).last
         self.held.append(Held(key_groups, Lineage(history, last), changed))
         snapshot = SnapshotResult(
             CheckpointId(0), key_groups, state.changelog, False, bases=state.bases, history=history

@@ -11,6 +11,7 @@ from statebackend._checkpoint.outbox import Output, Staged, joined
 from statebackend._codec.staged import encode_part
 from statebackend._upkeep import inspect, verify
 from statebackend.errors import (
+    BackendClosedError,
     CorruptObjectError,
     FencedError,
     InputError,
@@ -20,7 +21,7 @@ from statebackend.errors import (
 )
 from statebackend.ids import Handle, SourceMark
 from statebackend.objectstore.scoped import CountingStore
-from statebackend.testing import Fail, Hold
+from statebackend.testing import Fail, FaultyStore, Hold
 from statebackend.testing.virtual_time import run_virtual
 from tests.checkpoint.swept import JOB, Job, put
 
@@ -144,6 +145,13 @@ async def test_a_writer_who_has_slept_long_looks_twice(job: Job) -> None:
         assert f"commits/{2:012d}" not in await job.keys("commits/")
         with pytest.raises(FencedError):
             await old.take_output()
+
+
+async def test_a_backend_that_was_left_publishes_nothing(job: Job) -> None:
+    async with job.backend() as backend:
+        await batch(backend, 0, b"rows")
+    with pytest.raises(BackendClosedError):
+        await backend.take_output()
 
 
 async def test_who_only_reads_publishes_nothing(job: Job) -> None:
@@ -316,7 +324,8 @@ def test_what_tasks_have_staged_is_one_output() -> None:
 async def test_owners_of_parts_stage_and_the_coordinator_names() -> None:
     """What a task has staged in a process of its own is published by the one that commits."""
     job = Job(inline_bytes_max=INLINE)
-    async with sb.open_coordinator(job.settings, store=job.store, clock=job.clock) as coordinator:
+    store = FaultyStore(job.store, [Fail(operation="get_range")])  # what it carries itself, it need not read
+    async with sb.open_coordinator(job.settings, store=store, clock=job.clock) as coordinator:
         staged, snapshots = [], []
         for group in range(2):
             async with job.backend(key_groups=sb.KeyGroupRange(group, group)) as owner:

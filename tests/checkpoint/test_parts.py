@@ -152,3 +152,52 @@ async def test_a_coordinator_that_another_one_followed_is_fenced_with_all_its_pa
                 await newer.coordinator.commit(1, snapshots)
             await newer.checkpoint(1)
     assert await state_of(store) == dict.fromkeys(range(10), 2)
+
+
+EVEN = [sb.KeyGroupRange(first, first + 1) for first in range(0, 12, 2)]
+
+
+@pytest.mark.parametrize(
+    ("ranges", "offsets", "shards", "marks", "rules"),
+    [
+        (RANGES, ["abc", "de", "fgh"], ["k", "l", ""], "mno", ["xyz", "xy", "z"]),
+        ([EVEN[0], sb.KeyGroupRange(2, 11)], ["abcd", "efgh"], ["k", "l"], "mno", ["xyz", "xy"]),
+        (EVEN, ["ab", "cd", "e", "f", "g", "h"], ["", "", "k", "l", "", ""], "mno", ["xyz", "xy", "z"] * 2),
+        ([sb.KeyGroupRange(0, 11)], ["abcdefgh"], ["kl"], "mno", ["xyz"]),
+    ],
+    ids=["as many", "fewer", "more", "one"],
+)
+async def test_operator_state_of_several_owners_is_dealt_out_to_others(
+    ranges: list[sb.KeyGroupRange], offsets: list[str], shards: list[str], marks: str, rules: list[str]
+) -> None:
+    """Committed by a coordinator, and restored by other owners: by each mode's rule, the surplus of one state after
+    that of the other.
+    """
+    store = MemoryStore()
+    async with AsyncExitStack() as stack:
+        coordinator = await stack.enter_async_context(sb.open_coordinator(SETTINGS, store=store))
+        snapshots: list[sb.SnapshotResult] = []
+        told = zip(RANGES, ["abc", "de", "fgh"], ["k", "l", ""], ["m", "no", ""], ["xyz", "xy", "z"], strict=True)
+        for part, *elements in told:
+            owner = await stack.enter_async_context(
+                sb.open_backend(SETTINGS, store=store, key_groups=part, owners=RANGES)
+            )
+            for state, letters in zip(operator_states(owner), elements, strict=True):
+                state.extend(list(letters))
+            snapshots.append(await owner.snapshot(1))
+        await coordinator.commit(1, snapshots)
+    found: list[list[str]] = []
+    for part in ranges:
+        async with sb.open_backend(SETTINGS, store=store, key_groups=part, owners=ranges, read_only=True) as owner:
+            found.append(["".join(state) for state in operator_states(owner)])
+    assert found == [list(each) for each in zip(offsets, shards, [marks] * len(ranges), rules, strict=True)]
+
+
+def operator_states(owner: sb.StateBackend) -> list[sb.OperatorState[str]]:
+    """Two that are split, one that everybody gets all of, one that everybody has a copy of."""
+    return [
+        owner.operator_state("offsets", str),
+        owner.operator_state("shards", str),
+        owner.operator_state("marks", str, "union"),
+        owner.operator_state("rules", str, "broadcast"),
+    ]

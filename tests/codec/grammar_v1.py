@@ -84,7 +84,8 @@ def read_commit(data: bytes) -> dict[str, Any]:
     assert checksum == zlib.crc32(data[:8] + data[12:])
     manifest = msgspec.msgpack.decode(data[16 : 16 + length])
     assert isinstance(manifest, dict)
-    assert data[7] == (2 if "outbox" in manifest else 1)
+    native = any("native" in part for part in manifest.get("ranges", ()))
+    assert data[7] == (3 if native else 2 if "outbox" in manifest else 1)
     return manifest
 
 

@@ -36,6 +36,8 @@ def test_every_golden_file_is_tested() -> None:
         "commit-v1-inline.bin",
         "local-snapshot-v1.bin",
         "commit-v2-outbox.bin",
+        "commit-v3-native.bin",
+        "local-snapshot-v1-native.bin",
         "output-v1.bin",
     }
 
@@ -175,11 +177,28 @@ def test_claim_holds_what_was_written() -> None:
     assert decode_entry(data, "claim-v1.bin", job="fleet") == msgspec.convert(content_v1.CLAIM, Claim)
 
 
-def test_local_snapshot_holds_what_was_written() -> None:
+def test_commit_with_native_bases_holds_what_was_written() -> None:
+    """By both readers. It points into their files, and is whole for whoever sweeps."""
+    data = (GOLDEN / "commit-v3-native.bin").read_bytes()
+    assert grammar_v1.read_commit(data) == content_v1.NATIVE
+    commit = decode_entry(data, "commit-v3-native.bin", job="fleet")
+    assert isinstance(commit, Commit)
+    assert commit == msgspec.convert(content_v1.NATIVE, Commit)
+    assert commit.segments() == {"segments/0a1b2c", "segments/0a1b2d", "segments/0a1b2e"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("local-snapshot-v1.bin", content_v1.LOCAL_SNAPSHOT),
+        ("local-snapshot-v1-native.bin", content_v1.LOCAL_NATIVE),
+    ],
+)
+def test_local_snapshot_holds_what_was_written(name: str, content: dict[str, Any]) -> None:
     """By both readers."""
-    data = (GOLDEN / "local-snapshot-v1.bin").read_bytes()
-    assert grammar_v1.read_local_snapshot(data) == content_v1.LOCAL_SNAPSHOT
-    assert decode_local_snapshot(data, "") == msgspec.convert(content_v1.LOCAL_SNAPSHOT, LocalSnapshot)
+    data = (GOLDEN / name).read_bytes()
+    assert grammar_v1.read_local_snapshot(data) == content
+    assert decode_local_snapshot(data, "") == msgspec.convert(content, LocalSnapshot)
 
 
 @pytest.mark.parametrize(
@@ -194,6 +213,8 @@ def test_local_snapshot_holds_what_was_written() -> None:
         "claim-v1.bin",
         "local-snapshot-v1.bin",
         "commit-v2-outbox.bin",
+        "commit-v3-native.bin",
+        "local-snapshot-v1-native.bin",
         "output-v1.bin",
     ],
 )

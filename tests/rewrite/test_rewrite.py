@@ -16,6 +16,7 @@ from statebackend.errors import FencedError, InputError, SettingsError, StoreAcc
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, FaultyStore, Hold, run_virtual
 from statebackend.testing.virtual_time import settle
+from tests.checkpoint.swept import HandClock
 from tests.rewrite.jobs import (
     BATCH,
     JOB,
@@ -302,6 +303,34 @@ async def test_it_tells_how_far_it_is() -> None:
         assert phase[-1].changes == 1500
     assert len(reading) == 3
     assert (reading[-1].size_bytes, writing[-1].size_bytes) == (report.bytes_read, report.bytes_written)
+
+
+async def test_a_sweep_beside_it_touches_neither_what_it_reads_nor_what_it_writes() -> None:
+    """However old everything is, and however little is retained: also of an older checkpoint that is rewritten."""
+    clock = HandClock()
+    store = MemoryStore(clock=clock)
+    settings = settings_of(16, inline_bytes_max=0, checkpoints_retained=1)
+    after = settings_of(64, in_flight_bytes_max=4, persist_size_threshold_bytes=0, checkpoints_retained=1)
+    async with opened(settings, store, clock=clock) as (backend, states):
+        states.write([("value", f"{number} {'x' * 1000}", number) for number in range(250)])
+        await backend.checkpoint(0)
+        expected = states.read()
+        states.value.clear()
+        await backend.checkpoint(1)
+    clock.now_s += 48 * 3600.0
+    hold = Hold(operation="put", key="*/segments/*", nth=2)
+    async with anyio.create_task_group() as tasks:
+
+        async def rewrite() -> None:
+            await sb.rewrite(after, store=FaultyStore(store, [hold]), clock=clock, checkpoint_id=0)
+
+        tasks.start_soon(rewrite)
+        await hold.reached.wait()
+        clock.now_s += 48 * 3600.0
+        await sb.sweep(after, dry_run=False, min_age_s=0.0, store=store, clock=clock)
+        hold.release()
+    assert await read(after, store) == expected
+    await assert_placed(store, 64)
 
 
 SEGMENT = "*/segments/*"

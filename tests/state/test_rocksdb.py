@@ -14,11 +14,13 @@ from statebackend._state.key_groups import OwnedKeys, key_group
 from statebackend._state.keyed import KeyedStates
 from statebackend.errors import BackendClosedError, KeyGroupError, StoreUnavailableError
 from statebackend.ids import KeyGroupRange, all_key_groups
-from tests.state.rocks import ALL_KEYS, PENDING_WRITES_MAX, open_store, tables_in
+from tests.state.rocks import ALL_KEYS, PENDING_WRITES_MAX, open_store, rocksdb, tables_in
 from tests.state.states import MAX_PARALLELISM
 
 if TYPE_CHECKING:
     from statebackend._state.rocksdb import RocksStore
+
+Shape = rocksdb.Shape
 
 ROOT = Path(__file__).parents[2]
 
@@ -302,6 +304,14 @@ def test_adopted_files_are_in_the_place_of_nothing(store: "RocksStore", tmp_path
     assert dict(numbers) == {"key": 1}
     numbers["other"] = 2
     assert dict(numbers) == {"key": 1, "other": 2}
+
+
+@pytest.mark.parametrize(
+    ("whole_mib", "file_mib", "level_mib"), [(0, 1, 4), (300, 1, 8), (600, 2, 16), (2048, 8, 64), (40_000, 64, 1024)]
+)
+def test_files_and_levels_are_shares_of_the_whole(whole_mib: int, file_mib: int, level_mib: int) -> None:
+    """Within bounds: a file is read into memory as a whole."""
+    assert Shape.of(whole_mib << 20) == (file_mib << 20, level_mib << 20)
 
 
 def test_what_is_only_read_stays_as_it_is(tmp_path: Path) -> None:

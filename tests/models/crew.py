@@ -1,0 +1,232 @@
+"""Those who work on a job at the same time: one backend that owns all of it, or a coordinator and owners of parts."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+import statebackend as sb
+from statebackend._state.key_groups import key_group
+from statebackend.errors import InputError
+from tests.models.contents import Pairs
+from tests.models.kinds import Kinds
+from tests.models.places import HOSTS, Places
+
+T = TypeVar("T")
+
+Copied = tuple[int | None, sb.KeyGroupRange]
+"""A host, and the key groups of which it has local copies."""
+
+MAX_PARALLELISM = 16
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a job is opened: by whom, with which settings, and whether they declare its states."""
+
+    cuts: frozenset[int] = frozenset()
+    first_host: int | None = 0
+    """Of the owners, who have a host each; `None` for no local copies."""
+    declares: bool = True
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def ranges(self) -> list[sb.KeyGroupRange]:
+        firsts = [0, *sorted(self.cuts)]
+        ends = [*firsts[1:], MAX_PARALLELISM]
+        return [sb.KeyGroupRange(first, end - 1) for first, end in zip(firsts, ends, strict=True)]
+
+
+class Held(Generic[T]):
+    """A context that is entered and left in one task, which lives from the one to the other."""
+
+    def __init__(self, context: AbstractAsyncContextManager[T]) -> None:
+        self._context = context
+        self._opened: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._over = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._live())
+
+    async def enter(self) -> T:
+        """What the context gives. Raises what entering raises."""
+        await asyncio.wait([self._opened, self._task], return_when=asyncio.FIRST_COMPLETED)
+        if not self._opened.done():
+            await self._task
+        return self._opened.result()
+
+    async def leave(self, *, killed: bool = False) -> None:
+        """Leave it, or be cancelled in it."""
+        if killed:
+            self._task.cancel()
+        self._over.set()
+        await asyncio.wait([self._task])
+        if not killed:
+            await self._task
+
+    async def _live(self) -> None:
+        async with self._context as found:
+            self._opened.set_result(found)
+            await self._over.wait()
+
+
+@dataclass
+class Owner:
+    """A backend, as it is held, and the states in it."""
+
+    key_groups: sb.KeyGroupRange
+    host: int | None
+    held: Held[sb.StateBackend]
+    backend: sb.StateBackend
+    kinds: Kinds | None
+
+    @property
+    def copied(self) -> Copied:
+        """What he would have a local copy of, and where."""
+        return self.host, self.key_groups
+
+
+class Crew:
+    """Made by `open_crew`. `store` is the primary as all of them see it."""
+
+    def __init__(
+        self, places: Places, settings: sb.Settings, plan: Plan, store: sb.ObjectStore, now: Callable[[], float]
+    ) -> None:
+        self.plan = plan
+        self.owners: list[Owner] = []
+        self._places = places
+        self._settings = msgspec.structs.replace(settings, **dict(plan.settings))
+        self._store = store
+        self._now = now
+        self._coordinating: Held[sb.CheckpointCoordinator] | None = None
+        self._coordinator: sb.CheckpointCoordinator | None = None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether one backend owns all there is, and commits by itself."""
+        return len(self.plan.ranges) == 1
+
+    @property
+    def declares(self) -> bool:
+        return self.plan.declares
+
+    @property
+    def newest(self) -> sb.CommitSummary | None:
+        """What the crew stands on."""
+        if self._coordinator is None:
+            return self.owners[0].backend.newest
+        return self._coordinator.newest
+
+    async def open(self, **options: Any) -> None:
+        """Everybody, one after the other. What fails leaves nobody behind."""
+        try:
+            if not self.is_alone:
+                self._coordinating = Held(
+                    sb.open_coordinator(self._settings, store=self._store, clock=self._places.clock)
+                )
+                self._coordinator = await self._coordinating.enter()
+            for number in range(len(self.plan.ranges)):
+                self.owners.append(await self._open_owner(number, **options))
+        except BaseException:
+            await self.leave()
+            raise
+
+    async def leave(self) -> None:
+        """Everybody leaves; what is not committed is forgotten."""
+        for owner in self.owners:
+            await owner.held.leave()
+        if self._coordinating is not None:
+            await self._coordinating.leave()
+        self.owners = []
+
+    async def replace(self, number: int, *, killed: bool) -> None:
+        """One owner leaves, or is cancelled, and another one takes his place."""
+        await self.owners[number].held.leave(killed=killed)
+        self.owners[number] = await self._open_owner(number)
+
+    async def _open_owner(self, number: int, **options: Any) -> Owner:
+        settings, key_groups = self._settings, self.plan.ranges[number]
+        host = None if self.plan.first_host is None else (self.plan.first_host + number) % HOSTS
+        if host is not None:
+            settings, local = self._places.at(host, settings)
+            options |= local
+        options |= {"key_groups": key_groups, "owners": self.plan.ranges}
+        held = Held(sb.open_backend(settings, store=self._store, clock=self._places.clock, **options))
+        backend = await held.enter()
+        return Owner(key_groups, host, held, backend, Kinds(backend, self._now) if self.plan.declares else None)
+
+    def sources(self) -> dict[str, int]:
+        """How many files were restored from where."""
+        reports = [owner.backend.restored for owner in self.owners]
+        return {
+            "local files": sum(report.files_local for report in reports if report is not None),
+            "primary files": sum(report.files_primary for report in reports if report is not None),
+            "repaired files": sum(
+                each.repaired for report in reports if report is not None for each in report.fallbacks
+            ),
+        }
+
+    # ------------------------------------------------------------------------------------------------- the state
+
+    def owner_of(self, key: sb.Key) -> Owner:
+        group = key_group(key, MAX_PARALLELISM)
+        return next(owner for owner in self.owners if group in owner.key_groups)
+
+    @property
+    def all_kinds(self) -> list[Kinds]:
+        """The states of every owner."""
+        return [owner.kinds for owner in self.owners if owner.kinds is not None]
+
+    def apply(self, name: str, pairs: Pairs) -> None:
+        """An operation on several keys, by the owners of each."""
+        for owner in self.owners:
+            if owner.kinds is not None and (own := [pair for pair in pairs if self.owner_of(pair[0]) is owner]):
+                getattr(owner.kinds, name)(own)
+
+    def visible(self) -> dict[str, dict[sb.Key, Any]]:
+        """All that can be read; no key is with two owners."""
+        parts = [kinds.visible() for kinds in self.all_kinds]
+        found = {name: {key: each for part in parts for key, each in part[name].items()} for name in parts[0]}
+        assert all(len(each) == sum(len(part[name]) for part in parts) for name, each in found.items())
+        return found
+
+    # ------------------------------------------------------------------------------------------- the checkpoints
+
+    async def checkpoint(self, checkpoint_id: int, **options: Any) -> set[Copied]:
+        """By one alone, or by all together; who has a local copy of all that he needs."""
+        if self.is_alone:
+            (owner,) = self.owners
+            info = await owner.backend.checkpoint(checkpoint_id, **options)
+            return {owner.copied} if info.local else set()
+        snapshots = await self.snapshots(checkpoint_id)
+        copied = await self.commit(checkpoint_id, snapshots, **options)
+        await self.tell_complete(checkpoint_id)
+        return copied
+
+    async def snapshots(self, checkpoint_id: int) -> list[sb.SnapshotResult]:
+        """Of every owner, as they arrive in another process."""
+        found = [await owner.backend.snapshot(checkpoint_id) for owner in self.owners]
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=list[sb.SnapshotResult])
+
+    async def commit(self, checkpoint_id: int, snapshots: Sequence[sb.SnapshotResult], **options: Any) -> set[Copied]:
+        """Of one that is not alone; who has a local copy of all that he needs."""
+        assert self._coordinator is not None
+        await self._coordinator.commit(checkpoint_id, snapshots, **options)
+        return {owner.copied for owner, found in zip(self.owners, snapshots, strict=True) if found.local}
+
+    async def tell_complete(self, checkpoint_id: int) -> None:
+        """Everybody who has not been told yet."""
+        for owner in self.owners:
+            with suppress(InputError):
+                await owner.backend.notify_complete(checkpoint_id)
+
+    async def tell_aborted(self, checkpoint_id: int) -> None:
+        """Everybody who has a snapshot of it, and has not been told yet."""
+        for owner in self.owners:
+            with suppress(InputError):
+                await owner.backend.notify_aborted(checkpoint_id)
+
+    async def tell_subsumed(self, checkpoint_id: int) -> None:
+        for owner in self.owners:
+            await owner.backend.notify_subsumed(checkpoint_id)

@@ -1,0 +1,274 @@
+"""Every kind of state, declared on a backend; what can be done to it, by every way there is, and what can be read."""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+import statebackend as sb
+from tests.models.contents import OPERATOR_STATES, TTL_S, Pairs
+
+Value = int | str | None
+
+KEYS: Sequence[sb.Key] = (0, -(2**63), 7, "", "a", "ü", "N14228", b"", b"a", ("a",), (7, b"a"), ("a", (7, "b")))
+VALUES: Sequence[Value] = (None, 0, -1, 2**63 - 1, -(2**63), "", "ü")
+NAMES = ("", "x", "y")
+
+Draw = Callable[[Random], Any]
+
+
+def number(chance: Random) -> int:
+    return chance.randint(-3, 3)
+
+
+def several(chance: Random) -> list[int]:
+    return [number(chance) for _ in range(chance.randrange(4))]
+
+
+def entry(chance: Random) -> tuple[str, int]:
+    return chance.choice(NAMES), number(chance)
+
+
+def entries(chance: Random) -> dict[str, int]:
+    return dict(entry(chance) for _ in range(chance.randrange(4)))
+
+
+def time(chance: Random) -> int:
+    return chance.randrange(20)
+
+
+def nothing(chance: Random) -> None:
+    """The key says it all."""
+
+
+OPERATIONS: Mapping[str, Draw] = {
+    "put": lambda chance: chance.choice(VALUES),
+    "put_many": number,
+    "pop": nothing,
+    "count": number,
+    "append": number,
+    "append_many": number,
+    "extend": several,
+    "extend_many": several,
+    "replace_list": several,
+    "replace_lists": several,
+    "clear_list": nothing,
+    "put_entry": entry,
+    "pop_entry": entry,
+    "update_maps": entries,
+    "replace_map": entries,
+    "replace_maps": entries,
+    "clear_map": nothing,
+    "add": number,
+    "add_many": number,
+    "merge": lambda chance: chance.choice(KEYS),
+    "forget": nothing,
+    "register": time,
+    "register_many": time,
+    "delete_timer": time,
+    "write_recent": entry,
+    "forget_recent": nothing,
+    "look": nothing,
+}
+"""What may be done to several keys, and with what to each."""
+
+CLEARED = ("values", "counts", "lists", "maps", "totals", "spreads", "timers", "recent", "recent_lists", "recent_maps")
+"""States that may be cleared as a whole."""
+
+
+def draw_operation(chance: Random) -> tuple[str, Pairs]:
+    """An operation, and its pairs of a key and something."""
+    name = chance.choice([*OPERATIONS])
+    return name, [(chance.choice(KEYS), OPERATIONS[name](chance)) for _ in range(chance.randint(1, 4))]
+
+
+class Spread:
+    """The largest less the smallest."""
+
+    def create(self) -> tuple[int, int]:
+        return 1000, -1000
+
+    def add(self, accumulator: tuple[int, int], value: int) -> tuple[int, int]:
+        return min(accumulator[0], value), max(accumulator[1], value)
+
+    def result(self, accumulator: tuple[int, int]) -> int:
+        return accumulator[1] - accumulator[0]
+
+    def merge(self, accumulator: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+        return min(accumulator[0], other[0]), max(accumulator[1], other[1])
+
+
+class Kinds:
+    """The states of one owner. Its methods are those of `contents.Contents`."""
+
+    def __init__(self, backend: sb.StateBackend, now: Callable[[], float]) -> None:
+        ttl = sb.TimeToLive(TTL_S, now)
+        self.values: sb.ValueState[Value] = backend.value_state("values", Value)  # type: ignore[arg-type]
+        self.counts = backend.value_state("counts", int, default=0)
+        self.lists = backend.list_state("lists", int)
+        self.maps = backend.map_state("maps", str, int)
+        self.totals = backend.reducing_state("totals", int, operator.add)
+        self.spreads = backend.aggregating_state("spreads", Spread())
+        self.timers = backend.timers("timers")
+        self.recent = backend.value_state("recent", int, ttl=ttl)
+        self.recent_lists = backend.list_state("recent_lists", int, ttl=ttl)
+        self.recent_maps = backend.map_state("recent_maps", str, int, ttl=ttl)
+        self.recent_totals = backend.reducing_state("recent_totals", int, operator.add, ttl=ttl)
+        self.looked_at = backend.value_state("looked_at", int, ttl=sb.TimeToLive(TTL_S, now, on_read=True))
+        self.operator = {name: backend.operator_state(name, int, mode) for name, mode in OPERATOR_STATES.items()}
+
+    def visible(self) -> dict[str, dict[sb.Key, Any]]:
+        """All that can be read, by more than one way to read it."""
+        for state in (self.values, self.lists, self.maps, self.totals, self.spreads, self.recent, self.recent_lists):
+            assert len(state) == len(list(state)) == len(state.get_many(list(state)))
+            assert all(key in state for key in state)
+        return {
+            "values": dict(self.values),
+            "counts": dict(self.counts),
+            "lists": {key: list(found) for key, found in self.lists.items()},
+            "maps": {key: dict(found) for key, found in self.maps.items()},
+            "totals": dict(self.totals),
+            "spreads": dict(zip(self.spreads, self.spreads.get_many(self.spreads), strict=True)),
+            "timers": {key: self.timers.registered(key) for key in self.timers},
+            "recent": dict(self.recent),
+            "recent_lists": dict(zip(self.recent_lists, self.recent_lists.get_many(self.recent_lists), strict=True)),
+            "recent_maps": dict(zip(self.recent_maps, self.recent_maps.get_many(self.recent_maps), strict=True)),
+            "recent_totals": dict(self.recent_totals),
+            "looked_at": dict.fromkeys(self.looked_at),
+        }
+
+    def report(self) -> dict[str, list[int]]:
+        """What there is of each operator state."""
+        return {name: list(found) for name, found in self.operator.items()}
+
+    # ---------------------------------------------------------------------------------- values, lists, maps
+
+    def put(self, pairs: Pairs) -> None:
+        for key, value in pairs:
+            self.values[key] = value
+
+    def put_many(self, pairs: Pairs) -> None:
+        self.values.put_many(*_columns(pairs))
+
+    def pop(self, pairs: Pairs) -> None:
+        for key, _ in pairs:
+            found = self.values.get(key)
+            assert self.values.pop(key, None) == found
+
+    def count(self, pairs: Pairs) -> None:
+        self.counts.update_many(*_columns(pairs), operator.add)
+
+    def append(self, pairs: Pairs) -> None:
+        for key, number in pairs:
+            self.lists[key].append(number)
+
+    def append_many(self, pairs: Pairs) -> None:
+        self.lists.append_many(*_columns(pairs))
+
+    def extend(self, pairs: Pairs) -> None:
+        for key, numbers in pairs:
+            self.lists[key].extend(numbers)
+
+    def extend_many(self, pairs: Pairs) -> None:
+        self.lists.extend_many(*_columns(pairs))
+
+    def replace_list(self, pairs: Pairs) -> None:
+        for key, numbers in pairs:
+            self.lists[key] = numbers
+
+    def replace_lists(self, pairs: Pairs) -> None:
+        self.lists.put_many(*_columns(pairs))
+
+    def clear_list(self, pairs: Pairs) -> None:
+        for key, _ in pairs:
+            self.lists[key].clear()
+
+    def put_entry(self, pairs: Pairs) -> None:
+        for key, (name, number) in pairs:
+            self.maps[key][name] = number
+
+    def pop_entry(self, pairs: Pairs) -> None:
+        for key, (name, _) in pairs:
+            found = self.maps[key].get(name)
+            assert self.maps[key].pop(name, None) == found
+
+    def update_maps(self, pairs: Pairs) -> None:
+        self.maps.update_many(*_columns(pairs))
+
+    def replace_map(self, pairs: Pairs) -> None:
+        for key, entries in pairs:
+            self.maps[key] = entries
+
+    def replace_maps(self, pairs: Pairs) -> None:
+        self.maps.put_many(*_columns(pairs))
+
+    def clear_map(self, pairs: Pairs) -> None:
+        for key, _ in pairs:
+            self.maps[key].clear()
+
+    # ---------------------------------------------------------------------------------- what is added up
+
+    def add(self, pairs: Pairs) -> None:
+        for key, number in pairs:
+            self.totals.add(key, number)
+            self.spreads.add(key, number)
+
+    def add_many(self, pairs: Pairs) -> None:
+        self.totals.add_many(*_columns(pairs))
+        self.spreads.add_many(*_columns(pairs))
+
+    def merge(self, pairs: Pairs) -> None:
+        for key, other in pairs:
+            self.spreads.merge(key, [other])
+
+    def forget(self, pairs: Pairs) -> None:
+        for key, _ in pairs:
+            if key in self.totals:
+                del self.totals[key]
+            if key in self.spreads:
+                del self.spreads[key]
+
+    # ---------------------------------------------------------------------------------- timers
+
+    def register(self, pairs: Pairs) -> None:
+        for key, at in pairs:
+            self.timers.register(key, at)
+
+    def register_many(self, pairs: Pairs) -> None:
+        self.timers.register_many(*_columns(pairs))
+
+    def delete_timer(self, pairs: Pairs) -> None:
+        for key, at in pairs:
+            self.timers.delete(key, at)
+
+    def fire(self, until: float) -> set[tuple[float, sb.Key]]:
+        fired = list(self.timers.due(until))
+        assert [at for at, _ in fired] == sorted(at for at, _ in fired)
+        assert len(fired) == len(set(fired))
+        return set(fired)
+
+    # ---------------------------------------------------------------------------------- with a time-to-live
+
+    def write_recent(self, pairs: Pairs) -> None:
+        for key, (name, number) in pairs:
+            self.recent[key] = self.looked_at[key] = number
+            self.recent_lists[key].append(number)
+            self.recent_maps[key][name] = number
+            self.recent_totals.add(key, number)
+
+    def forget_recent(self, pairs: Pairs) -> None:
+        for key, _ in pairs:
+            self.recent.pop(key, None)
+            self.recent_lists[key].clear()
+            self.recent_maps[key].clear()
+
+    def look(self, pairs: Pairs) -> None:
+        for key, _ in pairs:
+            self.looked_at.get(key)
+
+    def clear(self, name: str) -> None:
+        getattr(self, name).clear()
+
+
+def _columns(pairs: Pairs) -> tuple[list[sb.Key], list[Any]]:
+    return [key for key, _ in pairs], [argument for _, argument in pairs]

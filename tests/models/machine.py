@@ -1,0 +1,609 @@
+"""One job, driven through all that may happen to it, against dictionaries.
+
+What is committed is what the dictionaries held at the snapshot: after every step what the crew has is what the model
+says, and whoever opens the job has the newest commit, or an error, and never anything else.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from collections.abc import Set as AbstractSet
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from random import Random
+from typing import Any, ClassVar, Literal, TypeVar
+
+import anyio
+from hypothesis import note
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import statebackend as sb
+from statebackend._state.key_groups import key_group
+from statebackend.errors import (
+    CheckpointNotFoundError,
+    DataError,
+    OutcomeUnknownError,
+    SavepointExistsError,
+    StateBackendError,
+    StoreAccessError,
+    StoreError,
+    StoreUnavailableError,
+    UploadError,
+)
+from statebackend.testing import Fail, Fault, FaultyStore
+from tests.models.contents import OPERATOR_STATES, Contents, Pairs, Report, shares
+from tests.models.crew import MAX_PARALLELISM, Copied, Crew, Owner, Plan
+from tests.models.kinds import CLEARED, Kinds, draw_operation
+from tests.models.places import HOSTS, InMemory, OnDisk, Places
+
+T = TypeVar("T")
+Moment = Literal["before", "after"]
+
+Work = tuple[int, int]
+"""How many operations, and the seed of the chance by which they are chosen."""
+
+WORK: st.SearchStrategy[Work] = st.tuples(st.integers(0, 20), st.integers(0, 2**32))
+CHOICES = st.integers(0, 2**16)  # taken modulo what there is: names and sizes differ from run to run
+MOMENTS: st.SearchStrategy[Moment] = st.sampled_from(["before", "after"])
+SAVEPOINTS = st.sampled_from([None, None, None, "blue", "green"])
+RETAINED = 2
+
+
+def plans(tables: st.SearchStrategy[Any]) -> st.SearchStrategy[Plan]:
+    """Every way to open a job."""
+    settings = {
+        "table": tables,
+        "table_memory_bytes": st.just(4 << 20),
+        "compression": st.sampled_from(["none", "lz4", "snappy", "zstd"]),
+        "inline_bytes_max": st.sampled_from([0, 300, 64 << 10]),
+        "preemptive_persist_threshold_bytes": st.sampled_from([60, 400, 5 << 20]),
+        "materialize_handles_max": st.sampled_from([0, 1, 3]),
+        "restore_concurrency_max": st.sampled_from([1, 16]),
+    }
+    return st.builds(
+        Plan,
+        cuts=st.one_of(st.just(frozenset()), st.frozensets(st.integers(1, MAX_PARALLELISM - 1), max_size=HOSTS - 1)),
+        first_host=st.sampled_from([0, 0, 0, None, 3]),
+        declares=st.sampled_from([True, True, True, True, False]),
+        settings=st.fixed_dictionaries(settings).map(lambda found: tuple(found.items())),
+    )
+
+
+HEAP = plans(st.just("heap"))
+BOTH_TABLES = plans(st.sampled_from(["heap", "rocksdb"]))  # needs the extra rocksdb
+
+
+@dataclass(kw_only=True, eq=False)
+class Kill(Fault):
+    """From the nth request on nothing comes through any more; the nth itself may still take effect."""
+
+    crash: Callable[[], None]
+
+    def strikes(self, operation: Any, key: str) -> bool:
+        assert self.nth is not None
+        self.matched += 1
+        if self.matched > self.nth:
+            self.moment = "before"
+        return self.matched >= self.nth
+
+    async def strike(self) -> None:
+        self.crash()
+        raise StateBackendError("killed")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a commit is to hold. `checkpoint_id` may be given again to another one, if this comes to nothing."""
+
+    checkpoint_id: int
+    batch: int
+    contents: Contents
+    reports: list[Report]
+    savepoint: str | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What it is committed with."""
+        return {"source": sb.SourceMark("model", self.batch), "savepoint": self.savepoint}
+
+
+class Machine(RuleBasedStateMachine):
+    """`places` are where the copies lie; `plans` how the job may be opened."""
+
+    places_type: type[Places] = InMemory
+    plans: st.SearchStrategy[Plan] = HEAP
+    counted: ClassVar[Counter[str]] = Counter()
+    """What all examples so far came to."""
+
+    @initialize(data=st.data(), seed=st.integers(0, 2**16))
+    def begin(self, data: st.DataObject, seed: int) -> None:
+        self.counted["examples"] += 1
+        self.places = self.places_type(seed)
+        self.runner = asyncio.Runner(loop_factory=self.places.new_loop)
+        self.run(self.places.begin())
+        self.settings = sb.Settings(
+            job="model",
+            primary="memory://unused",
+            max_parallelism=MAX_PARALLELISM,
+            checkpoints_retained=RETAINED,
+            persist_delay_s=0.0,
+            retry_delay_s=0.0,
+            upload_attempts_max=2,
+            primary_outage_s=0.0,
+            secondary_grace_s=60.0,
+            materialize_interval_s=0.0,
+            materialize_retry_delay_s=0.0,
+            cache_dir=str(self.places.root),
+        )
+        self.now = 0.0
+        self.batch = 0
+        self.committed = Checkpoint(-1, 0, Contents(), [{}])
+        self.newest_id = -1
+        self.history: list[Checkpoint] = []
+        self.branch: list[Checkpoint] = []  # of those, the ones from which the committed one came about, and itself
+        self.savepoints: dict[str, Checkpoint] = {}
+        self.copied: set[Copied] = set()
+        self.swept = False
+        self.crew: Crew | None = None
+        self.plan: Plan = data.draw(self.plans)
+
+    def teardown(self) -> None:
+        if hasattr(self, "runner"):
+            try:
+                self.leave()
+                self.run(self.places.end())
+            finally:
+                self.runner.close()
+                self.places.remove()
+
+    # --------------------------------------------------------------------------------------------- work on the state
+
+    @rule(work=WORK)
+    def change_the_state(self, work: Work) -> None:
+        self.work(work)
+
+    def work(self, work: Work) -> None:
+        """So many operations, by chance; time passes meanwhile. Nothing where the crew declares no states."""
+        crew = self.enter()
+        size, seed = work
+        chance = Random(seed)
+        for _ in range(size if crew.declares else 0):
+            match chance.randrange(20):
+                case 0:
+                    self.now += chance.randint(1, 4)
+                case 1:
+                    self.fire(chance.randrange(20))
+                case 2:
+                    self.clear(chance.choice(CLEARED))
+                case 3 | 4:
+                    self.write_operator_state(chance)
+                case _:
+                    self.apply(*draw_operation(chance))
+
+    def apply(self, name: str, pairs: Pairs) -> None:
+        crew = self.enter()
+        if name == "merge":
+            pairs = [(key, other) for key, other in pairs if crew.owner_of(key) is crew.owner_of(other)]
+        note(f"  {name}: {pairs}")
+        crew.apply(name, pairs)
+        getattr(self.contents, name)(pairs, self.now)
+
+    def clear(self, name: str) -> None:
+        note(f"  clear {name}")
+        self.contents.clear(name)
+        for kinds in self.enter().all_kinds:
+            kinds.clear(name)
+
+    def fire(self, until: int) -> None:
+        note(f"  fire until {until}")
+        fired = [kinds.fire(until) for kinds in self.enter().all_kinds]
+        assert set[Any]().union(*fired) == self.contents.fire(until)
+
+    def write_operator_state(self, chance: Random) -> None:
+        number, name = chance.randrange(len(self.enter().owners)), chance.choice([*OPERATOR_STATES])
+        elements = [chance.randrange(1000) for _ in range(chance.randrange(4))]
+        state, model = self.enter().all_kinds[number].operator[name], self.reports[number]
+        note(f"  {name} of owner {number}: {elements}")
+        if chance.random() < 0.7:
+            state.extend(elements)
+            model[name] = [*model[name], *elements]
+        else:
+            state.replace(elements)
+            model[name] = elements
+
+    # ------------------------------------------------------------------------------------------------- checkpoints
+
+    @rule(work=WORK, savepoint=SAVEPOINTS, gap=st.integers(0, 1))
+    def checkpoint(self, work: Work, savepoint: str | None, gap: int) -> None:
+        self.work(work)
+        crew, taken = self.enter(), self.taken(gap, savepoint)
+        try:
+            copied = self.run(crew.checkpoint(taken.checkpoint_id, **taken.options))
+        except SavepointExistsError:
+            assert savepoint in self.savepoints
+            self.run(crew.tell_aborted(taken.checkpoint_id))
+        else:
+            assert savepoint is None or savepoint not in self.savepoints
+            self.commit(taken, copied)
+
+    @rule(
+        work=WORK,
+        error=st.sampled_from([StoreAccessError, StoreUnavailableError]),
+        key=st.sampled_from(["*", "*segments/*", "*commits/*"]),
+        nth=st.integers(1, 4),
+        onwards=st.booleans(),
+        moment=MOMENTS,
+    )
+    def checkpoint_that_the_store_refuses(
+        self, *, work: Work, error: type[StoreError], key: str, nth: int, onwards: bool, moment: Moment
+    ) -> None:
+        """What is said of it is the truth; what is not known is found out by opening again."""
+        self.work(work)
+        crew, taken = self.enter(), self.taken()
+        fault = Fail(key=key, nth=nth, onwards=onwards, moment=moment, error=error("made to fail by a test"))
+        self.store.plan.append(fault)
+        try:
+            copied = self.run(crew.checkpoint(taken.checkpoint_id, **taken.options))
+        except OutcomeUnknownError:
+            self.leave()
+            self.find_out(taken)
+        except StateBackendError as refused:
+            self.store.plan.clear()
+            if crew.is_alone or isinstance(refused, UploadError):
+                self.leave()
+            else:
+                self.run(crew.tell_aborted(taken.checkpoint_id))
+            self.assert_newest()
+        else:
+            self.commit(taken, copied)
+        finally:
+            if self.crew is not None:
+                self.store.plan.clear()
+
+    @rule(work=WORK, turns=st.integers(0, 60))
+    def checkpoint_that_is_cancelled(self, work: Work, turns: int) -> None:
+        """It is committed as a whole, or its changes go with the next one."""
+        self.work(work)
+        crew, taken = self.enter(), self.taken()
+
+        async def cancelled() -> None:
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as tasks:
+
+                    async def cancel() -> None:
+                        for _ in range(turns):
+                            await anyio.lowlevel.checkpoint()
+                        scope.cancel()
+
+                    tasks.start_soon(cancel)
+                    await crew.checkpoint(taken.checkpoint_id, **taken.options)
+                    tasks.cancel_scope.cancel()
+
+        self.run(cancelled())
+        if crew.newest is not None and crew.newest.source == taken.options["source"]:
+            if not crew.is_alone:
+                self.run(crew.tell_complete(taken.checkpoint_id))
+            self.commit(taken)
+        elif not crew.is_alone:
+            self.run(crew.tell_aborted(taken.checkpoint_id))
+
+    @rule(work=WORK, nth=st.integers(1, 12), moment=MOMENTS)
+    def kill_in_a_checkpoint(self, work: Work, nth: int, moment: Moment) -> None:
+        """At the nth request to the primary, before or after its effect."""
+        self.work(work)
+        crew, taken = self.enter(), self.taken()
+        self.store.plan.append(Kill(nth=nth, moment=moment, crash=self.places.crash))
+        copied = None
+        with suppress(StateBackendError):
+            copied = self.run(crew.checkpoint(taken.checkpoint_id, **taken.options))
+        self.places.crash()
+        self.leave()
+        if copied is None:
+            self.find_out(taken)
+        else:
+            self.commit(taken, copied)
+            self.assert_newest()
+
+    @rule()
+    def kill(self) -> None:
+        self.enter()
+        self.store.plan.append(Kill(nth=1, crash=self.places.crash))
+        self.places.crash()
+        self.leave()
+
+    @precondition(lambda self: self.crew is not None and not self.crew.is_alone)
+    @rule(which=CHOICES, killed=st.booleans())
+    def replace_one_owner(self, which: int, killed: bool) -> None:
+        """Another one takes his place, on the newest commit; the others go on with what they have."""
+        crew = self.enter()
+        number = which % len(crew.owners)
+        self.abort_all()
+        self.run(crew.replace(number, killed=killed))
+        owner = crew.owners[number]
+        self.judge_restore(owner)
+        self.contents.take_over(self.committed.contents, lambda key: crew.owner_of(key) is owner)
+        self.reports[number] = self.shares_of(self.committed, crew)[number]
+
+    # ------------------------------------------------------------------------------ checkpoints in several steps
+
+    @rule(work=WORK, gap=st.integers(0, 1))
+    def take_snapshots(self, work: Work, gap: int) -> None:
+        self.work(work)
+        crew, taken = self.enter(), self.taken(gap)
+        if len(self.pending) < 3:
+            self.pending.append((taken, self.run(crew.snapshots(taken.checkpoint_id))))
+
+    @precondition(lambda self: self.crew is not None and not self.crew.is_alone and self.pending)
+    @rule(which=CHOICES, told=st.booleans(), subsumed=st.booleans())
+    def commit_snapshots(self, which: int, told: bool, subsumed: bool) -> None:
+        """Of any of the checkpoints under way; those before it come to nothing by that. Nobody may be told of it."""
+        assert self.crew is not None
+        number = which % len(self.pending)
+        taken, snapshots = self.pending[number]
+        copied = self.run(self.crew.commit(taken.checkpoint_id, snapshots, **taken.options))
+        rest = self.pending[number + 1 :]
+        if told:
+            self.run(self.crew.tell_complete(taken.checkpoint_id))
+        if subsumed:
+            self.run(self.crew.tell_subsumed(self.newest_id))
+        self.commit(taken, copied)
+        self.pending = rest
+
+    @precondition(lambda self: self.crew is not None and self.pending)
+    @rule(which=CHOICES)
+    def abort_snapshots(self, which: int) -> None:
+        """Of any of the checkpoints under way: its changes are in those after it."""
+        assert self.crew is not None
+        taken, _ = self.pending.pop(which % len(self.pending))
+        self.run(self.crew.tell_aborted(taken.checkpoint_id))
+
+    # ------------------------------------------------------------------------------------------ leave, and come back
+
+    @rule(data=st.data())
+    def leave_for_another_plan(self, data: st.DataObject) -> None:
+        """Other owners, tables, codecs, hosts; what was not committed is forgotten."""
+        self.leave()
+        self.plan = data.draw(self.plans)
+        self.enter()
+
+    @rule()
+    def pause(self) -> None:
+        """Whatever goes on behind the checkpoints' back goes on."""
+        self.enter()
+        self.run(self.places.settle())
+
+    @rule(work=WORK, which=CHOICES, named=st.booleans(), goes_on=st.booleans())
+    def open_an_older_checkpoint(self, work: Work, which: int, named: bool, goes_on: bool) -> None:
+        """What is retained comes back. Committed upon it begins a branch; left alone, it changes nothing."""
+        self.leave()
+        if named and self.savepoints:
+            name = list(self.savepoints)[which % len(self.savepoints)]
+            older, options = self.savepoints[name], {"savepoint": name}
+        elif self.history:
+            older = self.history[which % len(self.history)]
+            options = {"checkpoint_id": older.checkpoint_id}
+        else:
+            return
+        self.plan = Plan(first_host=self.plan.first_host, settings=self.plan.settings)
+        try:
+            self.enter(older, **options)
+        except CheckpointNotFoundError:
+            assert self.swept
+            assert older not in self.branch[-RETAINED:]
+            assert older not in self.savepoints.values()
+            self.history.remove(older)
+            return
+        self.equal()
+        if goes_on:
+            if older in self.branch:
+                self.branch = self.branch[: self.branch.index(older) + 1]
+            else:
+                self.branch = [older]
+            self.checkpoint(work, None, 0)
+        else:
+            self.leave()
+
+    # ------------------------------------------------------------------------------------------- what goes wrong
+
+    @rule(host=st.one_of(st.none(), st.integers(0, HOSTS - 1)))
+    def lose_local_copies(self, host: int | None) -> None:
+        """Of one host, or of all."""
+        self.leave()
+        self.copied = set()
+        for each in range(HOSTS) if host is None else [host]:
+            self.places.lose(each)
+
+    @rule(which=CHOICES, damage=st.sampled_from(["flip", "cut", "lose"]), position=CHOICES)
+    def damage_a_local_copy(self, which: int, damage: str, position: int) -> None:
+        self.leave()
+        if files := [(host, name) for host in range(HOSTS) for name in self.places.objects(host)]:
+            host, name = files[which % len(files)]
+            self.copied = {copied for copied in self.copied if copied[0] != host}
+            self.places.damage(host, name, damage, position)
+
+    @rule(which=CHOICES, damage=st.sampled_from(["flip", "cut"]), position=CHOICES, lost=st.booleans())
+    def damage_the_primary(self, which: int, damage: str, position: int, lost: bool) -> None:
+        """Whether the job comes back then or not, it is never with anything else; and what is put right comes back."""
+        if lost:
+            self.lose_local_copies(None)
+        self.leave()
+        if names := self.places.objects(None):
+            name = names[which % len(names)]
+            whole = self.places.read(None, name)
+            self.places.damage(None, name, damage, position)
+            self.plan = Plan(first_host=self.plan.first_host, settings=self.plan.settings)
+            with suppress(DataError):
+                self.look(host=None if lost else self.plan.first_host)
+            self.places.write(None, name, whole)
+
+    # ------------------------------------------------------------------------------------------------- maintenance
+
+    @rule(night=st.booleans(), leaves=st.booleans())
+    def sweep(self, night: bool, leaves: bool) -> None:
+        """Beside the crew, or when nobody works on the job."""
+        if leaves:
+            self.leave()
+        if not self.history:
+            return
+        if night:
+            self.run(self.places.pass_night())
+        store = self.store if self.crew is not None else self.places.primary()
+        self.run(sb.sweep(self.settings, dry_run=False, min_age_s=0.0, store=store, clock=self.places.clock))
+        self.swept = True
+
+    @precondition(lambda self: self.savepoints)
+    @rule(which=CHOICES)
+    def drop_a_savepoint(self, which: int) -> None:
+        name = list(self.savepoints)[which % len(self.savepoints)]
+        store = self.store if self.crew is not None else self.places.primary()
+        self.run(sb.drop_savepoint(self.settings, name, store=store))
+        del self.savepoints[name]
+
+    @rule(first=st.integers(0, MAX_PARALLELISM - 1), last=st.integers(0, MAX_PARALLELISM - 1), cached=st.booleans())
+    def read_beside(self, first: int, last: int, cached: bool) -> None:
+        """Somebody looks at a part of what is committed, and disturbs nobody."""
+        self.look(sb.KeyGroupRange(*sorted((first, last))), cached=cached)
+
+    @invariant()
+    def equal(self) -> None:
+        """What the crew has is what the model has."""
+        self.counted["steps"] += 1
+        if self.crew is not None and self.crew.declares:
+            assert self.crew.visible() == self.contents.visible(self.now)
+            assert [kinds.report() for kinds in self.crew.all_kinds] == self.reports
+
+    # ------------------------------------------------------------------------------------------------------------
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """On the loop, where whoever is there lives on meanwhile."""
+        return self.runner.run(coroutine)
+
+    def enter(self, at: Checkpoint | None = None, **options: Any) -> Crew:
+        """The crew, which is opened if there is none, at the newest commit or at another one."""
+        if self.crew is None:
+            at = at or self.committed
+            self.store = FaultyStore(self.places.primary())
+
+            async def open_crew() -> Crew:
+                crew = Crew(self.places, self.settings, self.plan, self.store, lambda: self.now)
+                await crew.open(**options)
+                return crew
+
+            self.crew = self.run(open_crew())
+            self.counted["restores"] += len(self.crew.owners)
+            found = self.crew.newest
+            assert (-1 if found is None else found.checkpoint_id) == at.checkpoint_id, (found, at)
+            self.contents = at.contents.copy()
+            self.reports = self.shares_of(at, self.crew)
+            self.pending: list[tuple[Checkpoint, list[sb.SnapshotResult]]] = []
+            for owner in self.crew.owners if at is self.committed else ():
+                self.judge_restore(owner)
+            self.equal()
+        return self.crew
+
+    def leave(self) -> None:
+        if self.crew is not None:
+            crew, self.crew = self.crew, None
+            self.run(crew.leave())
+
+    def look(
+        self, part: sb.KeyGroupRange | None = None, *, host: int | None = None, cached: bool = False
+    ) -> sb.CommitSummary | None:
+        """Whoever opens the job to read it sees what is committed, in the local copies of a host too."""
+        store = self.places.primary() if self.crew is None else self.store
+        settings, options = (self.settings, {}) if host is None else self.places.at(host, self.settings)
+        owners = around(part or sb.KeyGroupRange(0, MAX_PARALLELISM - 1))
+        options |= {"read_only": True, "key_groups": part, "owners": owners, "store": store, "clock": self.places.clock}
+
+        async def look() -> sb.CommitSummary | None:
+            async with AsyncExitStack() as stack:
+                if cached:
+                    options["cache"] = await stack.enter_async_context(sb.open_download_cache(settings, store=store))
+                backend = await stack.enter_async_context(sb.open_backend(settings, **options))
+                if backend.newest is not None and backend.newest.checkpoint_id == self.committed.checkpoint_id:
+                    self.compare(backend, part, owners)
+                return backend.newest
+
+        return self.run(look())
+
+    def compare(self, backend: sb.StateBackend, part: sb.KeyGroupRange | None, owners: list[sb.KeyGroupRange]) -> None:
+        kinds, expected = Kinds(backend, lambda: self.now), self.committed.contents.visible(self.now)
+        for found in expected.values():
+            for key in [key for key in found if key_group(key, MAX_PARALLELISM) not in backend.key_groups]:
+                del found[key]
+        assert kinds.visible() == expected
+        share = shares(self.committed.reports, len(owners))[owners.index(backend.key_groups)]
+        assert kinds.report() == {name: share.get(name, []) for name in OPERATOR_STATES}
+
+    def taken(self, gap: int = 0, savepoint: str | None = None) -> Checkpoint:
+        """The checkpoint of what there is now."""
+        self.batch += 1
+        newest = max([self.newest_id, *(taken.checkpoint_id for taken, _ in self.pending)])
+        reports = [{name: list(found) for name, found in report.items()} for report in self.reports]
+        return Checkpoint(newest + 1 + gap, self.batch, self.contents.copy(), reports, savepoint)
+
+    def commit(self, taken: Checkpoint, copied: AbstractSet[Copied] = frozenset()) -> None:
+        """It is in the log; said to be local for some."""
+        self.copied = set(copied)
+        self.counted["commits"] += 1
+        self.committed = taken
+        self.newest_id = taken.checkpoint_id
+        self.history.append(taken)
+        self.branch.append(taken)
+        self.pending = []
+        if taken.savepoint is not None:
+            self.savepoints[taken.savepoint] = taken
+
+    def find_out(self, taken: Checkpoint) -> None:
+        """Whether it was committed, nobody knows until the job is opened again."""
+        newest = self.look()
+        if newest is not None and newest.source == taken.options["source"]:
+            self.commit(taken)
+        self.assert_newest()
+
+    def judge_restore(self, owner: Owner) -> None:
+        """What was said to be local, and is as it was, is not read from the primary."""
+        if (report := owner.backend.restored) is not None and owner.copied in self.copied:
+            self.counted["restores from local copies alone"] += 1
+            assert (report.files_primary, report.fallbacks) == (0, ())
+
+    def assert_newest(self) -> None:
+        """The newest commit is the one of the model."""
+        newest = self.look()
+        assert (-1 if newest is None else newest.checkpoint_id) == self.newest_id
+
+    def abort_all(self) -> None:
+        for taken, _ in self.pending:
+            self.run(self.enter().tell_aborted(taken.checkpoint_id))
+        self.pending = []
+
+    def shares_of(self, checkpoint: Checkpoint, crew: Crew) -> list[dict[str, list[int]]]:
+        """What each owner has of the operator states; of one that he declares and that is new to him, nothing."""
+        found = shares(checkpoint.reports, len(crew.owners))
+        if crew.declares:
+            return [{name: share.get(name, []) for name in OPERATOR_STATES} for share in found]
+        return found
+
+
+class InMemoryMachine(Machine):
+    """Crash stores, and dictionaries for tables: fast, and a seed decides what a crash leaves."""
+
+
+class OnDiskMachine(Machine):
+    """Files, locks and all; tables in dictionaries and in RocksDB by turns."""
+
+    places_type = OnDisk
+    plans = BOTH_TABLES
+
+
+class OnTablesMachine(Machine):
+    """Crash stores; tables in dictionaries and in RocksDB by turns."""
+
+    plans = BOTH_TABLES
+
+
+def around(part: sb.KeyGroupRange) -> list[sb.KeyGroupRange]:
+    """Owners of all key groups, of which one owns that part."""
+    before, after = (0, part.first - 1), (part.last + 1, MAX_PARALLELISM - 1)
+    return sorted([part, *(sb.KeyGroupRange(*each) for each in (before, after) if each[0] <= each[1])])
