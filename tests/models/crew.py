@@ -21,6 +21,25 @@ Copied = tuple[int | None, sb.KeyGroupRange]
 """A host, and the key groups of which it has local copies."""
 
 MAX_PARALLELISM = 16
+RETAINED = 2
+
+
+def settings_in(places: Places) -> sb.Settings:
+    """Of the job; nothing waits, and bases are written only where a plan says so."""
+    return sb.Settings(
+        job="model",
+        primary="memory://unused",
+        max_parallelism=MAX_PARALLELISM,
+        checkpoints_retained=RETAINED,
+        persist_delay_s=0.0,
+        retry_delay_s=0.0,
+        upload_attempts_max=2,
+        primary_outage_s=0.0,
+        secondary_grace_s=60.0,  # a slow machine must not cost a local copy
+        materialize_interval_s=0.0,
+        materialize_retry_delay_s=0.0,
+        cache_dir=str(places.root),
+    )
 
 
 @dataclass(frozen=True)
