@@ -17,15 +17,16 @@ ROOT = Path(__file__).parent
 NO_JAVA_STATUS = 3  # of benchmarks/java.py
 NO_CEPH_STATUS = 3  # of benchmarks/radosgw.py
 MINISTACK = "ministack==1.5.33"
+WORKERS = ("-n", "2", "--dist", "loadfile")  # by file: what its tests share is made once
 PYTHON_FILES = ("statebackend", "benchmarks", "tests", "noxfile.py")
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """The whole suite, Spark included. Arguments after `--` go to pytest."""
+    """The whole suite, Spark included, in two processes. Arguments after `--` go to pytest: `-n 0` makes it one."""
     session.install("-e", ".[spark,test]")
     environment = spark_environment(session) | ministack_environment(session)
-    session.run("python", "-m", "pytest", *session.posargs, env=environment)
+    session.run("python", "-m", "pytest", *WORKERS, *session.posargs, env=environment)
 
 
 @nox.session
@@ -42,10 +43,30 @@ def integration(session: nox.Session) -> None:
 
 
 @nox.session
+def spark(session: nox.Session) -> None:
+    """Spark, the long form: clusters, parts of which are killed for a hundred batches, and a Spark Connect server.
+
+    `nox -s spark -- --batches 40` for fewer.
+
+    On real data, too, where `STATEBACKEND_ONLINE_RETAIL` names the folder of the data set: one gzipped CSV per day.
+    """
+    session.install("-e", ".[connect,test]")
+    batches, posargs = "100", list(session.posargs)
+    if "--batches" in posargs:
+        at = posargs.index("--batches")
+        batches = posargs[at + 1]
+        del posargs[at : at + 2]
+    environment = spark_environment(session) | {"STATEBACKEND_SPARK_LONG": batches}
+    command = ("python", "-m", "pytest", "tests/spark", "-o", "faulthandler_timeout=0", *posargs)
+    session.run(*command, env=environment)
+
+
+@nox.session
 def demo(session: nox.Session) -> None:
     """The main job: a year of flights through a stream that is killed, three times. `nox -s demo -- --days 60`.
 
-    `nox -s demo -- --primary s3` has the truth in an S3 on this machine.
+    `nox -s demo -- --primary s3` has the truth in an S3 on this machine, `-- --execution executors` has the work done
+    by Spark's Python workers.
     """
     session.install("-e", ".[demo]")
     environment = spark_environment(session)
@@ -70,7 +91,7 @@ def models(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """How fast, against what was expected: ratios, losses included. `nox -s bench -- changelog`, `-- spark`."""
+    """How fast, against what was expected: ratios, losses included. `nox -s bench -- state restore`, `-- spark`."""
     on_spark = "spark" in session.posargs
     session.install("-e", ".[bench,spark]" if on_spark else ".[bench]")
     environment = ministack_environment(session) | (spark_environment(session) if on_spark else {})

@@ -4,6 +4,7 @@ MiniStack keeps everything in memory, starts in a third of a second, and keeps p
 credentials. It pins a botocore of its own, so it lives in an environment of its own: `python` is the interpreter there.
 """
 
+import functools
 import http.client
 import os
 import socket
@@ -63,8 +64,7 @@ async def make_bucket(server: Server, name: str) -> None:
 
 def open_client(server: Server) -> AbstractAsyncContextManager[Any]:
     """A plain client, of nobody's library."""
-    session: Any = get_session()
-    client: AbstractAsyncContextManager[Any] = session.create_client(
+    client: AbstractAsyncContextManager[Any] = _session().create_client(
         "s3",
         endpoint_url=server.endpoint,
         region_name="us-east-1",
@@ -72,6 +72,12 @@ def open_client(server: Server) -> AbstractAsyncContextManager[Any]:
         aws_secret_access_key=server.secret_access_key,
     )
     return client
+
+
+@functools.cache
+def _session() -> Any:
+    """What botocore reads and parses before it can make a client, once for all of them."""
+    return get_session()
 
 
 def free_port() -> int:

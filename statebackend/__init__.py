@@ -3,7 +3,9 @@
     open_backend, StateBackend      open a job's state, use it, checkpoint it
     open_coordinator, CheckpointCoordinator     commit what the owners of parts of the key groups contribute
     open_download_cache             for several backends that restore from the same files
+    Output, StagedOutput            rows that are committed with the state, and published after it
     sweep                           delete what no retained checkpoint needs
+    rewrite                         give a job another number of key groups
     savepoints, drop_savepoint      names that keep a checkpoint
     Settings                        what the job means, and how fast
     ValueState, ListState, MapState, ReducingState, AggregatingState    what user code reads and writes
@@ -22,9 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 from statebackend._backend.downloads import open_download_cache
 from statebackend._backend.opening import open_backend, open_coordinator
+from statebackend._backend.rewriting import rewrite
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.coordinator import CheckpointCoordinator, Committed
+from statebackend._checkpoint.outbox import Output
+from statebackend._checkpoint.progress import Progress
 from statebackend._checkpoint.retention import Classified, Verdict
+from statebackend._checkpoint.rewrite import RewriteReport
 from statebackend._checkpoint.savepoints import SavepointInfo
 from statebackend._checkpoint.sweep import SweepFailure, SweepReport
 from statebackend._local.cache import DownloadCache
@@ -66,6 +72,7 @@ from statebackend.ids import (
     SequenceNumber,
     SnapshotResult,
     SourceMark,
+    StagedOutput,
 )
 from statebackend.settings import Secret, Settings
 
@@ -98,8 +105,11 @@ __all__ = [
     "ObjectStore",
     "Observer",
     "OperatorState",
+    "Output",
+    "Progress",
     "ReducingState",
     "RestoreReport",
+    "RewriteReport",
     "SavepointInfo",
     "Secret",
     "Segment",
@@ -108,6 +118,7 @@ __all__ = [
     "Settings",
     "SnapshotResult",
     "SourceMark",
+    "StagedOutput",
     "StateBackend",
     "StateBackendError",
     "StateChangeUploader",
@@ -123,6 +134,7 @@ __all__ = [
     "open_backend",
     "open_coordinator",
     "open_download_cache",
+    "rewrite",
     "savepoints",
     "sweep",
 ]

@@ -1,4 +1,4 @@
-"""`python -m statebackend`: see `cli.py`."""
+"""`python -m statebackend`: see `cli/`."""
 
 import sys
 

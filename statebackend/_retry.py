@@ -66,6 +66,10 @@ class Race(Generic[T]):
     Attempts run in `tasks`, which outlives the race. One that is still at work when the race is decided has lost: if it
     finishes, its result is given to `discard`, which must not raise; if it has not within twice `timeout_s`, it is
     cancelled, because it holds on to whatever it was to upload. `ended` is set when no attempt is left.
+
+    What the action holds, a whole segment, goes with the last attempt, and not when the collector comes, which a
+    million changes do not call: the race lives on in what its action knows and in the frame of a cancelled watch, and
+    keeps neither the action nor a result. Only the traceback of an error that is raised does.
     """
 
     def __init__(
@@ -106,10 +110,11 @@ class Race(Generic[T]):
         except BaseException:
             self._withdraw()
             raise
-        if self._won is None:
+        won, self._won = self._won, None
+        if won is None:
             assert self._error is not None
             raise self._error
-        return self._won
+        return won
 
     def spare(self, number: int) -> None:
         """Attempt `number` has what counts, and is not late yet: it has another `timeout_s` from when it would be."""
@@ -136,6 +141,7 @@ class Race(Generic[T]):
         finally:
             self._present -= 1
             if self._present == 0:
+                self._action = _over
                 self.ended.set()
 
     async def _try(self, number: int) -> None:
@@ -183,3 +189,7 @@ class Race(Generic[T]):
             self._decided.set()
         else:
             self._start(number + 1, pause_s)
+
+
+async def _over(number: int) -> Any:
+    raise AssertionError(f"attempt {number} of a race that has ended")

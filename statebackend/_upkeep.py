@@ -1,29 +1,38 @@
-"""What is done to a job from outside, without opening it: look at it, verify it, sweep it, mind its savepoints.
+"""What is done to a job from outside, without opening it: look, read, verify, sweep, mind its savepoints.
 
 Like `_backend/` it puts the rooms together; unlike there, nothing lives on afterwards. Nobody is fenced.
 """
 
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import chain
 from pathlib import Path
 
 import msgspec
 
-from statebackend._backend.job import open_sweep
-from statebackend._backend.stores import open_store
+from statebackend._backend.job import Job, open_sweep
+from statebackend._backend.reading import open_reading
+from statebackend._backend.stores import native_copies, open_store
 from statebackend._checkpoint.inspect import Inspection
 from statebackend._checkpoint.inspect import inspect as inspect_job
 from statebackend._checkpoint.local_orphans import LocalFile, sweep_roots
+from statebackend._checkpoint.progress import Tell, reading
+from statebackend._checkpoint.report import JobReport, report_of
 from statebackend._checkpoint.retention import CLOCK_SKEW_MAX_S, ENTRY_AGE_MIN_S, Classified, Verdict
+from statebackend._checkpoint.rows import Row, operator_rows, rows_of, wanted_states
 from statebackend._checkpoint.savepoints import SavepointInfo, Savepoints
 from statebackend._checkpoint.survey import Surveyor
 from statebackend._checkpoint.sweep import MIN_AGE_S, SweepFailure, SweepReport
 from statebackend._checkpoint.verify import Verification, VerifyReport
 from statebackend._clock import SystemClock
+from statebackend._codec.records import StateChange, key_of
+from statebackend._cost import Prices
 from statebackend._local.layout import segments_directory
 from statebackend._local.segments import LocalSegments
+from statebackend._state.key_groups import key_group
 from statebackend.abc import Clock, ObjectStore
 from statebackend.errors import InputError
+from statebackend.ids import Key, KeyGroupRange, all_key_groups
 from statebackend.objectstore import LocalStore
 from statebackend.objectstore.scoped import ScopedStore
 from statebackend.settings import Settings
@@ -80,7 +89,19 @@ async def inspect(settings: Settings, *, store: ObjectStore | None = None) -> In
     return found
 
 
-async def verify(settings: Settings, *, store: ObjectStore | None = None) -> VerifyReport:
+async def report(settings: Settings, *, store: ObjectStore | None = None, clock: Clock | None = None) -> JobReport:
+    """One page on the job. Raises `InputError` where it has no checkpoint, `DataError`s, `StoreError`."""
+    clock = clock or SystemClock()
+    async with _primary(settings, store) as primary:
+        position = await Job(primary, settings, clock=clock, any_parallelism=True).look()
+        if position.newest is None:
+            raise InputError("the job has no checkpoint", job=settings.job, primary=settings.primary)
+        swept = await open_sweep(primary, settings, clock=clock).run(dry_run=True)
+        kept = await Savepoints(primary, settings.job).all()
+    return report_of(position.newest, swept.objects, kept, Prices(settings))
+
+
+async def verify(settings: Settings, *, store: ObjectStore | None = None, tell: Tell = lambda _: None) -> VerifyReport:
     """Read every byte that a retained checkpoint needs, in the primary and in this host's local roots.
 
     Damage is in the report, and no error. Raises `InputError` where there is no such job, `WrongJobError`,
@@ -94,9 +115,53 @@ async def verify(settings: Settings, *, store: ObjectStore | None = None) -> Ver
             _surveyor(primary, settings),
             retained=settings.checkpoints_retained,
             concurrency_max=settings.restore_concurrency_max,
+            tell=tell,
+            native=native_copies(settings),
         ).run()
     _check_exists(settings, (*report.checkpoints, *report.damages))
     return report
+
+
+@asynccontextmanager
+async def open_rows(
+    settings: Settings,
+    *,
+    checkpoint_id: int | None = None,
+    savepoint: str | None = None,
+    states: Sequence[str] = (),
+    key: Key | None = None,
+    store: ObjectStore | None = None,
+    tell: Tell = lambda _: None,
+) -> AsyncGenerator[Iterator[Row]]:
+    """The rows of the newest checkpoint, or of another one, in the order of their key groups; operator state is last.
+
+    Those of these `states` and of this `key`, if they are given. What they take is held in a table, of the kind that
+    `settings.table` says. `tell` is called with how far it is, once for each file. Local copies are read where there
+    are some; nothing is written, and nobody is fenced. Raises `InputError` where the job has no checkpoint, or that no
+    state of such a name, and as `open_backend` does.
+    """
+    clock = SystemClock()
+    async with _primary(settings, store) as primary:
+        job = Job(
+            primary, settings, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint, any_parallelism=True
+        )
+        base = (await job.look()).base
+        if base is None:
+            raise InputError("the job has no checkpoint", job=settings.job, primary=settings.primary)
+        wanted, groups = wanted_states(base, states), all_key_groups(base.max_parallelism)
+        if key is not None:
+            groups = KeyGroupRange(group := key_group(key, base.max_parallelism), group)
+        settings = msgspec.structs.replace(settings, max_parallelism=base.max_parallelism)
+        async with open_reading(settings, primary, job.log, base, wanted, clock=clock) as (tables, restore):
+            ids = frozenset(state.state_id for state in wanted)
+
+            def apply(changes: list[StateChange]) -> frozenset[int]:
+                chosen = (change for change in changes if change.state_id in ids)
+                return tables.replay(chosen if key is None else (change for change in chosen if key_of(change) == key))
+
+            await restore.run(base, groups, apply, reading(base, tell))
+            keyed = rows_of(tables.snapshot().changes(frozenset(groups)), wanted)
+            yield keyed if key is not None else chain(keyed, operator_rows(base, wanted))
 
 
 def _surveyor(primary: ObjectStore, settings: Settings) -> Surveyor:

@@ -340,6 +340,13 @@ class Observer:
     def checkpoint_committed(self, info: CheckpointInfo) -> None:
         """A checkpoint exists. Once per checkpoint, before `checkpoint` returns."""
 
+    def range_opened(self, found: str) -> None:
+        """An attempt at a range of key groups begins. `found`: where its state was.
+
+        In this `process`, on this `host`, in the `primary` at least in part; or it is `new`. Once per attempt, in the
+        process that makes it.
+        """
+
     def materialization_begun(self, key_groups: int) -> None:
         """Bases of so many key groups are being written, behind the checkpoints. At most one such thing at a time."""
 

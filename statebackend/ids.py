@@ -4,6 +4,7 @@ All are immutable and compare by value. Ranges of sequence numbers are `from` in
 a `KeyGroupRange` includes both ends, as in the field's usual drawing of key groups.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Final, NewType
 
@@ -27,6 +28,9 @@ Key = str | int | bytes | tuple["Key", ...]
 
 MAX_PARALLELISM_LIMIT: Final = 32_768
 """Most key groups a job may have (the same bound as in the field: products of two must fit 31 bits)."""
+
+
+_FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class KeyGroupRange(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -138,6 +142,54 @@ class Base(msgspec.Struct, frozen=True, array_like=True):
         """For how many key groups it stands."""
         return sum(map(len, self.key_groups))
 
+    @property
+    def size_bytes(self) -> int:
+        """Stored bytes."""
+        return self.segment.length
+
+
+class NativeFile(msgspec.Struct, frozen=True, array_like=True):
+    """One file of a native base: its name among the others, and the object that holds it."""
+
+    name: str
+    handle: Handle
+
+    def __post_init__(self) -> None:
+        if not _FILE_NAME.fullmatch(self.name):
+            raise ValueError(f"not a name of RocksDB's: {self.name!r}")
+
+    @property
+    def never_changes(self) -> bool:
+        """Whether RocksDB only ever reads or removes it, once it is complete."""
+        return self.name.endswith(".sst")
+
+
+class NativeBase(msgspec.Struct, frozen=True, array_like=True):
+    """The files of a RocksDB that held every entry of `owner` as of `checkpoint_id`. It stands for `key_groups`.
+
+    Several bases may name the same objects: a file that never changes is uploaded once.
+    """
+
+    owner: KeyGroupRange
+    checkpoint_id: CheckpointId
+    key_groups: tuple[KeyGroupRange, ...]
+    files: tuple[NativeFile, ...]
+
+    @property
+    def key_groups_written(self) -> int:
+        """For how many key groups it stood when it was written."""
+        return len(self.owner)
+
+    @property
+    def live(self) -> int:
+        """For how many key groups it stands."""
+        return sum(map(len, self.key_groups))
+
+    @property
+    def size_bytes(self) -> int:
+        """Stored bytes of all its files."""
+        return sum(file.handle.length for file in self.files)
+
 
 class SnapshotResult(msgspec.Struct, frozen=True):
     """What one owner of a key-group range contributes to a checkpoint.
@@ -158,6 +210,10 @@ class SnapshotResult(msgspec.Struct, frozen=True):
     """The reign in which it was uploaded: a commit of another one may find it swept."""
     states: tuple[StateDescriptor, ...] = ()
     """Every state that the owner knows."""
+    native: tuple[NativeBase, ...] = ()
+    """Applied before `bases`, whose key groups are others."""
+    history: bytes = b""
+    """Digest of all the change sets that ever made the state; empty: nobody keeps one."""
 
 
 class SourceMark(msgspec.Struct, frozen=True):
@@ -169,6 +225,19 @@ class SourceMark(msgspec.Struct, frozen=True):
     query_id: str
     batch_id: int
     run_id: str = ""
+
+
+class StagedOutput(msgspec.Struct, frozen=True):
+    """The rows that a micro-batch put out, as they are to be published: the same bytes, however often.
+
+    `schema` is that of the rows, as an Arrow IPC message. `parts` follow each other, each a `part` of the format in
+    `_codec/staged.py`: an object of its own, or a piece of a commit. No rows, no parts.
+    """
+
+    source: SourceMark
+    rows: int
+    schema: bytes
+    parts: tuple[Handle, ...] = ()
 
 
 class CommitSummary(msgspec.Struct, frozen=True):

@@ -6,17 +6,17 @@ configuration, where an unknown name is an error that names the closest known on
 """
 
 import difflib
-import math
 import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
-from typing import Any, Final, Literal, Self, cast
+from typing import Annotated, Any, Final, Literal, Self, cast
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from statebackend._bounds import Amount, Count, Deadline, Pause, Price, Rate, Ratio, at_least, at_most, broken, within
 from statebackend.errors import LocalRootError, PrimaryUrlError, SettingsError, UnknownSettingError
 from statebackend.ids import MAX_PARALLELISM_LIMIT
 
@@ -29,10 +29,14 @@ PREEMPTIVE_BYTES_LIMIT: Final = 256 * MiB
 S3_PART_BYTES_MIN: Final = 5 * MiB
 """Least for `s3_part_bytes`: S3 refuses smaller parts, the last one excepted."""
 
-TableKind = Literal["heap", "rocksdb"]
-
 TABLE_MEMORY_BYTES_MIN: Final = 4 * MiB
 """Least for `table_memory_bytes`: below it RocksDB is busy with writing small files and reading them again."""
+
+PreemptiveBytes = Annotated[Amount, at_most(PREEMPTIVE_BYTES_LIMIT, "a change set must fit a frame: at most")]
+InlineBytes = Annotated[Amount, at_most(PREEMPTIVE_BYTES_LIMIT, "a commit carries at most")]
+TableMemoryBytes = Annotated[int, at_least(TABLE_MEMORY_BYTES_MIN)]
+MaxParallelism = Annotated[int, within(1, MAX_PARALLELISM_LIMIT)]
+TableKind = Literal["heap", "rocksdb"]
 
 Compression = Literal["none", "lz4", "snappy", "zstd"]
 S3Addressing = Literal["auto", "path", "virtual"]
@@ -88,171 +92,105 @@ _SECRET: Final = Secret | None
 class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """How fast and how much at once. Changing these between two runs changes no result."""
 
-    persist_delay_s: float = 0.010
+    persist_delay_s: Pause = 0.010
     """How long the first waiting change set waits for company before its segment is sent. 0: not at all."""
-    persist_delay_max_s: float = 10.0
+    persist_delay_max_s: Deadline = 10.0
     """Most to which `put_budget_usd_month` lengthens the persist delay. Where that is not enough, more is spent."""
-    persist_size_threshold_bytes: int = 10 * MiB
+    persist_size_threshold_bytes: Amount = 10 * MiB
     """Waiting bytes that send a segment at once."""
-    preemptive_persist_threshold_bytes: int = 5 * MiB
+    preemptive_persist_threshold_bytes: PreemptiveBytes = 5 * MiB
     """Bytes in a writer's open change set above which it is sealed and uploaded before a checkpoint asks."""
-    inline_bytes_max: int = 64 * KiB
+    inline_bytes_max: InlineBytes = 64 * KiB
     """A checkpoint of at most so many bytes travels in its commit, unless `uploader=` is given. 0: never."""
-    in_flight_bytes_max: int = 100 * MiB
+    in_flight_bytes_max: Count = 100 * MiB
     """Bytes queued or being uploaded. At the limit callers wait; one upload larger than the limit is admitted."""
 
-    upload_attempts_max: int = 3
+    upload_attempts_max: Count = 3
     """Attempts at one segment in all, the first included."""
-    upload_timeout_s: float = 1.0
+    upload_timeout_s: Pause = 1.0
     """After this long another attempt starts *beside* the first. 0: never."""
-    retry_delay_s: float = 0.5
+    retry_delay_s: Pause = 0.5
     """Pause after an attempt that failed with an I/O error."""
-    primary_outage_s: float = 90.0
+    primary_outage_s: Pause = 90.0
     """How long uploads and commits go on while the primary says that it is unavailable, or does not answer, beyond
     their attempts. A checkpoint waits as long, and `commit_timeout_s` is longer by it. 0: it fails when the attempts
     are used up."""
-    secondary_grace_s: float = 0.5
+    secondary_grace_s: Pause = 0.5
     """How long a finished primary waits for the local copy before that is given up. Does not make an upload late."""
-    local_read_timeout_s: float = 5.0
+    local_read_timeout_s: Deadline = 5.0
     """How long a restore waits for a local copy before it reads the primary, and leaves that root alone.
     Opening waits as long for each step that a local root has to take, and goes on without a root that hangs."""
-    commit_timeout_s: float = 30.0
+    commit_timeout_s: Deadline = 30.0
     """How long a commit waits for the store's answer before its outcome counts as unknown."""
-    close_timeout_s: float = 10.0
+    close_timeout_s: Deadline = 10.0
     """How long leaving the backend waits for uploads under way, and as long again for deletions where that is over."""
 
-    sweep_interval_s: float = 0.0
+    sweep_interval_s: Pause = 0.0
     """How often an open backend sweeps its job in the primary, behind the checkpoints' back. 0: never."""
 
-    materialize_interval_s: float = 600.0
+    materialize_interval_s: Pause = 600.0
     """Bases are written so long after the last time, if anything changed. The first time comes earlier. 0: never."""
-    materialize_changelog_ratio: float = 1.0
+    materialize_changelog_ratio: Ratio = 1.0
     """Bases are written when the changelog is so many times as large as they are. 0: however large it is."""
-    materialize_changelog_bytes_min: int = 4 * MiB
+    materialize_changelog_bytes_min: Amount = 4 * MiB
     """The changelog is not compared with the bases before it is as large as this."""
-    materialize_handles_max: int = 512
+    materialize_handles_max: Amount = 512
     """Change sets in the changelog that make bases be written: each makes a commit 70 bytes larger. 0: however many."""
-    materialize_failures_max: int = 3
+    materialize_failures_max: Amount = 3
     """Times in a row that bases may fail to be written. After one more the next checkpoint fails."""
-    materialize_retry_delay_s: float = 10.0
+    materialize_retry_delay_s: Pause = 10.0
     """Pause after bases failed to be written; twice as long after each further time in a row."""
 
-    restore_concurrency_max: int = 16
+    restore_concurrency_max: Count = 16
     """Files fetched at a time by a restore; entries and objects handled at a time by a sweep."""
-    cache_idle_s: float = 600.0
+    cache_idle_s: Pause = 600.0
     """How long a download cache keeps a file after its last reader has let go of it. 0: not at all."""
-    cache_bytes_max: int = 1024 * MiB
+    cache_bytes_max: Amount = 1024 * MiB
     """Bytes a download cache keeps. 0: no limit. Only files in use may exceed it; idle ones go, the oldest first."""
-    table_memory_bytes: int = 128 * MiB
+    ranges_kept: Amount = 16
+    """Ranges of key groups whose state a process keeps in memory between two tasks, where parts of a job are worked on
+    in processes that come and go. What was used longest ago goes first. 0: none."""
+    table_memory_bytes: TableMemoryBytes = 128 * MiB
     """Memory for RocksDB: half for what was written last, half for what was read last. At least 4 MiB."""
-    io_threads_max: int = 8
+    io_threads_max: Count = 8
     """Worker threads for files at a time, in one store."""
-    cpu_threads_max: int = 2
+    cpu_threads_max: Count = 2
     """Worker threads for compression and checksums at a time."""
 
-    s3_connections_max: int = 64
+    s3_connections_max: Count = 64
     """Requests to S3 at a time; further ones wait for a connection."""
-    s3_connect_timeout_s: float = 5.0
+    s3_connect_timeout_s: Deadline = 5.0
     """How long a connection may take to be made."""
-    s3_read_timeout_s: float = 10.0
+    s3_read_timeout_s: Deadline = 10.0
     """How long S3 may be silent when it is its turn."""
-    s3_request_timeout_s: float = 60.0
+    s3_request_timeout_s: Deadline = 60.0
     """How long one request may take in all, its body included: a part, or an object below the multipart threshold."""
     s3_multipart_threshold_bytes: int = 16 * MiB
     """An object larger than this is uploaded in parts, which costs two requests more than it has parts."""
     s3_part_bytes: int = 8 * MiB
     """Size of a part. Larger for an object of more than 10,000 of them."""
-    s3_part_concurrency_max: int = 4
+    s3_part_concurrency_max: Count = 4
     """Parts of one object in memory and under way at a time."""
-    s3_requests_per_s_max: float = 3_000.0
+    s3_requests_per_s_max: Rate = 3_000.0
     """Rate of requests to S3. Where S3 asks for fewer, the rate falls for a while."""
-    s3_retries_per_s_max: float = 10.0
+    s3_retries_per_s_max: Rate = 10.0
     """Rate of requests that repeat a failed one, in all: an outage is not made worse by those who wait for its end."""
-    s3_outage_s: float = 60.0
+    s3_outage_s: Pause = 60.0
     """How long a request that may be repeated is, after its first failure, before it fails for its caller."""
 
-    put_budget_usd_month: float = 0.0
+    put_budget_usd_month: Price = 0.0
     """What PUTs may cost in 30 days; the persist delay is lengthened, so that they do not cost more. 0: no budget."""
-    put_usd_per_1000: float = 0.005
+    put_usd_per_1000: Price = 0.005
     """Price of 1,000 PUTs, plain or conditional. The four prices are those of S3 Standard, us-east-1, November 2026."""
-    get_usd_per_1000: float = 0.0004
+    get_usd_per_1000: Price = 0.0004
     """Price of 1,000 GETs, whole or ranged, or HEADs."""
-    list_usd_per_1000: float = 0.005
+    list_usd_per_1000: Price = 0.005
     """Price of 1,000 pages of listings."""
-    delete_usd_per_1000: float = 0.0
+    delete_usd_per_1000: Price = 0.0
     """Price of 1,000 deletions."""
 
     def __post_init__(self) -> None:
-        _check_types(self)
-        for name in (
-            "persist_delay_s",
-            "upload_timeout_s",
-            "retry_delay_s",
-            "primary_outage_s",
-            "secondary_grace_s",
-            "cache_idle_s",
-            "s3_outage_s",
-            "sweep_interval_s",
-            "put_budget_usd_month",
-            "put_usd_per_1000",
-            "get_usd_per_1000",
-            "list_usd_per_1000",
-            "delete_usd_per_1000",
-            "materialize_interval_s",
-            "materialize_changelog_ratio",
-            "materialize_retry_delay_s",
-        ):
-            _require(0 <= getattr(self, name) < math.inf, f"{name} must be finite and not negative", self, name)
-        for name in (
-            "persist_delay_max_s",
-            "commit_timeout_s",
-            "close_timeout_s",
-            "local_read_timeout_s",
-            "s3_connect_timeout_s",
-            "s3_read_timeout_s",
-            "s3_request_timeout_s",
-            "s3_requests_per_s_max",
-            "s3_retries_per_s_max",
-        ):
-            _require(0 < getattr(self, name) < math.inf, f"{name} must be finite and positive", self, name)
-        for name in (
-            "in_flight_bytes_max",
-            "upload_attempts_max",
-            "restore_concurrency_max",
-            "io_threads_max",
-            "cpu_threads_max",
-            "s3_connections_max",
-            "s3_part_concurrency_max",
-        ):
-            _require(getattr(self, name) >= 1, f"{name} must be at least 1", self, name)
-        for name in (
-            "persist_size_threshold_bytes",
-            "preemptive_persist_threshold_bytes",
-            "materialize_changelog_bytes_min",
-            "materialize_handles_max",
-            "materialize_failures_max",
-            "cache_bytes_max",
-            "inline_bytes_max",
-        ):
-            _require(getattr(self, name) >= 0, f"{name} must not be negative", self, name)
-        _require(
-            self.table_memory_bytes >= TABLE_MEMORY_BYTES_MIN,
-            f"table_memory_bytes must be at least {TABLE_MEMORY_BYTES_MIN}",
-            self,
-            "table_memory_bytes",
-        )
-        _require(
-            self.preemptive_persist_threshold_bytes <= PREEMPTIVE_BYTES_LIMIT,
-            f"a change set must fit a frame: at most {PREEMPTIVE_BYTES_LIMIT}",
-            self,
-            "preemptive_persist_threshold_bytes",
-        )
-        _require(
-            self.inline_bytes_max <= PREEMPTIVE_BYTES_LIMIT,
-            f"a commit carries at most {PREEMPTIVE_BYTES_LIMIT}",
-            self,
-            "inline_bytes_max",
-        )
+        _check_each(self)
         _require(
             self.persist_size_threshold_bytes <= self.in_flight_bytes_max,
             "a full segment must fit in flight: lower persist_size_threshold_bytes or raise in_flight_bytes_max",
@@ -288,7 +226,7 @@ class Settings(Tuning, frozen=True, kw_only=True):
     """URL of the store that is the truth: `memory://name`, `file:///path` or `s3://bucket/prefix`."""
     local: tuple[str, ...] = ()
     """Absolute directories for the local copy. Empty: no local copy. Several: segments spread over them."""
-    local_bytes_max: int = 0
+    local_bytes_max: Amount = 0
     """Bytes of local copies in each root. 0: no limit. Where it is reached, new segments have no local copy."""
     cache_dir: str = ""
     """Absolute directory for downloaded files. Empty: below the first local root, or else the temporary directory."""
@@ -297,9 +235,12 @@ class Settings(Tuning, frozen=True, kw_only=True):
     between two runs."""
     table_dir: str = ""
     """Absolute directory for the files of RocksDB. Empty: as for `cache_dir`."""
-    max_parallelism: int = 128
-    """Number of key groups. Fixed when the job first commits: 1 to 32768."""
-    checkpoints_retained: int = 3
+    native_bases: bool = True
+    """With `table="rocksdb"`: bases are RocksDB's own files, and only new ones among them are uploaded. Otherwise they
+    are entries, as with `table="heap"`. May change between two runs."""
+    max_parallelism: MaxParallelism = 128
+    """Number of key groups, 1 to 32768. Fixed when the job first commits; `rewrite` gives it another."""
+    checkpoints_retained: Count = 3
     """Newest checkpoints that a sweep keeps, with all they need. Savepoints are kept besides."""
     compression: Compression = "zstd"
     """Compression of each frame. May change between two runs."""
@@ -331,16 +272,6 @@ class Settings(Tuning, frozen=True, kw_only=True):
         for name in ("cache_dir", "table_dir"):
             is_legal = not getattr(self, name) or PurePath(getattr(self, name)).is_absolute()
             _require(is_legal, f"{name} must be an absolute path, or empty", self, name)
-        _require(self.local_bytes_max >= 0, "local_bytes_max must not be negative", self, "local_bytes_max")
-        _require(
-            self.checkpoints_retained >= 1, "checkpoints_retained must be at least 1", self, "checkpoints_retained"
-        )
-        _require(
-            1 <= self.max_parallelism <= MAX_PARALLELISM_LIMIT,
-            f"max_parallelism must lie within 1 and {MAX_PARALLELISM_LIMIT}",
-            self,
-            "max_parallelism",
-        )
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
@@ -439,8 +370,11 @@ def _secret(_kind: type, value: Any) -> Secret:
     raise ValueError("a secret is a text that is not empty")
 
 
-def _check_types(settings: Tuning) -> None:
-    """Raise `SettingsError` for a value of the wrong type: making a struct directly checks none of them."""
+def _check_each(settings: Tuning) -> None:
+    """Raise `SettingsError` for a value of the wrong type, or out of the bounds that stand beside its type.
+
+    Making a struct directly checks neither.
+    """
     for field in msgspec.structs.fields(settings):
         try:
             value = msgspec.convert(getattr(settings, field.name), field.type, dec_hook=_secret)
@@ -448,6 +382,8 @@ def _check_types(settings: Tuning) -> None:
             facts = {} if field.type == _SECRET else {field.name: getattr(settings, field.name)}
             raise SettingsError(f"{field.name} has a wrong type or value: {error}", **facts) from error
         msgspec.structs.force_setattr(settings, field.name, value)  # a list of roots becomes the tuple it should be
+        if (sentence := broken(field.type, value, field.name)) is not None:
+            raise SettingsError(sentence, **{field.name: value})
 
 
 def _require(holds: bool, message: str, settings: Tuning, *names: str) -> None:

@@ -60,6 +60,7 @@ NOT_NEGATIVE_BYTES = [
     "materialize_failures_max",
     "cache_bytes_max",
     "inline_bytes_max",
+    "ranges_kept",
 ]
 
 PARTS = ["s3_part_bytes", "s3_multipart_threshold_bytes"]

@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from benchmarks.demo import drive, picture, report
 from benchmarks.demo.flights import DAYS_IN_DATA, read_data_set, write_days
-from benchmarks.demo.places import BUCKET, S3_ENDPOINT, Places, WorkdirError
+from benchmarks.demo.places import BUCKET, EXECUTION, S3_ENDPOINT, Places, WorkdirError
 from benchmarks.demo.story import DemoError
 from benchmarks.servers import MINISTACK_PYTHON, ServerError, make_bucket, run_ministack
 
@@ -27,6 +27,7 @@ def main() -> int:
     """Play, verify, report."""
     arguments = _arguments()
     console = Console(width=None if sys.stdout.isatty() else 118)
+    os.environ[EXECUTION] = arguments.execution  # for all processes of the demo
     try:
         with _primary(arguments.primary, arguments.workdir) as words:
             return _run(arguments, words, console)
@@ -44,7 +45,8 @@ def _run(arguments: argparse.Namespace, primary: str, console: Console) -> int:
         console.print("[bold red]FAILED[/]", escape(str(error)), highlight=False)
         return 1
     try:
-        console.print(f"primary: {primary}; local copy: {places.local}", soft_wrap=True, highlight=False)
+        words = f"primary: {primary}; local copy: {places.local}; work: in the {places.execution}"
+        console.print(words.replace("in the executors", "on executors"), soft_wrap=True, highlight=False)
         return _play(places, arguments.days, console)
     except (DemoError, ModuleNotFoundError) as error:
         console.print("[bold red]FAILED[/]", escape(str(error)), highlight=False)
@@ -93,6 +95,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--days", type=_days, default=DAYS_IN_DATA, help=f"{DAYS_MIN} to {DAYS_IN_DATA} (the default)")
     parser.add_argument(
         "--primary", choices=("file", "s3"), default="file", help="where the truth is kept (default: file)"
+    )
+    parser.add_argument(
+        "--execution",
+        choices=("driver", "executors"),
+        default="driver",
+        help="where the work on each batch is done (default: driver)",
     )
     parser.add_argument(
         "--workdir",

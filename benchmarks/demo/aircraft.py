@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+import statebackend as sb
 from benchmarks.demo.flights import ORDER
 from statebackend import Key
 
@@ -37,6 +38,18 @@ def fly(flights: Any, fleet: MutableMapping[Key, Aircraft]) -> None:
         if tail_number is None or departed is None:
             continue
         fleet[tail_number] = _after(fleet.get(tail_number), origin, destination, arrived, max(delay_minutes, 0))
+
+
+class Fleet(sb.spark.KeyedProcessor):
+    """The same on executors: each task flies the aircraft of its range."""
+
+    def open(self, context: sb.spark.ProcessorContext) -> None:
+        """One state, by tail number."""
+        self.fleet = context.value_state(STATE_NAME, Aircraft)
+
+    def process_table(self, table: Any, context: sb.spark.ProcessorContext) -> None:
+        """One day of the range."""
+        fly(table, self.fleet)
 
 
 _USED = ("tailnum", "origin", "dest", "departed", "arrived", "delay_minutes")

@@ -26,6 +26,12 @@ class Begun(msgspec.Struct, tag="begun"):
     batch: int
 
 
+class Delivered(msgspec.Struct, tag="delivered"):
+    """Spark has delivered a batch whose work is done on executors; it may be one that is committed already."""
+
+    batch: int
+
+
 class Committed(msgspec.Struct, tag="committed"):
     """The state of a batch is durable. Spark does not know yet."""
 
@@ -66,7 +72,7 @@ class Verified(msgspec.Struct, tag="verified"):
     restored: sb.RestoreReport | None
 
 
-Event = Ready | Restored | Begun | Committed | Finished | Verified
+Event = Ready | Restored | Begun | Delivered | Committed | Finished | Verified
 
 _encode = msgspec.json.Encoder().encode
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)

@@ -7,18 +7,22 @@ Runs until all days are seen. Tells what happens as lines of `events`.
 
 import sys
 import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import statebackend as sb
-from benchmarks.demo.aircraft import STATE_NAME, Aircraft, fly
-from benchmarks.demo.events import Begun, Committed, Finished, Ready, Restored, tell
+from benchmarks.demo.aircraft import STATE_NAME, Aircraft, Fleet, fly
+from benchmarks.demo.events import Begun, Committed, Delivered, Finished, Ready, Restored, tell
 from benchmarks.demo.flights import SPARK_SCHEMA
-from benchmarks.demo.places import Places
+from benchmarks.demo.places import PARALLELISM, Places
 from benchmarks.demo.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+BatchFunction = Callable[["DataFrame", int], None]
 
 
 class Teller(sb.Observer):
@@ -42,11 +46,51 @@ class Teller(sb.Observer):
         tell(Restored(report))
 
 
-def run(places: Places) -> None:
-    """Stream all days that Spark's checkpoint does not list as done."""
-    started_s = time.monotonic()
-    spark = spark_session(places)
-    tell(Ready(time.monotonic() - started_s))
+class TellerOfRanges(sb.Observer):
+    """Keeps what the ranges tell of a batch until its commit: their restores are told as one, with the first commit.
+
+    The commit is told by `committed`, since only Spark's thread knows how many rows there were.
+    """
+
+    def __init__(self) -> None:
+        self._restored: list[sb.RestoreReport] = []
+        self._info: sb.CheckpointInfo | None = None
+        self._told = False
+
+    def restored(self, report: sb.RestoreReport) -> None:
+        self._restored.append(report)
+
+    def checkpoint_committed(self, info: sb.CheckpointInfo) -> None:
+        if self._restored and not self._told:
+            tell(Restored(together(self._restored)))
+        self._told = True
+        self._info = info
+
+    def committed(self, batch: int, rows: int) -> None:
+        """Tell of the commit, if there was one."""
+        info, self._info = self._info, None
+        if info is not None:
+            tell(Committed(batch, rows, info.primary_bytes, info))
+
+
+def together(reports: list[sb.RestoreReport]) -> sb.RestoreReport:
+    """The restores of several ranges as one. They ran beside each other: the longest counts."""
+    return sb.RestoreReport(
+        checkpoint_id=reports[0].checkpoint_id,
+        sequence=reports[0].sequence,
+        files_local=sum(report.files_local for report in reports),
+        files_primary=sum(report.files_primary for report in reports),
+        bytes_local=sum(report.bytes_local for report in reports),
+        bytes_primary=sum(report.bytes_primary for report in reports),
+        changes=sum(report.changes for report in reports),
+        seconds=max(report.seconds for report in reports),
+        fallbacks=tuple(fallback for report in reports for fallback in report.fallbacks),
+    )
+
+
+@contextmanager
+def in_driver(places: Places) -> Generator[BatchFunction]:
+    """What Spark calls with each day, where the state lives in this process."""
     teller = Teller()
 
     def keep(df: "DataFrame", batch_id: int, backend: sb.StateBackend) -> None:
@@ -56,11 +100,41 @@ def run(places: Places) -> None:
         fly(flights, backend.value_state(STATE_NAME, Aircraft))
 
     with sb.spark.StatefulSink(keep, places.settings, observer=teller) as sink:
+        yield sink
+
+
+@contextmanager
+def on_executors(places: Places) -> Generator[BatchFunction]:
+    """What Spark calls with each day, where this process only commits. Flights of no aircraft have no range."""
+    from pyspark.sql import Observation  # noqa: PLC0415 (as in session.py)
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    teller = TellerOfRanges()
+    sink = sb.spark.StatefulSink(
+        Fleet(), places.settings, key="tailnum", execution="executors", parallelism=PARALLELISM, observer=teller
+    )
+
+    def apply(df: "DataFrame", batch_id: int) -> None:
+        tell(Delivered(batch_id))
+        counted = Observation()
+        sink(df.observe(counted, f.count(f.lit(1)).alias("rows")).where("tailnum IS NOT NULL"), batch_id)
+        teller.committed(batch_id, int(counted.get["rows"]))
+
+    with sink:
+        yield apply
+
+
+def run(places: Places) -> None:
+    """Stream all days that Spark's checkpoint does not list as done."""
+    started_s = time.monotonic()
+    spark = spark_session(places)
+    tell(Ready(time.monotonic() - started_s))
+    with on_executors(places) if places.on_executors else in_driver(places) as function:
         query = (
             spark.readStream.schema(SPARK_SCHEMA)
             .option("maxFilesPerTrigger", 1)
             .parquet(str(places.days))
-            .writeStream.foreachBatch(sink)
+            .writeStream.foreachBatch(function)
             .option("checkpointLocation", str(places.spark_checkpoint))
             .trigger(availableNow=True)
             .start()

@@ -13,6 +13,10 @@ from statebackend.objectstore.s3 import open_s3_store
 JOB: Final = "flights"
 S3_ENDPOINT: Final = "DEMO_S3_ENDPOINT"
 """The environment variable that says where S3 is, if the primary is to be there. Credentials: the usual AWS chain."""
+EXECUTION: Final = "DEMO_EXECUTION"
+"""The environment variable that says where the work is done: in the `driver`, or on `executors`."""
+PARALLELISM: Final = 2
+"""Ranges of aircraft on executors: one for each core of `local[2]`."""
 BUCKET: Final = "flights"
 _MARK: Final = ".statebackend-demo"
 
@@ -27,6 +31,12 @@ class Places:
 
     workdir: Path
     s3_endpoint: str = field(default_factory=lambda: os.environ.get(S3_ENDPOINT, ""))
+    execution: str = field(default_factory=lambda: os.environ.get(EXECUTION, "driver"))
+
+    @property
+    def on_executors(self) -> bool:
+        """Whether the work is done there."""
+        return self.execution == "executors"
 
     @property
     def days(self) -> Path:

@@ -1,5 +1,7 @@
 """A SparkSession for small batches on two cores: quiet, bound to loopback, without a web server."""
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,7 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 
 def spark_session(places: Places) -> "SparkSession":
     """A new session on `local[2]` that leaves files only in the work directory."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # of the workers; else it is whatever python3 is on the path
     from pyspark.sql import SparkSession  # noqa: PLC0415 (half a second that the tests of the pure parts need not pay)
 
     settings: dict[str, bool | float | int | str | None] = {

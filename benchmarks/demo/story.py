@@ -37,12 +37,13 @@ class Story:
     def note(self, event: Event) -> None:
         """Record what the process told, and check that no batch is applied a second time."""
         recovery = self.recoveries[-1] if self.recoveries else None
+        # On executors nobody tells that a batch is begun.
+        if recovery and recovery.first_batch is None and isinstance(event, (Begun, Committed)):
+            recovery.first_batch = event.batch
         match event:
             case Begun(batch=batch):
                 if batch in self.batches:
                     self.failures.append(f"batch {batch} was given to the user's function after its commit")
-                if recovery and recovery.first_batch is None:
-                    recovery.first_batch = batch
             case Committed(batch=batch):
                 if batch in self.batches:
                     self.failures.append(f"batch {batch} was committed twice")

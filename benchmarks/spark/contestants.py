@@ -7,14 +7,17 @@ from typing import Any
 import msgspec
 import pandas as pd
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import statebackend as sb
 
 Contestant = Callable[[DataFrame, Path], Any]
 
+PARALLELISM = 2
+"""Ranges of keys on executors: as many as Spark's own have partitions."""
 TOTALS = "key string, count bigint, total bigint, last timestamp"
 STATE = "count bigint, total bigint, last timestamp"
 
@@ -67,6 +70,11 @@ def by_table(rows: DataFrame, work: Path) -> Any:
     return _foreach(rows, work, _sink(TableTotals(), work))
 
 
+def by_table_on_executors(rows: DataFrame, work: Path) -> Any:
+    """Ours, with `process_table`, by tasks of Spark's."""
+    return _foreach(rows, work, _sink(TableTotals(), work, execution="executors", parallelism=PARALLELISM))
+
+
 def by_key(rows: DataFrame, work: Path) -> Any:
     """Ours, with `process`."""
     return _foreach(rows.selectExpr("key", "amount", "unix_micros(at) AS at_us"), work, _sink(KeyTotals(), work))
@@ -91,6 +99,56 @@ def pandas_with_state(rows: DataFrame, work: Path) -> Any:
     return _write(totals, work).format("noop").outputMode("update").start()
 
 
+def with_state_by_rows(rows: DataFrame, work: Path) -> Any:
+    """The newer one, a row at a time."""
+    totals = rows.groupBy("key").transformWithState(RowTotals(), TOTALS, "Update", "None")
+    return _write(totals, work).format("noop").outputMode("update").start()
+
+
+def with_state_by_pandas(rows: DataFrame, work: Path) -> Any:
+    """The newer one, a frame at a time."""
+    totals = rows.groupBy("key").transformWithStateInPandas(PandasTotals(), TOTALS, "Update", "None")
+    return _write(totals, work).format("noop").outputMode("update").start()
+
+
+class _SparkTotals(StatefulProcessor):
+    """The totals in a `ValueState` of Spark's."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._total = handle.getValueState("total", STATE)
+
+    def close(self) -> None: ...
+
+    def known(self) -> Any:
+        """What is kept of the key."""
+        return self._total.get() if self._total.exists() else (0, 0, None)
+
+
+class RowTotals(_SparkTotals):
+    """From rows."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        count, total, last = self.known()
+        for row in rows:
+            count, total = count + 1, total + row["amount"]
+            last = row["at"] if last is None else max(last, row["at"])
+        self._total.update((count, total, last))
+        yield Row(key=key[0], count=count, total=total, last=last)
+
+
+class PandasTotals(_SparkTotals):
+    """From frames."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803
+        count, total, last = self.known()
+        for frame in rows:
+            count, total = count + len(frame), total + int(frame["amount"].sum())
+            newest = frame["at"].max().to_pydatetime()
+            last = newest if last is None else max(last, newest)
+        self._total.update((count, total, last))
+        yield pd.DataFrame({"key": [key[0]], "count": [count], "total": [total], "last": [last]})
+
+
 def _in_pandas(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
     count, total, last = state.get if state.exists else (0, 0, None)
     for frame in frames:
@@ -101,9 +159,9 @@ def _in_pandas(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupStat
     yield pd.DataFrame({"key": [key[0]], "count": [count], "total": [total], "last": [last]})
 
 
-def _sink(processor: sb.spark.KeyedProcessor, work: Path) -> sb.spark.StatefulSink:
+def _sink(processor: sb.spark.KeyedProcessor, work: Path, **options: Any) -> sb.spark.StatefulSink:
     settings = sb.Settings(job="bench", primary=f"file://{work}/primary")
-    return sb.spark.StatefulSink(processor, settings, key="key")
+    return sb.spark.StatefulSink(processor, settings, key="key", **options)
 
 
 def _foreach(rows: DataFrame, work: Path, function: Callable[[DataFrame, int], None]) -> Any:

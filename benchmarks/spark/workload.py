@@ -32,10 +32,10 @@ class Workload:
 
     def measure(self, start: Start) -> float:
         """Seconds that a query over all of the files takes. `start` is given the rows and a folder of its own."""
-        source, work = self._source(), self.folder / "work"
+        work = self.folder / "work"
         work.mkdir()
         try:
-            rows = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(source))
+            rows = self.stream()
             begun = time.perf_counter()
             query = start(rows, work)
             if not query.awaitTermination(TIMEOUT_S):
@@ -44,7 +44,13 @@ class Workload:
         finally:
             shutil.rmtree(work)
 
-    def _source(self) -> Path:
+    def stream(self) -> DataFrame:
+        """The files as a stream, each a micro-batch."""
+        reader = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        return reader.parquet(str(self.source()))
+
+    def source(self) -> Path:
+        """The folder of the files. Written when it is first asked for."""
         path = self.folder / f"{self.files}-files-{self.rows}-rows-{self.keys}-keys"
         if not path.exists():
             path.mkdir()
@@ -74,6 +80,7 @@ def open_session(folder: Path) -> Generator[SparkSession]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.memory": "2g",
             "spark.local.dir": str(folder / "scratch"),
+            "spark.shuffle.reduceLocality.enabled": "false",  # executors mode wants it; on one machine it is no matter
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.streaming.stateStore.providerClass": (

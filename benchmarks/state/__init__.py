@@ -1,10 +1,10 @@
 """What reading and writing state costs beside a bare dictionary. Each file measures one thing, and expects first."""
 
 from benchmarks.contest import Report
-from benchmarks.state import access, collector, snapshot, views
+from benchmarks.state import access, collector, rocks, snapshot, views
 
 
 def run(report: Report) -> None:
     """All of it; about two minutes."""
-    for part in (access, views, snapshot, collector):
+    for part in (access, views, snapshot, collector, rocks):
         part.run(report)

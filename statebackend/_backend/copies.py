@@ -20,12 +20,14 @@ OpenUploader = Callable[[ObjectStore, ObjectStore | None], StateChangeUploader]
 class Copies(msgspec.Struct, frozen=True):
     """`uploader` is for segments; `of_commits` writes local copies of commits, `None` where we may not write.
 
+    `of_files` is for files of native bases, `None` for the same one: ours leaves their local copies to others.
     `inline_bytes_max`: how much a commit may carry by itself. Nothing passes by an uploader that is not ours.
     """
 
     uploader: StateChangeUploader
     of_commits: CopyWriter | None
     inline_bytes_max: int
+    of_files: StateChangeUploader | None = None
 
 
 def choose_copies(
@@ -54,7 +56,7 @@ def choose_copies(
             root_of=local.store.root_of,
             tasks=tasks,
         )
-        return Copies(both, both.copies, settings.inline_bytes_max)
+        return Copies(both, both.copies, settings.inline_bytes_max, PrimaryUploader(primary))
     of_commits = CopyWriter(
         local.store,
         grace_s=settings.secondary_grace_s,

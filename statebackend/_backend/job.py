@@ -4,9 +4,10 @@ from typing import Final
 
 import msgspec
 
-from statebackend._backend.names import new_stamp
+from statebackend._backend.names import new_names, new_stamp
 from statebackend._checkpoint.commits import CommitLog, LogEnd
 from statebackend._checkpoint.coordinator import CheckpointCoordinator
+from statebackend._checkpoint.outbox import Outbox
 from statebackend._checkpoint.savepoints import Savepoints
 from statebackend._checkpoint.sweep import MIN_AGE_S, Sweep
 from statebackend._codec.commit import Claim, Commit
@@ -42,7 +43,10 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Job:
-    """The job in `primary`, which is confined to it, as of its newest checkpoint, `checkpoint_id` or `savepoint`."""
+    """The job in `primary`, which is confined to it, as of its newest checkpoint, `checkpoint_id` or `savepoint`.
+
+    `any_parallelism`: whatever the `max_parallelism` of that is, for who reads it as it is, or commits it with another.
+    """
 
     def __init__(
         self,
@@ -52,15 +56,18 @@ class Job:
         clock: Clock,
         checkpoint_id: int | None = None,
         savepoint: str | None = None,
+        any_parallelism: bool = False,
     ) -> None:
         self.log: Final = CommitLog(
             primary, settings.job, policy=_policy(settings), timeout_s=_patience_s(settings), clock=clock
         )
+        self._primary = primary
         self._savepoints = Savepoints(primary, settings.job, timeout_s=settings.commit_timeout_s)
         self._settings = settings
         self._clock = clock
         self._checkpoint_id = checkpoint_id
         self._savepoint = savepoint
+        self._any_parallelism = any_parallelism
 
     async def look(self) -> Position:
         """Where the job is now. Raises `CheckpointNotFoundError` and its like, `SettingsError`, `InputError`."""
@@ -79,7 +86,8 @@ class Job:
             else:
                 base = await self._find(end, CheckpointId(checkpoint_id or 0))
             newest = readable or base
-        self._check_parallelism(newest)
+        if not self._any_parallelism:
+            self._check_parallelism(base)
         return Position(end, newest, base)
 
     async def claim(self, position: Position) -> Position:
@@ -96,8 +104,18 @@ class Job:
             position = await self.look()
         raise FencedError("others claim this job again and again: stop all but one", attempts=CLAIM_ATTEMPTS_MAX)
 
-    def coordinator(self, position: Position, *, copies: CopyWriter | None = None) -> CheckpointCoordinator:
-        """Who commits what comes after `position`, and has `copies` write local copies of it."""
+    def coordinator(
+        self,
+        position: Position,
+        *,
+        epoch: Epoch | None = None,
+        copies: CopyWriter | None = None,
+        base_body: bytes = b"",
+    ) -> CheckpointCoordinator:
+        """Who commits what comes after `position`, and has `copies` write local copies of it.
+
+        `epoch`: the reign that what is staged belongs to, where that is not known by the position.
+        """
         return CheckpointCoordinator(
             self.log,
             self._settings,
@@ -105,10 +123,17 @@ class Job:
             base=position.base,
             claim=position.claim,
             savepoints=self._savepoints,
+            outbox=Outbox(
+                self._primary,
+                self._settings,
+                new_name=new_names(position.epoch if epoch is None else epoch),
+                pending=() if position.base is None else position.base.outbox,
+            ),
             clock=self._clock,
             new_stamp=new_stamp,
             release=__version__,
             copies=copies,
+            base_body=base_body,
         )
 
     async def _find(self, end: LogEnd | None, checkpoint_id: CheckpointId) -> Commit:
@@ -123,12 +148,13 @@ class Job:
                 return kept
             raise
 
-    def _check_parallelism(self, newest: Commit | None) -> None:
-        if newest is not None and newest.max_parallelism != self._settings.max_parallelism:
+    def _check_parallelism(self, base: Commit | None) -> None:
+        """Keys would be looked for in the wrong groups. An older checkpoint may have been made with another number."""
+        if base is not None and base.max_parallelism != self._settings.max_parallelism:
             raise SettingsError(
-                "max_parallelism is fixed once a job has committed: use the committed value",
+                "max_parallelism is fixed once a job has committed: use the committed value, or rewrite the job",
                 max_parallelism=self._settings.max_parallelism,
-                committed=newest.max_parallelism,
+                committed=base.max_parallelism,
             )
 
 

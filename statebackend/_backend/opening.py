@@ -1,12 +1,13 @@
 """Opens a job: `open_backend`, or `open_coordinator` where several own its key groups."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
 
-from statebackend._backend.copies import OpenUploader, choose_copies
+from statebackend._backend.copies import OpenUploader, choose_copies, retain
 from statebackend._backend.job import Job, open_sweep
+from statebackend._backend.names import new_names
 from statebackend._backend.stores import open_local, open_store, primary_of, telling_requests
 from statebackend._backend.tables import open_tables
 from statebackend._backend.wiring import Opened, empty_states, put_together, restore
@@ -71,7 +72,7 @@ async def open_backend(
         async with (
             telling_requests(primary.spending),
             open_local(settings, local_stores, read_only=read_only) as local,
-            open_tables(settings, owned) as open_table,
+            open_tables(settings, owned) as tables,
             open_tasks() as tasks,
         ):
             if commits:
@@ -82,13 +83,26 @@ async def open_backend(
                 local=local,
                 job=job,
                 position=position,
-                states=empty_states(settings, owned, position.base, owners=owners, open_table=open_table),
+                epoch=position.epoch,
+                new_name=new_names(position.epoch),
+                log_id=f"{owned.first}-{owned.last}",
+                states=empty_states(
+                    settings,
+                    owned,
+                    position.base,
+                    reported=position.base.ranges if position.base is not None else (),
+                    owners=owners,
+                    open_table=tables.open_table,
+                ),
+                tables=tables,
                 copies=choose_copies(uploader, primary.store, local, settings=settings, tasks=tasks, observer=observer),
                 tasks=tasks,
                 clock=clock,
                 observer=observer,
             )
-            backend = put_together(opened, await restore(opened, cache))
+            restored = await restore(opened, cache)
+            retention = retain(local, tasks, position.newest, position.base)
+            backend = put_together(opened, restored, retention=retention)
             if commits and settings.sweep_interval_s:
                 sweep = open_sweep(primary.store, settings, clock=clock)
                 tasks.start_soon(sweep_every, settings.sweep_interval_s, sweep)
@@ -101,18 +115,27 @@ async def open_backend(
 
 @asynccontextmanager
 async def open_coordinator(
-    settings: Settings, *, store: ObjectStore | None = None, clock: Clock | None = None
+    settings: Settings,
+    *,
+    checkpoint_id: int | None = None,
+    store: ObjectStore | None = None,
+    clock: Clock | None = None,
 ) -> AsyncGenerator[CheckpointCoordinator, None]:
     """Claim the job, to commit what the owners of its key groups contribute, each in a process of its own.
 
-    They are opened after this, with `open_backend(key_groups=...)`: what they upload is of this reign then. Raises as
-    `open_backend`.
+    They are opened after this, with `open_backend(key_groups=...)`: what they upload is of this reign then. It stands
+    on the newest checkpoint, or on `checkpoint_id`. Raises as `open_backend`.
     """
-    async with open_store(settings, commits=True, instead=store) as opened:
-        job = Job(ScopedStore(opened, f"{settings.job}/"), settings, clock=clock or SystemClock())
+    clock = clock or SystemClock()
+    async with open_store(settings, commits=True, instead=store) as opened, open_tasks() as tasks:
+        primary = ScopedStore(opened, f"{settings.job}/")
+        job = Job(primary, settings, clock=clock, checkpoint_id=checkpoint_id)
         position = await job.claim(await job.look())
+        if settings.sweep_interval_s:
+            tasks.start_soon(sweep_every, settings.sweep_interval_s, open_sweep(primary, settings, clock=clock))
+        at_hand: Mapping[str, bytes] = job.log.take_body(position.base) if position.base is not None else {}
         try:
-            yield job.coordinator(position)
+            yield job.coordinator(position, base_body=next(iter(at_hand.values()), b""))
         finally:
             with anyio.move_on_after(settings.close_timeout_s, shield=True):
                 await job.log.write_hint()

@@ -13,6 +13,7 @@ from statebackend._checkpoint.restore import LocalCopies
 from statebackend._checkpoint.spending import Spending
 from statebackend._local.directories import open_local_directories
 from statebackend._local.layout import segments_directory
+from statebackend._local.native_copies import NativeCopies
 from statebackend._local.segments import LocalSegments
 from statebackend.abc import Clock, ObjectStore, Observer
 from statebackend.objectstore import LocalStore, open_memory_store
@@ -88,14 +89,19 @@ async def open_local(
             owned = [directory is None or directory.owned for directory in directories]
             if not all(owned):
                 _log.warning("job %s: another backend owns the local copy; this one only reads it", settings.job)
-            stores = _stores_of(settings)
+            stores = local_stores_of(settings)
             hanging = {place for place, directory in enumerate(directories) if directory is None}
             clear = [place for place, own in enumerate(owned) if own and place not in hanging]
             hanging |= {place for place in clear if not await _cleared(settings, place, stores[place])}
-            yield LocalCopies(await _taken_stock(settings, stores, owned, hanging), writable=all(owned))
+            segments = await _taken_stock(settings, stores, owned, hanging)
+            yield LocalCopies(
+                segments,
+                writable=all(owned),
+                native=native_copies(settings, segments, writable=all(owned), hanging=hanging),
+            )
 
 
-def _stores_of(settings: Settings) -> Sequence[LocalStore]:
+def local_stores_of(settings: Settings) -> Sequence[LocalStore]:
     """One for each local root, hanging or not: which of them a key lies in depends on their number."""
     return [
         LocalStore(
@@ -117,11 +123,32 @@ async def _cleared(settings: Settings, place: int, store: LocalStore) -> bool:
 
 
 def _only_read(settings: Settings, instead: Sequence[ObjectStore] | None) -> LocalCopies | None:
-    readable = instead or _stores_of(settings)
+    readable = instead or local_stores_of(settings)
     if not readable:
         return None
     segments = LocalSegments(readable, owned=[False] * len(readable), read_timeout_s=settings.local_read_timeout_s)
-    return LocalCopies(segments, writable=False)
+    return LocalCopies(segments, writable=False, native=None if instead else native_copies(settings, segments))
+
+
+def native_copies(
+    settings: Settings,
+    segments: LocalSegments | None = None,
+    *,
+    writable: bool = False,
+    hanging: Collection[int] = (),
+) -> NativeCopies | None:
+    """The local copies of native bases, in the roots of `segments`; `None` where there are no roots."""
+    if not settings.local:
+        return None
+    return NativeCopies(
+        [Path(root) for root in settings.local],
+        settings.job,
+        writable=writable,
+        timeout_s=settings.local_read_timeout_s,
+        bytes_max=settings.local_bytes_max,
+        segments=segments,
+        hanging=hanging,
+    )
 
 
 async def _taken_stock(

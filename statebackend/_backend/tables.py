@@ -1,14 +1,19 @@
 """What the states of a backend lie in: the heap, or files of RocksDB that live as long as the backend."""
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
+from pathlib import Path
+from typing import Final
 
 import anyio
+import msgspec
 
+from statebackend._checkpoint.native import NativeTables
+from statebackend._codec.commit import Commit
 from statebackend._local.scratch import open_scratch, scratch_parent
 from statebackend._state.key_groups import OwnedKeys
-from statebackend._state.keyed import heap_table
+from statebackend._state.keyed import StatesSnapshot, heap_table
 from statebackend._state.tables import OpenTable
 from statebackend._tasks import in_thread
 from statebackend.errors import SettingsError
@@ -16,11 +21,31 @@ from statebackend.ids import KeyGroupRange
 from statebackend.settings import Settings
 
 
+class Tables(msgspec.Struct, frozen=True):
+    """How the states get their tables. Those in RocksDB have `files`, and a `scratch` directory on the same disk."""
+
+    open_table: OpenTable
+    files: NativeTables | None = None
+    scratch: Path | None = None
+
+
+HEAP: Final = Tables(heap_table)
+
+
+def open_files(directory: Path, commit: Commit, key_groups: KeyGroupRange) -> AbstractContextManager[StatesSnapshot]:
+    """The entries in the files of a native base. Raises `SettingsError` where rocksdict is missing."""
+    try:
+        from statebackend._state.rocks_files import open_entries  # noqa: PLC0415  # an extra
+    except ImportError as error:
+        raise SettingsError("a base of this job is made of RocksDB's files: it needs the extra 'rocksdb'") from error
+    return open_entries(directory, commit.states, key_groups, max_parallelism=commit.max_parallelism)
+
+
 @asynccontextmanager
-async def open_tables(settings: Settings, key_groups: KeyGroupRange) -> AsyncGenerator[OpenTable]:
-    """How the states get their tables. Raises `SettingsError` where rocksdict is missing."""
+async def open_tables(settings: Settings, key_groups: KeyGroupRange) -> AsyncGenerator[Tables]:
+    """The tables of one owner. Raises `SettingsError` where rocksdict is missing."""
     if settings.table == "heap":
-        yield heap_table
+        yield HEAP
         return
     try:
         from statebackend._state.rocks_tables import open_table  # noqa: PLC0415  # an extra
@@ -36,7 +61,7 @@ async def open_tables(settings: Settings, key_groups: KeyGroupRange) -> AsyncGen
 
         try:
             await in_thread(open_files, limiter=limiter)
-            yield partial(open_table, opened[0], keys)
+            yield Tables(partial(open_table, opened[0], keys), opened[0], directory)
         finally:
             with anyio.CancelScope(shield=True):
                 for store in opened:

@@ -1,38 +1,48 @@
 """Puts a backend together, once all is open that it is made of."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 from anyio.abc import TaskGroup
 
-from statebackend._backend.copies import Copies, needed, retain
+from statebackend._backend.copies import Copies, needed
 from statebackend._backend.job import Job, Position
-from statebackend._backend.names import new_names
+from statebackend._backend.native import native_bases, native_restore
 from statebackend._backend.stores import Primary
+from statebackend._backend.tables import HEAP, Tables
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.inline import InlineEncoder
 from statebackend._checkpoint.materializer import Materializer
 from statebackend._checkpoint.restore import LocalCopies, Restore
-from statebackend._codec.commit import Commit
+from statebackend._codec.commit import Commit, RangeState
 from statebackend._local.cache import DownloadCache
+from statebackend._local.retention import LocalRetention
 from statebackend._state.keyed import KeyedStates
 from statebackend._state.tables import OpenTable
 from statebackend.abc import Clock, Observer, RestoreReport
-from statebackend.ids import KeyGroupRange
+from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, NativeBase
 from statebackend.settings import Settings
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a backend is made of, and how far it is: `states` are empty until they are restored."""
+    """All that a backend is made of, and how far it is: `states` are empty until they are restored.
+
+    `epoch`: the reign that what is uploaded belongs to, by `new_name`. `log_id`: the name of the changelog; of an
+    attempt that may have others beside it, one that no other has.
+    """
 
     settings: Settings
     primary: Primary
     local: LocalCopies | None
     job: Job
     position: Position
+    epoch: Epoch
+    new_name: Callable[[], str]
+    log_id: str
     states: KeyedStates
+    tables: Tables = HEAP
     copies: Copies
     tasks: TaskGroup
     clock: Clock
@@ -40,10 +50,14 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """`changed`: the key groups that the changelog has changed since their base."""
+    """`changed`: the key groups that the changelog has changed since their base.
+
+    `adopted`: the native base whose files the tables have taken over.
+    """
 
     report: RestoreReport | None = None
     changed: Collection[int] = frozenset[int]()
+    adopted: NativeBase | None = None
 
 
 def empty_states(
@@ -51,15 +65,16 @@ def empty_states(
     owned: KeyGroupRange,
     base: Commit | None,
     *,
+    reported: Sequence[RangeState],
     owners: Sequence[KeyGroupRange] | None,
     open_table: OpenTable,
 ) -> KeyedStates:
-    """What `base` says there is, and nothing in it yet."""
+    """What `base` says there is, and nothing in it yet. `reported`, `owners`: as for `KeyedStates`."""
     return KeyedStates(
         owned,
         settings.max_parallelism,
         base.states if base is not None else (),
-        reported=base.ranges if base is not None else (),
+        reported=reported,
         owners=owners,
         open_table=open_table,
     )
@@ -69,26 +84,46 @@ async def restore(opened: Opened, cache: DownloadCache | None) -> Restored:
     """Fill the states, and tell of it; nothing for a new job. Then no local copy stays that neither commit uses."""
     base, local, restored = opened.position.base, opened.local, Restored()
     if base is not None:
-        once = Restore(
-            opened.primary.store,
-            local,
-            cache=cache,
-            at_hand=opened.job.log.take_body(base),
-            clock=opened.clock,
-            concurrency_max=opened.settings.restore_concurrency_max,
-            cpu_threads_max=opened.settings.cpu_threads_max,
-        )
-        report = await once.run(base, opened.states.key_groups, opened.states.replay)
-        restored = Restored(report, once.changed)
-        opened.primary.spending.tell()
-        opened.observer.restored(report)
+        at_hand = opened.job.log.take_body(base)
+        restored = await fill(opened, base, restoring(opened, at_hand=at_hand, cache=cache))
     if local is not None and local.writable:
         await local.store.prune(needed(opened.position.newest, base))
+        if local.native is not None:
+            await local.native.prune(needed(opened.position.newest, base))
     return restored
 
 
-def put_together(opened: Opened, restored: Restored) -> StateBackend:
-    """The backend. Its uploads, and the materializer's, run in `opened.tasks`."""
+def restoring(
+    opened: Opened, *, at_hand: Mapping[str, bytes], at_hand_first: bool = False, cache: DownloadCache | None = None
+) -> Restore:
+    """A restore with what is open. `at_hand`, `at_hand_first`: see there."""
+    return Restore(
+        opened.primary.store,
+        opened.local,
+        cache=cache,
+        at_hand=at_hand,
+        at_hand_first=at_hand_first,
+        clock=opened.clock,
+        concurrency_max=opened.settings.restore_concurrency_max,
+        cpu_threads_max=opened.settings.cpu_threads_max,
+        native=native_restore(opened.primary.store, opened.local, opened.settings, tables=opened.tables, cache=cache),
+    )
+
+
+async def fill(
+    opened: Opened, base: Commit, once: Restore, *, missing: Sequence[ChangeSetHandle] | None = None
+) -> Restored:
+    """Fill the states from `base`, or with what they are `missing` of it, and tell of it."""
+    report = await once.run(base, opened.states.key_groups, opened.states.replay, missing=missing)
+    opened.primary.spending.tell()
+    opened.observer.restored(report)
+    return Restored(report, once.changed, once.adopted)
+
+
+def put_together(
+    opened: Opened, restored: Restored, *, retention: LocalRetention | None, history: bytes = b""
+) -> StateBackend:
+    """The backend. Its uploads, and the materializer's, run in `opened.tasks`. `history`: as for `StateBackend`."""
     settings, position, states, copies = opened.settings, opened.position, opened.states, opened.copies
     tasks, clock, observer = opened.tasks, opened.clock, opened.observer
     scheduler = UploadScheduler(
@@ -97,27 +132,47 @@ def put_together(opened: Opened, restored: Restored) -> StateBackend:
         tasks=tasks,
         clock=clock,
         observer=observer,
-        new_name=new_names(position.epoch),
+        new_name=opened.new_name,
         persist_delay_s=opened.primary.spending.persist_delay_s,
+        files=copies.of_files,
+    )
+    native = native_bases(
+        opened.tables,
+        settings,
+        key_groups=states.key_groups,
+        adopted=restored.adopted,
+        scheduler=scheduler,
+        primary=opened.primary.store,
+        local=opened.local,
+        tasks=tasks,
+        observer=observer,
     )
     return StateBackend(
         states,
         ChangelogWriter(
-            f"{states.key_groups.first}-{states.key_groups.last}",
+            opened.log_id,
             scheduler,
             tasks=tasks,
             preemptive_persist_threshold_bytes=settings.preemptive_persist_threshold_bytes,
         ),
-        opened.job.coordinator(position, copies=copies.of_commits),
+        opened.job.coordinator(position, epoch=opened.epoch, copies=copies.of_commits),
         opened.job.log,
         opened.primary.spending,
         materializer=Materializer(
-            states, scheduler, settings, changed=restored.changed, tasks=tasks, clock=clock, observer=observer
+            states,
+            scheduler,
+            settings,
+            changed=restored.changed,
+            native=native,
+            tasks=tasks,
+            clock=clock,
+            observer=observer,
         ),
-        epoch=position.epoch,
+        epoch=opened.epoch,
         inline=InlineEncoder(settings, bytes_max=copies.inline_bytes_max),
-        retention=retain(opened.local, tasks, position.newest, position.base),
+        retention=retention,
         restored=restored.report,
         clock=clock,
         observer=observer,
+        history=history,
     )

@@ -372,6 +372,13 @@ def size_of(change: StateChange) -> int:
     return len(change.data) + CHANGE_OVERHEAD_BYTES + (len(key) if type(key) in _SIZED else _key_bytes(key))
 
 
+def size_of_all(changes: Sequence[StateChange]) -> int:
+    """What `size_of` each adds up to, in bulk."""
+    keys = [change.key for change in changes]
+    key_bytes = sum(map(len if _SIZED.issuperset(map(type, keys)) else _key_bytes, keys))
+    return sum([len(change.data) for change in changes]) + CHANGE_OVERHEAD_BYTES * len(changes) + key_bytes
+
+
 def _key_bytes(key: Key) -> int:
     if isinstance(key, (str, bytes)):
         return len(key)

@@ -11,9 +11,9 @@ from statebackend._codec.segment import (
     HEAD,
     FrameEntry,
     checksum_of,
-    decode_change_set,
     decode_segment,
     index_offset,
+    open_change_set,
     read_index,
     read_index_in,
 )
@@ -139,22 +139,24 @@ def changes_of(
 ) -> Iterator[list[StateChange]]:
     """The changes of each change set, in order, from its frame: those of `key_groups`, or for which its handle stands.
 
-    Raises `CorruptSegmentError` where a frame is damaged, cut off, or that of another change set.
+    They come in the blocks in which they were written, decoded one at a time. Raises `CorruptSegmentError` where a
+    frame is damaged, cut off, or that of another change set: before its first block, unless a block contradicts what is
+    under its checksum.
     """
     for frame, handle in zip(frames, handles, strict=True):
-        header, changes = decode_change_set(frame, handle.segment.key, handle.offset)
+        header, blocks = open_change_set(frame, handle.segment.key, handle.offset)
         if (header.log_id, header.sequence_number) != (handle.log_id, handle.sequence_number):
             raise CorruptSegmentError("another change set lies here", object=handle.segment.key, offset=handle.offset)
-        yield _wanted(changes, header.key_groups, key_groups or (handle.key_groups,))
+        yield from _wanted(blocks, header.key_groups, key_groups or (handle.key_groups,))
 
 
 def _wanted(
-    changes: list[StateChange], span: KeyGroupRange, key_groups: tuple[KeyGroupRange, ...]
-) -> list[StateChange]:
+    blocks: Iterator[list[StateChange]], span: KeyGroupRange, key_groups: tuple[KeyGroupRange, ...]
+) -> Iterator[list[StateChange]]:
     if any(each.intersection(span) == span for each in key_groups):
-        return changes
+        return blocks
     groups = {group for each in key_groups for group in each.intersection(span)}
-    return [change for change in changes if change.key_group in groups]
+    return ([change for change in block if change.key_group in groups] for block in blocks)
 
 
 def _runs(handles: Sequence[ChangeSetHandle]) -> Iterator[Sequence[ChangeSetHandle]]:

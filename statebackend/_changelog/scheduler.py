@@ -6,7 +6,7 @@ waits is told how it ended, also when the backend ends first.
 """
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 
 import anyio
@@ -63,10 +63,19 @@ class UploadScheduler:
         observer: Observer,
         new_name: Callable[[], str],
         persist_delay_s: Callable[[], float] | None = None,
+        files: StateChangeUploader | None = None,
     ) -> None:
-        """`persist_delay_s`: asked each time the delay begins, instead of the setting."""
+        """`persist_delay_s`: asked each time the delay begins, instead of the setting.
+
+        `files` uploads what `upload_file` is given: it has a local copy of its own, or none.
+        """
         observer = Observers(observer)
-        self._sender = SegmentSender(uploader, settings, tasks=tasks, clock=clock, observer=observer, new_name=new_name)
+
+        def sender_by(uploader: StateChangeUploader) -> SegmentSender:
+            return SegmentSender(uploader, settings, tasks=tasks, clock=clock, observer=observer, new_name=new_name)
+
+        self._sender = sender_by(uploader)
+        self._files = self._sender if files is None else sender_by(files)
         self._delay_s = persist_delay_s or (lambda: settings.persist_delay_s)
         self._size_threshold_bytes = settings.persist_size_threshold_bytes
         self._close_timeout_s = settings.close_timeout_s
@@ -129,12 +138,21 @@ class UploadScheduler:
         `pause`. A cancelled call removes what it has stored.
         """
         size_bytes = sum(change_set.size_bytes for change_set in change_sets)
+        return await self._upload_spare(self._sender, size_bytes, lambda: self._sender.encode(change_sets, pause))
+
+    async def upload_file(self, size_bytes: int, read: Callable[[], bytes]) -> UploadedSegment:
+        """Make what `read` reads durable, as it is, in the same way. It is read when there is room for its bytes."""
+        return await self._upload_spare(self._files, size_bytes, lambda: self._files.read(read))
+
+    async def _upload_spare(
+        self, sender: SegmentSender, size_bytes: int, encode: Callable[[], Awaitable[EncodedSegment]]
+    ) -> UploadedSegment:
         await self._room.acquire_spare(size_bytes)
         ended: anyio.Event | None = None
         try:
             self._observer.in_flight_changed(self.in_flight_bytes)
-            encoded = await self._sender.encode(change_sets, pause)
-            race = self._sender.race(encoded, patience=max(1.0, encoded.size_bytes / MiB))
+            encoded = await encode()
+            race = sender.race(encoded, patience=max(1.0, encoded.size_bytes / MiB))
             ended = race.ended
             won = await self._decide(race)
         finally:
@@ -142,7 +160,10 @@ class UploadScheduler:
         return won.uploaded
 
     def discard(self, segments: Sequence[UploadedSegment]) -> anyio.Event:
-        """Begin to delete what `upload_alone` has stored; an error is logged only. The event says that it is gone."""
+        """Begin to delete what `upload_alone` or `upload_file` has stored. The event says that it is gone.
+
+        An error is logged only.
+        """
         done = anyio.Event()
         self._tasks.start_soon(self._discard_all, segments, done)
         return done

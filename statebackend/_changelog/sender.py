@@ -10,7 +10,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from statebackend._codec.records import ChangeSet
-from statebackend._codec.segment import EncodedSegment, encode_segment
+from statebackend._codec.segment import EncodedSegment, checksum_of, encode_segment
 from statebackend._retry import Race, RetryPolicy
 from statebackend._tasks import foreign, in_thread
 from statebackend.abc import Clock, Observer, Segment, StateChangeUploader, UploadedSegment
@@ -70,6 +70,15 @@ class SegmentSender:
         if size_bytes <= INLINE_ENCODE_BYTES_MAX:
             return encode_segment(_taken(change_sets), self._compression)
         return await in_thread(encode_segment, _taken(change_sets, pause), self._compression, limiter=self._cpu)
+
+    async def read(self, read: Callable[[], bytes]) -> EncodedSegment:
+        """A file as it is, read in the thread, to be sent like a segment."""
+
+        def encoded() -> EncodedSegment:
+            data = read()
+            return EncodedSegment((data,), len(data), checksum_of((data,)), ())
+
+        return await in_thread(encoded, limiter=self._cpu)
 
     def race(self, encoded: EncodedSegment, *, patience: float = 1.0) -> Race[Attempt]:
         """The attempts at a segment, not begun yet. Each is late after `patience` times the usual timeout."""

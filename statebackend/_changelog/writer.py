@@ -12,7 +12,7 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from statebackend._changelog.ledger import Ledger, UploadedChangeSet, size_of
+from statebackend._changelog.ledger import Ledger, UploadedChangeSet, size_of_all
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._codec.records import ChangeSet, StateChange
 from statebackend.errors import BackendClosedError
@@ -43,7 +43,7 @@ class ChangelogWriter:
 
     def extend(self, changes: Sequence[StateChange]) -> None:
         """As `append` of each, in bulk where no threshold is near."""
-        size_bytes = sum(map(size_of, changes))
+        size_bytes = size_of_all(changes)
         if self._ledger.open_bytes + size_bytes < self._threshold_bytes:
             self._ledger.extend(changes, size_bytes)
         else:

@@ -8,50 +8,37 @@ One checkpoint, in the order of the calls:
 Up to the commit everything can be cancelled and nothing is lost; from there on it runs to its end.
 """
 
-import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 import anyio
-import msgspec
 
-from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.commits import CommitLog, commit_key
 from statebackend._checkpoint.coordinator import CheckpointCoordinator, Committed
 from statebackend._checkpoint.declaring import DeclaresStates
 from statebackend._checkpoint.inline import InlineEncoder
-from statebackend._checkpoint.materialization import with_bases
 from statebackend._checkpoint.materializer import Materializer
+from statebackend._checkpoint.outbox import Outbox, Output, Staged, check_source
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.savepoints import check_name
+from statebackend._checkpoint.snapshots import Pending, Snapshots, state_of
 from statebackend._checkpoint.spending import Spending
-from statebackend._codec.commit import IN_HERE, RangeState
-from statebackend._codec.records import StateChange
 from statebackend._local.retention import LocalRetention
 from statebackend._state.keyed import KeyedStates
 from statebackend._tasks import finish
-from statebackend.abc import CheckpointInfo, Clock, Observer, RestoreReport
+from statebackend.abc import Buffer, CheckpointInfo, Clock, Observer, RestoreReport
 from statebackend.errors import CheckpointExistsError, InputError, StoreAccessError, StoreUnavailableError
 from statebackend.ids import (
     CheckpointId,
     CommitSummary,
     Epoch,
     KeyGroupRange,
-    SequenceNumber,
     SnapshotResult,
     SourceMark,
+    StagedOutput,
 )
-
-DRAIN_STEP: Final = 2048
-"""Changes handed to the changelog between two turns of the loop."""
-
-
-class _Pending(msgspec.Struct, frozen=True):
-    to: SequenceNumber
-    snapshot: SnapshotResult
-    changes: int
 
 
 class StateBackend(DeclaresStates):
@@ -77,7 +64,9 @@ class StateBackend(DeclaresStates):
         restored: RestoreReport | None,
         clock: Clock,
         observer: Observer,
+        history: bytes = b"",
     ) -> None:
+        """`history`: of the state that it begins with, where the log's name is that of no other log."""
         super().__init__(states)
         self.restored: Final = restored
         self._epoch: Final = epoch
@@ -86,23 +75,35 @@ class StateBackend(DeclaresStates):
         self._log = log
         self._spending = spending
         self._inline = inline
-        self._retention = retention
         self._clock = clock
         self._observer = observer
         self._materializer = materializer
-        committed = range_of(coordinator.base, states.key_groups)
-        self._handles, self._bases = committed.changelog, committed.bases
-        self._only_primary = _not_local(restored)  # keys of segments without a local copy
-        self._changes: Iterator[StateChange] = iter(())  # drained from the states and not logged yet
-        self._committed_to = SequenceNumber(0)  # everything below is in `_handles`
-        self._snapshot_to = SequenceNumber(0)  # end of the last snapshot made: a commit may hold what lies below
-        self._pending: dict[CheckpointId, _Pending] = {}  # snapshots of whose checkpoint nobody has told
+        self._snapshots = Snapshots(
+            states,
+            writer,
+            materializer,
+            retention,
+            epoch=epoch,
+            committed=range_of(coordinator.base, states.key_groups),
+            history=history,
+            restored=restored,
+        )
         self._checkpointing = anyio.Lock()
 
     @property
     def key_groups(self) -> KeyGroupRange:
         """The key groups this backend owns."""
         return self._states.key_groups
+
+    @property
+    def changed(self) -> frozenset[int]:
+        """The key groups that have changed since their last base."""
+        return self._materializer.changed
+
+    @property
+    def base_failures(self) -> int:
+        """Times in a row that bases could not be written."""
+        return self._materializer.failures
 
     @property
     def newest(self) -> CommitSummary | None:
@@ -122,13 +123,24 @@ class StateBackend(DeclaresStates):
         """The smallest id that the next checkpoint may have."""
         return self._coordinator.next_checkpoint_id
 
+    @property
+    def outbox(self) -> Outbox:
+        """Where the rows that a batch puts out are staged, and what is to be published."""
+        return self._coordinator.outbox
+
     async def checkpoint(
-        self, checkpoint_id: int, *, source: SourceMark | None = None, savepoint: str | None = None
+        self,
+        checkpoint_id: int,
+        *,
+        source: SourceMark | None = None,
+        savepoint: str | None = None,
+        output: Output | None = None,
     ) -> CheckpointInfo:
         """Make every change so far durable and commit it under `checkpoint_id`. An unchanged state commits as well.
 
         Returns when the commit object exists in the primary: from then on a restore sees all of it, before nothing.
         With `savepoint` it is kept under that name until that is dropped; the two come to exist in the same moment.
+        `output`: the rows that the batch of `source` has put out, to be published after this: `take_output`.
         Raises `SavepointExistsError` where the name is taken, `CheckpointExistsError` for an id that is not larger than
         every committed one (nothing has changed, go on), `UploadError` or its `MaterializationError`, `FencedError` or
         `OutcomeUnknownError` (open a new backend).
@@ -143,21 +155,26 @@ class StateBackend(DeclaresStates):
             self._coordinator.check(CheckpointId(checkpoint_id))
             if savepoint is not None:
                 check_name(savepoint)
+            if output is not None:
+                check_source(output, source)
             with self._failing():
                 self._materializer.check()
+                staged = None if output is None else await self.outbox.stage(output)
                 snapshot, inline = await self._snapshot(CheckpointId(checkpoint_id), inline=self._inline)
                 await self._hold(requests)
-                committed, changes = await finish(self._commit, snapshot, inline, source, savepoint)
+                committed, changes = await finish(self._commit, snapshot, inline, source, savepoint, staged)
+                if output is not None and source is not None:
+                    self.outbox.keep_at_hand(source, output)
             spent = self._spending.since(requests)
             info = CheckpointInfo(
                 checkpoint_id=committed.commit.checkpoint_id,
                 sequence=committed.commit.sequence,
                 changes=changes,
-                primary_bytes=snapshot.primary_bytes + committed.size_bytes,
+                primary_bytes=snapshot.primary_bytes + committed.size_bytes + (staged.uploaded_bytes if staged else 0),
                 local_bytes=snapshot.local_bytes + (committed.size_bytes if committed.local else 0),
                 requests=spent.requests.total(),
                 seconds=self._clock.monotonic() - begun,
-                local=self._is_local(committed.commit.segments()),
+                local=self._snapshots.is_local(committed.commit.segments()),
                 requests_by_kind=dict(spent.requests),
                 usd=spent.usd,
                 usd_month=spent.usd_month,
@@ -167,33 +184,66 @@ class StateBackend(DeclaresStates):
             self._observer.checkpoint_committed(info)
             return info
 
+    async def take_output(self) -> tuple[StagedOutput, tuple[Buffer, ...]] | None:
+        """The oldest output that is committed and not known to be published. As `CheckpointCoordinator.take_output`."""
+        self._check_usable()
+        return await self._coordinator.take_output()
+
+    def published(self, output: StagedOutput) -> None:
+        """It is where it was to go: no commit from the next one on names it."""
+        self._coordinator.published(output)
+
     async def snapshot(self, checkpoint_id: int) -> SnapshotResult:
         """Make every change so far durable, for a `CheckpointCoordinator` to commit it with those of the other owners.
 
         What becomes of the checkpoint is told by one of the three methods below; until then the changes are in the
-        next snapshot, too. Ids grow. Raises `CheckpointExistsError`, and `UploadError` (open a new backend). Cancelled,
-        it has lost nothing: the next one holds its changes.
+        next snapshot, too. Bases that are due are begun here, and are in a later one. Ids grow. Raises
+        `CheckpointExistsError`, and `UploadError` or its `MaterializationError` (open a new backend). Cancelled, it has
+        lost nothing: the next one holds its changes.
         """
+        self._check_usable()
+        with self._failing():
+            self._materializer.check()
+        return (await self._contribute(checkpoint_id, begin=True))[0]
+
+    async def begin_bases(self) -> None:
+        """Begin to write bases of the commit that this stands on, before anything is changed. `contribute` waits."""
+        checkpoint_id = CheckpointId(0) if self.newest is None else self.newest.checkpoint_id
+        await self._materializer.begin_if_due(self._snapshots.committed, checkpoint_id, due=True)
+
+    async def contribute(self, checkpoint_id: int) -> tuple[SnapshotResult, Sequence[bytes]]:
+        """As `snapshot`, but what is small is not uploaded: it is in these frames, for the commit to carry them.
+
+        Bases that were begun are in it when this returns, or could not be written.
+        """
+        await self._materializer.settled()
+        return await self._contribute(checkpoint_id, inline=self._inline)
+
+    async def _contribute(
+        self, checkpoint_id: int, *, inline: InlineEncoder | None = None, begin: bool = False
+    ) -> tuple[SnapshotResult, Sequence[bytes]]:
+        """`begin`: then begin bases of it, if they are due."""
         async with self._checkpointing:
             self._check_usable()  # as in `checkpoint`
-            newest = max(self._pending, default=-1)
-            if checkpoint_id <= newest or checkpoint_id < self.next_checkpoint_id:
+            if checkpoint_id <= self._snapshots.newest or checkpoint_id < self.next_checkpoint_id:
                 raise CheckpointExistsError("checkpoint ids grow: use a larger one", checkpoint_id=checkpoint_id)
             with self._failing():
-                snapshot, _ = await self._snapshot(CheckpointId(checkpoint_id))
-            return snapshot
+                contribution = await self._snapshot(CheckpointId(checkpoint_id), inline=inline)
+                if begin:
+                    snapshot, _ = contribution
+                    await self._materializer.begin_if_due(state_of(snapshot), snapshot.checkpoint_id)
+                return contribution
 
     async def notify_complete(self, checkpoint_id: int) -> None:
         """The checkpoint is committed. What only older ones used is not needed any more, here and in the local copy.
 
         Raises `InputError` where there is no snapshot of it that is still open. A cancelled call has been heard.
         """
-        pending = self._pending[self._check_pending(checkpoint_id)]
-        await finish(self._notify_complete, pending.snapshot)
+        await finish(self._notify_complete, self._pending(checkpoint_id).snapshot)
 
     async def notify_aborted(self, checkpoint_id: int) -> None:
         """The checkpoint will never be committed: its changes go with the next one. Raises as `notify_complete`."""
-        await finish(self._abort, self._check_pending(checkpoint_id))
+        await finish(self._snapshots.abort, self._pending(checkpoint_id).snapshot.checkpoint_id)
 
     async def notify_subsumed(self, checkpoint_id: int) -> None:
         """No checkpoint up to this one is to be restored any more. Also right for one that is not known."""
@@ -201,21 +251,19 @@ class StateBackend(DeclaresStates):
         await self._writer.subsume(CheckpointId(checkpoint_id))
 
     async def _notify_complete(self, snapshot: SnapshotResult) -> None:
-        state = RangeState(snapshot.key_groups, snapshot.primary, snapshot.bases)
-        await self._complete(snapshot.checkpoint_id, state)
+        await self._snapshots.complete(snapshot.checkpoint_id, state_of(snapshot))
 
     async def history(self) -> AsyncIterator[CommitSummary]:
         """The commit that the state stands on, its parent, and so on to the job's first, or the oldest retained."""
-        if self._coordinator.base is not None:
-            async for commit in self._log.ancestors(self._coordinator.base):
-                yield commit.summary
+        async for summary in self._coordinator.history():
+            yield summary
 
     async def close(self) -> None:
         """Let go of what no checkpoint needs. Uncommitted changes are forgotten; closing twice is fine."""
         if not self._closed:
             self._closed = True
             self._materializer.close()
-            await self._writer.truncate_and_close(self._snapshot_to)
+            await self._writer.truncate_and_close(self._snapshots.to)
             await self._materializer.wait_closed()
             if self._failure is None:
                 await self._log.write_hint()
@@ -223,52 +271,8 @@ class StateBackend(DeclaresStates):
     async def _snapshot(
         self, checkpoint_id: CheckpointId, *, inline: InlineEncoder | None = None
     ) -> tuple[SnapshotResult, Sequence[bytes]]:
-        """Everything up to now, durable; or, where `inline` takes it, in frames for the commit to carry."""
-        await self._drain()
-        operator = self._states.operator_report()
-        to = self._writer.next_sequence_number()
-        taken = None if inline is None else await inline.take(self._writer, self._committed_to)
-        uploaded: Sequence[UploadedChangeSet] = ()
-        if taken is None:
-            uploaded = await self._writer.persist(self._committed_to, checkpoint_id)
-        handles = tuple(each.handle for each in uploaded) if taken is None else taken.handles
-        primary_bytes, local_bytes = _stored_bytes(uploaded)
-        self._only_primary.update(each.handle.segment.key for each in uploaded if not each.local)
-        state = self._with_new_bases(RangeState(self.key_groups, (*self._handles, *handles), self._bases))
-        segments = state.segments() - {IN_HERE.key}
-        snapshot = SnapshotResult(
-            checkpoint_id=checkpoint_id,
-            key_groups=self.key_groups,
-            primary=state.changelog,
-            local=self._is_local(segments),
-            primary_bytes=primary_bytes,
-            local_bytes=local_bytes,
-            epoch=self.epoch,
-            states=self._states.descriptors,
-            operator=operator,
-            bases=state.bases,
-        )
-        self._snapshot_to = to
-        self._pending[checkpoint_id] = _Pending(to, snapshot, sum(handle.records for handle in handles))
-        if self._retention is not None:
-            own = {self._coordinator.next_key} if self._coordinator.can_commit else set[str]()
-            self._retention.register(segments | own, checkpoint_id)
-        return snapshot, () if taken is None else taken.frames
-
-    def _with_new_bases(self, state: RangeState) -> RangeState:
-        bases = self._materializer.ready()
-        if bases is None:
-            return state
-        self._only_primary.update(bases.only_primary)
-        return with_bases(state, bases)
-
-    async def _drain(self) -> None:
-        """Hand every change to the changelog, as fast as the store takes them. Cancelled, the next call goes on."""
-        self._changes = itertools.chain(self._changes, self._states.drain())
-        while step := list(itertools.islice(self._changes, DRAIN_STEP)):
-            self._materializer.note(step)
-            self._writer.extend(step)
-            await self._writer.room()
+        own_key = self._coordinator.next_key if self._coordinator.can_commit else None
+        return await self._snapshots.take(checkpoint_id, inline=inline, own_key=own_key)
 
     async def _hold(self, requests: Counter[str]) -> None:
         """Wait as the budget wants it. Cancelled, the checkpoint comes to nothing, and its bases go to the next one."""
@@ -279,70 +283,33 @@ class StateBackend(DeclaresStates):
             raise
 
     async def _commit(
-        self, snapshot: SnapshotResult, inline: Sequence[bytes], source: SourceMark | None, savepoint: str | None
+        self,
+        snapshot: SnapshotResult,
+        inline: Sequence[bytes],
+        source: SourceMark | None,
+        savepoint: str | None,
+        staged: Staged | None,
     ) -> tuple[Committed, int]:
         """Commit the snapshot and stand on it; say how many changes are new. Not to be cut in two: within `finish`."""
-        changes = self._pending[snapshot.checkpoint_id].changes
+        changes = self._snapshots.pending(snapshot.checkpoint_id).changes
         with self._failing():
             try:
                 committed = await self._coordinator.commit(
-                    snapshot.checkpoint_id, [snapshot], source, savepoint, inline=inline
+                    snapshot.checkpoint_id, [snapshot], source, savepoint, inline=inline, staged=staged
                 )
             except (StoreAccessError, StoreUnavailableError):  # refused, and read back; or not sent, for want of a mark
-                await self._reset(snapshot.checkpoint_id)
+                await self._snapshots.reset(snapshot.checkpoint_id)
                 raise
             except InputError:  # nothing was written: the next checkpoint has it all
-                await self._abort(snapshot.checkpoint_id)
+                await self._snapshots.abort(snapshot.checkpoint_id)
                 raise
         if not committed.local:
-            self._only_primary.add(commit_key(committed.commit.sequence))
+            self._snapshots.not_local(commit_key(committed.commit.sequence))
         state = range_of(committed.commit, self.key_groups)
-        await self._complete(snapshot.checkpoint_id, state)
-        self._materializer.begin_if_due(state)
+        await self._snapshots.complete(snapshot.checkpoint_id, state)
+        await self._materializer.begin_if_due(state, committed.commit.checkpoint_id)
         return committed, changes
 
-    async def _complete(self, checkpoint_id: CheckpointId, state: RangeState) -> None:
-        """The checkpoint is committed: stand on it."""
-        to = self._pending[checkpoint_id].to
-        self._writer.confirm(self._committed_to, to, checkpoint_id)
-        self._materializer.confirmed()
-        self._handles, self._bases, self._committed_to = state.changelog, state.bases, to
-        self._only_primary &= state.segments()
-        self._pending = {newer: each for newer, each in self._pending.items() if newer > checkpoint_id}
-        if self._retention is not None:
-            self._retention.confirm(checkpoint_id)
-        await self._writer.truncate(to)  # the next commit lists it again by itself
-
-    async def _abort(self, checkpoint_id: CheckpointId) -> None:
-        """The checkpoint came to nothing: the next one has it all."""
-        if self._retention is not None:
-            self._retention.abort(checkpoint_id)
-        await self._reset(checkpoint_id)
-
-    async def _reset(self, checkpoint_id: CheckpointId) -> None:
-        to = self._pending.pop(checkpoint_id).to
-        self._materializer.refused()
-        await self._writer.reset(self._committed_to, to, checkpoint_id)
-
-    def _is_local(self, segments: Collection[str]) -> bool:
-        return self._retention is not None and self._only_primary.isdisjoint(segments)
-
-    def _check_pending(self, checkpoint_id: int) -> CheckpointId:
+    def _pending(self, checkpoint_id: int) -> Pending:
         self._check_usable()
-        if checkpoint_id not in self._pending:
-            raise InputError("there is no snapshot of that checkpoint to tell of", checkpoint_id=checkpoint_id)
-        return CheckpointId(checkpoint_id)
-
-
-def _not_local(restored: RestoreReport | None) -> set[str]:
-    fallbacks = () if restored is None else restored.fallbacks
-    return {fallback.name for fallback in fallbacks if not fallback.repaired}
-
-
-def _stored_bytes(uploaded: Iterable[UploadedChangeSet]) -> tuple[int, int]:
-    """Bytes of the segments in the primary, and of those with a local copy."""
-    segments = {each.handle.segment: each.local for each in uploaded}
-    return (
-        sum(segment.length for segment in segments),
-        sum(segment.length for segment, local in segments.items() if local),
-    )
+        return self._snapshots.pending(checkpoint_id)

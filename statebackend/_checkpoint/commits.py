@@ -288,6 +288,22 @@ class CommitLog:
         if entry.sequence % HINT_EVERY == 0:
             await self.write_hint()
 
+    async def check_reign(self, last: Entry) -> None:
+        """Raise `FencedError` where somebody has appended behind `last`, the own last entry. Usually one request.
+
+        What is done after this may still be done after somebody else's claim: it has to be such that this harms nobody.
+        Raises `StoreError` where the store does not answer.
+        """
+        looked = self._now()
+        if self._since(self._contact) <= LOG_CONTACT_MAX_S:
+            if await self._exists(last.sequence + 1):
+                raise _fenced(last, await self.load(CommitSequence(last.sequence + 1)))
+        else:  # a claim may have come and been swept
+            end = await self.end()
+            if end is None or end.entry is None or end.entry.stamp != last.stamp:
+                raise _fenced(last, None if end is None else end.entry)
+        self._contact = looked
+
     async def write_hint(self) -> None:
         """Say where the own last entry lies, if it has not been said. No error: an older hint costs some probes.
 

@@ -1,15 +1,17 @@
 """Builds the next commit from what the owners of the key groups contribute. Of one job, one process does this."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from statebackend._checkpoint.commits import CommitLog, commit_key
+from statebackend._checkpoint.outbox import Outbox, Staged, check_source
 from statebackend._checkpoint.savepoints import Savepoints
 from statebackend._codec.commit import Claim, Commit, EncodedEntry, RangeState, encode_entry
 from statebackend._tasks import finish
-from statebackend.abc import Clock
+from statebackend.abc import Buffer, Clock
 from statebackend.errors import CheckpointExistsError, InputError, OutcomeUnknownError
 from statebackend.ids import (
     CheckpointId,
@@ -19,6 +21,7 @@ from statebackend.ids import (
     KeyGroupRange,
     SnapshotResult,
     SourceMark,
+    StagedOutput,
     StateDescriptor,
 )
 from statebackend.settings import Settings
@@ -31,6 +34,13 @@ class Committed(msgspec.Struct, frozen=True):
     commit: Commit
     size_bytes: int
     local: bool
+
+
+class CommittedBase(msgspec.Struct, frozen=True):
+    """A commit as it is handed to the owners of parts: where it lies, and its bytes; none where they are to be read."""
+
+    key: str
+    body: bytes = b""
 
 
 class CheckpointCoordinator:
@@ -52,12 +62,17 @@ class CheckpointCoordinator:
         base: Commit | None,
         claim: Claim | None,
         savepoints: Savepoints,
+        outbox: Outbox,
         clock: Clock,
         new_stamp: Callable[[], str],
         release: str,
         copies: CopyWriter | None = None,
+        base_body: bytes = b"",
     ) -> None:
+        """`base_body`: the bytes of `base`, where they are at hand."""
         self.base = base
+        self._base_body = base_body
+        self.outbox: Final = outbox
         self._newest = newest
         self._last: Claim | Commit | None = claim  # our own last entry
         self._log = log
@@ -83,6 +98,19 @@ class CheckpointCoordinator:
     def newest(self) -> CommitSummary | None:
         """The job's newest commit, `None` before the first."""
         return None if self._newest is None else self._newest.summary
+
+    async def history(self) -> AsyncIterator[CommitSummary]:
+        """The commit that the state stands on, its parent, and so on to the job's first, or the oldest retained."""
+        if self.base is not None:
+            async for commit in self._log.ancestors(self.base):
+                yield commit.summary
+
+    def committed(self, body_bytes_max: int) -> CommittedBase | None:
+        """The commit that the state stands on, `None` before the first; its bytes, if they are no more than that."""
+        if self.base is None:
+            return None
+        body = self._base_body
+        return CommittedBase(commit_key(self.base.sequence), body if len(body) <= body_bytes_max else b"")
 
     @property
     def next_key(self) -> str:
@@ -114,6 +142,7 @@ class CheckpointCoordinator:
         savepoint: str | None = None,
         *,
         inline: Sequence[bytes] = (),
+        staged: Staged | None = None,
     ) -> Committed:
         """Commit one checkpoint from the snapshots of every owner. It exists when this returns: `notify_complete` them.
 
@@ -123,6 +152,8 @@ class CheckpointCoordinator:
         `OutcomeUnknownError`: close, and open the job again. A cancelled call finishes first.
 
         `inline`: frames for the commit to carry; handles of the snapshots into them are those of `encode_inline`.
+        `staged`: the rows that the batch of `source` put out, which this makes an output to be published: see
+        `take_output`. What is pending already the commit names as well.
         """
         self.check(CheckpointId(checkpoint_id))
         assert self._last is not None
@@ -139,15 +170,39 @@ class CheckpointCoordinator:
             stamp=self._new_stamp(),
             max_parallelism=self._max_parallelism,
             ranges=tuple(
-                RangeState(snapshot.key_groups, snapshot.primary, snapshot.bases, snapshot.operator)
-                for snapshot in ordered
+                RangeState(each.key_groups, each.primary, each.bases, each.operator, each.history or UNSET, each.native)
+                for each in ordered
             ),
             states=_merged(ordered),
             source=source,
             committed_at_s=self._clock.time(),
             release=self._release,
+            outbox=(*self.outbox.pending, *_own_output(staged, source, sum(map(len, inline)))),
         )
-        return await finish(self._create, encode_entry(commit, self.next_key, inline), savepoint)
+        carried = inline if staged is None else (*inline, *staged.inline)
+        committed = await finish(self._create, encode_entry(commit, self.next_key, carried), savepoint)
+        if staged is not None and source is not None:
+            self.outbox.keep_at_hand(source, staged)
+        return committed
+
+    async def take_output(self) -> tuple[StagedOutput, tuple[Buffer, ...]] | None:
+        """The oldest output that is committed and not known to be published, with its Arrow IPC streams; or `None`.
+
+        To be published before anything newer is put out, and then told of by `published`; whoever has published it
+        before has published the same bytes. Looks who owns the job first. Raises `FencedError`, `InputError` without a
+        claim, and as `Outbox.read`.
+        """
+        if not self.outbox.pending:
+            return None
+        if self._last is None:
+            raise InputError("opened to read, or for a part of the key groups: it cannot publish")
+        await self._log.check_reign(self._last)
+        output = self.outbox.pending[0]
+        return output, await self.outbox.read(output)
+
+    def published(self, output: StagedOutput) -> None:
+        """It is where it was to go: no commit from the next one on names it."""
+        self.outbox.published(output)
 
     async def _create(self, encoded: EncodedEntry[Commit], savepoint: str | None) -> Committed:
         """Create the commit, with a local copy beside it, and stand on it."""
@@ -155,6 +210,8 @@ class CheckpointCoordinator:
             await self._savepoints.mark(savepoint, encoded.entry)
         local = await self._create_copied(encoded.entry, encoded.body)
         self._newest = self.base = self._last = encoded.entry
+        self._base_body = encoded.body
+        self.outbox.committed(encoded.entry.outbox)
         return Committed(encoded.entry, len(encoded.body), local)
 
     async def _create_copied(self, commit: Commit, body: bytes) -> bool:
@@ -172,6 +229,13 @@ class CheckpointCoordinator:
             copy.give_up("the commit was not made")
             raise
         return await self._copies.settle(self.next_key, copy)
+
+
+def _own_output(staged: Staged | None, source: SourceMark | None, offset: int) -> tuple[StagedOutput, ...]:
+    """What the commit's own batch put out, where `offset` bytes come before it among what the commit carries."""
+    if staged is None:
+        return ()
+    return (StagedOutput(check_source(staged, source), staged.rows, staged.schema, staged.after(offset)),)
 
 
 def _check_equal(what: str, expected: int, found: Sequence[int]) -> None:

@@ -32,6 +32,11 @@ class DeclaresStates:
         self._failure: Exception | None = None
         self._closed = False
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is neither closed nor has failed."""
+        return self._failure is None and not self._closed
+
     def value_state(
         self,
         name: str,

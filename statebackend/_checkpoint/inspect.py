@@ -110,8 +110,8 @@ def _row(
         return LogRow(
             sequence, "claim", info.size_bytes, entry.epoch, parent=entry.base or entry.newest, at_s=entry.claimed_at_s
         )
-    handles = {handle.segment for part in entry.ranges for handle in part.changelog}
-    handles |= {base.segment for part in entry.ranges for base in part.bases}
+    handles = {handle for part in entry.ranges for handle in part.objects()}
+    handles |= {part for output in entry.outbox for part in output.parts}
     others = [handle for handle in handles if handle.key != commit_key(sequence)]
     return LogRow(
         sequence,

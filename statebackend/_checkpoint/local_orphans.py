@@ -13,6 +13,8 @@ import msgspec
 
 from statebackend._local.directories import LocalDirectory, claim_root
 from statebackend._local.layout import segments_directory
+from statebackend._local.native_copies import kept_in
+from statebackend._local.snapshot_directory import remove_directory
 from statebackend._tasks import in_thread
 from statebackend.abc import ObjectInfo
 from statebackend.errors import StoreError
@@ -48,6 +50,8 @@ async def sweep_roots(
         with closing(directory):
             for found in await _sweep_root(directory, needed, dry_run=dry_run):
                 yield found
+            for found in await in_thread(_sweep_native, directory, job, needed, dry_run, limiter=limiter):
+                yield found
 
 
 async def _sweep_root(directory: LocalDirectory, needed: Collection[str], *, dry_run: bool) -> list[LocalFile]:
@@ -65,4 +69,19 @@ async def _sweep_root(directory: LocalDirectory, needed: Collection[str], *, dry
         found.append(LocalFile(info, path, owned=directory.owned, needed=keep, failure=failure))
     if directory.owned and not dry_run:
         await store.remove_leftovers()
+    return found
+
+
+def _sweep_native(directory: LocalDirectory, job: str, needed: Collection[str], dry_run: bool) -> list[LocalFile]:
+    """The same for the directories of native bases, each of which is needed as a whole or not at all."""
+    found: list[LocalFile] = []
+    for kept in kept_in(directory.root, job):
+        keep, failure = bool(kept.keys) and kept.keys <= frozenset(needed), None
+        if directory.owned and not keep and not dry_run:
+            try:
+                remove_directory(kept.path)
+            except OSError as error:
+                failure = str(error)
+        info = ObjectInfo(kept.path.name, kept.size_bytes, kept.modified_s)
+        found.append(LocalFile(info, str(kept.path), owned=directory.owned, needed=keep, failure=failure))
     return found

@@ -12,14 +12,14 @@ are written anew too, so that all bases together are at most about twice the sta
 
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from statebackend._changelog.ledger import size_of
 from statebackend._codec.commit import RangeState
 from statebackend._codec.records import ChangeSet, StateChange, change_set
-from statebackend.ids import Base, Handle, KeyGroupRange, SequenceNumber
+from statebackend.ids import Base, Handle, KeyGroupRange, NativeBase, SequenceNumber
 from statebackend.settings import KiB, MiB, Tuning
 
 LOG_ID: Final = "base"
@@ -32,6 +32,9 @@ SEGMENT_BYTES_MAX: Final = 16 * MiB
 """What a segment has before another one is begun, at the next key group."""
 
 
+AnyBase = TypeVar("AnyBase", Base, NativeBase)
+
+
 class Bases(msgspec.Struct, frozen=True):
     """What a materialization has written: every entry of `key_groups`, as of a commit with so many handles."""
 
@@ -40,6 +43,7 @@ class Bases(msgspec.Struct, frozen=True):
     handles: int
     only_primary: frozenset[str]
     """Keys of those that have no local copy."""
+    native: NativeBase | None = None
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -69,9 +73,14 @@ def first_interval_s(job: str, key_groups: KeyGroupRange, interval_s: float) -> 
     return zlib.crc32(f"{job} {key_groups}".encode()) / 2**32 * interval_s
 
 
-def key_groups_to_write(changed: Iterable[int], bases: Iterable[Base]) -> frozenset[int]:
-    """The groups that were changed since their last base, and those whose base is mostly stale without them."""
-    wanted = set(changed)
+def key_groups_to_write(
+    changed: Iterable[int], bases: Iterable[Base], native: Iterable[NativeBase] = ()
+) -> frozenset[int]:
+    """The groups that were changed since their last base, and those whose base is mostly stale without them.
+
+    And those of native bases: once they are written, the job can do without RocksDB.
+    """
+    wanted = {*changed, *(group for base in native for each in base.key_groups for group in each)}
     for base in bases:
         live = {group for each in base.key_groups for group in each} - wanted
         if 2 * len(live) < base.key_groups_written:
@@ -81,8 +90,13 @@ def key_groups_to_write(changed: Iterable[int], bases: Iterable[Base]) -> frozen
 
 def with_bases(state: RangeState, bases: Bases) -> RangeState:
     """The state of a range in the next commit: `bases`, what they leave of the others, and the changes since."""
-    kept = tuple(left for base in state.bases if (left := _without(base, bases.key_groups)).key_groups)
-    return RangeState(state.key_groups, state.changelog[bases.handles :], (*kept, *bases.written))
+    native = _without(state.native, bases.key_groups)
+    return RangeState(
+        state.key_groups,
+        state.changelog[bases.handles :],
+        (*_without(state.bases, bases.key_groups), *bases.written),
+        native=native if bases.native is None else (*native, bases.native),
+    )
 
 
 def pack(changes: Iterable[StateChange], key_groups: Iterable[int], *, segment_bytes_max: int) -> Iterator[Piece]:
@@ -135,7 +149,12 @@ def _frames(changes: Iterable[StateChange]) -> Iterator[ChangeSet]:
         yield change_set(LOG_ID, SequenceNumber(number), frame, size_bytes)
 
 
-def _without(base: Base, groups: frozenset[int]) -> Base:
+def _without(bases: Iterable[AnyBase], groups: frozenset[int]) -> tuple[AnyBase, ...]:
+    """What these bases still stand for when others stand for `groups`."""
+    return tuple(left for base in bases if (left := _narrowed(base, groups)).key_groups)
+
+
+def _narrowed(base: AnyBase, groups: frozenset[int]) -> AnyBase:
     if not any(group in groups for each in base.key_groups for group in each):
         return base
     left = (group for each in base.key_groups for group in each if group not in groups)
@@ -144,8 +163,8 @@ def _without(base: Base, groups: frozenset[int]) -> Base:
 
 def _base_bytes(state: RangeState) -> float:
     """Stored bytes of the bases, each by the share of it that is live."""
-    return sum(base.segment.length * _live_share(base) for base in state.bases)
+    return sum(base.size_bytes * _live_share(base) for base in state.all_bases)
 
 
-def _live_share(base: Base) -> float:
+def _live_share(base: Base | NativeBase) -> float:
     return base.live / base.key_groups_written if base.key_groups_written else 1.0

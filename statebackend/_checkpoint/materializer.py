@@ -8,12 +8,15 @@ What is written when is decided by `materialization`; here it is done, one mater
 It begins at a commit, with a snapshot of the states as they are in that commit, and goes on while others are made. Its
 bases take the place of what that commit listed, in the first commit after they are all durable. Until then they belong
 to the materializer, which deletes them if they come to nothing; what a commit may hold it does not touch.
+
+States in RocksDB are written as the files that it has then (`native`); others, entry by entry.
 """
 
 import enum
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -30,13 +33,14 @@ from statebackend._checkpoint.materialization import (
     key_groups_to_write,
     pack,
 )
+from statebackend._checkpoint.native import NativeBases
 from statebackend._codec.commit import RangeState
 from statebackend._codec.records import StateChange
 from statebackend._state.keyed import KeyedStates, StatesSnapshot
 from statebackend._tasks import breathe, in_thread
 from statebackend.abc import Clock, Observer, UploadedSegment
 from statebackend.errors import BackendClosedError, MaterializationError
-from statebackend.ids import Base
+from statebackend.ids import Base, CheckpointId
 from statebackend.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -57,7 +61,8 @@ class _Phase(enum.Enum):
 class Materializer:
     """The bases of one backend. Its work runs in `tasks`; no call but `wait_closed` waits for it.
 
-    `changed`: the key groups that the restored changelog has changed since their last base.
+    `changed`: the key groups that the restored changelog has changed since their last base. `native` writes the files
+    of the tables; without it bases are made of entries.
     """
 
     def __init__(
@@ -67,11 +72,13 @@ class Materializer:
         settings: Settings,
         *,
         changed: Iterable[int],
+        native: NativeBases | None = None,
         tasks: TaskGroup,
         clock: Clock,
         observer: Observer,
     ) -> None:
         self._states = states
+        self._native = native
         self._scheduler = scheduler
         self._settings = settings
         self._tasks = tasks
@@ -95,6 +102,16 @@ class Materializer:
         )
         self._pause_ends_s = now_s
 
+    @property
+    def changed(self) -> frozenset[int]:
+        """The key groups that were changed since their last base, or since one that is being written was begun."""
+        return frozenset(self._changed)
+
+    @property
+    def failures(self) -> int:
+        """Times in a row that bases could not be written."""
+        return self._failures
+
     def note(self, changes: Iterable[StateChange]) -> None:
         """These changes go into the changelog."""
         self._changed.update({change.key_group for change in changes})
@@ -106,23 +123,34 @@ class Materializer:
                 "bases cannot be written: mend the store, then reopen, and replay", failures=self._failures
             ) from self._failure
 
-    def begin_if_due(self, committed: RangeState) -> None:
-        """Begin to write bases, if it is time to. `committed` is in a commit, and the states are as they are there.
+    async def begin_if_due(self, committed: RangeState, checkpoint_id: CheckpointId, *, due: bool = False) -> None:
+        """Begin to write bases, if it is time to. `committed` is in that checkpoint, with the states as they are now.
 
-        Takes a snapshot of the states, which copies a reference for each key; all else is done behind the back.
+        `due`: by the word of who has been here for longer. When this returns the states may be changed again: there is
+        a copy of a reference for each key, or of RocksDB's files; all else is done behind the back, and what goes wrong
+        is told by `check`.
         """
         now_s = self._clock.monotonic()
         interval_is_over = self._settings.materialize_interval_s > 0 and self._interval_ends_s <= now_s
         if (
             self._phase is not _Phase.IDLE
             or now_s < self._pause_ends_s
-            or not is_due(committed, self._settings, interval_is_over=interval_is_over)
+            or not (due or is_due(committed, self._settings, interval_is_over=interval_is_over))
         ):
             return
-        key_groups = key_groups_to_write(self._changed, committed.bases)
+        copied, handles = anyio.Event(), len(committed.changelog)
+        if self._native is not None:
+            key_groups = frozenset(self._states.key_groups)
+            write = partial(self._write_files, self._native, checkpoint_id, key_groups, handles, copied.set)
+        else:
+            key_groups = key_groups_to_write(self._changed, committed.bases, committed.native)
+            write = partial(self._write_entries, self._states.snapshot(), key_groups, handles)
+            copied.set()
         with suppress(RuntimeError):  # anyio's word for a task group that has ended: the next owner does it
-            self._tasks.start_soon(self._run, self._states.snapshot(), key_groups, len(committed.changelog))
+            self._tasks.start_soon(self._run, write, key_groups, copied)
             self._phase, self._changed, self._ended = _Phase.WRITING, set[int](), anyio.Event()
+            with anyio.CancelScope(shield=True):  # whoever cancels goes on to change the states
+                await copied.wait()
 
     def ready(self) -> Bases | None:
         """The bases that a commit is to take now, if there are any; `confirmed` or `refused` says whether it did.
@@ -133,10 +161,17 @@ class Materializer:
             self._phase = _Phase.OFFERED
         return self._bases if self._phase is _Phase.OFFERED else None
 
-    def confirmed(self) -> None:
-        """A commit holds the bases that were offered."""
-        if self._phase is _Phase.OFFERED:
+    def confirmed(self, bases: Bases | None) -> None:
+        """A commit holds these bases, or none that were offered."""
+        if bases is not None and bases is self._bases:
+            if self._native is not None and bases.native is not None:
+                self._native.confirmed(bases.native)
             self._phase, self._bases, self._uploaded = _Phase.IDLE, None, []
+
+    async def settled(self) -> None:
+        """Wait until nothing is under way. A cancelled call leaves it under way."""
+        if self._ended is not None:
+            await self._ended.wait()
 
     def refused(self) -> None:
         """There was no commit, and there will be none: what was offered is offered to the next one."""
@@ -156,23 +191,37 @@ class Materializer:
             await self._ended.wait()
         await self._discarded.wait()
 
-    async def _run(self, snapshot: StatesSnapshot, key_groups: frozenset[int], handles: int) -> None:
+    async def _run(
+        self, write: Callable[[], Awaitable[Bases]], key_groups: frozenset[int], copied: anyio.Event
+    ) -> None:
         assert self._ended is not None
         begun_s = self._clock.monotonic()
         try:
             with self._scope:
                 self._observer.materialization_begun(len(key_groups))
-                written = await self._write(snapshot, key_groups)
-                self._finish(Bases(written, key_groups, handles, self._only_primary()), begun_s)
+                self._finish(await write(), begun_s)
         except Exception as error:  # noqa: BLE001  # told at a checkpoint, if it goes on like that
             if self._phase is not _Phase.CLOSED:
                 await self._fail(error, key_groups)
         finally:
+            copied.set()
             if self._bases is None:
                 self._discard()
             self._ended.set()
 
-    async def _write(self, snapshot: StatesSnapshot, key_groups: frozenset[int]) -> tuple[Base, ...]:
+    async def _write_files(
+        self,
+        native: NativeBases,
+        checkpoint_id: CheckpointId,
+        key_groups: frozenset[int],
+        handles: int,
+        copied: Callable[[], None],
+    ) -> Bases:
+        base, is_local = await native.write(checkpoint_id, copied, self._uploaded)
+        only_primary = () if is_local else (file.handle.key for file in base.files)
+        return Bases((), key_groups, handles, frozenset(only_primary), base)
+
+    async def _write_entries(self, snapshot: StatesSnapshot, key_groups: frozenset[int], handles: int) -> Bases:
         written: list[Base] = []
         changes = self._paused(snapshot.changes(key_groups, self._pause))
         pieces = pack(changes, key_groups, segment_bytes_max=self._segment_bytes_max)
@@ -180,7 +229,7 @@ class Materializer:
             uploaded = await self._scheduler.upload_alone(piece.frames, self._pause)
             self._uploaded.append(uploaded)
             written.append(base_of(piece, uploaded.primary))
-        return tuple(written)
+        return Bases(tuple(written), key_groups, handles, self._only_primary())
 
     def _paused(self, changes: Iterator[StateChange]) -> Iterator[StateChange]:
         while step := list(islice(changes, CHANGES_AT_ONCE)):
@@ -203,8 +252,8 @@ class Materializer:
             self._bases, self._phase = bases, _Phase.WRITTEN
         self._observer.materialized(
             key_groups=len(bases.key_groups),
-            segments=len(bases.written),
-            size_bytes=sum(base.segment.length for base in bases.written),
+            segments=len(self._uploaded),
+            size_bytes=sum(uploaded.primary.length for uploaded in self._uploaded),
             seconds=now_s - begun_s,
         )
 
@@ -226,6 +275,8 @@ class Materializer:
         return now_s
 
     def _discard(self) -> None:
+        if self._native is not None and self._bases is not None and self._bases.native is not None:
+            self._native.discarded(self._bases.native)
         if self._uploaded:
             self._discarded = self._scheduler.discard(self._uploaded)
             self._uploaded = []

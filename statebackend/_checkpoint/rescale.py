@@ -5,23 +5,34 @@ have in common (FLINK-26766). Two ranges that were one before may both hold a ch
 again, each of the two handles brings back its own groups only, and undoes nothing that the other range changed since.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from statebackend._codec.commit import Commit, RangeState
-from statebackend.ids import Base, ChangeSetHandle, KeyGroupRange
+from statebackend.ids import Base, ChangeSetHandle, KeyGroupRange, NativeBase
+
+AnyBase = TypeVar("AnyBase", Base, NativeBase)
 
 
 def range_of(commit: Commit | None, key_groups: KeyGroupRange) -> RangeState:
-    """The state of `key_groups` as the commit has it, in the order in which it is applied; empty without a commit."""
+    """The state of `key_groups` as the commit has it, in the order in which it is applied; empty without a commit.
+
+    It has a history where the commit has one of these very key groups.
+    """
     changelog: list[ChangeSetHandle] = []
     bases: list[Base] = []
+    native: list[NativeBase] = []
     for part in () if commit is None else commit.ranges:
         if owned := part.key_groups.intersection(key_groups):
             changelog += _narrowed_handles(part, owned)
-            bases += _narrowed_bases(part, owned)
-    return RangeState(key_groups, tuple(changelog), tuple(bases))
+            bases += _narrowed_bases(part.bases, owned)
+            native += _narrowed_bases(part.native, owned)
+    own = [] if commit is None else [part for part in commit.ranges if part.key_groups == key_groups]
+    history = own[0].history if own else UNSET
+    return RangeState(key_groups, tuple(changelog), tuple(bases), history=history, native=_joined(native))
 
 
 def _narrowed_handles(part: RangeState, owned: KeyGroupRange) -> Iterator[ChangeSetHandle]:
@@ -33,7 +44,26 @@ def _narrowed_handles(part: RangeState, owned: KeyGroupRange) -> Iterator[Change
             yield msgspec.structs.replace(handle, key_groups=common)
 
 
-def _narrowed_bases(part: RangeState, owned: KeyGroupRange) -> Iterator[Base]:
-    for base in part.bases:
+def _joined(parts: Iterable[NativeBase]) -> tuple[NativeBase, ...]:
+    """Parts of one base together again: its files are read once, and perhaps it is whole."""
+    joined: dict[NativeBase, list[KeyGroupRange]] = {}
+    for part in parts:
+        joined.setdefault(msgspec.structs.replace(part, key_groups=()), []).extend(part.key_groups)
+    return tuple(msgspec.structs.replace(base, key_groups=_neighbours_joined(found)) for base, found in joined.items())
+
+
+def _neighbours_joined(ranges: Iterable[KeyGroupRange]) -> tuple[KeyGroupRange, ...]:
+    """The fewest ranges that hold the same groups as these, which do not overlap, in order."""
+    joined: list[KeyGroupRange] = []
+    for each in sorted(ranges):
+        if joined and joined[-1].last + 1 == each.first:
+            joined[-1] = KeyGroupRange(joined[-1].first, each.last)
+        else:
+            joined.append(each)
+    return tuple(joined)
+
+
+def _narrowed_bases(bases: Iterable[AnyBase], owned: KeyGroupRange) -> Iterator[AnyBase]:
+    for base in bases:
         if common := tuple(filter(None, (each.intersection(owned) for each in base.key_groups))):
             yield base if common == base.key_groups else msgspec.structs.replace(base, key_groups=common)

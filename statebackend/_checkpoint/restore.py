@@ -4,7 +4,7 @@ The commit decides what is needed; a local file only replaces bytes that are kno
 missing or bad costs time, never correctness, and is repaired from the primary.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import anyio
 import msgspec
@@ -18,25 +18,40 @@ from statebackend._changelog.reader import (
     plan_reads,
     verify,
 )
+from statebackend._checkpoint.native_restore import NativeRestore
 from statebackend._checkpoint.rescale import range_of
-from statebackend._codec.commit import Commit
+from statebackend._codec.commit import Commit, RangeState
 from statebackend._codec.records import StateChange
 from statebackend._local.cache import DownloadCache
+from statebackend._local.native_copies import NativeCopies
 from statebackend._local.segments import LocalSegments
 from statebackend._tasks import in_order, in_thread
 from statebackend.abc import Clock, Fallback, ObjectStore, RestoreReport
 from statebackend.errors import DataError, MissingObjectError, ObjectNotFoundError, StoreError
-from statebackend.ids import Handle, KeyGroupRange
+from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange, NativeBase
 
-Apply = Callable[[list[StateChange]], None]
+Apply = Callable[[list[StateChange]], Collection[int]]
+"""Applies changes, and gives the key groups that they are of, as far as those are the owner's."""
+Applied = Callable[[str, int, int], None]
+"""Told of each file that was applied: its key, the bytes of it that were read, and the changes in them."""
+
+
+def tell_nobody(_key: str, _size_bytes: int, _changes: int) -> None:
+    """An `Applied`."""
+
+
 Read = SegmentRead | BaseRead
 
 
 class LocalCopies(msgspec.Struct, frozen=True):
-    """The secondary as a restore sees it: where to read, and whether bad copies may be replaced."""
+    """The secondary as a restore sees it: where to read, and whether bad copies may be replaced.
+
+    `native`: the copies of native bases, `None` where they have no place.
+    """
 
     store: LocalSegments
     writable: bool
+    native: NativeCopies | None = None
 
 
 class _Fetched(msgspec.Struct, frozen=True):
@@ -53,6 +68,7 @@ class Restore:
     """One restore of the state of `key_groups`.
 
     `at_hand`: objects of the primary that were read and verified before, by key: the commit, which may carry changes.
+    `at_hand_first`: they need no local copy, and none is looked for.
 
     Fetching is concurrent and bounded, applying is ordered, verifying and decoding run in worker threads. A failed or
     cancelled restore has changed no stored state; repaired local files stay repaired.
@@ -65,14 +81,19 @@ class Restore:
         *,
         cache: DownloadCache | None = None,
         at_hand: Mapping[str, bytes],
+        at_hand_first: bool = False,
         clock: Clock,
         concurrency_max: int,
         cpu_threads_max: int,
+        native: NativeRestore | None = None,
     ) -> None:
+        """`native` restores native bases; without it there must be none."""
+        self._native = native
         self._primary = primary
         self._local = local
         self._cache = cache
         self._at_hand = at_hand
+        self._at_hand_first = at_hand_first
         self._clock = clock
         self._concurrency_max = concurrency_max
         self._cpu = anyio.CapacityLimiter(cpu_threads_max)
@@ -87,21 +108,37 @@ class Restore:
         """Key groups that the changelog has changed since their base, if they have one. Known when `run` has ended."""
         return frozenset(self._changed)
 
-    async def run(self, commit: Commit, key_groups: KeyGroupRange, apply: Apply) -> RestoreReport:
+    @property
+    def adopted(self) -> NativeBase | None:
+        """The native base whose files the tables have taken over. Known when `run` has ended."""
+        return None if self._native is None else self._native.adopted
+
+    async def run(
+        self,
+        commit: Commit,
+        key_groups: KeyGroupRange,
+        apply: Apply,
+        applied: Applied = tell_nobody,
+        *,
+        missing: Sequence[ChangeSetHandle] | None = None,
+    ) -> RestoreReport:
         """Apply every entry of the bases of `commit`, then every change since, in order, that concern `key_groups`.
 
-        `apply` is called from worker threads, one call at a time. Raises `CorruptSegmentError` or `MissingObjectError`
-        where no copy of a file can be used.
+        `missing`: only these change sets, to a state that lacks nothing else.
+        `apply` is called from worker threads, one call at a time; `applied` on the loop, behind each file. Raises
+        `CorruptSegmentError` or `MissingObjectError` where no copy of a file can be used.
         """
         begun = self._clock.monotonic()
-        part = range_of(commit, key_groups)
+        part = range_of(commit, key_groups) if missing is None else RangeState(key_groups, tuple(missing))
 
-        def apply_since(changes: list[StateChange]) -> None:
-            self._changed.update({change.key_group for change in changes if change.key_group in key_groups})
-            apply(changes)
+        def apply_since(changes: list[StateChange]) -> Collection[int]:
+            groups = apply(changes)
+            self._changed.update(groups)
+            return groups
 
-        await self._run_reads([BaseRead(base) for base in part.bases], apply)
-        await self._run_reads(plan_reads(part.changelog, key_groups), apply_since)
+        await self._run_native(part, commit, apply, applied)
+        await self._run_reads([BaseRead(base) for base in part.bases], apply, applied)
+        await self._run_reads(plan_reads(part.changelog, key_groups), apply_since, applied)
         return RestoreReport(
             checkpoint_id=commit.checkpoint_id,
             sequence=commit.sequence,
@@ -114,19 +151,33 @@ class Restore:
             fallbacks=tuple(self._fallbacks),
         )
 
-    async def _run_reads(self, reads: Sequence[Read], apply: Apply) -> None:
-        async def consume(_: Read, fetched: _Fetched) -> None:
+    async def _run_native(self, part: RangeState, commit: Commit, apply: Apply, applied: Applied) -> None:
+        if self._native is None:
+            assert not part.native, "native bases, and nobody to restore them"
+            return
+        await self._native.run(part, commit, apply, applied)
+        for found in self._native.fetched:
+            self._files[found.local] += 1
+            self._bytes[found.local] += found.size_bytes
+            if found.fallback is not None:
+                self._fallbacks.append(found.fallback)
+        self._changes += self._native.changes
+
+    async def _run_reads(self, reads: Sequence[Read], apply: Apply, applied: Applied) -> None:
+        async def consume(read: Read, fetched: _Fetched) -> None:
             if fetched.local is not None:
                 self._files[fetched.local] += 1
                 self._bytes[fetched.local] += fetched.size_bytes
             if fetched.fallback is not None:
                 self._fallbacks.append(fetched.fallback)
-            self._changes += await in_thread(_apply, fetched, apply, limiter=self._cpu)
+            changes = await in_thread(_apply, fetched, apply, limiter=self._cpu)
+            self._changes += changes
+            applied(read.segment.key, fetched.size_bytes, changes)
 
         await in_order(reads, self._fetch, consume, concurrency_max=self._concurrency_max)
 
     async def _fetch(self, read: Read) -> _Fetched:
-        if self._local is None:
+        if self._local is None or (self._at_hand_first and read.segment.key in self._at_hand):
             return await self._fetch_wanted(read)
         try:
             data = await self._local.store.get(read.segment.key)

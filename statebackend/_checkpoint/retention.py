@@ -25,7 +25,10 @@ ENTRY_AGE_MIN_S: Final = 3600.0
 CLOCK_SKEW_MAX_S: Final = 86_400.0
 """How far this host's clock may be ahead of the store's. An idle job, whose store has nothing newer, waits so long."""
 
-_DATA_NAME: Final = re.compile(r"(\d{8,})-\d{8,}-[0-9a-f]{32}")
+_DATA_NAME: Final = re.compile(r"(\d{8,})-(\d{8,})-[0-9a-f]{32}")
+_ATTEMPT_DIGITS: Final = 14
+NAMES_PER_ATTEMPT: Final = 1_000_000
+"""An attempt at a range has numbers of at least 14 digits: where in the log it stood, and six of its own."""
 _NOT_DATA: Final = ("commits/", "savepoints/", "swept/")
 
 
@@ -163,21 +166,22 @@ def classify(
     known: Mapping[str, tuple[Verdict, str]],
     epoch: Epoch,
     ages: Ages,
+    newest: int = -1,
 ) -> Iterator[Classified]:
     """A verdict on each object. `known`: what was found out about the hint and about marks, by key.
 
-    `epoch`: the reign that lasts, that of the log's last entry.
+    `epoch`: the reign that lasts, that of the log's last entry. `newest`: its newest commit, if it has made one.
     """
     entries = {entry_key(sequence): (Verdict.RETAINED, reason) for sequence, reason in log.keep.items()}
     entries.update((entry_key(sequence), (Verdict.SUPERSEDED, "not retained")) for sequence in log.remove)
     for info in objects:
-        verdict, reason = entries.get(info.key) or known.get(info.key) or _judge(info.key, reach=reach, epoch=epoch)
+        verdict, reason = entries.get(info.key) or known.get(info.key) or _judge(info.key, reach, epoch, newest)
         if verdict is Verdict.ORPHAN and not ages.is_old(info.modified_s):
             verdict, reason = Verdict.YOUNG, f"{reason}, but younger than {ages.min_age_s:g} s"
         yield Classified(info.key, info.size_bytes, info.modified_s, verdict, reason)
 
 
-def _judge(key: str, *, reach: Reach, epoch: Epoch) -> tuple[Verdict, str]:
+def _judge(key: str, reach: Reach, epoch: Epoch, newest: int) -> tuple[Verdict, str]:
     """Of a data object, or of something foreign."""
     if (needed_by := reach.needed.get(key)) is not None:
         return Verdict.NEEDED, f"commit {needed_by} points into it"
@@ -187,8 +191,14 @@ def _judge(key: str, *, reach: Reach, epoch: Epoch) -> tuple[Verdict, str]:
         return Verdict.RETAINED, f"entry {entry} was made while the sweep looked"
     if (made_in := epoch_of(key)) is None:
         return Verdict.FOREIGN, "not one of our names"
+    return _judge_unreached(key, made_in, epoch, newest)
+
+
+def _judge_unreached(key: str, made_in: Epoch, epoch: Epoch, newest: int) -> tuple[Verdict, str]:
     if made_in < epoch:
         return Verdict.ORPHAN, f"no commit points into it, and epoch {made_in} is over"
+    if made_in == epoch and (stood_at := standing_of(key)) is not None and stood_at <= newest:
+        return Verdict.ORPHAN, "no commit points into it, and another attempt was committed in place of its own"
     return Verdict.LIVE, f"the writer of epoch {made_in} may be about to commit it"
 
 
@@ -198,6 +208,15 @@ def epoch_of(key: str) -> Epoch | None:
         return None
     match = _DATA_NAME.fullmatch(key.rpartition("/")[2])
     return None if match is None else Epoch(int(match[1]))
+
+
+def standing_of(key: str) -> int | None:
+    """Behind which entry of the log the attempt stood that made a data object; `None` for what no attempt made.
+
+    What it made is in the next commit of its reign, or in none.
+    """
+    match = _DATA_NAME.fullmatch(key.rpartition("/")[2])
+    return int(match[2]) // NAMES_PER_ATTEMPT if match is not None and len(match[2]) >= _ATTEMPT_DIGITS else None
 
 
 def entry_key(sequence: int) -> str:

@@ -145,7 +145,10 @@ class Sweep:
         await self._surveyor.each((*log.keep, *log.remove), reached, doomed=frozenset(log.remove))
         epoch = Epoch(0) if view.end is None else view.end.epoch
         log = log.without(reach.needed)
-        classified = classify(view.objects, log=log, reach=reach, known=view.known, epoch=epoch, ages=ages)
+        newest = max((commit.sequence for commit in view.retained if commit.epoch == epoch), default=-1)
+        classified = classify(
+            view.objects, log=log, reach=reach, known=view.known, epoch=epoch, ages=ages, newest=newest
+        )
         report = SweepReport(dry_run, tuple(classified))
         return report if dry_run or not report.garbage else await self._delete(report, log, view)
 

@@ -12,15 +12,19 @@ import msgspec
 
 from statebackend._changelog.reader import SegmentRead, changes_of, frames_of, verify
 from statebackend._checkpoint.commits import PREFIX, commit_key
+from statebackend._checkpoint.outbox import PREFIX as OUTBOX
+from statebackend._checkpoint.outbox import read_part
+from statebackend._checkpoint.progress import Progress, Tell
 from statebackend._checkpoint.retention import entry_of
 from statebackend._checkpoint.savepoints import PREFIX as MARKS
 from statebackend._checkpoint.savepoints import mark_of
 from statebackend._checkpoint.survey import Surveyor
 from statebackend._codec.commit import Claim, Commit
+from statebackend._local.native_copies import NativeCopies
 from statebackend._tasks import in_order, in_thread
 from statebackend.abc import ObjectStore
 from statebackend.errors import DataError, ObjectNotFoundError
-from statebackend.ids import ChangeSetHandle, Handle
+from statebackend.ids import ChangeSetHandle, Handle, NativeBase, NativeFile
 
 Copy = Literal["primary", "local"]
 CPU_THREADS_MAX: Final = 2
@@ -47,15 +51,16 @@ class VerifyReport(msgspec.Struct, frozen=True):
 
 
 class _Wanted(msgspec.Struct):
-    """An object, the change sets in it, and who needs it."""
+    """An object, the change sets in it, and who needs it. `native`: of which base it is a file, the newest one."""
 
     segment: Handle
     change_sets: dict[ChangeSetHandle, None]
     checkpoints: set[int]
+    native: tuple[NativeBase, NativeFile] | None = None
 
 
 class Verification:
-    """Verifies one job. `local` is its local copies, for reading, or `None` where it has none."""
+    """Verifies one job. `local` is its local copies, for reading, or `None` where it has none; `native` likewise."""
 
     def __init__(
         self,
@@ -65,7 +70,11 @@ class Verification:
         *,
         retained: int,
         concurrency_max: int,
+        tell: Tell = lambda _: None,
+        native: NativeCopies | None = None,
     ) -> None:
+        self._tell = tell
+        self._native = native
         self._stores: dict[Copy, ObjectStore] = {"primary": primary}
         if local is not None:
             self._stores["local"] = local
@@ -77,13 +86,17 @@ class Verification:
         self._objects: dict[str, int] = {"primary": 0, "local": 0}
         self._bytes: dict[str, int] = {"primary": 0, "local": 0}
         self._local_missing = 0
+        self._done_bytes = self._done_changes = self._total_bytes = 0
 
     async def run(self) -> VerifyReport:
         """Verify the retained commits and the savepoints. Raises `StoreError` where the primary does not answer."""
         commits = await self._commits()
         wanted = _wanted_by(commits.values())
         reads: list[tuple[Copy, _Wanted]] = [(copy, each) for each in wanted.values() for copy in self._stores]
+        parts = tuple(_parts_of(commits.values()).items())
+        self._total_bytes = sum(each.segment.length for _, each in reads) + sum(part.length for part, _ in parts)
         await in_order(reads, self._read, self._note, concurrency_max=self._concurrency_max)
+        await in_order(parts, self._read_part, self._note_part, concurrency_max=self._concurrency_max)
         return VerifyReport(
             checkpoints=tuple(sorted(commit.checkpoint_id for commit in commits.values())),
             objects=self._objects,
@@ -127,7 +140,7 @@ class Verification:
         copy, wanted = read
         key, checkpoints = wanted.segment.key, tuple(sorted(wanted.checkpoints))
         try:
-            data = await self._stores[copy].get(key)
+            data = await self._content(copy, wanted)
             await in_thread(_check, data, wanted, limiter=self._cpu)
         except ObjectNotFoundError:
             return None if copy == "local" else Damage(key, copy, None, "it is gone", checkpoints)
@@ -135,8 +148,14 @@ class Verification:
             return _damage(key, copy, error, checkpoints)
         return len(data)
 
+    async def _content(self, copy: Copy, wanted: _Wanted) -> bytes:
+        if copy == "local" and self._native is not None and wanted.native is not None:
+            return await self._native.read(*wanted.native)
+        return await self._stores[copy].get(wanted.segment.key)
+
     async def _note(self, read: tuple[Copy, _Wanted], found: Damage | int | None) -> None:
-        copy, _ = read
+        copy, wanted = read
+        self._step(wanted.segment.length, sum(handle.records for handle in wanted.change_sets))
         if isinstance(found, Damage):
             self._damages.append(found)
         elif found is None:
@@ -145,10 +164,47 @@ class Verification:
             self._objects[copy] += 1
             self._bytes[copy] += found
 
+    async def _read_part(self, part: tuple[Handle, tuple[int, ...]]) -> Damage | None:
+        """What is wrong with staged output, of which there is no local copy."""
+        handle, checkpoints = part
+        try:
+            data = await self._stores["primary"].get_range(handle.key, handle.offset, handle.length)
+            await in_thread(read_part, data, handle, limiter=self._cpu)
+        except ObjectNotFoundError:
+            return Damage(handle.key, "primary", None, "it is gone", checkpoints)
+        except DataError as error:
+            return _damage(handle.key, "primary", error, checkpoints)
+        return None
+
+    async def _note_part(self, part: tuple[Handle, tuple[int, ...]], damage: Damage | None) -> None:
+        self._step(part[0].length, 0)
+        if damage is not None:
+            self._damages.append(damage)
+        elif part[0].key.startswith(OUTBOX):  # and not a piece of a commit, which is not read as a whole for it
+            self._objects["primary"] += 1
+            self._bytes["primary"] += part[0].length
+
+    def _step(self, size_bytes: int, changes: int) -> None:
+        self._done_bytes += size_bytes
+        self._done_changes += changes
+        share = self._done_bytes / max(1, self._total_bytes)
+        self._tell(Progress("verifying", share, self._done_changes, self._done_bytes))
+
+
+def _parts_of(commits: Iterable[Commit]) -> dict[Handle, tuple[int, ...]]:
+    """The parts of staged output that the commits name, and the ids of those that do."""
+    found: dict[Handle, tuple[int, ...]] = {}
+    for commit in commits:
+        for part in (part for output in commit.outbox for part in output.parts):
+            found[part] = tuple(sorted({*found.get(part, ()), commit.checkpoint_id}))
+    return found
+
 
 def _wanted_by(commits: Iterable[Commit]) -> dict[str, _Wanted]:
     wanted: dict[str, _Wanted] = {}
-    for commit in commits:
+    for commit in sorted(commits, key=lambda commit: commit.sequence):
+        for base, file in _native_files(commit):
+            wanted.setdefault(file.handle.key, _Wanted(file.handle, {}, set())).native = (base, file)
         for segment, change_set in _handles(commit):
             each = wanted.setdefault(segment.key, _Wanted(segment, {}, set()))
             each.checkpoints.add(commit.checkpoint_id)
@@ -163,6 +219,13 @@ def _handles(commit: Commit) -> Iterator[tuple[Handle, ChangeSetHandle | None]]:
             yield handle.segment, handle
         for base in part.bases:
             yield base.segment, None
+        for native in part.native:
+            for file in native.files:
+                yield file.handle, None
+
+
+def _native_files(commit: Commit) -> Iterator[tuple[NativeBase, NativeFile]]:
+    return ((base, file) for part in commit.ranges for base in part.native for file in base.files)
 
 
 def _check(data: bytes, wanted: _Wanted) -> None:

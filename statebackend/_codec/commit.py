@@ -4,21 +4,25 @@
     magic    := "sbcommt"
     checksum := crc32 of everything but itself
     manifest := msgpack map of the fields of `Commit` or `Claim`, and "entry": "commit" or "claim"; `length` bytes
-    inline   := frame*                            change sets of a small checkpoint; none in a claim
+    inline   := frame* part*           change sets of a small checkpoint, what a small batch put out; none in a claim
 
 A handle into the object's own inline frames has an empty key, and counts its offset from where they begin. Whoever
-decodes gets it whole, as a later commit carries it: with the key, length and checksum of this object. A field may be
-added with a default in the same version; a reader passes over fields it does not know. A reader that must not pass over
-something needs a new version.
+decodes gets it whole, as a later commit carries it: with the key, length and checksum of this object. So has a handle
+to an inline part of the outbox; whole, it has the key of this object, and the part's own place, length and checksum.
+
+A field may be added with a default in the same version; a reader passes over fields it does not know. A reader that
+must not pass over something needs a new version: 2 is 1 with an outbox, which a reader of 1 would forget to publish; 3
+is either with native bases, without which the state would lack their key groups.
 """
 
 import itertools
 import struct
 import zlib
-from collections.abc import Sequence
-from typing import Final, Generic, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from statebackend._codec.frame import encode_frame
 from statebackend._codec.records import ChangeSet
@@ -32,36 +36,61 @@ from statebackend.ids import (
     Epoch,
     Handle,
     KeyGroupRange,
+    NativeBase,
     OperatorElements,
     SourceMark,
+    StagedOutput,
     StateDescriptor,
 )
 from statebackend.settings import Compression
 
 MAGIC: Final = b"sbcommt"
-VERSION: Final = 1
-HEAD: Final = MAGIC + bytes([VERSION])
+VERSION: Final = 3
+"""The newest that is known. An entry is written in the oldest that says all it has to say."""
+_HEAD_LENGTH: Final = len(MAGIC) + 1
 _CHECKSUM = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
-_START = len(HEAD) + _CHECKSUM.size + _LENGTH.size
+_START = _HEAD_LENGTH + _CHECKSUM.size + _LENGTH.size
 
 
-class RangeState(msgspec.Struct, frozen=True):
-    """The state of one range of key groups: its bases, then change sets, in the order in which they are applied."""
+def _none() -> tuple[Any, ...]:
+    """As a default of what is always written: `omit_defaults` knows no functions."""
+    return ()
+
+
+class RangeState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The state of one range of key groups: its bases, then change sets, in the order in which they are applied.
+
+    Fields that came later are written only where they say something: a commit without them keeps its bytes.
+    """
 
     key_groups: KeyGroupRange
     changelog: tuple[ChangeSetHandle, ...]
-    bases: tuple[Base, ...] = ()
-    operator: tuple[OperatorElements, ...] = ()
+    bases: tuple[Base, ...] = msgspec.field(default_factory=_none)
+    operator: tuple[OperatorElements, ...] = msgspec.field(default_factory=_none)
     """What its owner held besides, under no key."""
+    history: bytes | UnsetType = UNSET
+    """Digest of all the change sets that ever made this state (`_checkpoint/lineage.py`), where somebody keeps one."""
+    native: tuple[NativeBase, ...] = ()
+    """Applied before `bases`, whose key groups are others."""
+
+    @property
+    def all_bases(self) -> tuple[Base | NativeBase, ...]:
+        """Native ones and others. No two of them stand for the same key group."""
+        return (*self.native, *self.bases)
 
     def segments(self) -> frozenset[str]:
         """Keys of every object the range points into."""
-        handles = (*(handle.segment for handle in self.changelog), *(base.segment for base in self.bases))
-        return frozenset(handle.key for handle in handles)
+        return frozenset(handle.key for handle in self.objects())
+
+    def objects(self) -> Iterator[Handle]:
+        """Every object the range points into, some of them more than once."""
+        yield from (handle.segment for handle in self.changelog)
+        yield from (base.segment for base in self.bases)
+        yield from (file.handle for base in self.native for file in base.files)
 
 
-class Commit(msgspec.Struct, frozen=True, kw_only=True, tag="commit", tag_field="entry"):
+class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="commit", tag_field="entry"):
     """A committed checkpoint.
 
     `stamp` is unique to the attempt: whoever finds a commit at the sequence he wanted tells by it whether it is
@@ -80,6 +109,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, tag="commit", tag_field=
     source: SourceMark | None = None
     committed_at_s: float = 0.0
     release: str = ""
+    outbox: tuple[StagedOutput, ...] = ()
+    """What is committed and was not known to be published when this was made, oldest first; its own output is last."""
 
     @property
     def summary(self) -> CommitSummary:
@@ -89,8 +120,10 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, tag="commit", tag_field=
         )
 
     def segments(self) -> frozenset[str]:
-        """Keys of every object the commit points into; its own, where it carries change sets inline."""
-        return frozenset[str]().union(*(part.segments() for part in self.ranges))
+        """Keys of every object the commit points into; its own, where it carries change sets or output inline."""
+        return frozenset(part.key for output in self.outbox for part in output.parts).union(
+            *(part.segments() for part in self.ranges)
+        )
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, tag="claim", tag_field="entry"):
@@ -135,7 +168,8 @@ def encode_entry(entry: _Entries, key: str, inline: Sequence[bytes] = ()) -> Enc
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"a part of the commit has a wrong type: {error}", sequence=entry.sequence) from error
     covered = b"".join((_LENGTH.pack(len(manifest)), manifest, *inline))
-    body = b"".join((HEAD, _CHECKSUM.pack(_checksum(HEAD, covered)), covered))
+    head = MAGIC + bytes([_version_of(entry)])
+    body = b"".join((head, _CHECKSUM.pack(_checksum(head, covered)), covered))
     return EncodedEntry(_resolve(entry, key, body, _START + len(manifest)), body)
 
 
@@ -166,11 +200,11 @@ def decode_entry(data: bytes, key: str, *, job: str) -> Commit | Claim:
     """
     if len(data) < _START or not data.startswith(MAGIC):
         raise CorruptCommitError("not a commit object, or cut off", object=key, offset=0, size=len(data))
-    (checksum,) = _CHECKSUM.unpack_from(data, len(HEAD))
-    covered = memoryview(data)[len(HEAD) + _CHECKSUM.size :]
-    if _checksum(data[: len(HEAD)], covered) != checksum:
-        raise CorruptCommitError("commit checksum differs, or the object is cut off", object=key, offset=len(HEAD))
-    if (version := data[len(MAGIC)]) != VERSION:
+    (checksum,) = _CHECKSUM.unpack_from(data, _HEAD_LENGTH)
+    covered = memoryview(data)[_HEAD_LENGTH + _CHECKSUM.size :]
+    if _checksum(data[:_HEAD_LENGTH], covered) != checksum:
+        raise CorruptCommitError("commit checksum differs, or the object is cut off", object=key, offset=_HEAD_LENGTH)
+    if not 1 <= (version := data[len(MAGIC)]) <= VERSION:
         raise UnsupportedVersionError("commit of another release", object=key, version=version, known=VERSION)
     (length,) = _LENGTH.unpack_from(covered)
     if _START + length > len(data):
@@ -179,9 +213,15 @@ def decode_entry(data: bytes, key: str, *, job: str) -> Commit | Claim:
         entry = _decoder.decode(data[_START : _START + length])
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise CorruptCommitError(f"manifest does not decode: {error}", object=key, offset=_START) from error
+    if _is_native(entry) and version < VERSION:
+        raise CorruptCommitError("native bases in a version that has none", object=key, offset=len(MAGIC))
     if entry.job != job:
         raise WrongJobError("the commit belongs to another job", object=key, job=job, job_found=entry.job)
     return _resolve(entry, key, data, _START + length) if isinstance(entry, Commit) else entry
+
+
+def _is_native(entry: Commit | Claim) -> bool:
+    return isinstance(entry, Commit) and any(part.native for part in entry.ranges)
 
 
 def _resolve(entry: _Entries, key: str, body: bytes, inline_offset: int) -> _Entries:
@@ -195,11 +235,23 @@ def _resolve(entry: _Entries, key: str, body: bytes, inline_offset: int) -> _Ent
             return handle
         return msgspec.structs.replace(handle, segment=here, offset=inline_offset + handle.offset)
 
+    def placed(part: Handle) -> Handle:
+        return part if part.key else msgspec.structs.replace(part, key=key, offset=inline_offset + part.offset)
+
     ranges = tuple(
         msgspec.structs.replace(part, changelog=tuple(whole(handle) for handle in part.changelog))
         for part in entry.ranges
     )
-    return msgspec.structs.replace(entry, ranges=ranges)
+    outbox = tuple(
+        msgspec.structs.replace(output, parts=tuple(placed(part) for part in output.parts)) for output in entry.outbox
+    )
+    return msgspec.structs.replace(entry, ranges=ranges, outbox=outbox)
+
+
+def _version_of(entry: Entry) -> int:
+    if _is_native(entry):
+        return 3
+    return 2 if isinstance(entry, Commit) and entry.outbox else 1
 
 
 def _checksum(*parts: bytes | memoryview) -> int:

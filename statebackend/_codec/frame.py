@@ -13,7 +13,9 @@ A reader checks before it believes: the size against the bytes at hand, then the
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -73,10 +75,14 @@ def compressed_away(frame: bytes) -> int:
     return int(raw_length) + HEAD_BYTES + int(log_id_length) - len(frame)
 
 
-def decode_frame(
+def open_frame(
     frame: memoryview, reject: Reject, *, raw_bytes_max: int = FRAME_RAW_BYTES_MAX
-) -> tuple[FrameHeader, list[StateChange]]:
-    """Check and decode one whole frame. Raises what `reject` makes, at the first thing that is wrong."""
+) -> tuple[FrameHeader, Iterator[list[StateChange]]]:
+    """Check one whole frame: its header, and its changes a block at a time, each decoded when it is asked for.
+
+    So who takes a change out of a block has it before it has left the processor's cache, and needs room for no more
+    than a block. Raises what `reject` makes, at the first thing that is wrong; where that is a block, the blocks do.
+    """
     if (length := frame_length(frame, reject)) != len(frame):
         raise reject(4, f"frame of {length} bytes where {len(frame)} were expected")
     checksum, _ = _PREFIX.unpack_from(frame)
@@ -90,9 +96,27 @@ def decode_frame(
         log_id = bytes(frame[HEAD_BYTES:payload_offset]).decode()
         span = KeyGroupRange(first, last)
         raw = decompress(frame[payload_offset:], code, raw_length)
-        changes = [change for block in decode_changes(raw) for change in block]
-    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+    except ValueError as error:
         raise reject(payload_offset, str(error)) from error
-    if len(changes) != records or not records:
-        raise reject(payload_offset, f"{len(changes)} changes where the header says {records}")
-    return FrameHeader(log_id, SequenceNumber(sequence_number), span, records), changes
+    header = FrameHeader(log_id, SequenceNumber(sequence_number), span, records)
+    return header, _blocks(raw, records, partial(reject, payload_offset))
+
+
+def decode_frame(
+    frame: memoryview, reject: Reject, *, raw_bytes_max: int = FRAME_RAW_BYTES_MAX
+) -> tuple[FrameHeader, list[StateChange]]:
+    """Check and decode one whole frame. Raises what `reject` makes, at the first thing that is wrong."""
+    header, blocks = open_frame(frame, reject, raw_bytes_max=raw_bytes_max)
+    return header, list(chain.from_iterable(blocks))
+
+
+def _blocks(raw: bytearray, records: int, reject: Callable[[str], Exception]) -> Iterator[list[StateChange]]:
+    found = 0
+    try:
+        for block in decode_changes(raw):
+            found += len(block)
+            yield block
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        raise reject(str(error)) from error
+    if found != records or not records:
+        raise reject(f"{found} changes where the header says {records}")

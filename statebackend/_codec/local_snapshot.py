@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from statebackend.errors import CorruptObjectError, UnsupportedVersionError
-from statebackend.ids import ChangeSetHandle, CheckpointId, KeyGroupRange
+from statebackend.ids import ChangeSetHandle, CheckpointId, KeyGroupRange, NativeFile
 
 MAGIC: Final = b"sblocal"
 VERSION: Final = 1
@@ -24,7 +24,7 @@ _CHECKSUM = struct.Struct("<I")
 _START = len(HEAD) + _CHECKSUM.size
 
 
-class LocalSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+class LocalSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One owner's part of a checkpoint, all of whose files have a copy on this host.
 
     It holds the handles of the primary: the local copies have the same keys, and who restores from them still has to
@@ -36,6 +36,8 @@ class LocalSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_id: CheckpointId
     key_groups: KeyGroupRange
     changelog: tuple[ChangeSetHandle, ...]
+    native: tuple[NativeFile, ...] = ()
+    """The files of a native base of that checkpoint, which lie beside this one under their own names."""
 
 
 _decoder = msgspec.msgpack.Decoder(LocalSnapshot)

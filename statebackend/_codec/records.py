@@ -20,8 +20,9 @@ from statebackend.errors import ValueDecodeError
 from statebackend.ids import EMPTY_RANGE, Key, KeyGroupRange, SequenceNumber
 
 BLOCK_CHANGES_MAX: Final = 4096
+SCALARS: Final = frozenset({str, int, bytes})
+"""A key of these types equals no key of another type; but `True == 1` and `(1.0,) == (1,)`."""
 _LENGTH = struct.Struct("<I")
-_SCALARS: Final = frozenset({str, int, bytes})
 _SEQUENCES: Final = frozenset({list, tuple})
 
 
@@ -123,7 +124,7 @@ def key_of(change: StateChange) -> Key:
 
 def as_key(found: object) -> Key:
     """The key that MessagePack gave back as `found`. Raises `ValueDecodeError` for what no user can have given."""
-    if type(found) in _SCALARS:
+    if type(found) in SCALARS:
         return cast("Key", found)
     if type(found) in _SEQUENCES and found:
         return tuple(map(as_key, cast("Sequence[object]", found)))

@@ -27,6 +27,7 @@ from statebackend._codec.frame import (
     decode_frame,
     encode_frame,
     frame_length,
+    open_frame,
 )
 from statebackend._codec.records import ChangeSet, StateChange
 from statebackend.errors import CorruptSegmentError, UnsupportedVersionError
@@ -126,6 +127,13 @@ def decode_segment(data: bytes | memoryview, name: str) -> Iterator[tuple[FrameH
 def decode_change_set(frame: bytes | memoryview, name: str, offset: int) -> tuple[FrameHeader, list[StateChange]]:
     """One frame, read alone or out of a segment; `name` and `offset` say where it lies, for the error."""
     return decode_frame(memoryview(frame), _reject(name, offset))
+
+
+def open_change_set(
+    frame: bytes | memoryview, name: str, offset: int
+) -> tuple[FrameHeader, Iterator[list[StateChange]]]:
+    """As `decode_change_set`, the changes a block at a time, which raise for what is wrong with them."""
+    return open_frame(memoryview(frame), _reject(name, offset))
 
 
 def read_index(view: memoryview, name: str) -> Sequence[FrameEntry]:

@@ -88,6 +88,13 @@ class MsgspecSerializer(Generic[T]):
             found += self._decode_block(many[start : start + BLOCK_VALUES])
         return found
 
+    def decode_joined(self, count: int, data: bytearray) -> list[T]:
+        """Fresh values, `count` of them one behind the other. Raises `ValueDecodeError`, not saying which it is."""
+        try:
+            return self._decode_list(_array_head(count) + data)
+        except (ValueError, RecursionError) as error:
+            raise ValueDecodeError(f"stored values do not decode: {error}", schema=self.schema) from error
+
     def _decode_block(self, many: Sequence[bytes]) -> list[T]:
         try:
             return self._decode_list(_as_array(many))
@@ -177,14 +184,15 @@ def is_serializer(type_: type[T] | Serializer[T]) -> TypeGuard[Serializer[T]]:
 
 def _as_array(many: Sequence[bytes]) -> bytes:
     """MessagePack of an array of what is MessagePack already, with the shortest head, as msgspec writes it."""
-    length = len(many)
+    return _array_head(len(many)) + b"".join(many)
+
+
+def _array_head(length: int) -> bytes:
     if length < 1 << 4:
-        head = bytes((0x90 | length,))
-    elif length < 1 << 16:
-        head = b"\xdc" + length.to_bytes(2, "big")
-    else:
-        head = b"\xdd" + length.to_bytes(4, "big")
-    return head + b"".join(many)
+        return bytes((0x90 | length,))
+    if length < 1 << 16:
+        return b"\xdc" + length.to_bytes(2, "big")
+    return b"\xdd" + length.to_bytes(4, "big")
 
 
 def _same_value(value: object, decoded: object) -> bool:

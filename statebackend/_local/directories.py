@@ -3,6 +3,9 @@
     <root>/job_<job>/lock          held by the one backend that may write and prune; dies with its process
     <root>/job_<job>/taskowned/    the copies of segments
 
+Owners of parts of the key groups, in several processes, hold the lock together, each while it is at work: none of them
+prunes but what all can do without.
+
 Directories are made with mode 0700. The lock file itself is never removed: who removes it could hold a lock on a file
 that the next one does not see.
 """
@@ -45,16 +48,17 @@ class LocalDirectory:
         self._lock.close()
 
 
-def claim_root(root: str | os.PathLike[str], job: str) -> LocalDirectory:
+def claim_root(root: str | os.PathLike[str], job: str, *, shared: bool = False) -> LocalDirectory:
     """Make the job's directories under `root`, and own them unless another live backend does. Blocks on the disk.
 
-    Raises `LocalRootError` with the path and the reason if `root` is relative, or cannot be made, read and written.
+    `shared`: together with others who say so. Raises `LocalRootError` with the path and the reason if `root` is
+    relative, or cannot be made, read and written.
     """
     path = Path(root)
     if not path.is_absolute():
         raise LocalRootError("a local root must be an absolute path", root=str(path))
     try:
-        return _claimed(path, job)
+        return _claimed(path, job, shared=shared)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise LocalRootError("a local root cannot be used", root=str(path), reason=reason) from error
@@ -62,7 +66,7 @@ def claim_root(root: str | os.PathLike[str], job: str) -> LocalDirectory:
 
 @asynccontextmanager
 async def open_local_directories(
-    roots: Sequence[str | os.PathLike[str]], job: str, *, timeout_s: float = math.inf
+    roots: Sequence[str | os.PathLike[str]], job: str, *, timeout_s: float = math.inf, shared: bool = False
 ) -> AsyncGenerator[tuple[LocalDirectory | None, ...]]:
     """Claim every root, in the order given, for as long as the context lasts. `None`: it hangs, for `timeout_s`.
 
@@ -72,7 +76,7 @@ async def open_local_directories(
     with ExitStack() as claims:
         directories: list[LocalDirectory | None] = []
         for root in roots:
-            claim = _Claim(root, job)
+            claim = _Claim(root, job, shared=shared)
             claims.callback(claim.close)
             directories.append(await claim.made(timeout_s))
         yield tuple(directories)
@@ -81,9 +85,10 @@ async def open_local_directories(
 class _Claim:
     """A claim that can be given up while the disk hangs over it."""
 
-    def __init__(self, root: str | os.PathLike[str], job: str) -> None:
+    def __init__(self, root: str | os.PathLike[str], job: str, *, shared: bool) -> None:
         self._root = root
         self._job = job
+        self._shared = shared
         self._turn = threading.Lock()
         self._directory: LocalDirectory | None = None
         self._closed = False
@@ -105,7 +110,7 @@ class _Claim:
                 self._directory.close()
 
     def _make(self) -> LocalDirectory:
-        directory = claim_root(self._root, self._job)
+        directory = claim_root(self._root, self._job, shared=self._shared)
         with self._turn:
             self._directory = directory
             if self._closed:
@@ -113,11 +118,11 @@ class _Claim:
         return directory
 
 
-def _claimed(root: Path, job: str) -> LocalDirectory:
+def _claimed(root: Path, job: str, *, shared: bool) -> LocalDirectory:
     segments = segments_directory(root, job)
     for directory in (root, segments.parent, segments):
         make_directory(directory)
-    return LocalDirectory(root, segments, lock_file(job_directory(root, job) / _LOCK_NAME))
+    return LocalDirectory(root, segments, lock_file(job_directory(root, job) / _LOCK_NAME, shared=shared))
 
 
 def make_directory(path: Path) -> None:

@@ -19,6 +19,7 @@ from statebackend.errors import LocalRootError, SettingsError
 from statebackend.ids import CheckpointId, KeyGroupRange
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_OWNER: Final = re.compile(r"op_([A-Za-z0-9][A-Za-z0-9._-]*)_kg_(0|[1-9][0-9]*)_(0|[1-9][0-9]*)")
 _CHECKPOINT: Final = re.compile(r"chk_(0|[1-9][0-9]*)")
 
 
@@ -72,6 +73,14 @@ class LocalLayout(msgspec.Struct, frozen=True):
     def checkpoint_directory(self, checkpoint_id: CheckpointId) -> Path:
         """This owner's part of the checkpoint."""
         return self.owner_directory(checkpoint_id) / f"chk_{checkpoint_id}"
+
+
+def owner_of(name: str) -> tuple[str, KeyGroupRange] | None:
+    """The operator and the key groups whose directory has that name, `None` for any other name."""
+    found = _OWNER.fullmatch(name)
+    if found is None or int(found[2]) > int(found[3]):
+        return None
+    return found[1], KeyGroupRange(int(found[2]), int(found[3]))
 
 
 def checkpoint_of(name: str) -> CheckpointId | None:

@@ -45,22 +45,23 @@ def _close_in_forked_child() -> None:
 os.register_at_fork(after_in_child=_close_in_forked_child)
 
 
-def lock_file(path: Path, *, wait: bool = False) -> FileLock:
+def lock_file(path: Path, *, wait: bool = False, shared: bool = False) -> FileLock:
     """Make the file, mode 0600, and lock it, unless somebody else holds it: then wait, or hold nothing.
 
-    Blocks on the disk. Raises `OSError`.
+    A `shared` lock is held by any number at once, and by none beside one that is not. Blocks on the disk. Raises
+    `OSError`.
     """
     file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+")
     try:
-        return FileLock(file, held=_flocked(file, wait=wait))
+        return FileLock(file, held=_flocked(file, wait=wait, shared=shared))
     except BaseException:
         file.close()
         raise
 
 
-def _flocked(file: io.FileIO, *, wait: bool) -> bool:
+def _flocked(file: io.FileIO, *, wait: bool, shared: bool) -> bool:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     return True

@@ -60,6 +60,10 @@ class LocalSegments:
         """Bytes in each root, those being written among them; 0 for a root that is not owned."""
         return [budget.held_bytes for budget in self._budgets]
 
+    def set_apart(self, root: int, size_bytes: int) -> None:
+        """So many bytes of a root's `bytes_max` are taken by what is not a copy of ours."""
+        self._budgets[root].apart_bytes = size_bytes
+
     async def put(self, key: str, body: Body) -> None:
         await self._write(key, body, self._writable(key).put)
 
@@ -113,19 +117,38 @@ class LocalSegments:
         """
         return sum([await self._prune_root(index, keep) for index, owned in enumerate(self._owned) if owned])
 
+    async def remove_some(self, choose: Callable[[Collection[str]], Collection[str]]) -> int:
+        """Delete what `choose` names of what lies in the roots by now, others' copies among it; say how many went.
+
+        For roots that several processes share, of which none knows what the others do. Best effort, as `prune`.
+        """
+        for index in range(len(self._stores)):
+            if index not in self._slow:
+                await self._count(index)
+        unwanted = choose({key for budget in self._budgets for key in budget.keys})
+        return sum(
+            [
+                await self._remove(index, [key for key in budget.keys if key in unwanted])
+                for index, budget in enumerate(self._budgets)
+            ]
+        )
+
     async def _prune_root(self, index: int, keep: Collection[str]) -> int:
-        budget, removed = self._budgets[index], 0
+        budget = self._budgets[index]
         if index in self._slow:
-            return removed
+            return 0
         if not budget.counted:
             await self._count(index)
+        return await self._remove(index, [key for key in budget.keys if key not in keep or self.root_of(key) != index])
+
+    async def _remove(self, index: int, keys: Collection[str]) -> int:
+        budget, removed = self._budgets[index], 0
         try:
-            for key in sorted(budget.keys):
-                if key not in keep or self.root_of(key) != index:
-                    with anyio.fail_after(self._read_timeout_s):
-                        await self._stores[index].delete(key)
-                    budget.deleted(key)
-                    removed += 1
+            for key in sorted(keys):
+                with anyio.fail_after(self._read_timeout_s):
+                    await self._stores[index].delete(key)
+                budget.deleted(key)
+                removed += 1
         except OSError as error:  # a `TimeoutError` is one
             _logger.warning("could not prune the local copies of one root: root=%d reason=%r", index, error)
         return removed

@@ -42,6 +42,13 @@ class SnapshotDirectory:
         """What lies in it, sorted. Raises `FileNotFoundError` where it is not there."""
         return sorted(entry.name for entry in self.path.iterdir())
 
+    def take_in(self, name: str, source: Path, *, never_changes: bool) -> None:
+        """Have a file in it as well, synced: the very file where it never changes and is of this file system."""
+        target = self.path / name
+        if not (never_changes and linked(source, target)):
+            shutil.copyfile(source, target)
+        sync_file(target)
+
     def complete(self) -> Path | None:
         """What was written to it stays, through a power cut. The path to hand out, `None` for a temporary one.
 
@@ -67,6 +74,26 @@ def remove_directory(path: Path) -> None:
     """Remove a directory with all that is in it; one that is not there is fine."""
     with suppress(FileNotFoundError):
         shutil.rmtree(path)
+
+
+def linked(source: Path, target: Path) -> bool:
+    """Give a file another name, if its file system can. Raises `FileNotFoundError` where it is not there."""
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another file system, one without links, or too many of them
+        return False
+    return True
+
+
+def sync_file(path: Path) -> None:
+    """Make what a file holds survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def sync_directory(path: Path) -> None:

@@ -1,6 +1,7 @@
 """What this host keeps of one owner's checkpoints, by their ids.
 
     <checkpoint directory>/snapshot    see `layout`, and `_codec/local_snapshot.py` for what is in it
+    <checkpoint directory>/<file>      the files of a native base, if there is one
 
 It lies on disk so that a process that is started here again finds it (FLINK-25817). The commit decides what is
 restored; this only says what a restore here could save. The copies of segments belong to the local registry.
@@ -8,7 +9,7 @@ restored; this only says what a restore here could save. The copies of segments 
 
 import logging
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from statebackend._local.layout import LocalLayout, checkpoint_of
 from statebackend._local.snapshot_directory import SnapshotDirectory, remove_directory
 from statebackend._tasks import in_thread
 from statebackend.errors import DataError, InputError, StoreUnavailableError
-from statebackend.ids import CheckpointId
+from statebackend.ids import CheckpointId, NativeFile
 
 T = TypeVar("T")
 
@@ -33,12 +34,21 @@ class LocalStateStore:
     """The local snapshots of one owner of key groups, oldest first. Opened by `open_local_state_store`.
 
     Calls come from the loop; the disk is touched in a worker thread, by one call at a time. Removing is best effort: an
-    error is logged, and what is left goes when the store is opened next and its owner confirms.
+    error is logged, and what is left goes when the store is opened next and its owner confirms. A thread that hangs is
+    left behind `abandon_after_s` after its call was cancelled.
     """
 
-    def __init__(self, layout: LocalLayout, known: Collection[CheckpointId], *, restores: bool = True) -> None:
+    def __init__(
+        self,
+        layout: LocalLayout,
+        known: Collection[CheckpointId],
+        *,
+        restores: bool = True,
+        abandon_after_s: float | None = None,
+    ) -> None:
         self.layout: Final = layout
         self._restores = restores
+        self._abandon_after_s = abandon_after_s
         self._snapshots: dict[CheckpointId, LocalSnapshot | None] = dict.fromkeys(sorted(known))  # None: not read yet
         self._disk = anyio.CapacityLimiter(1)
         self._confirmed = CheckpointId(-1)
@@ -49,9 +59,10 @@ class LocalStateStore:
         """Which checkpoints are kept, those of an earlier process among them."""
         return self._snapshots.keys()
 
-    async def store(self, snapshot: LocalSnapshot) -> None:
+    async def store(self, snapshot: LocalSnapshot, files: Path | None = None) -> None:
         """Keep a snapshot, also through a power cut, in place of one of the same checkpoint.
 
+        The files of a native base are taken in from the directory `files`, and shared with it where they never change.
         One that comes late is not kept: a newer one is, or was confirmed. Raises `InputError` for another owner's,
         `StoreUnavailableError`, an `OSError`, where the disk does not take it; then nothing of that checkpoint is kept.
         A cancelled call has stored it or not, whole either way.
@@ -65,7 +76,8 @@ class LocalStateStore:
         directory = SnapshotDirectory(self.layout.checkpoint_directory(checkpoint_id))
         self._snapshots[checkpoint_id] = None  # from now on something may lie there
         try:
-            await self._on_disk(partial(_write, directory, encode_local_snapshot(snapshot)))
+            sources = {file: files / file.name for file in snapshot.native} if files is not None else {}
+            await self._on_disk(partial(_write, directory, encode_local_snapshot(snapshot), sources))
         except OSError as error:
             self._snapshots.pop(checkpoint_id, None)
             raise StoreUnavailableError(
@@ -140,17 +152,19 @@ class LocalStateStore:
             _logger.warning("could not remove a local snapshot: path=%s reason=%s", directory, error)
 
     async def _on_disk(self, function: Callable[[], T]) -> T:
-        return await in_thread(function, limiter=self._disk)
+        return await in_thread(function, limiter=self._disk, abandon_after_s=self._abandon_after_s)
 
 
-async def open_local_state_store(layout: LocalLayout, *, restores: bool = True) -> LocalStateStore:
+async def open_local_state_store(
+    layout: LocalLayout, *, restores: bool = True, abandon_after_s: float | None = None
+) -> LocalStateStore:
     """The store of one owner, with what an earlier process left there. Makes no directory.
 
     What lies in the wrong root, because the number of roots was changed, and what was never completed, is removed. With
     `restores=False` snapshots are kept and pruned, but never handed out. Errors of the disk are logged.
     """
-    found = await in_thread(_find, layout, limiter=anyio.CapacityLimiter(1))
-    return LocalStateStore(layout, found, restores=restores)
+    found = await in_thread(_find, layout, limiter=anyio.CapacityLimiter(1), abandon_after_s=abandon_after_s)
+    return LocalStateStore(layout, found, restores=restores, abandon_after_s=abandon_after_s)
 
 
 def _find(layout: LocalLayout) -> Collection[CheckpointId]:
@@ -171,15 +185,17 @@ def _find(layout: LocalLayout) -> Collection[CheckpointId]:
     return found
 
 
-def _write(directory: SnapshotDirectory, content: bytes) -> None:
+def _write(directory: SnapshotDirectory, content: bytes, files: Mapping[NativeFile, Path]) -> None:
     """Fill the directory anew and complete it, or leave nothing of it."""
     remove_directory(directory.path)
     try:
         directory.make()
-        with (directory.path / SNAPSHOT_NAME).open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        for file, source in files.items():
+            directory.take_in(file.name, source, never_changes=file.never_changes)
+        with (directory.path / SNAPSHOT_NAME).open("xb") as metadata:
+            metadata.write(content)
+            metadata.flush()
+            os.fsync(metadata.fileno())
         directory.complete()
     except BaseException:
         with suppress(OSError):

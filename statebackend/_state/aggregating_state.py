@@ -75,7 +75,7 @@ class AggregatingState(CellState[Any], Mapping[Key, R], Generic[V, R]):
     def merge(self, key: Key, others: Iterable[Key]) -> None:
         """Merge the accumulators of `others` into the key's, and remove them. A key without one adds nothing."""
         keys = [key, *as_list(others)]
-        self._groups_of(keys)
+        self._check_many(keys)
         keys = list(dict.fromkeys(keys))
         found = [cell for cell in map(self._cell, keys) if cell is not None]
         if not found:

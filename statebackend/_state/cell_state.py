@@ -1,23 +1,33 @@
 """What the kinds share that hold one encoded value per key: value, reducing and aggregating states."""
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeVar, cast
 
-from statebackend._codec.records import Operation, StateChange
+from statebackend._codec.records import SCALARS, Operation, StateChange
 from statebackend._state.bulk import Arrow, as_list, check_as_many
-from statebackend._state.keyed_state import SCALARS, KeyedState, cleared
+from statebackend._state.key_groups import OwnedKeys
+from statebackend._state.keyed_state import KeyedState, cleared
+from statebackend._state.tables import AnyTable
 from statebackend.ids import Key
 
-_SET: Final = Operation.SET  # an enum's attribute takes as long as the change itself
+_SET: Final = int(Operation.SET)  # an enum takes as long as the rest of the change, to look up and to encode
 
 V = TypeVar("V")
 T = TypeVar("T")
 
 
 class CellState(KeyedState[bytes, V]):
-    """One cell per key. A write replaces it, so a drain logs each touched key once, with what it holds then."""
+    """One cell per key. A write replaces it, so a drain logs each touched key once, with what it holds then.
 
-    __slots__ = ()
+    Where the entries are in memory, a touched key's cell is remembered with it, so that a drain need not look for it
+    among all others: the same object, or `None` where the key was removed. In RocksDB it would be one more, in memory.
+    """
+
+    __slots__ = ("_remembers",)
+
+    def __init__(self, name: str, table: AnyTable, keys: OwnedKeys) -> None:
+        super().__init__(name, table, keys)
+        self._remembers = isinstance(table.entries, dict)
 
     def _is_live(self, entry: bytes, now: float) -> bool:
         ttl = self._values.ttl
@@ -25,6 +35,7 @@ class CellState(KeyedState[bytes, V]):
 
     def _remove(self, key: Key) -> None:
         self._touch(key)
+        self._dirty[key] = None
         del self._entries[key]
 
     def _expire(self, key: Key, now: float) -> None:
@@ -34,6 +45,15 @@ class CellState(KeyedState[bytes, V]):
     def _logged(self, state_id: int, group: int, key: Key) -> Iterator[StateChange]:
         cell = self._entries.get(key)
         yield cleared(state_id, group, key) if cell is None else StateChange(group, _SET, state_id, key, cell)
+
+    def _logged_many(
+        self, state_id: int, groups: Sequence[int], keys: Sequence[Key], found: Sequence[object]
+    ) -> list[StateChange]:
+        cells = cast("Sequence[bytes | None]", found) if self._remembers else map(self._entries.get, keys)
+        return [
+            cleared(state_id, group, key) if cell is None else StateChange(group, _SET, state_id, key, cell)
+            for group, key, cell in zip(groups, keys, cells, strict=True)
+        ]
 
     def _cell(self, key: Key) -> bytes | None:
         """The key's cell to be read, `None` where there is none or it has expired."""
@@ -50,29 +70,32 @@ class CellState(KeyedState[bytes, V]):
         return cell
 
     def _set(self, key: Key, cell: bytes) -> None:
-        self._touch(key)
+        if type(key) not in SCALARS or key not in self._dirty:
+            self._touch(key)
+        if self._remembers:
+            self._dirty[key] = cell
         self._entries[key] = cell
 
     def _get_many(self, keys: list[Key], missing: Callable[[Key], T]) -> list[V | T]:
         """Fresh values, and what `missing` says where there is none."""
         if self._values.ttl is None and SCALARS.issuperset(map(type, keys)):
             cells = list(map(self._entries.get, keys))
-            if None in cells:
-                self._groups_of([key for key, cell in zip(keys, cells, strict=True) if cell is None])
+            if all(cells):  # which is quicker than looking for None, and errs only where a serializer wrote nothing
+                return cast("list[V | T]", self._values.decode_many(cast("list[bytes]", cells)))
+            self._check_many([key for key, cell in zip(keys, cells, strict=True) if cell is None])
         else:
             cells = [self._cell(key) for key in keys]
-        if None not in cells:
-            return [*self._values.decode_many(cells)]  # type: ignore[arg-type]  # none of them is None
         values = iter(self._values.decode_many([cell for cell in cells if cell is not None]))
         return [missing(key) if cell is None else next(values) for key, cell in zip(keys, cells, strict=True)]
 
     def _put_many(self, keys: list[Key], values: list[V]) -> None:
         """All of them or, where one is refused, none."""
         check_as_many(keys, values)
-        groups = self._groups_of(keys)
-        cells = self._values.encode_many(values)
-        self._entries.update(zip(keys, cells, strict=True))
-        self._dirty.update(zip(keys, groups, strict=True))
+        self._check_many(keys)
+        written = dict(zip(keys, self._values.encode_many(values), strict=True))
+        self._entries.update(written)
+        # Where nothing is dirty, as after a checkpoint, Python copies a dictionary in one go.
+        self._dirty.update(written if self._remembers else dict.fromkeys(written))
 
     def _fold_many(
         self,
@@ -84,7 +107,7 @@ class CellState(KeyedState[bytes, V]):
         """Combine each value with its key's, in order. Decoded and encoded once per key; all of them or none."""
         keys, values = as_list(keys), as_list(values)
         check_as_many(keys, values)
-        self._groups_of(keys)  # before any of them is looked up: True would be taken for 1
+        self._check_many(keys)  # before any of them is looked up: True would be taken for 1
         distinct = list(dict.fromkeys(keys))
         nothing = object()
         folded = dict(zip(distinct, self._get_many(distinct, lambda _: nothing), strict=True))

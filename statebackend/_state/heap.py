@@ -11,11 +11,11 @@ changed in place after it was read cannot make memory and log differ.
 An empty list or map is no entry at all. Live writes and replay go through the same methods.
 """
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Final, Self
 
 from statebackend._codec.cells import framed, split
-from statebackend._codec.records import Operation, StateChange, key_of
+from statebackend._codec.records import SCALARS, Operation, StateChange, key_of
 from statebackend._state.tables import Renew, Table
 from statebackend.errors import UnsupportedVersionError
 from statebackend.ids import Key
@@ -23,7 +23,7 @@ from statebackend.ids import Key
 CHUNK_BYTES: Final = 1 << 20
 """A longer list is logged in several changes: one alone must fit into a frame."""
 
-_SET: Final = Operation.SET  # an enum's attribute takes as long as the change itself
+_SET: Final = int(Operation.SET)  # an enum's attribute takes as long as the change itself, comparing it half as long
 
 
 class ValueTable(Table[bytes]):
@@ -39,6 +39,14 @@ class ValueTable(Table[bytes]):
             self.entries.pop(key_of(change), None)
         else:
             raise _unknown(change)
+
+    def apply_many(self, changes: Sequence[StateChange]) -> None:
+        entries = self.entries
+        for change in changes:
+            if change.operation == _SET and type(change.key) in SCALARS:  # as most are: without a call for each
+                entries[change.key] = change.data
+            else:
+                self.apply(change)
 
     def copy(self) -> Self:
         """Cells do not change, so a copy of the dictionary is enough."""
@@ -124,7 +132,10 @@ class MapTable(Table[dict[bytes, bytes]]):
 
     def put(self, key: Key, entry_key: bytes, cell: bytes) -> None:
         """Set one entry."""
-        self._writable(key)[entry_key] = cell
+        found = self.entries.get(key)
+        if found is None or self._own is not None:
+            found = self._writable(key)
+        found[entry_key] = cell
 
     def remove(self, key: Key, entry_key: bytes) -> None:
         """Remove one entry; not an error if it is not there. The last one takes the key with it."""

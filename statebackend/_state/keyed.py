@@ -84,6 +84,7 @@ class KeyedStates:
     ) -> None:
         """`reported` is what former owners had, `owners` are all there are now, where this is not the only one."""
         self.key_groups: Final = key_groups
+        self._owned_groups = frozenset(key_groups)
         self._keys = OwnedKeys(key_groups, max_parallelism)
         self._open_table = open_table
         self._descriptors: dict[str, StateDescriptor] = {descriptor.name: descriptor for descriptor in known}
@@ -211,6 +212,10 @@ class KeyedStates:
         state.declare(values)
         return state
 
+    def forget_types(self) -> None:
+        """States may be declared with other classes from now on, as they may in another process."""
+        self._types.clear()
+
     def operator_report(self) -> tuple[OperatorElements, ...]:
         """What this owner holds of each operator state, undeclared ones too."""
         return self._operator.report()
@@ -220,17 +225,25 @@ class KeyedStates:
         for name, state in self._declared.items():
             yield from state.drain(self._descriptors[name].state_id)
 
-    def replay(self, changes: Iterable[StateChange]) -> None:
-        """Apply changes of a checkpoint, in order. Those of foreign key groups are passed over."""
-        owned = self.key_groups
-        for change in changes:
-            if change.key_group in owned:
-                table = self._tables.get(change.state_id)
-                if table is None:
-                    raise DataError(
-                        "a change names a state that its commit does not describe", state_id=change.state_id
-                    )
-                table.apply(change)
+    def replay(self, changes: Iterable[StateChange]) -> frozenset[int]:
+        """Apply changes of a checkpoint, in order; the key groups that they are of. Foreign ones are passed over.
+
+        The tables do not know each other, so each is given its own at once. Raises `DataError` where a change is of
+        none of them, before any is applied.
+        """
+        changes = [*changes]
+        groups = frozenset([change.key_group for change in changes])
+        if not groups <= self._owned_groups:
+            groups &= self._owned_groups
+            changes = [change for change in changes if change.key_group in groups]
+        state_ids = {change.state_id for change in changes}
+        if unknown := state_ids - self._tables.keys():
+            raise DataError("a change names a state that its commit does not describe", state_id=min(unknown))
+        for state_id in state_ids:
+            is_alone = len(state_ids) == 1
+            own = changes if is_alone else [change for change in changes if change.state_id == state_id]
+            self._tables[state_id].apply_many(own)
+        return groups
 
     def snapshot(self) -> "StatesSnapshot":
         """What the states hold now, undeclared ones too: a copy of references.

@@ -2,10 +2,10 @@
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterator, MutableMapping
+from collections.abc import Container, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Final, Generic, TypeVar
 
-from statebackend._codec.records import Operation, StateChange
+from statebackend._codec.records import SCALARS, Operation, StateChange
 from statebackend._state.key_groups import OwnedKeys
 from statebackend._state.tables import AnyTable, Renew
 from statebackend._state.ttl import SWEEP_KEYS
@@ -15,8 +15,10 @@ from statebackend.ids import Key
 E = TypeVar("E")
 V = TypeVar("V")
 
-SCALARS: Final = frozenset({str, int, bytes})
-"""A key of these types equals no key of another type; but `True == 1` and `(1.0,) == (1,)`."""
+
+DRAINED_AT_ONCE: Final = 1024
+"""Keys that are placed and looked up together."""
+_CLEAN: Final = object()
 
 
 class KeyedState(ABC, Generic[E, V]):
@@ -25,7 +27,7 @@ class KeyedState(ABC, Generic[E, V]):
     Iteration, `len` and `in` pass over what has expired; with a time-to-live they look at every entry for it.
     """
 
-    __slots__ = ("_dirty", "_entries", "_group_of", "_groups_of", "_scan", "_sweeping", "_values", "name")
+    __slots__ = ("_check", "_check_many", "_dirty", "_entries", "_groups_of", "_scan", "_sweeping", "_values", "name")
 
     _values: Values[V]
 
@@ -33,9 +35,10 @@ class KeyedState(ABC, Generic[E, V]):
         self.name: Final = name
         self._entries: MutableMapping[Key, E] = table.entries
         self._scan = table.scan
-        self._group_of = keys.group_of
+        self._check = keys.check
+        self._check_many = keys.check_many
         self._groups_of = keys.groups_of
-        self._dirty: dict[Key, int] = {}
+        self._dirty: dict[Key, object] = {}  # keys that were touched, in order, and what a kind has to remember of them
         self._sweeping: Iterator[Key] = iter(())
 
     def __delitem__(self, key: Key) -> None:
@@ -74,9 +77,13 @@ class KeyedState(ABC, Generic[E, V]):
         ttl = self._values.ttl
         now = None if ttl is None else ttl.read_clock()
         dirty, self._dirty = self._dirty, {}
-        for key, group in dirty.items():
-            yield from self._logged(state_id, group, key)
-            if now is not None:
+        for keys, found in _steps(dirty):
+            groups = self._groups_of(keys)
+            if now is None:
+                yield from self._logged_many(state_id, groups, keys, found)
+                continue
+            for key, group in zip(keys, groups, strict=True):
+                yield from self._logged(state_id, group, key)
                 yield from self._sweep(state_id, now, dirty, 1)
         if now is not None:
             yield from self._sweep(state_id, now, dirty, SWEEP_KEYS)
@@ -102,17 +109,25 @@ class KeyedState(ABC, Generic[E, V]):
     def _logged(self, state_id: int, group: int, key: Key) -> Iterator[StateChange]:
         """What was done to the key since this was last asked."""
 
+    def _logged_many(
+        self, state_id: int, groups: Sequence[int], keys: Sequence[Key], found: Sequence[object]
+    ) -> Iterable[StateChange]:
+        """As `_logged` of each key. `found` is what was remembered of them."""
+        for key, group in zip(keys, groups, strict=True):
+            yield from self._logged(state_id, group, key)
+
     def _find(self, key: Key) -> E | None:
         """What is held of the key, expired or not. Raises for a wrong or foreign key."""
         found = self._entries.get(key) if type(key) in SCALARS else None
         if found is None:
-            self._group_of(key)
+            self._check(key)
             found = self._entries.get(key)
         return found
 
     def _touch(self, key: Key) -> None:
         if type(key) not in SCALARS or key not in self._dirty:
-            self._dirty[key] = self._group_of(key)
+            self._check(key)
+            self._dirty[key] = None
 
     def _sweep(self, state_id: int, now: float, passed_over: Container[Key], keys: int) -> Iterator[StateChange]:
         looked_at = 0
@@ -120,10 +135,17 @@ class KeyedState(ABC, Generic[E, V]):
             looked_at += 1
             if key in self._entries and key not in passed_over:
                 self._expire(key, now)
-                if (group := self._dirty.pop(key, None)) is not None:
+                if self._dirty.pop(key, _CLEAN) is not _CLEAN:
+                    (group,) = self._groups_of([key])
                     yield from self._logged(state_id, group, key)
         if looked_at < keys:
             self._sweeping = self._scan()
+
+
+def _steps(dirty: Mapping[Key, object]) -> Iterator[tuple[list[Key], list[object]]]:
+    keys, found = iter(dirty), iter(dirty.values())
+    while some := list(itertools.islice(keys, DRAINED_AT_ONCE)):
+        yield some, list(itertools.islice(found, DRAINED_AT_ONCE))
 
 
 def cleared(state_id: int, group: int, key: Key) -> StateChange:

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar, cast, overload
 
 from statebackend._codec.cells import count, framed, split
-from statebackend._codec.records import Operation, StateChange
+from statebackend._codec.records import SCALARS, Operation, StateChange
 from statebackend._state.bulk import Arrow, as_list, check_as_many
 from statebackend._state.heap import ListTable, row_changes
 from statebackend._state.key_groups import OwnedKeys
-from statebackend._state.keyed_state import SCALARS, KeyedState, cleared
+from statebackend._state.keyed_state import KeyedState, cleared
 from statebackend._state.values import Values
 from statebackend.ids import Key
 
@@ -29,12 +29,13 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
     it, and so does an index. Errors are those of `ValueState`.
     """
 
-    __slots__ = ("_logged_to", "_table")
+    __slots__ = ("_counted", "_logged_to", "_table")
 
     def __init__(self, name: str, table: ListTable, keys: OwnedKeys) -> None:
         super().__init__(name, table, keys)
         self._table = table
         self._logged_to: dict[Key, int] = {}  # bytes of a touched key's list that the log has already
+        self._counted: tuple[bytearray | None, int, int] = None, 0, 0  # the last one read, its bytes and its elements
 
     def declare(self, values: Values[V]) -> None:
         """What a declaration says: the first one, and each later one of the same type."""
@@ -42,7 +43,7 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
 
     def __getitem__(self, key: Key) -> "ListView[V]":
         if type(key) not in SCALARS or key not in self._entries:
-            self._group_of(key)
+            self._check(key)
         return ListView(self, key)
 
     def __setitem__(self, key: Key, elements: Iterable[V]) -> None:
@@ -61,23 +62,29 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
         row = self._find(key)
         if row is None:
             return []
-        cells = split(bytes(row))
         ttl = self._values.ttl
-        if ttl is not None:
-            now = ttl.read_clock()
-            cells = [cell for cell in cells if ttl.is_live(cell, now)]
-            if ttl.on_read and cells:
-                self._replace(key, b"".join(framed(self._values.touched(cell, now)) for cell in cells))
+        if ttl is None:
+            elements = self._values.decode_row(row)
+            self._counted = row, len(row), len(elements)
+            return elements
+        now = ttl.read_clock()
+        cells = [cell for cell in split(bytes(row)) if ttl.is_live(cell, now)]
+        if ttl.on_read and cells:
+            self._replace(key, b"".join(framed(self._values.touched(cell, now)) for cell in cells))
         return self._values.decode_many(cells)
 
     def length(self, key: Key) -> int:
-        """The number of elements of the key's list. It decodes none."""
+        """The number of elements of the key's list. It decodes none.
+
+        Python asks for it in `list(hops[key])`, right behind the elements, so those that were read last are known.
+        """
         row = self._find(key)
         if row is None:
             return 0
         ttl = self._values.ttl
         if ttl is None:
-            return count(row)
+            counted, size_bytes, found = self._counted
+            return found if counted is row and size_bytes == len(row) else count(row)
         now = ttl.read_clock()
         return sum(ttl.is_live(cell, now) for cell in split(bytes(row)))
 
@@ -104,21 +111,22 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
         """Append to each key's list the element at its place. All of them, or none."""
         keys, elements = as_list(keys), as_list(elements)
         check_as_many(keys, elements)
-        self._groups_of(keys)
+        self._check_many(keys)
         for key, cell in zip(keys, self._values.encode_many(elements), strict=True):
             self._extend(key, framed(cell))
 
     def _rows(self, keys: Iterable[Key] | Arrow, lists: Iterable[Iterable[V]] | Arrow) -> list[tuple[Key, bytes]]:
         keys, lists = as_list(keys), as_list(lists)
         check_as_many(keys, lists)
-        self._groups_of(keys)
+        self._check_many(keys)
         return list(zip(keys, map(self._row, lists), strict=True))
 
     def _row(self, elements: Iterable[V]) -> bytes:
         return b"".join(map(framed, self._values.encode_many(as_list(elements))))
 
     def _extend(self, key: Key, row: bytes) -> None:
-        self._touch(key)
+        if type(key) not in SCALARS or key not in self._dirty:
+            self._touch(key)
         if row:
             self._logged_to.setdefault(key, len(self._entries.get(key, b"")))
             self._table.extend(key, row)

@@ -6,12 +6,12 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from statebackend._codec.cells import framed
-from statebackend._codec.records import Operation, StateChange
-from statebackend._codec.serializers import MsgspecSerializer, serializer_of
+from statebackend._codec.records import SCALARS, Operation, StateChange
+from statebackend._codec.serializers import VALUE_BYTES_MAX, MsgspecSerializer, serializer_of
 from statebackend._state.bulk import Arrow, as_list, check_as_many
 from statebackend._state.heap import MapTable
 from statebackend._state.key_groups import OwnedKeys
-from statebackend._state.keyed_state import SCALARS, KeyedState, cleared
+from statebackend._state.keyed_state import KeyedState, cleared
 from statebackend._state.values import Values
 from statebackend.abc import Serializer
 from statebackend.ids import Key
@@ -41,10 +41,15 @@ class EntryKeys(Generic[K]):
 
     def encode(self, key: K) -> bytes:
         """The bytes that say which entry it is. Raises `ValueEncodeError`."""
+        if type(key) is self._scalar:
+            try:
+                data = _encode_ordered(key)
+            except (UnicodeEncodeError, OverflowError):
+                return self._serializer.encode(key)  # which says why not
+            if len(data) <= VALUE_BYTES_MAX:
+                return data
         data = self._serializer.encode(key)
-        if type(key) is self._scalar or not self._is_own:
-            return data
-        return _encode_ordered(self.decode(data))
+        return _encode_ordered(self.decode(data)) if self._is_own else data
 
 
 class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"], Generic[K, V]):
@@ -73,7 +78,7 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
 
     def __getitem__(self, key: Key) -> "MapView[K, V]":
         if type(key) not in SCALARS or key not in self._entries:
-            self._group_of(key)
+            self._check(key)
         return MapView(self, key)
 
     def __setitem__(self, key: Key, entries: Mapping[K, V]) -> None:
@@ -82,7 +87,8 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
     def put(self, key: Key, entry_key: K, value: V) -> None:
         """Set one entry of the key's map."""
         encoded, cell = self._entry_keys.encode(entry_key), self._values.encode(value)
-        self._touch(key)
+        if type(key) not in SCALARS or key not in self._dirty:
+            self._touch(key)
         self._put(key, encoded, cell)
 
     def read_entry(self, key: Key, entry_key: K) -> V:
@@ -149,7 +155,7 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
     ) -> list[tuple[Key, dict[bytes, bytes]]]:
         keys, maps = as_list(keys), as_list(maps)
         check_as_many(keys, maps)
-        self._groups_of(keys)
+        self._check_many(keys)
         return list(zip(keys, map(self._encoded, maps), strict=True))
 
     def _encoded(self, entries: Mapping[K, V]) -> dict[bytes, bytes]:

@@ -9,6 +9,7 @@ it waits it is changed in place.
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
+from itertools import islice
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
 import msgspec
@@ -23,6 +24,8 @@ from statebackend.ids import Key
 
 E = TypeVar("E")
 
+WRITTEN_AT_ONCE: Final = 64
+"""Writes in bulk between two looks at how much waits: few enough not to exceed a batch's bytes by much."""
 _PREFIX: Final = struct.Struct(">IH")
 _STATE: Final = struct.Struct(">I")
 _MISSING: Final = object()
@@ -82,6 +85,16 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         self._pending[key] = entry
         self._store.wrote(size_bytes)
 
+    def update(self, written: Mapping[Key, E]) -> None:  # type: ignore[override]  # nobody gives it anything else
+        """As setting each of them, some at a time: in between a batch may go."""
+        assert self._view is None, "a copy is only read"
+        remaining = iter(written.items())
+        while some := dict(islice(remaining, min(WRITTEN_AT_ONCE, self._store.room))):
+            if not self._pending:
+                self._store.register(self)
+            self._pending.update(some)
+            self._store.wrote(sum(map(len, cast("Iterable[bytes]", some.values()))), len(some))
+
     def __getitem__(self, key: Key) -> E:
         found = self.get(key)
         if found is None:
@@ -89,7 +102,11 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         return cast("E", found)
 
     def __setitem__(self, key: Key, entry: E) -> None:
-        self.put(key, entry, len(cast("bytes", entry)))  # all entries have a length
+        assert self._view is None, "a copy is only read"
+        if not self._pending:
+            self._store.register(self)
+        self._pending[key] = entry
+        self._store.wrote(len(cast("bytes", entry)))  # all entries have a length
 
     def __delitem__(self, key: Key) -> None:
         if key not in self:
@@ -119,11 +136,14 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         """The keys of one key group."""
         return self._found(self._prefixes[group])
 
-    def writes(self) -> Iterator[tuple[bytes, bytes | None]]:
+    def writes(self) -> Iterable[tuple[bytes, bytes | None]]:
         """What waits for its batch."""
-        keys, prefixes = list(self._pending), self._prefixes
-        for key, group, entry in zip(keys, self._keys.groups_of(keys), self._pending.values(), strict=True):
-            yield prefixes[group] + _encode_key(key), None if entry is None else self._encode(entry)
+        keys, prefixes, encode = list(self._pending), self._prefixes, self._encode
+        raw = [prefixes[group] + _encode_key(key) for key, group in zip(keys, self._keys.groups_of(keys), strict=True)]
+        found = self._pending.values()
+        if encode is not _same:
+            return zip(raw, [None if entry is None else encode(entry) for entry in found], strict=True)
+        return zip(raw, cast("Iterable[bytes | None]", found), strict=True)
 
     def sent(self) -> None:
         """Nothing waits any more."""

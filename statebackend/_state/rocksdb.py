@@ -1,8 +1,8 @@
 """RocksDB: the files of one backend's tables, and all that rocksdict has to be told. The only place that imports it.
 
 What lies here is a cache of what the changelog and the bases say: there is no write-ahead log, nothing is synced, and
-the next process begins with nothing. Writes go in batches: rocksdict keeps the interpreter's lock while RocksDB takes
-one, so a batch is small.
+what was not written to a file is gone with the process. Writes go in batches: rocksdict keeps the interpreter's lock
+while RocksDB takes one, so a batch is small.
 """
 
 import logging
@@ -12,11 +12,13 @@ import weakref
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from rocksdict import (
+    AccessType,
     BlockBasedOptions,
     Cache,
+    Checkpoint,
     DbClosedError,
     DBCompressionType,
     Options,
@@ -26,6 +28,7 @@ from rocksdict import (
     WriteOptions,
 )
 
+from statebackend._tasks import breathe
 from statebackend.errors import BackendClosedError, StoreUnavailableError
 from statebackend.settings import MiB
 
@@ -35,6 +38,28 @@ PENDING_WRITES_MAX: Final = 2048
 """Writes that wait for a batch: 400,000 at once would stop every other thread for half a second, these for 5 ms."""
 PENDING_BYTES_MAX: Final = 4 * MiB
 """The same in bytes, of keys and entries."""
+LEVEL_FACTOR: Final = 4
+"""How much larger than the level above it a level is."""
+
+
+class Shape(NamedTuple):
+    """How RocksDB divides what it holds: the size of a file, and of the first level below the newest files.
+
+    Both are shares of the whole, so that touching a hundredth of the keys makes about as much of it new, however large
+    it is, and the files are about as many. In powers of two, for it is not to change with every write.
+    """
+
+    file_bytes: int
+    level_bytes: int
+
+    @classmethod
+    def of(cls, total_bytes: int) -> "Shape":
+        """For so many bytes in files."""
+        whole = 1 << max(1, total_bytes).bit_length() - 1
+        return cls(min(max(whole // 256, MiB), 64 * MiB), max(whole // 32, 4 * MiB))
+
+
+UNKNOWN: Final = Shape.of(2048 * MiB)
 
 
 class Waiting(Protocol):
@@ -50,7 +75,9 @@ class Waiting(Protocol):
 
 
 class RocksStore:
-    """The database of one backend, in a directory that is its own and nobody will open again.
+    """The database of one backend, in a directory that is its own, and empty or not there unless it is to `reopen` it.
+
+    What is reopened is what `write_out` has written, or what `copy_files` has copied; `read_only`, it stays as it is.
 
     `memory_bytes` bounds what RocksDB keeps in memory: half for what was written last, half for what was read last.
     State is used by one thread at a time, copies by any. Raises `StoreUnavailableError` where the disk fails: what
@@ -59,16 +86,30 @@ class RocksStore:
     A forked process cannot use it: there every access raises `BackendClosedError`, and the parent's files stay whole.
     """
 
-    def __init__(self, directory: Path, *, memory_bytes: int, pending_writes_max: int = PENDING_WRITES_MAX) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        memory_bytes: int,
+        pending_writes_max: int = PENDING_WRITES_MAX,
+        reopen: bool = False,
+        read_only: bool = False,
+    ) -> None:
         self._pending_writes_max = pending_writes_max
+        self._memory_bytes = memory_bytes
         self._directory = directory
         with self.errors():
-            self._db = Rdict(str(directory), _options(memory_bytes))
-            self._db.set_write_options(_without_log())
+            self._db = _opened(directory, memory_bytes, reopen=reopen or read_only, read_only=read_only)
         self._waiting: list[Waiting] = []
         self._writes = 0
         self._bytes = 0
+        self._shape = UNKNOWN
         _open_stores.add(self)
+
+    @property
+    def directory(self) -> Path:
+        """Where the files lie: not where the store was opened, once it has adopted others."""
+        return self._directory
 
     @property
     def waiting(self) -> int:
@@ -86,9 +127,14 @@ class RocksStore:
         except Exception as error:
             raise self._failed(error) from error
 
-    def wrote(self, size_bytes: int) -> None:
-        """One more write waits: send all that do when they are many."""
-        self._writes += 1
+    @property
+    def room(self) -> int:
+        """Writes until the next batch goes."""
+        return self._pending_writes_max - self._writes
+
+    def wrote(self, size_bytes: int, writes: int = 1) -> None:
+        """More writes wait, one if not said otherwise: send all that do when they are many."""
+        self._writes += writes
         self._bytes += size_bytes
         if self._writes >= self._pending_writes_max or self._bytes >= PENDING_BYTES_MAX:
             self.flush()
@@ -98,15 +144,60 @@ class RocksStore:
         if not self._waiting:
             return
         batch = WriteBatch(raw_mode=True)
+        put, delete = batch.put, batch.delete
         for waiting in self._waiting:
             for key, data in waiting.writes():
                 if data is None:
-                    batch.delete(key)
+                    delete(key)
                 else:
-                    batch.put(key, data)
+                    put(key, data)
         with self.errors():
             self._db.write(batch)
         self._drop()
+
+    def write_out(self) -> None:
+        """Write all that was written so far to files, where `reopen` finds it. Blocks on the disk."""
+        self.flush()
+        with self.errors():
+            self._db.flush(False)  # `True` would keep the interpreter's lock until it is done
+            while self._db.property_int_value("rocksdb.num-immutable-mem-table"):
+                if self._db.property_int_value("rocksdb.background-errors"):
+                    break
+                breathe()
+            self._db.flush(True)  # nothing is left to do; raises what went wrong
+
+    def copy_files(self, directory: Path) -> None:
+        """All that was written so far, as files in `directory`, which must not be there yet. Blocks on the disk.
+
+        Files that never change are links to ours where that directory is on the same file system, and copies elsewhere.
+        """
+        self.write_out()
+        with self.errors():
+            Checkpoint(self._db).create_checkpoint(str(directory))
+            self._fit()
+
+    def _fit(self) -> None:
+        """Have what is compacted from now on in the shape that is right for as much as there is."""
+        shape = Shape.of(self._db.property_int_value("rocksdb.live-sst-files-size") or 0)
+        if shape != self._shape:
+            self._db.set_options(
+                {
+                    "target_file_size_base": str(shape.file_bytes),
+                    "max_bytes_for_level_base": str(shape.level_bytes),
+                }
+            )
+            self._shape = shape
+
+    def adopt(self, directory: Path) -> None:
+        """From now on the database is that in `directory`, which `copy_files` made. For a store that is still empty.
+
+        Blocks on the disk. Where it cannot be opened, the store is as it was.
+        """
+        assert not self._waiting, "written to before"
+        with self.errors():
+            adopted = _opened(directory, self._memory_bytes, reopen=True)
+            empty, self._db, self._directory, self._shape = self._db, adopted, directory, UNKNOWN
+            empty.close()
 
     def view(self) -> "View":
         """All that was written so far."""
@@ -215,19 +306,31 @@ class View:
         return None
 
 
-def _options(memory_bytes: int) -> Options:
+def _opened(directory: Path, memory_bytes: int, *, reopen: bool, read_only: bool = False) -> Rdict:
+    access = AccessType.read_only() if read_only else AccessType.read_write()
+    db = Rdict(str(directory), _options(memory_bytes, reopen=reopen), access_type=access)
+    if not read_only:
+        db.set_write_options(_without_log())
+    return db
+
+
+def _options(memory_bytes: int, *, reopen: bool) -> Options:
     blocks = BlockBasedOptions()
     blocks.set_block_cache(Cache(memory_bytes // 2))
     blocks.set_cache_index_and_filter_blocks(True)  # or else they are in memory too, and bounded by nothing
     blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
     blocks.set_bloom_filter(10, block_based=False)
     options = Options(raw_mode=True)  # or else it pickles
-    options.create_if_missing(True)
-    options.set_error_if_exists(True)
+    options.create_if_missing(not reopen)
+    options.set_error_if_exists(not reopen)
     options.set_block_based_table_factory(blocks)
     options.set_db_write_buffer_size(memory_bytes // 2)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_keep_log_file_num(1)
+    options.set_target_file_size_base(UNKNOWN.file_bytes)
+    options.set_max_bytes_for_level_base(UNKNOWN.level_bytes)
+    options.set_max_bytes_for_level_multiplier(LEVEL_FACTOR)
+    options.set_level_zero_file_num_compaction_trigger(1)  # little at a time: else every fourth base would be large
     return options
 
 

@@ -5,7 +5,7 @@ changes, and a base is made of the changes that would rebuild a copy.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from itertools import islice
 from typing import Any, Final, Generic, Self, TypeVar
 
@@ -33,6 +33,11 @@ class Table(ABC, Generic[E]):
     @abstractmethod
     def apply(self, change: StateChange) -> None:
         """Replay one change. Raises `UnsupportedVersionError` for an operation that this release does not know."""
+
+    def apply_many(self, changes: Sequence[StateChange]) -> None:
+        """Replay changes in order: what `apply` of each leaves, and raises. After an error some of them are applied."""
+        for change in changes:
+            self.apply(change)
 
     @abstractmethod
     def copy(self) -> Self:

@@ -55,7 +55,7 @@ class Timers(KeyedState[bytes, Any]):
         """Ask for each key at the time at its place. All of them, or none."""
         keys, times = as_list(keys), list(map(_time, as_list(at)))
         check_as_many(keys, times)
-        self._groups_of(keys)
+        self._check_many(keys)
         for key, time in zip(keys, times, strict=True):
             self._register(key, time)
 

@@ -1,12 +1,13 @@
 """The values of one state: encoded with their version and time, decoded from whatever version they are of."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
-from statebackend._codec.cells import Cell, pack, unpack
-from statebackend._codec.serializers import MsgspecSerializer, decode_many, encode_many, serializer_of
+from statebackend._codec.cells import Cell, joined, pack, split, unpack
+from statebackend._codec.serializers import BLOCK_VALUES, MsgspecSerializer, decode_many, encode_many, serializer_of
 from statebackend._state.tables import Renew
 from statebackend._state.ttl import TimeToLive
 from statebackend.abc import Serializer
@@ -25,7 +26,7 @@ class Values(Generic[V]):
     it is next written or a base is made.
     """
 
-    __slots__ = ("_is_own", "_upcasts", "decode_plain", "encode", "is_plain", "serializer", "ttl", "version")
+    __slots__ = ("_is_own", "_joined", "_upcasts", "decode_plain", "encode", "is_plain", "serializer", "ttl", "version")
 
     def __init__(
         self,
@@ -47,6 +48,8 @@ class Values(Generic[V]):
         self.is_plain: Final = self._is_own and not self.version and ttl is None
         """Whether what is written now is what the serializer makes of it, without a mark."""
         self.encode: Callable[[V], bytes] = self.serializer.encode if self.is_plain else self._encode
+        plain = self.serializer if isinstance(self.serializer, MsgspecSerializer) and self.is_plain else None
+        self._joined = None if plain is None else plain.decode_joined
         self.decode_plain: Callable[[bytes], V] = self.serializer.decode if self.is_plain else self.decode
         """For a cell that most likely has no mark. Where this fails, ask `decode`."""
 
@@ -66,6 +69,13 @@ class Values(Generic[V]):
             except ValueDecodeError:  # of cells that have a mark, or of the one that `decode` will find
                 pass
         return list(map(self.decode, cells))
+
+    def decode_row(self, row: bytes | bytearray) -> list[V]:
+        """Fresh values of cells in a row, as `decode` gives them one by one, expired or not."""
+        if self._joined is not None and (found := joined(row)) is not None and found[0] <= BLOCK_VALUES:
+            with suppress(ValueDecodeError):  # as in `decode_many`
+                return self._joined(*found)
+        return self.decode_many(split(bytes(row)))
 
     def decode(self, cell: bytes) -> V:
         """A fresh value, expired or not. Raises `ValueDecodeError`, also where an upcast fails."""

@@ -71,6 +71,12 @@ class Metrics(Numbers, Observer):
     materialization_seconds = Histogram("How long it took to write the bases.", unit="seconds")
     materialized_bytes = Histogram("Stored size of the bases written at a time.", unit="bytes")
 
+    ranges_opened = CounterByLabel(
+        "Attempts at a range of key groups, by where its state was: `process`, `host`, `primary`, or it was `new`.",
+        unit="attempts",
+        label="found",
+    )
+
     restores = Counter("Backends that were restored from a commit.", unit="restores")
     restore_seconds = Histogram("Duration of a restore.", unit="seconds")
     restored_bytes = CounterByLabel(
@@ -153,6 +159,9 @@ class Metrics(Numbers, Observer):
         self.record(Metrics.checkpoint_usd, info.usd)
         self.record(Metrics.usd_month, info.usd_month)
         self.record(Metrics.persist_delay_seconds, info.persist_delay_s)
+
+    def range_opened(self, found: str) -> None:
+        self._count(Metrics.ranges_opened, found)
 
     def materialization_begun(self, key_groups: int) -> None:
         self.record(Metrics.started_materializations, 1)

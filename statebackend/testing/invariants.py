@@ -66,8 +66,7 @@ def handles_of(commit: Commit) -> Iterable[ChangeSetHandle]:
 
 def segments_of(commit: Commit) -> Iterable[Handle]:
     """Every object that the commit points into, each once: change sets, and bases."""
-    bases = {base.segment for part in commit.ranges for base in part.bases}
-    return {handle.segment for handle in handles_of(commit)} | bases
+    return {handle for part in commit.ranges for handle in part.objects()}
 
 
 # ---------------------------------------------------------------------------------------------------- the commit log
@@ -106,6 +105,9 @@ def assert_commit_is_whole(commit: Commit, objects: Objects) -> None:
     """Every segment that the commit points into is there, to the byte; frames lie in it; no key group is missing."""
     for segment in segments_of(commit):
         assert_is_stored(segment, objects)
+    for output in commit.outbox:
+        for staged in output.parts:
+            assert_is_stored(staged, objects)
     for part in commit.ranges:
         assert_bases_do_not_overlap(part)
     for handle in handles_of(commit):
@@ -118,16 +120,18 @@ def assert_commit_is_whole(commit: Commit, objects: Objects) -> None:
 
 def assert_bases_do_not_overlap(part: RangeState) -> None:
     """One base, or none, stands for a key group, and every base for one at least; none of them outside the range."""
-    groups = [group for base in part.bases for each in base.key_groups for group in each]
+    groups = [group for base in part.all_bases for each in base.key_groups for group in each]
     assert len(groups) == len(set(groups)), f"key groups with two bases in {part.key_groups}"
     assert all(group in part.key_groups for group in groups), f"a base outside of {part.key_groups}"
-    assert all(base.live > 0 for base in part.bases), "a base that stands for nothing"
+    assert all(base.live > 0 for base in part.all_bases), "a base that stands for nothing"
 
 
 def assert_is_stored(segment: Handle, objects: Objects) -> None:
-    """The handle tells the truth: the object is there, with that length and checksum."""
+    """The handle tells the truth: the object is there, or the piece of one, with that length and checksum."""
     assert segment.key in objects, f"committed, and not stored: {segment.key}"
     data = objects[segment.key]
+    if segment.offset:
+        data = data[segment.offset : segment.offset + segment.length]
     assert len(data) == segment.length, f"{segment.key} has {len(data)} bytes, its handle says {segment.length}"
     assert checksum_of((data,)) == segment.checksum, f"{segment.key} has another checksum than its handle"
 

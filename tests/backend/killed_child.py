@@ -1,17 +1,9 @@
-"""A process that keeps committing batches until somebody kills it, possibly it itself.
-
-    python -m tests.backend.killed_child DIRECTORY WAY [NTH MOMENT [KEY]]
-
-Prints the number of each batch once its checkpoint was acknowledged. WAY says how changes travel. With NTH it sends
-itself SIGKILL at the NTH request to the primary, those of opening among them, before or after the request took effect;
-with KEY only those count whose key matches it.
-"""
+"""The life of a process that keeps committing batches until somebody kills it, possibly it itself."""
 
 import asyncio
 import os
 import random
 import signal
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +11,7 @@ from typing import Any, Final
 import statebackend as sb
 from statebackend.objectstore import LocalStore
 from statebackend.testing import Fault, FaultyStore
+from tests.mortals import Report
 
 Changes = list[tuple[int, int | None]]
 
@@ -27,6 +20,12 @@ WAYS: Final[dict[str, dict[str, Any]]] = {
     "segments": {"inline_bytes_max": 0},
     "both": {"preemptive_persist_threshold_bytes": 2_000},
     "bases": {"materialize_handles_max": 1, "materialize_retry_delay_s": 0.0},  # and nothing else lies in segments
+    "native": {
+        "materialize_handles_max": 1,
+        "materialize_retry_delay_s": 0.0,
+        "table": "rocksdb",
+        "table_memory_bytes": 4 << 20,
+    },
 }
 """How changes travel to the primary, and the settings that make them."""
 
@@ -66,7 +65,16 @@ class Suicide(Fault):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def run(directory: Path, way: str, fault: Suicide | None) -> None:
+def live(report: Report, directory: Path, way: str, **death: Any) -> None:
+    """Report the number of each batch once its checkpoint was acknowledged. `way` says how changes travel.
+
+    With `nth` it sends itself SIGKILL at the nth request to the primary, those of opening among them, before or after
+    the request took effect, which is the `moment`; with `key` only those count whose key matches it.
+    """
+    asyncio.run(_commit(report, directory, way, Suicide(**death) if death else None))
+
+
+async def _commit(report: Report, directory: Path, way: str, fault: Suicide | None) -> None:
     store = FaultyStore(LocalStore(directory / "primary"), [fault] if fault is not None else [])
     async with sb.open_backend(settings_in(directory, way), store=store) as backend:
         state = backend.value_state("n", int)
@@ -75,11 +83,5 @@ async def run(directory: Path, way: str, fault: Suicide | None) -> None:
         while True:
             apply(state, batch_changes(batch))
             await backend.checkpoint(backend.next_checkpoint_id, source=sb.SourceMark("q", batch))
-            print(batch, flush=True)
+            report(batch)
             batch += 1
-
-
-if __name__ == "__main__":
-    target, its_way, *rest = sys.argv[1:]
-    death: Any = dict(zip(("nth", "moment", "key"), (int(rest[0]), *rest[1:]), strict=False)) if rest else None
-    asyncio.run(run(Path(target), its_way, Suicide(**death) if death else None))

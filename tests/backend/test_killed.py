@@ -6,40 +6,22 @@ there, in the primary and in the local roots, and not a file besides.
 
 import os
 import random
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import statebackend as sb
 from tests.backend.conftest import Tree, tree_of
-from tests.backend.killed_child import apply, batch_changes, settings_in
-from tests.backend.reachable import assert_copies_are_of_use, newest_of, reachable_keys
+from tests.backend.killed_child import apply, batch_changes, live, settings_in
+from tests.backend.reachable import (
+    assert_copies_are_of_use,
+    assert_native_copies_are_of_use,
+    newest_of,
+    reachable_keys,
+)
+from tests.mortals import last_word
 
-ROOT = Path(__file__).parents[2]
 PLACES = ("primary/killed/", "local0/job_killed/", "local1/job_killed/")
-
-
-def run_child(directory: Path, *args: str, acknowledgements: int | None = None) -> int:
-    """Run the child until it dies, or kill it after so many acknowledgements; the last acknowledged batch, or -1."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "tests.backend.killed_child", str(directory), *args],
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert child.stdout is not None
-    last = -1
-    with child:
-        for count, line in enumerate(child.stdout, start=1):
-            last = int(line)
-            if count == acknowledgements:
-                child.kill()
-    assert child.returncode == -signal.SIGKILL
-    return last
 
 
 async def check(directory: Path, way: str, acknowledged: int) -> tuple[int, sb.RestoreReport | None]:
@@ -73,9 +55,11 @@ async def check_swept(directory: Path, settings: sb.Settings) -> None:
     primary, *roots = (below(tree_of(directory), prefix) for prefix in PLACES)
     assert primary.keys() == reachable_keys(primary, "killed", retained=settings.checkpoints_retained)
     copies = [below(root, "taskowned/") for root in roots]
-    assert sum(map(len, roots)) == sum(map(len, copies)) + len([root for root in roots if "lock" in root])
+    native = [{name: root[name] for name in root if name.startswith("op_")} for root in roots]
+    assert sum(map(len, roots)) == sum(map(len, [*copies, *native])) + len([root for root in roots if "lock" in root])
     assert not set[str]().intersection(*copies)
     assert_copies_are_of_use({**copies[0], **copies[1]}, primary, "killed")
+    assert_native_copies_are_of_use({**native[0], **native[1]}, primary, "killed")
 
 
 def below(tree: Tree, prefix: str) -> Tree:
@@ -89,7 +73,7 @@ async def test_killed_from_outside_again_and_again(tmp_path: Path, seed: int) ->
     chance = random.Random(seed)
     acknowledged = -1
     for _ in range(5):
-        last = run_child(tmp_path, "both", acknowledgements=chance.randrange(1, 12))
+        last = last_word(live, tmp_path, "both", words=chance.randrange(1, 12))
         acknowledged, report = await check(tmp_path, "both", max(acknowledged, last))
         assert report is not None
         # The local copy of a committed segment was durable before its commit: a kill costs no download.
@@ -102,7 +86,7 @@ async def test_killed_at_every_request_of_the_protocol(tmp_path: Path, way: str)
     acknowledged = -1
     for nth in range(1, 11):
         for moment in ("before", "after"):
-            last = run_child(tmp_path, way, str(nth), moment)
+            last = last_word(live, tmp_path, way, nth=nth, moment=moment)
             acknowledged, _ = await check(tmp_path, way, max(acknowledged, last))
     assert acknowledged > 20
 
@@ -110,9 +94,25 @@ async def test_killed_at_every_request_of_the_protocol(tmp_path: Path, way: str)
 async def test_killed_while_bases_are_written(tmp_path: Path) -> None:
     """At the upload of the first ones of a life, and of those that come when these are in a commit."""
     acknowledged = -1
-    for nth in ("1", "2"):
+    for nth in (1, 2):
         for moment in ("before", "after"):
-            last = run_child(tmp_path, "bases", nth, moment, "killed/segments/*")
+            last = last_word(live, tmp_path, "bases", nth=nth, moment=moment, key="killed/segments/*")
             acknowledged, _ = await check(tmp_path, "bases", max(acknowledged, last))
     newest = newest_of(below(tree_of(tmp_path), PLACES[0]), "killed")
     assert any(part.bases for part in newest.ranges)
+
+
+async def test_killed_while_native_bases_are_written(tmp_path: Path) -> None:
+    """At the upload of one of their files, and from outside, wherever it is: copying, linking, or opening them."""
+    pytest.importorskip("rocksdict", reason="the extra rocksdb")
+    acknowledged = -1
+    for nth in (1, 5):
+        for moment in ("before", "after"):
+            last = last_word(live, tmp_path, "native", nth=nth, moment=moment, key="killed/segments/*")
+            acknowledged, _ = await check(tmp_path, "native", max(acknowledged, last))
+    for words in (1, 3):
+        last = last_word(live, tmp_path, "native", words=words)
+        acknowledged, report = await check(tmp_path, "native", max(acknowledged, last))
+        assert report is not None
+        assert report.files_primary == 0
+    assert any(part.native for part in newest_of(below(tree_of(tmp_path), PLACES[0]), "killed").ranges)

@@ -1,12 +1,15 @@
 """The ledger's rules one by one, each in the smallest case. All of them in any order: `test_ledger_machine`."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from statebackend._changelog.ledger import CHANGE_OVERHEAD_BYTES, Ledger, UploadedChangeSet, size_of
-from statebackend._codec.records import NO_KEY_GROUP
+from statebackend._changelog.ledger import CHANGE_OVERHEAD_BYTES, Ledger, UploadedChangeSet, size_of, size_of_all
+from statebackend._codec.records import NO_KEY_GROUP, StateChange
 from statebackend.errors import BackendClosedError, InputError, UploadError
 from statebackend.ids import EMPTY_RANGE, ChangeSetHandle, CheckpointId, Handle, KeyGroupRange, SequenceNumber
 from tests.changelog.fakes import change
+from tests.codec.samples import KEYS
 
 CP1, CP2, CP3 = map(CheckpointId, (1, 2, 3))
 
@@ -428,3 +431,9 @@ def test_metadata_is_a_change_set_of_its_own() -> None:
     assert [each.key_groups for each in sets] == [KeyGroupRange(0, 0), EMPTY_RANGE, EMPTY_RANGE, KeyGroupRange(0, 0)]
     assert [each.changes[0].data for each in sets[1:3]] == [b"first", b"second"]
     assert {each.changes[0].key_group for each in sets[1:3]} == {NO_KEY_GROUP}
+
+
+@given(st.lists(st.builds(StateChange, st.just(0), st.just(1), st.just(0), KEYS, st.binary(max_size=3))))
+def test_the_size_of_many_is_the_sum_of_theirs(changes: list[StateChange]) -> None:
+    """Whatever their keys are: a threshold is reached at the same change in bulk."""
+    assert size_of_all(changes) == sum(map(size_of, changes))

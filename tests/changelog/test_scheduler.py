@@ -1,6 +1,8 @@
 """When the scheduler sends what, who hears of it, and what is in flight meanwhile."""
 
 import asyncio
+import gc
+from collections.abc import Sequence
 
 import anyio
 import pytest
@@ -12,6 +14,7 @@ from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._codec.records import ChangeSet
 from statebackend._tasks import StrayCancellationError
+from statebackend.abc import Segment
 from statebackend.errors import BackendClosedError, StoreUnavailableError, UploadError
 from statebackend.testing.virtual_time import RESOLUTION_S, VirtualClock, run_virtual, settle
 from tests.changelog.fakes import (
@@ -470,6 +473,48 @@ async def test_the_bytes_of_an_attempt_that_has_lost_are_in_flight_until_it_ends
         assert scheduler.in_flight_bytes == 10
         await scheduler.room()
         assert VirtualClock().monotonic() == 1.9
+
+
+class ForgetfulUploader(Uploader):
+    """Each attempt ends with its error, or takes so many seconds. Of the segments only one frame is kept."""
+
+    def __init__(self, *ends: float | type[Exception]) -> None:
+        super().__init__()
+        self.kept: list[bytes] = []
+        self._ends = ends
+
+    async def store(self, number: int, segment: Segment) -> None:
+        self.kept[:] = segment.body[1:2]
+        end = self._ends[number - 1]
+        if isinstance(end, type):
+            raise end("no answer")
+        await anyio.sleep(end)
+
+    def forget(self) -> None:
+        self.attempts.clear()
+        self.stored.clear()
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [(0,), (StoreUnavailableError, 0), (1.5, 0.1), (1.5, 1)],
+    ids=["at once", "retried", "hedged", "hedged in vain"],
+)
+@run_virtual
+async def test_what_is_not_in_flight_any_more_is_not_in_memory_either(ends: Sequence[float | type[Exception]]) -> None:
+    """Bounded: nothing of an upload waits for the collector, which changes do not call."""
+    uploader = ForgetfulUploader(*ends)
+    gc.collect()
+    gc.disable()
+    try:
+        async with open_scheduler(uploader, upload_attempts_max=2, upload_timeout_s=1) as scheduler:
+            await scheduler.upload([set_of(10)])
+            await anyio.sleep(10)
+            uploader.forget()
+            assert scheduler.in_flight_bytes == 0
+            assert gc.get_referrers(*uploader.kept) == [uploader.kept]
+    finally:
+        gc.enable()
 
 
 # --------------------------------------------------------------------------------------------------------- cancellation

@@ -13,56 +13,16 @@ import pytest
 
 import statebackend as sb
 from statebackend import cli
+from statebackend._checkpoint.outbox import Output
+from statebackend._codec.commit import VERSION
+from statebackend._upkeep import verify
+from statebackend.cli import commands
+from tests.cli.conftest import Place
 
 ROOT = Path(__file__).parents[2]
 HEX = "0123456789abcdef" * 2
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-class Place:
-    """A job on real files, and the command line on it."""
-
-    def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.directory = directory
-        self.job = directory / "primary" / "fleet"
-        self.settings = sb.Settings(
-            job="fleet",
-            primary=f"file://{directory}/primary",
-            local=(f"{directory}/local",),
-            persist_delay_s=0.0,
-            inline_bytes_max=0,
-        )
-        self._capsys = capsys
-
-    def run(self, command: str, *options: str, job: str = "fleet", local: bool = True) -> tuple[int, str]:
-        """Exit status, and what was printed, errors last."""
-        where = ["--primary", self.settings.primary, "--job", job]
-        where += ["--local", self.settings.local[0]] if local else []
-        status = cli.main([command, *options, *where])
-        printed = self._capsys.readouterr()
-        return status, printed.out + printed.err
-
-    def segments(self) -> list[Path]:
-        return sorted((self.job / "segments").iterdir())
-
-
-async def _work(settings: sb.Settings) -> None:
-    async with sb.open_backend(settings) as backend:
-        for number in range(4):
-            backend.value_state("legs", int)["k"] = number
-            savepoint = "before-migration" if number == 0 else None
-            await backend.checkpoint(10 + number, source=sb.SourceMark("q", number), savepoint=savepoint)
-
-
-@pytest.fixture
-def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A job of four checkpoints, the first of them a savepoint."""
-    for name in ("JOB", "PRIMARY", "LOCAL", "CHECKPOINTS_RETAINED"):
-        monkeypatch.delenv(f"STATEBACKEND_{name}", raising=False)
-    made = Place(tmp_path, capsys)
-    anyio.run(_work, made.settings)
-    return made
 
 
 def flip(path: Path, offset: int) -> None:
@@ -143,6 +103,21 @@ def test_verify_names_the_object_and_the_offset_of_each_damage(place: Place, cop
         assert "needed by checkpoints 11, 12, 13" in line
         flip(path, offset)
     assert place.run("verify")[0] == cli.OK
+
+
+async def test_verify_tells_how_far_it_is(place: Place) -> None:
+    """Of both copies together, staged output included, and ends with the whole of it."""
+    told: list[sb.Progress] = []
+    await verify(place.settings, tell=told.append)
+    sizes = sum(path.stat().st_size for path in place.segments())
+    assert [each.phase for each in told] == ["verifying"] * 8
+    assert [each.share for each in told] == sorted(each.share for each in told)
+    assert (told[-1].share, told[-1].size_bytes, told[-1].changes) == (1.0, 2 * sizes, 8)
+    async with sb.open_backend(place.settings) as backend:
+        await backend.checkpoint(20, source=sb.SourceMark("q", 4), output=Output(b"schema", 1, (b"rows",)))
+    told.clear()
+    await verify(place.settings, tell=told.append)
+    assert (len(told), told[-1].share) == (9, 1.0)
 
 
 def test_verify_finds_what_is_gone(place: Place) -> None:
@@ -243,16 +218,26 @@ def test_every_error_has_its_status(
     async def fail(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(cli, "inspect", fail)
+    monkeypatch.setattr(commands, "inspect", fail)
     assert cli.main(["inspect", "--primary", "memory://x", "--job", "x"]) == status
     assert capsys.readouterr().err == "statebackend: x\n"
+
+
+def test_whoever_interrupts_it_gets_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But the status that a shell gives to that."""
+
+    async def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "inspect", interrupted)
+    assert cli.main(["inspect", "--primary", "memory://x", "--job", "x"]) == cli.INTERRUPTED
 
 
 def test_an_entry_of_a_newer_release_stops_a_sweep_and_not_a_look(place: Place) -> None:
     """It may point into more than this release knows of."""
     path = place.job / "commits" / f"{3:012d}"
     body = path.read_bytes()
-    head = body[:7] + b"\x02"
+    head = body[:7] + bytes([VERSION + 1])
     path.write_bytes(head + zlib.crc32(head + body[12:]).to_bytes(4, "little") + body[12:])
     status, printed = place.run("sweep", "--delete")
     assert status == cli.NOT_UNDERSTOOD

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 ARROW_CODECS = {1: "lz4_raw", 2: "snappy", 3: "zstd"}
 HEAD = b"sbsegmt\x01"
-COMMIT_HEAD = b"sbcommt\x01"
 
 
 class Frame(NamedTuple):
@@ -79,13 +78,35 @@ def read_changes(raw: bytes) -> list[tuple[int, int, int, Any, bytes]]:
 
 def read_commit(data: bytes) -> dict[str, Any]:
     """The manifest, as MessagePack gives it."""
-    assert data[:8] == COMMIT_HEAD
+    assert data[:7] == b"sbcommt"
     checksum, length = struct.unpack("<II", data[8:16])
     assert length <= len(data) - 16
     assert checksum == zlib.crc32(data[:8] + data[12:])
     manifest = msgspec.msgpack.decode(data[16 : 16 + length])
     assert isinstance(manifest, dict)
+    native = any("native" in part for part in manifest.get("ranges", ()))
+    assert data[7] == (3 if native else 2 if "outbox" in manifest else 1)
     return manifest
+
+
+def read_part(data: bytes) -> bytes:
+    """The Arrow IPC stream in a part of staged output."""
+    assert data[:8] == b"sboutpt\x01"
+    checksum, codec, raw_length = struct.unpack("<IBQ", data[8:21])
+    assert checksum == zlib.crc32(data[:8] + data[12:])
+    if codec == 0:
+        assert len(data) - 21 == raw_length
+        return data[21:]
+    raw: bytes = pa.decompress(data[21:], raw_length, codec=ARROW_CODECS[codec], asbytes=True)
+    assert len(raw) == raw_length
+    return raw
+
+
+def write_part(payload: bytes, *, raw_length: int, codec: int = 0, version: int = 1) -> bytes:
+    """A part that says what it is told to say. Its checksum is right."""
+    head = b"sboutpt" + bytes([version])
+    body = struct.pack("<BQ", codec, raw_length) + payload
+    return head + struct.pack("<I", zlib.crc32(head + body)) + body
 
 
 def read_local_snapshot(data: bytes) -> dict[str, Any]:

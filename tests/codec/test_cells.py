@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend._codec.cells import MARK, Cell, count, framed, pack, split, stamp_of, unpack
+from statebackend._codec.cells import MARK, Cell, count, framed, joined, pack, split, stamp_of, unpack
 from statebackend.errors import ValueDecodeError
 
 VALUES = st.binary(max_size=20) | st.binary(max_size=20).map(lambda data: b"\xc1" + data)
@@ -64,6 +64,22 @@ def test_framed_elements_come_back(parts: list[bytes]) -> None:
     assert split(row) == parts
     assert count(row) == len(parts)
     assert len(row) == sum(len(part) + (1 if len(part) < 255 else 5) for part in parts)
+
+
+@given(
+    st.lists(st.binary(max_size=2), max_size=4)
+    | st.integers(0, 260).flatmap(lambda size: st.lists(st.binary(min_size=size, max_size=size), max_size=4))
+)
+def test_what_is_joined_at_once_is_what_is_split(parts: list[bytes]) -> None:
+    """Where it can be: as it is where all are short and equally long. And a cut row never can."""
+    row = b"".join(map(framed, parts))
+    at_once = joined(row)
+    assert at_once in (None, (len(parts), b"".join(parts)))
+    if len(set(map(len, parts))) == 1 and len(parts[0]) < 255:
+        assert at_once is not None
+    for length in range(1, len(row)):
+        if joined(row[:length]) is not None:
+            split(row[:length])  # raises where it is cut within an element
 
 
 def test_row_that_is_cut_off_is_told() -> None:

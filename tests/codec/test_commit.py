@@ -18,11 +18,15 @@ from statebackend.ids import (
     Epoch,
     Handle,
     KeyGroupRange,
+    NativeBase,
+    NativeFile,
     SequenceNumber,
     SourceMark,
+    StagedOutput,
     StateDescriptor,
 )
 from tests.codec.grammar_v1 import read_commit, write_commit
+from tests.formats.make_golden import GOLDEN
 
 NAME = "commits/000000000007"
 JOB = "fleet"
@@ -30,15 +34,28 @@ MEMORY_BYTES_MAX = 64 * 1024
 
 COUNTS = st.integers(0, 2**63 - 1)
 RANGES = st.tuples(st.integers(0, 32_767), st.integers(0, 32_767)).map(lambda ends: KeyGroupRange(min(ends), max(ends)))
+SEGMENTS = st.builds(Handle, st.text(max_size=20), COUNTS, COUNTS, st.integers(0, 2**32 - 1))
 HANDLES = st.builds(
     ChangeSetHandle,
-    segment=st.builds(Handle, st.text(max_size=20), COUNTS, COUNTS, st.integers(0, 2**32 - 1)),
+    segment=SEGMENTS,
     log_id=st.text(max_size=10),
     sequence_number=COUNTS.map(SequenceNumber),
     offset=COUNTS,
     length=COUNTS,
     key_groups=RANGES,
     records=COUNTS,
+)
+SOURCES = st.builds(SourceMark, st.text(max_size=9), COUNTS, st.text(max_size=9))
+OUTPUTS = st.builds(
+    StagedOutput,
+    SOURCES,
+    COUNTS,
+    st.binary(max_size=9),
+    st.lists(st.builds(Handle, st.text(max_size=20), COUNTS, COUNTS, COUNTS), max_size=2).map(tuple),
+)
+FILES = st.builds(NativeFile, st.from_regex(r"[0-9]{6}\.sst", fullmatch=True), SEGMENTS)
+NATIVE = st.builds(
+    NativeBase, RANGES, COUNTS.map(CheckpointId), st.tuples(RANGES), st.lists(FILES, max_size=2).map(tuple)
 )
 COMMITS = st.builds(
     Commit,
@@ -49,11 +66,20 @@ COMMITS = st.builds(
     parent=st.none() | COUNTS.map(CommitSequence),
     stamp=st.text(max_size=32),
     max_parallelism=st.integers(1, 32_768),
-    ranges=st.lists(st.builds(RangeState, RANGES, st.lists(HANDLES, max_size=3).map(tuple)), max_size=3).map(tuple),
+    ranges=st.lists(
+        st.builds(
+            RangeState,
+            RANGES,
+            st.lists(HANDLES, max_size=3).map(tuple),
+            native=st.lists(NATIVE, max_size=2).map(tuple),
+        ),
+        max_size=3,
+    ).map(tuple),
     states=st.lists(
         st.builds(StateDescriptor, COUNTS, st.text(max_size=9), st.just("value"), st.text(max_size=9)), max_size=3
     ).map(tuple),
-    source=st.none() | st.builds(SourceMark, st.text(max_size=9), COUNTS, st.text(max_size=9)),
+    source=st.none() | SOURCES,
+    outbox=st.lists(OUTPUTS, max_size=2).map(tuple),
     committed_at_s=st.floats(0, 2**40),
     release=st.text(max_size=9),
 )
@@ -124,7 +150,8 @@ def test_commit_comes_back_by_both_readers(commit: Commit) -> None:
 def test_manifest_is_a_map_of_the_fields() -> None:
     """So that a field can be added, and so that a person can read it with any MessagePack tool."""
     manifest = read_commit(encode_entry(sample(), NAME).body)
-    assert list(manifest) == ["entry", *(field.name for field in msgspec.structs.fields(Commit))]
+    names = [field.name for field in msgspec.structs.fields(Commit)]
+    assert list(manifest) == ["entry", *(name for name in names if name != "outbox")]
     assert manifest["ranges"][0]["changelog"] == [[["segments/a1", 0, 611, 0xDEADBEEF], "0-127", 0, 8, 99, [3, 9], 5]]
 
 
@@ -170,11 +197,27 @@ def test_manifest_that_is_none_is_refused(manifest: Any) -> None:
     assert corruption_of(write_commit(manifest)).facts["offset"] == 16
 
 
-@pytest.mark.parametrize("version", [0, 2, 255])
+@pytest.mark.parametrize("version", [0, 4, 255])
 def test_commit_of_another_release_is_told_from_damage(version: int) -> None:
-    """Whatever its manifest is: a reader of version 1 does not look into it."""
+    """Whatever its manifest is: a reader does not look into it."""
     error = error_of(UnsupportedVersionError, decode_entry, write_commit(b"?", version=version), NAME, job=JOB)
     assert (error.facts["object"], error.facts["version"]) == (NAME, version)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_native_bases_in_a_version_that_has_none_are_refused(version: int) -> None:
+    """Whoever wrote that, another reader would pass over them."""
+    manifest = read_commit((GOLDEN / "commit-v3-native.bin").read_bytes())
+    error = error_of(CorruptCommitError, decode_entry, write_commit(manifest, version=version), NAME, job="fleet")
+    assert error.facts["offset"] == 7
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../CURRENT", "a/b", "/etc/passwd", "a\0", "x" * 101])
+def test_a_file_that_would_lie_elsewhere_is_refused(name: str) -> None:
+    """What the commit names is written below a directory of ours."""
+    manifest = read_commit((GOLDEN / "commit-v3-native.bin").read_bytes())
+    manifest["ranges"][0]["native"][0][3][0][0] = name
+    error_of(CorruptCommitError, decode_entry, write_commit(manifest, version=3), NAME, job="fleet")
 
 
 def test_commit_of_another_job_is_refused() -> None:
@@ -184,9 +227,9 @@ def test_commit_of_another_job_is_refused() -> None:
 
 
 def test_reader_passes_over_fields_it_does_not_know() -> None:
-    """Within version 1 a later release may say more, in the manifest and in each part of it."""
+    """Within a version a later release may say more, in the manifest and in each part of it."""
     manifest = read_commit(encode_entry(sample(), NAME).body)
-    manifest["outbox"] = ["later"]
+    manifest["later"] = ["more"]
     manifest["states"][0]["ttl_s"] = 5
     manifest["ranges"][0]["changelog"][0].append("later")
     assert decode_entry(write_commit(manifest), NAME, job=JOB) == sample()

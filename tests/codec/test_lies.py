@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statebackend._codec.records import key_of
-from statebackend._codec.segment import decode_change_set, decode_segment, read_index
+from statebackend._codec.segment import decode_change_set, decode_segment, open_change_set, read_index
 from statebackend.errors import CorruptSegmentError, UnsupportedVersionError, ValueDecodeError
 from tests.codec.grammar_v1 import write_block, write_frame, write_segment
 from tests.codec.samples import NAME
@@ -125,6 +125,15 @@ def test_changes_that_nobody_logs_are_refused(block: bytes) -> None:
     error = error_of(CorruptSegmentError, decode_change_set, lying(block), NAME, 1000)
     assert error.facts["object"] == NAME
     assert 1000 <= error.facts["offset"] <= 1000 + len(block) + 40
+
+
+@pytest.mark.parametrize(("payload", "records"), [(2 * BLOCK, 3), (2 * BLOCK, 1), (2 * BLOCK + b"\0", 2)])
+def test_a_frame_read_block_by_block_is_refused_at_its_end(payload: bytes, records: int) -> None:
+    """Where its head, checksum and first blocks are in order: whoever was given those has to give all of it up."""
+    _, blocks = open_change_set(lying(payload, records=records), NAME, 1000)
+    assert next(blocks) == next(blocks)
+    error = error_of(CorruptSegmentError, next, blocks)
+    assert error.facts["object"] == NAME
 
 
 @pytest.mark.parametrize("key", [None, True, 1.5, {"a": 1}, [], ["a", [None]], ["a", []]], ids=repr)

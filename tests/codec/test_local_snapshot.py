@@ -5,12 +5,17 @@ import pytest
 
 from statebackend._codec.local_snapshot import HEAD, LocalSnapshot, decode_local_snapshot, encode_local_snapshot
 from statebackend.errors import CorruptObjectError, UnsupportedVersionError
-from statebackend.ids import ChangeSetHandle, CheckpointId, Handle, KeyGroupRange, SequenceNumber
+from statebackend.ids import ChangeSetHandle, CheckpointId, Handle, KeyGroupRange, NativeFile, SequenceNumber
 from tests.codec.grammar_v1 import read_local_snapshot, write_local_snapshot
 
 HANDLE = ChangeSetHandle(Handle("segments/a", 0, 100, 7), "0-63", SequenceNumber(4), 8, 50, KeyGroupRange(3, 5), 2)
 SAMPLE = LocalSnapshot(
-    job="fleet", operator="legs", checkpoint_id=CheckpointId(42), key_groups=KeyGroupRange(0, 63), changelog=(HANDLE,)
+    job="fleet",
+    operator="legs",
+    checkpoint_id=CheckpointId(42),
+    key_groups=KeyGroupRange(0, 63),
+    changelog=(HANDLE,),
+    native=(NativeFile("000008.sst", Handle("segments/b", 0, 1000, 8)),),
 )
 NAME = "chk_42/snapshot"
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statebackend._codec.compression import compress, decompress
-from statebackend._codec.frame import FrameHeader, decode_frame, encode_frame
+from statebackend._codec.frame import FrameHeader, decode_frame, encode_frame, open_frame
 from statebackend._codec.records import (
     BLOCK_CHANGES_MAX,
     ChangeSet,
@@ -111,6 +111,15 @@ def test_frame_comes_back(compression: Compression, change_set: ChangeSet) -> No
     )
     assert grammar_v1.read_frame(frame) == frame_of(change_set)
     assert encode_changes(changes) == encode_changes(change_set.changes)
+
+
+def test_frame_comes_back_in_its_blocks() -> None:
+    """One at a time, for who does not want to hold all of its changes."""
+    changes = [StateChange(0, Operation.SET, 0, number) for number in range(BLOCK_CHANGES_MAX + 1)]
+    frame = encode_frame(change_set("0-127", SequenceNumber(0), changes), "zstd")
+    header, blocks = open_frame(memoryview(frame), reject)
+    assert header.records == len(changes)
+    assert list(blocks) == [changes[:-1], changes[-1:]]
 
 
 @unhurried

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from statebackend._codec.serializers import MsgspecSerializer
 from statebackend.errors import InputError, ValueDecodeError, ValueEncodeError
+from tests.examples import name_of
 
 
 class Leg(msgspec.Struct):
@@ -166,7 +167,7 @@ def test_value_of_the_type_comes_back(type_: Any, value: Any) -> None:
         (list[Any], [1, object()]),
         (list[Any], [1 + 2j]),
     ],
-    ids=repr,
+    ids=name_of,
 )
 def test_value_that_is_not_of_the_type_is_refused(type_: Any, value: Any) -> None:
     """At the top or deep inside. Encoding alone would accept most of these, and reading would fail."""

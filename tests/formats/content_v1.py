@@ -87,6 +87,11 @@ COMMIT: dict[str, Any] = {
     "release": "0.1.0",
 }
 
+HISTORY: dict[str, Any] = {
+    **COMMIT,
+    "ranges": [{**COMMIT["ranges"][0], "history": bytes.fromhex("0102030405060708090a0b0c0d0e0f10")}],
+}
+
 INLINE: dict[str, Any] = {
     **COMMIT,
     "sequence": 9,
@@ -118,6 +123,40 @@ CLAIM: dict[str, Any] = {
     "claimed_at_s": 1357016460.25,
     "release": "0.1.0",
     "base": 5,
+}
+
+NATIVE: dict[str, Any] = {
+    **COMMIT,
+    "ranges": [
+        {
+            "key_groups": [0, 63],
+            "changelog": COMMIT["ranges"][0]["changelog"],
+            "bases": [],
+            "operator": [],
+            "native": [
+                [
+                    [0, 127],
+                    41,
+                    [[0, 31], [48, 63]],
+                    [
+                        ["000008.sst", ["segments/0a1b2d", 0, 1034, 305419896]],
+                        ["CURRENT", ["segments/0a1b2e", 0, 16, 2596069104]],
+                    ],
+                ]
+            ],
+        },
+        {"key_groups": [64, 127], "changelog": [], "bases": [], "operator": []},
+    ],
+}
+"""Of version 3."""
+
+LOCAL_NATIVE: dict[str, Any] = {
+    "job": "fleet",
+    "operator": "state",
+    "checkpoint_id": 41,
+    "key_groups": [0, 127],
+    "changelog": [],
+    "native": NATIVE["ranges"][0]["native"][0][3],
 }
 
 LOCAL_SNAPSHOT: dict[str, Any] = {

@@ -14,10 +14,11 @@ from statebackend._codec.commit import Claim, Commit, encode_entry, encode_inlin
 from statebackend._codec.local_snapshot import LocalSnapshot, encode_local_snapshot
 from statebackend._codec.records import ChangeSet, StateChange, change_set
 from statebackend._codec.segment import encode_segment
+from statebackend._codec.staged import decode_part, encode_part
 from statebackend.ids import SequenceNumber
 from statebackend.settings import Compression
 from tests.codec.samples import COMPRESSIONS
-from tests.formats import content_v1
+from tests.formats import content_outbox, content_v1
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -41,6 +42,18 @@ def inline_commit() -> bytes:
     return encode_entry(msgspec.convert(content_v1.INLINE, Commit), "commit-v1-inline.bin", frames).body
 
 
+def outbox_commit() -> bytes:
+    """The bytes of a commit that names output, and carries some of it, as this release writes it."""
+    part = (GOLDEN / "output-v1.bin").read_bytes()
+    commit = msgspec.convert(content_outbox.COMMIT_WITH_OUTBOX, Commit)
+    return encode_entry(commit, "commit-v2-outbox.bin", [part]).body
+
+
+def output() -> bytes:
+    """The bytes of staged output, as this release writes it. What Arrow makes of the rows is kept as it was."""
+    return encode_part(decode_part((GOLDEN / "output-v1.bin").read_bytes(), "output-v1.bin"), "none")
+
+
 def golden_files() -> dict[str, bytes]:
     """Every golden file, as this release writes it."""
     return {
@@ -49,7 +62,14 @@ def golden_files() -> dict[str, bytes]:
         **{f"segment-v1-{name}.bin": segment(content_v1.SEGMENT, name) for name in COMPRESSIONS},
         "local-snapshot-v1.bin": encode_local_snapshot(msgspec.convert(content_v1.LOCAL_SNAPSHOT, LocalSnapshot)),
         "commit-v1.bin": encode_entry(msgspec.convert(content_v1.COMMIT, Commit), "commit-v1.bin").body,
+        "commit-v1-history.bin": encode_entry(
+            msgspec.convert(content_v1.HISTORY, Commit), "commit-v1-history.bin"
+        ).body,
         "commit-v1-inline.bin": inline_commit(),
+        "commit-v2-outbox.bin": outbox_commit(),
+        "commit-v3-native.bin": encode_entry(msgspec.convert(content_v1.NATIVE, Commit), "commit-v3-native.bin").body,
+        "local-snapshot-v1-native.bin": encode_local_snapshot(msgspec.convert(content_v1.LOCAL_NATIVE, LocalSnapshot)),
+        "output-v1.bin": output(),
         "claim-v1.bin": encode_entry(msgspec.convert(content_v1.CLAIM, Claim), "claim-v1.bin").body,
     }
 

@@ -4,6 +4,7 @@ import zlib
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from statebackend._codec.commit import Claim, Commit, decode_entry
@@ -11,11 +12,12 @@ from statebackend._codec.frame import FrameHeader
 from statebackend._codec.local_snapshot import LocalSnapshot, decode_local_snapshot
 from statebackend._codec.records import key_of
 from statebackend._codec.segment import decode_segment
+from statebackend._codec.staged import decode_part
 from statebackend._state.keyed import KeyedStates
 from statebackend.ids import EMPTY_RANGE, Handle, KeyGroupRange, SequenceNumber, StateDescriptor, all_key_groups
 from tests.codec import grammar_v1
 from tests.codec.samples import COMPRESSIONS
-from tests.formats import content_v1
+from tests.formats import content_outbox, content_v1
 from tests.formats.make_golden import GOLDEN, golden_files
 
 SEGMENTS = [
@@ -30,8 +32,13 @@ def test_every_golden_file_is_tested() -> None:
     assert {path.name for path in GOLDEN.iterdir()} == {name for name, _ in SEGMENTS} | {
         "commit-v1.bin",
         "claim-v1.bin",
+        "commit-v1-history.bin",
         "commit-v1-inline.bin",
         "local-snapshot-v1.bin",
+        "commit-v2-outbox.bin",
+        "commit-v3-native.bin",
+        "local-snapshot-v1-native.bin",
+        "output-v1.bin",
     }
 
 
@@ -114,11 +121,14 @@ def test_every_kind_of_state_holds_what_was_written() -> None:
     assert states.value_state("own", Raw())["a"] == b"\xc1"
 
 
-def test_commit_holds_what_was_written() -> None:
-    """By both readers."""
-    data = (GOLDEN / "commit-v1.bin").read_bytes()
-    assert grammar_v1.read_commit(data) == content_v1.COMMIT
-    assert decode_entry(data, "commit-v1.bin", job="fleet") == msgspec.convert(content_v1.COMMIT, Commit)
+@pytest.mark.parametrize(
+    ("name", "content"), [("commit-v1.bin", content_v1.COMMIT), ("commit-v1-history.bin", content_v1.HISTORY)]
+)
+def test_commit_holds_what_was_written(name: str, content: dict[str, Any]) -> None:
+    """The manifest by the grammar, and the commit by the library's reader."""
+    data = (GOLDEN / name).read_bytes()
+    assert grammar_v1.read_commit(data) == content
+    assert decode_entry(data, name, job="fleet") == msgspec.convert(content, Commit)
 
 
 def test_commit_with_inline_change_sets_holds_what_was_written() -> None:
@@ -136,6 +146,30 @@ def test_commit_with_inline_change_sets_holds_what_was_written() -> None:
         assert (found.log_id, found.sequence_number, found.changes) == (log_id, number, changes)
 
 
+def test_commit_with_an_outbox_holds_what_was_written() -> None:
+    """By both readers: what it carries of the output is placed, what are objects of their own is left alone."""
+    data = (GOLDEN / "commit-v2-outbox.bin").read_bytes()
+    assert grammar_v1.read_commit(data) == content_outbox.COMMIT_WITH_OUTBOX
+    commit = decode_entry(data, "carrier", job="fleet")
+    assert isinstance(commit, Commit)
+    before, own = commit.outbox
+    assert before == msgspec.convert(content_outbox.COMMIT_WITH_OUTBOX, Commit).outbox[0]
+    (part,) = own.parts
+    assert (part.key, data[part.offset : part.offset + part.length]) == (
+        "carrier",
+        (GOLDEN / "output-v1.bin").read_bytes(),
+    )
+    assert commit.segments() >= {"carrier", *(part.key for part in before.parts)}
+
+
+def test_staged_output_holds_what_was_written() -> None:
+    """By both readers: an Arrow IPC stream, whole."""
+    data = (GOLDEN / "output-v1.bin").read_bytes()
+    stream = grammar_v1.read_part(data)
+    assert decode_part(data, "output-v1.bin") == stream
+    assert pa.ipc.open_stream(stream).read_all().to_pylist() == content_outbox.ROWS
+
+
 def test_claim_holds_what_was_written() -> None:
     """By both readers."""
     data = (GOLDEN / "claim-v1.bin").read_bytes()
@@ -143,11 +177,28 @@ def test_claim_holds_what_was_written() -> None:
     assert decode_entry(data, "claim-v1.bin", job="fleet") == msgspec.convert(content_v1.CLAIM, Claim)
 
 
-def test_local_snapshot_holds_what_was_written() -> None:
+def test_commit_with_native_bases_holds_what_was_written() -> None:
+    """By both readers. It points into their files, and is whole for whoever sweeps."""
+    data = (GOLDEN / "commit-v3-native.bin").read_bytes()
+    assert grammar_v1.read_commit(data) == content_v1.NATIVE
+    commit = decode_entry(data, "commit-v3-native.bin", job="fleet")
+    assert isinstance(commit, Commit)
+    assert commit == msgspec.convert(content_v1.NATIVE, Commit)
+    assert commit.segments() == {"segments/0a1b2c", "segments/0a1b2d", "segments/0a1b2e"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("local-snapshot-v1.bin", content_v1.LOCAL_SNAPSHOT),
+        ("local-snapshot-v1-native.bin", content_v1.LOCAL_NATIVE),
+    ],
+)
+def test_local_snapshot_holds_what_was_written(name: str, content: dict[str, Any]) -> None:
     """By both readers."""
-    data = (GOLDEN / "local-snapshot-v1.bin").read_bytes()
-    assert grammar_v1.read_local_snapshot(data) == content_v1.LOCAL_SNAPSHOT
-    assert decode_local_snapshot(data, "") == msgspec.convert(content_v1.LOCAL_SNAPSHOT, LocalSnapshot)
+    data = (GOLDEN / name).read_bytes()
+    assert grammar_v1.read_local_snapshot(data) == content
+    assert decode_local_snapshot(data, "") == msgspec.convert(content, LocalSnapshot)
 
 
 @pytest.mark.parametrize(
@@ -157,9 +208,14 @@ def test_local_snapshot_holds_what_was_written() -> None:
         "segment-v1-kinds.bin",
         "segment-v1-none.bin",
         "commit-v1.bin",
+        "commit-v1-history.bin",
         "commit-v1-inline.bin",
         "claim-v1.bin",
         "local-snapshot-v1.bin",
+        "commit-v2-outbox.bin",
+        "commit-v3-native.bin",
+        "local-snapshot-v1-native.bin",
+        "output-v1.bin",
     ],
 )
 def test_this_release_writes_the_same_bytes(name: str) -> None:

@@ -11,17 +11,18 @@ import pytest
 
 from statebackend._checkpoint import savepoints
 from statebackend._codec import cells as cell_format
-from statebackend._codec import commit, compression, frame, local_snapshot, records, schema, segment
+from statebackend._codec import commit, compression, frame, local_snapshot, records, schema, segment, staged
 from statebackend._codec.commit import Claim, Commit, RangeState
 from statebackend._state.keyed import KINDS
 from statebackend._state.operator_state import OPERATOR_KINDS
-from statebackend.ids import ChangeSetHandle, Handle, SourceMark, StateDescriptor
+from statebackend.ids import ChangeSetHandle, Handle, SourceMark, StagedOutput, StateDescriptor
 from tests.formats.make_golden import GOLDEN
 
 PAGES = Path(__file__).parents[2] / "docs" / "formats"
 SEGMENT_PAGE = (PAGES / "segment.md").read_text(encoding="utf-8")
 CELLS_PAGE = (PAGES / "cells.md").read_text(encoding="utf-8")
 COMMIT_PAGE = (PAGES / "commit.md").read_text(encoding="utf-8")
+OUTPUT_PAGE = (PAGES / "staged-output.md").read_text(encoding="utf-8")
 LOCAL_PAGE = (PAGES / "local-snapshot.md").read_text(encoding="utf-8")
 
 
@@ -58,8 +59,9 @@ def field_names(type_: type[msgspec.Struct]) -> list[str]:
         (COMMIT_PAGE, savepoints),
         (LOCAL_PAGE, local_snapshot),
         (CELLS_PAGE, cell_format),
+        (OUTPUT_PAGE, staged),
     ],
-    ids=["segment", "frame", "records", "commit", "schema", "savepoints", "local snapshot", "cells"],
+    ids=["segment", "frame", "records", "commit", "schema", "savepoints", "local snapshot", "cells", "staged output"],
 )
 def test_grammar_on_the_page_is_the_one_in_the_code(page: str, module: ModuleType) -> None:
     """Line by line."""
@@ -68,12 +70,16 @@ def test_grammar_on_the_page_is_the_one_in_the_code(page: str, module: ModuleTyp
 
 
 @pytest.mark.parametrize(
-    ("page", "golden", "whole"),
-    [(SEGMENT_PAGE, "segment-v1-example.bin", True), (COMMIT_PAGE, "commit-v1.bin", False)],
-    ids=["segment", "commit"],
+    ("page", "golden", "shown_to"),
+    [
+        (SEGMENT_PAGE, "segment-v1-example.bin", 113),
+        (COMMIT_PAGE, "commit-v1.bin", 16),
+        (OUTPUT_PAGE, "output-v1.bin", 21),
+    ],
+    ids=["segment", "commit", "staged output"],
 )
-def test_example_is_the_golden_file(page: str, golden: str, whole: bool) -> None:
-    """Byte by byte, at the offsets it gives; of a commit, what stands before the manifest."""
+def test_example_is_the_golden_file(page: str, golden: str, shown_to: int) -> None:
+    """Byte by byte, at the offsets it gives; of a commit, what stands before the manifest, and so on."""
     data = (GOLDEN / golden).read_bytes()
     assert f"`tests/formats/golden/{golden}`, {len(data)} bytes" in page
     (lines,) = fenced(page, "hexdump")
@@ -83,7 +89,7 @@ def test_example_is_the_golden_file(page: str, golden: str, whole: bool) -> None
         part = bytes.fromhex(shown)
         assert (int(at, 16), part) == (offset, data[offset : offset + len(part)]), meaning
         offset += len(part)
-    assert offset == (len(data) if whole else 16)
+    assert offset == shown_to
 
 
 @pytest.mark.parametrize(("block", "golden"), [(0, "commit-v1.bin"), (1, "claim-v1.bin")])
@@ -126,7 +132,12 @@ def test_fields_on_the_page_are_those_in_the_code() -> None:
     rows = cells(COMMIT_PAGE, "Field")
     assert [name for name, *_ in rows] == field_names(Commit)
     meaning = {name: words for name, _, words in rows}
-    for name, part in (("ranges", RangeState), ("states", StateDescriptor), ("source", SourceMark)):
+    for name, part in (
+        ("ranges", RangeState),
+        ("states", StateDescriptor),
+        ("source", SourceMark),
+        ("outbox", StagedOutput),
+    ):
         assert ", ".join(field_names(part)) in meaning[name]
 
 

@@ -235,9 +235,9 @@ async def test_a_claim_that_hangs_is_given_up_and_holds_nothing_in_the_end(
     """The disk comes back long after it was left alone: the lock that the thread gets then is let go of at once."""
     may_end, locked, really_lock = threading.Event(), list[bool](), directories_module.lock_file
 
-    def hang(path: Path) -> FileLock:
+    def hang(path: Path, *, shared: bool) -> FileLock:
         may_end.wait()
-        lock = really_lock(path)
+        lock = really_lock(path, shared=shared)
         locked.append(lock.held)
         return lock
 

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 import statebackend as sb
+from statebackend._backend.ranges import open_range_owners
 from statebackend._observers import EVENTS
 from statebackend.errors import StoreAccessError, StoreUnavailableError
 from statebackend.objectstore import MemoryStore
@@ -20,6 +21,7 @@ from statebackend.objectstore.scoped import ScopedStore
 from statebackend.observers import Metrics, Observers
 from statebackend.testing import Fail, FaultyStore, run_virtual
 from statebackend.testing.virtual_time import VirtualClock, settle
+from tests.backend.parts import open_run
 from tests.changelog.fakes import HeldUploader, SlowUploader, Uploader, open_scheduler, set_of
 from tests.checkpoint.bases import BaseUploader
 
@@ -58,7 +60,10 @@ def raising(error: BaseException) -> Recorder:
 
 
 async def eventful_life(root: Path, observer: sb.Observer) -> tuple[list[dict[sb.Key, int]], Counter[str]]:
-    """Three backends and a cache to which all happens that an observer is told of. What was seen, and requested."""
+    """Three backends, a cache and a range, to which all happens that an observer is told of.
+
+    What was seen, and requested.
+    """
     settings = sb.Settings(
         job="fleet",
         primary="memory://unused",
@@ -99,6 +104,12 @@ async def eventful_life(root: Path, observer: sb.Observer) -> tuple[list[dict[sb
                 states.append(dict(backend.value_state("n", int)))
         await anyio.sleep(1)
         await settle()
+    async with (
+        open_run(shared, 1, store) as run,
+        open_range_owners(store=store, observer=observer) as owners,
+        owners.attempt(run.tasks()[0]) as attempt,
+    ):
+        states.append(dict(attempt.backend.value_state("n", int)))
     return states, Counter(operation for operation, _ in store.calls)
 
 

@@ -1,13 +1,9 @@
-"""A process that keeps committing batches to S3 until somebody kills it, possibly it itself.
+"""The life of a process that keeps committing batches to S3 until somebody kills it, possibly it itself.
 
-    python -m tests.s3.killed_child SERVER BUCKET PREFIX [NTH MOMENT]
-
-As `tests.backend.killed_child`, whose batches these are. SERVER is the server's name, endpoint and keys, as JSON.
+As in `tests.backend.killed_child`, whose batches these are.
 """
 
 import asyncio
-import json
-import sys
 from typing import Any
 
 import statebackend as sb
@@ -15,6 +11,7 @@ from benchmarks.servers import Server
 from statebackend.objectstore.s3 import open_s3_store
 from statebackend.testing import FaultyStore
 from tests.backend.killed_child import Suicide, apply, batch_changes
+from tests.mortals import Report
 from tests.s3.clients import settings_for
 
 
@@ -23,8 +20,12 @@ def settings_of(server: Server, bucket: str, prefix: str) -> sb.Settings:
     return settings_for(server, bucket, prefix=prefix, preemptive_persist_threshold_bytes=2_000)
 
 
-async def run(settings: sb.Settings, fault: Suicide | None) -> None:
-    """Commit batches for ever, from the one after the newest."""
+def live(report: Report, server: Server, bucket: str, prefix: str, **death: Any) -> None:
+    """Commit batches for ever, from the one after the newest. With `nth` and `moment` it ends itself, once opened."""
+    asyncio.run(_commit(report, settings_of(server, bucket, prefix), Suicide(**death) if death else None))
+
+
+async def _commit(report: Report, settings: sb.Settings, fault: Suicide | None) -> None:
     async with open_s3_store(settings) as s3:
         store = FaultyStore(s3)
         async with sb.open_backend(settings, store=store) as backend:
@@ -36,16 +37,5 @@ async def run(settings: sb.Settings, fault: Suicide | None) -> None:
             while True:
                 apply(state, batch_changes(batch))
                 await backend.checkpoint(backend.next_checkpoint_id, source=sb.SourceMark("q", batch))
-                print(batch, flush=True)
+                report(batch)
                 batch += 1
-
-
-if __name__ == "__main__":
-    server, bucket, prefix, *rest = sys.argv[1:]
-    nth_and_moment: Any = rest
-    asyncio.run(
-        run(
-            settings_of(Server(*json.loads(server)), bucket, prefix),
-            Suicide(nth=int(nth_and_moment[0]), moment=nth_and_moment[1]) if rest else None,
-        )
-    )

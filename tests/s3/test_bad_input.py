@@ -11,6 +11,7 @@ import statebackend as sb
 from benchmarks.servers import Server, open_client
 from statebackend import Settings
 from statebackend._checkpoint.commits import commit_key
+from statebackend._codec.commit import VERSION
 from statebackend.errors import (
     BucketNotFoundError,
     ClockSkewError,
@@ -170,7 +171,7 @@ async def test_a_commit_of_a_newer_release_stops_who_opens_it(settings: Settings
     key = f"{prefix}fleet/{commit_key(1)}"
     async with open_client(server) as client:
         body = await (await client.get_object(Bucket=bucket, Key=key))["Body"].read()
-        head = body[:7] + bytes([body[7] + 1])
+        head = body[:7] + bytes([VERSION + 1])
         newer = head + zlib.crc32(head + body[12:]).to_bytes(4, "little") + body[12:]
         await client.put_object(Bucket=bucket, Key=key, Body=newer)
     before = await objects_of(settings, server)

@@ -3,14 +3,7 @@
 Nor does anything stay that a sweep does not find.
 """
 
-import dataclasses
-import json
-import os
 import random
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -21,29 +14,8 @@ from statebackend.objectstore import PROBE_KEY
 from statebackend.objectstore.s3 import open_s3_store
 from tests.backend.killed_child import apply, batch_changes
 from tests.backend.reachable import reachable_keys
-from tests.s3.killed_child import settings_of
-
-ROOT = Path(__file__).parents[2]
-
-
-def run_child(server: Server, bucket: str, prefix: str, *args: str, acknowledgements: int | None = None) -> int:
-    """Run the child until it dies, or kill it after so many acknowledgements; the last acknowledged batch, or -1."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "tests.s3.killed_child", json.dumps(dataclasses.astuple(server)), bucket, prefix, *args],
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert child.stdout is not None
-    last = -1
-    with child:
-        for count, line in enumerate(child.stdout, start=1):
-            last = int(line)
-            if count == acknowledgements:
-                child.kill()
-    assert child.returncode == -signal.SIGKILL
-    return last
+from tests.mortals import last_word
+from tests.s3.killed_child import live, settings_of
 
 
 async def check(settings: sb.Settings, acknowledged: int) -> None:
@@ -62,11 +34,11 @@ async def check(settings: sb.Settings, acknowledged: int) -> None:
 async def test_killed_from_outside_again_and_again(server: Server, bucket: str, seed: int) -> None:
     """Four lives of one job, each ended while it works: each continues where the last one was acknowledged."""
     chance = random.Random(seed)
-    acknowledged, prefix = -1, f"outside/{seed}"
+    place = server, bucket, f"outside/{seed}"
+    acknowledged, settings = -1, settings_of(*place)
     for _ in range(4):
-        lives = chance.randrange(1, 8)
-        acknowledged = max(acknowledged, run_child(server, bucket, prefix, acknowledgements=lives))
-        await check(settings_of(server, bucket, prefix), acknowledged)
+        acknowledged = max(acknowledged, last_word(live, *place, words=chance.randrange(1, 8)))
+        await check(settings, acknowledged)
 
 
 async def check_swept(settings: sb.Settings) -> None:
@@ -92,10 +64,11 @@ class DaysAhead(SystemClock):
 
 async def test_killed_at_every_request_of_the_protocol(server: Server, bucket: str) -> None:
     """One job, killed at each request of its first batches, before and after the request took effect."""
-    acknowledged, prefix = -1, "inside"
+    place = server, bucket, "inside"
+    acknowledged, settings = -1, settings_of(*place)
     for nth in (1, 2, 3, 6):
         for moment in ("before", "after"):
-            acknowledged = max(acknowledged, run_child(server, bucket, prefix, str(nth), moment))
-            await check(settings_of(server, bucket, prefix), acknowledged)
-            await check_swept(settings_of(server, bucket, prefix))
+            acknowledged = max(acknowledged, last_word(live, *place, nth=nth, moment=moment))
+            await check(settings, acknowledged)
+            await check_swept(settings)
     assert acknowledged >= 1

@@ -32,10 +32,21 @@ ALL_KEYS = OwnedKeys(all_key_groups(states.MAX_PARALLELISM), states.MAX_PARALLEL
 
 @contextmanager
 def open_store(
-    directory: Path, *, memory_bytes: int = 8 * MiB, pending_writes_max: int = PENDING_WRITES_MAX
+    directory: Path,
+    *,
+    memory_bytes: int = 8 * MiB,
+    pending_writes_max: int = PENDING_WRITES_MAX,
+    reopen: bool = False,
+    read_only: bool = False,
 ) -> Generator["RocksStore"]:
     """A store of its own, closed afterwards."""
-    store = rocksdb.RocksStore(directory, memory_bytes=memory_bytes, pending_writes_max=pending_writes_max)
+    store = rocksdb.RocksStore(
+        directory,
+        memory_bytes=memory_bytes,
+        pending_writes_max=pending_writes_max,
+        reopen=reopen,
+        read_only=read_only,
+    )
     try:
         yield store
     finally:

@@ -11,6 +11,7 @@ from statebackend._codec.records import StateChange
 from statebackend._state.keyed import KeyedStates
 from statebackend.errors import InputError, StateTypeError, ValueDecodeError, ValueEncodeError
 from tests.codec.test_schema import struct
+from tests.examples import name_of
 from tests.state.states import MAX_PARALLELISM, all_states, restored
 
 ALL = frozenset(range(MAX_PARALLELISM))
@@ -229,7 +230,7 @@ def test_upcast_keeps_the_time_of_writing() -> None:
     assert "a" not in legs
 
 
-@pytest.mark.parametrize("migrate", [5, "ab", [5], [to_km, None]], ids=repr)
+@pytest.mark.parametrize("migrate", [5, "ab", [5], [to_km, None]], ids=name_of)
 def test_upcast_that_is_no_function_is_refused(migrate: Any) -> None:
     """When it is declared."""
     with pytest.raises(InputError):

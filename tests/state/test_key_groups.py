@@ -1,16 +1,18 @@
 """The key group of a key: known hashes, the hash written out once more, and what is not a key."""
 
 import enum
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend._state.key_groups import KEY_DEPTH_MAX, SEED, key_group, key_hash
-from statebackend.errors import KeyTypeError
-from statebackend.ids import MAX_PARALLELISM_LIMIT
+from statebackend._state.key_groups import KEY_DEPTH_MAX, SEED, OwnedKeys, key_group, key_hash
+from statebackend.errors import KeyGroupError, KeyTypeError
+from statebackend.ids import MAX_PARALLELISM_LIMIT, KeyGroupRange
 from tests.codec.samples import KEYS
+from tests.examples import short_name_of
 from tests.state import sample_keys
 from tests.state.xxh64 import xxh64
 
@@ -148,7 +150,7 @@ def test_groups_are_used_evenly() -> None:
         assert max(counts) <= 750
 
 
-@pytest.mark.parametrize("key", NOT_KEYS, ids=lambda key: ascii(key)[:30])
+@pytest.mark.parametrize("key", NOT_KEYS, ids=short_name_of)
 def test_what_is_not_a_key_is_refused(key: Any) -> None:
     """Also where Python takes it for equal to one: `True == 1`, and a subclass may have another `repr`."""
     with pytest.raises(KeyTypeError):
@@ -171,3 +173,38 @@ def test_nesting_has_a_limit() -> None:
     for depth in (KEY_DEPTH_MAX + 1, 5000):
         with pytest.raises(KeyTypeError):
             key_group(nested(depth), 128)
+
+
+TEXTS, NUMBERS = st.text(max_size=12) | st.just("\ud800"), st.integers(-(2**63), 2**63)
+MANY = (
+    st.lists(TEXTS, max_size=4)
+    | st.lists(NUMBERS, max_size=4)
+    | st.lists(TEXTS | NUMBERS | KEYS | st.sampled_from([True, 1.0, None, ()]), max_size=4)
+)
+
+
+@pytest.mark.parametrize("max_parallelism", [1, 7, 128])
+@pytest.mark.parametrize("part", [1, 2])
+@settings(max_examples=50, deadline=None)
+@given(many=MANY)
+def test_many_keys_are_placed_as_each_of_them(max_parallelism: int, part: int, many: list[Any]) -> None:
+    """Or refused for the same reason, by who owns all of them and by who owns a part; checking says no less."""
+    owned = OwnedKeys(KeyGroupRange(0, (max_parallelism - 1) // part), max_parallelism)
+    one_by_one = outcome(lambda: list(map(owned.group_of, many)))
+    assert outcome(lambda: owned.groups_of(many)) == one_by_one
+    refusal = one_by_one if isinstance(one_by_one, str) else None
+    assert outcome(lambda: owned.check_many(many)) == refusal
+
+    def check_each() -> None:
+        for key in many:
+            owned.check(key)
+
+    assert outcome(check_each) == refusal
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """What it gives, or the error's text."""
+    try:
+        return call()
+    except (KeyTypeError, KeyGroupError) as error:
+        return repr(error)

@@ -19,6 +19,7 @@ from statebackend.errors import (
     ValueEncodeError,
 )
 from statebackend.ids import KeyGroupRange
+from tests.examples import name_of, short_name_of
 from tests.state.states import MAX_PARALLELISM, all_states, restored
 from tests.state.test_key_groups import NOT_KEYS
 from tests.state.test_logged_operations import Mean
@@ -142,7 +143,7 @@ def contents(states: KeyedStates) -> list[Any]:
 # -------------------------------------------------------------------------------------------------- it refuses
 
 
-@pytest.mark.parametrize("key", NOT_KEYS, ids=lambda key: ascii(key)[:30])
+@pytest.mark.parametrize("key", NOT_KEYS, ids=short_name_of)
 def test_wrong_key_is_refused_by_every_method(kind: Kind, key: Any) -> None:
     """Never taken for the key that it equals; the state and its log stay as they were."""
     states = all_states()
@@ -169,7 +170,7 @@ def test_key_of_another_owner_is_refused_by_every_method(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("name", ["list", "map", "reducing"])
-@pytest.mark.parametrize("value", ["1", 1.0, True, None, 2**64, object()], ids=repr)
+@pytest.mark.parametrize("value", ["1", 1.0, True, None, 2**64, object()], ids=name_of)
 def test_wrong_value_is_refused(name: str, value: Any) -> None:
     """The state and its log stay as they were, for a key that is there and for one that is not."""
     states = all_states()
@@ -463,7 +464,7 @@ class ArrowArray:
         return self.elements
 
 
-@pytest.mark.parametrize("many", [list, tuple, iter, lambda elements: ArrowArray(*elements)], ids=repr)
+@pytest.mark.parametrize("many", [list, tuple, iter, lambda elements: ArrowArray(*elements)], ids=name_of)
 def test_bulk_takes_whatever_has_elements(many: Callable[[Any], Any]) -> None:
     """Sequences, iterators, arrays; in order, and a key that comes twice counts twice."""
     states = all_states()
@@ -564,3 +565,15 @@ def test_bulk_is_the_same_as_one_by_one() -> None:
     legs.put_many(range(10_000), values)
     assert legs.get_many(range(10_000)) == [legs[number] for number in range(10_000)]
     assert legs[5000] == Leg("as a dict")
+
+
+def test_length_is_that_of_the_list_as_it_is_now() -> None:
+    """Though it is known from the last reading: after an append, of another key, and after a list as long in bytes."""
+    hops = all_states().list_state("hops", str)
+    hops["a"], hops["b"] = ["x", "y"], ["x"]
+    assert (list(hops["a"]), len(hops["a"]), len(hops["b"])) == (["x", "y"], 2, 1)
+    hops["a"].append("z")
+    assert len(hops["a"]) == 3
+    assert list(hops["a"]) == ["x", "y", "z"]
+    hops["a"] = ["xyz12"]
+    assert (len(hops["a"]), list(hops["a"]), len(hops["a"])) == (1, ["xyz12"], 1)

@@ -12,13 +12,15 @@ import pytest
 from statebackend._state.heap import ListTable, MapTable, ValueTable
 from statebackend._state.key_groups import OwnedKeys, key_group
 from statebackend._state.keyed import KeyedStates
-from statebackend.errors import BackendClosedError, KeyGroupError
+from statebackend.errors import BackendClosedError, KeyGroupError, StoreUnavailableError
 from statebackend.ids import KeyGroupRange, all_key_groups
-from tests.state.rocks import ALL_KEYS, PENDING_WRITES_MAX, open_store, tables_in
+from tests.state.rocks import ALL_KEYS, PENDING_WRITES_MAX, open_store, rocksdb, tables_in
 from tests.state.states import MAX_PARALLELISM
 
 if TYPE_CHECKING:
     from statebackend._state.rocksdb import RocksStore
+
+Shape = rocksdb.Shape
 
 ROOT = Path(__file__).parents[2]
 
@@ -252,6 +254,77 @@ def test_a_forked_process_is_told_and_harms_nothing(tmp_path: Path) -> None:
     assert run(FORKED, tmp_path / "db") == "46\n"
 
 
+# ---------------------------------------------------------------------------------------------- files for the next one
+
+
+def test_what_was_written_out_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
+    """Also what waited for its batch. What was written after that is not promised."""
+    with open_store(tmp_path / "db") as store:
+        states_in(store).value_state("numbers", int)["written"] = 1
+        store.write_out()
+    with open_store(tmp_path / "db", reopen=True) as store:
+        assert dict(states_in(store).value_state("numbers", int)) == {"written": 1}
+
+
+def test_a_directory_is_opened_again_only_where_that_is_asked_for(tmp_path: Path) -> None:
+    """Neither is something found where nothing should be, nor the other way round."""
+    with open_store(tmp_path / "db"):
+        pass
+    with pytest.raises(StoreUnavailableError), open_store(tmp_path / "db"):
+        pass
+    with pytest.raises(StoreUnavailableError), open_store(tmp_path / "other", reopen=True):
+        pass
+
+
+def test_copied_files_are_a_database_of_that_moment(store: "RocksStore", tmp_path: Path) -> None:
+    """Both go their own way. What never changes lies there once."""
+    numbers = states_in(store).value_state("numbers", int)
+    numbers.update({number: number for number in range(10)})
+    store.copy_files(tmp_path / "copy")
+    tables = list((tmp_path / "copy").glob("*.sst"))
+    assert [path.stat().st_nlink for path in tables] == [2] * len(tables) != []
+    numbers[0] = 100
+    with open_store(tmp_path / "copy", reopen=True) as copy:
+        copied = states_in(copy).value_state("numbers", int)
+        copied[1] = 200
+        assert (copied[0], copied[1]) == (0, 200)
+    assert (numbers[0], numbers[1]) == (100, 1)
+
+
+def test_adopted_files_are_in_the_place_of_nothing(store: "RocksStore", tmp_path: Path) -> None:
+    """States that were there before find what is in them, and write to them."""
+    numbers = states_in(store).value_state("numbers", int)
+    with open_store(tmp_path / "other") as other:
+        states_in(other).value_state("numbers", int)["key"] = 1
+        other.copy_files(tmp_path / "copy")
+    with pytest.raises(StoreUnavailableError):
+        store.adopt(tmp_path / "other-than-that")
+    assert dict(numbers) == {}
+    store.adopt(tmp_path / "copy")
+    assert dict(numbers) == {"key": 1}
+    numbers["other"] = 2
+    assert dict(numbers) == {"key": 1, "other": 2}
+
+
+@pytest.mark.parametrize(
+    ("whole_mib", "file_mib", "level_mib"), [(0, 1, 4), (300, 1, 8), (600, 2, 16), (2048, 8, 64), (40_000, 64, 1024)]
+)
+def test_files_and_levels_are_shares_of_the_whole(whole_mib: int, file_mib: int, level_mib: int) -> None:
+    """Within bounds: a file is read into memory as a whole."""
+    assert Shape.of(whole_mib << 20) == (file_mib << 20, level_mib << 20)
+
+
+def test_what_is_only_read_stays_as_it_is(tmp_path: Path) -> None:
+    """To the byte, names included."""
+    with open_store(tmp_path / "db") as store:
+        states_in(store).value_state("numbers", int)["key"] = 1
+        store.copy_files(tmp_path / "copy")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "copy").iterdir()}
+    with open_store(tmp_path / "copy", read_only=True) as store:
+        assert dict(states_in(store).value_state("numbers", int)) == {"key": 1}
+    assert {path.name: path.read_bytes() for path in (tmp_path / "copy").iterdir()} == before
+
+
 FULL = """
 import resource, signal, sys
 from pathlib import Path
@@ -270,6 +343,31 @@ with open_store(Path(sys.argv[1]), memory_bytes=4 << 20) as store:
     except StoreUnavailableError as error:
         print(error.facts["directory"])
 """
+
+
+FULL_AT_THE_END = """
+import resource, signal, sys
+from pathlib import Path
+
+from statebackend.errors import StoreUnavailableError
+from tests.state.rocks import open_store
+from tests.state.test_rocksdb import states_in
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+with open_store(Path(sys.argv[1])) as store:
+    cells = states_in(store).value_state("cells", bytes)
+    cells.update({number: number.to_bytes(8, "little") * 128 for number in range(1000)})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+    try:
+        store.write_out()
+    except StoreUnavailableError as error:
+        print(error.facts["directory"])
+"""
+
+
+def test_a_full_disk_is_an_error_of_writing_out(tmp_path: Path) -> None:
+    """It does not wait for ever for a file that cannot be written."""
+    assert run(FULL_AT_THE_END, tmp_path / "db") == f"{tmp_path / 'db'}\n"
 
 
 def test_a_full_disk_is_an_error_of_the_write(tmp_path: Path) -> None:

@@ -121,6 +121,17 @@ def test_elements_and_entries_live_for_themselves(clock: Clock) -> None:
     assert ("a" in hops, "a" in seen, len(hops), len(seen), list(seen)) == (False, False, 0, 0, [])
 
 
+@pytest.mark.parametrize("elements", [[1, 2, 3], [1, 200, 70_000]], ids=["equally long", "not"])
+def test_a_list_whose_state_lost_its_time_to_live_is_read(clock: Clock, elements: list[int]) -> None:
+    """Elements that say when they were written, alone and among such that do not."""
+    states = all_states()
+    states.list_state("hops", int, ttl=TimeToLive(10, clock))["a"] = elements
+    hops = restored(states, states.drain()).list_state("hops", int)
+    assert list(hops["a"]) == elements
+    hops["a"].extend(elements)
+    assert (list(hops["a"]), len(hops["a"])) == (elements * 2, 6)
+
+
 def test_reducing_begins_anew_after_its_time(clock: Clock) -> None:
     """With the value that is added, one by one and in bulk."""
     states = all_states()

@@ -14,6 +14,7 @@ from statebackend._state.value_state import ValueState
 from statebackend._state.values import Values
 from statebackend.errors import KeyTypeError, ValueDecodeError, ValueEncodeError
 from statebackend.ids import Key, all_key_groups
+from tests.examples import name_of, short_name_of
 from tests.state import sample_keys
 from tests.state.states import all_states, value_state
 from tests.state.test_key_groups import NOT_KEYS
@@ -208,7 +209,7 @@ def operations(key: Any) -> list[Callable[[ValueState[int]], object]]:
     ]
 
 
-@pytest.mark.parametrize("key", NOT_KEYS, ids=lambda key: ascii(key)[:30])
+@pytest.mark.parametrize("key", NOT_KEYS, ids=short_name_of)
 def test_wrong_key_is_refused_by_every_method(key: Any) -> None:
     """Never answered with "not there", never taken for the key it equals; the state and its log stay as they were."""
     state = value_state(int)
@@ -222,7 +223,7 @@ def test_wrong_key_is_refused_by_every_method(key: Any) -> None:
     assert logged(state) == {}
 
 
-@pytest.mark.parametrize("value", ["1", 1.0, True, None, b"1", [1], 2**64, -(2**63) - 1, object()], ids=repr)
+@pytest.mark.parametrize("value", ["1", 1.0, True, None, b"1", [1], 2**64, -(2**63) - 1, object()], ids=name_of)
 def test_wrong_value_is_refused_by_every_method(flights: ValueState[int], value: Any) -> None:
     """For a key that is there, and for one that is not."""
     before = dict(flights)

@@ -1,0 +1,10 @@
+"""How fast state comes back, and in how much memory. Each file measures one thing, and expects first."""
+
+from benchmarks.contest import Report
+from benchmarks.restore import decoding, distance, memory, readers
+
+
+def run(report: Report) -> None:
+    """All of it; about two minutes."""
+    for part in (decoding, distance, readers, memory):
+        part.run(report)

@@ -1,0 +1,125 @@
+"""A million keys from the local copy, beside reading the same files and decoding all that is in them in one go.
+
+Envelope. Bare, each file is read and decoded into a list of changes, which stays: 0.2 to 0.25 µs a key, half of which
+is the memory that the kernel has to give. Ours is that, a look at what each change is (0.1 µs), and a dictionary that
+grows to a million entries: they are spread over more than the processor's caches hold, so each costs two or three
+misses (0.35 µs). That makes three times as much, and the dictionary, which any state needs, is half of it: over a bare
+decode that ends in a dictionary it should be 1.4 times.
+
+Measured is CPU time, since a restore has several threads and others may have the core; in a process of its own each
+time, as a restore is. Uncompressed, so that unpacking does not make the ratio look better.
+"""
+
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import anyio
+import msgspec
+
+import statebackend as sb
+from benchmarks.contest import Line, Report, contest, ratio
+from benchmarks.restore.parts import JOB, directory, settings_of, write, write_bases
+from statebackend._codec.frame import HEAD_BYTES
+from statebackend._codec.records import StateChange
+from statebackend._codec.segment import MAGIC, read_index
+
+KEYS = 1_000_000
+CHECKPOINTS = 20
+_LENGTH = struct.Struct("<I")
+
+_decode = msgspec.msgpack.Decoder(list[StateChange]).decode
+
+
+def run(report: Report) -> None:
+    """Our CPU time over that of a bare decode: of a changelog, and of the bases that take its place."""
+    with directory() as parent:
+        settings = _settings(parent)
+        anyio.run(partial(write, settings, keys=KEYS, checkpoints=CHECKPOINTS))
+        _compare(report, parent, f"{CHECKPOINTS} checkpoints")
+        anyio.run(write_bases, settings)
+        _compare(report, parent, "bases")
+
+
+def _settings(parent: Path) -> sb.Settings:
+    return settings_of(parent, compression="none")
+
+
+def _compare(report: Report, parent: Path, source: str) -> None:
+    anyio.run(_open, _settings(parent))
+    samples = contest({name: lambda name=name: _in_child(name, parent) for name in CONTESTANTS})  # type: ignore[misc]
+    for bare, limit in (("bare decode", 3.0), ("bare decode into a dictionary", 1.5)):
+        overhead = ratio(samples["ours"], samples[bare])
+        report.add(
+            Line(
+                f"restore of {KEYS:,} keys from the local copy of {source}, over a {bare} of the same files",
+                f"at most {limit:g}x",
+                overhead.median,
+                "x",
+                limit,
+                detail=f"seconds: ours {samples['ours']}, bare {samples[bare]}; ratio {overhead}",
+            )
+        )
+
+
+def _in_child(contestant: str, parent: Path) -> float:
+    command = [sys.executable, "-m", __name__, contestant, str(parent)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+async def _open(settings: sb.Settings) -> None:
+    async with sb.open_backend(settings) as backend:
+        assert backend.restored is not None
+        assert len(_files_of(settings)) == backend.restored.files_local
+
+
+async def _restore(settings: sb.Settings) -> float:
+    begun = time.process_time()
+    async with sb.open_backend(settings, read_only=True) as backend:
+        took = time.process_time() - begun
+        assert backend.restored is not None
+        assert (backend.restored.changes, backend.restored.files_primary) == (KEYS, 0)
+    return took
+
+
+def _decode_all(settings: sb.Settings, keep: Callable[[Iterator[list[StateChange]]], object]) -> float:
+    files = _files_of(settings)
+    begun = time.process_time()
+    kept = keep(_bare(files))
+    took = time.process_time() - begun
+    del kept  # is not part of it
+    return took
+
+
+def _files_of(settings: sb.Settings) -> Sequence[Path]:
+    """The local copies of segments. Opening the job has left none but those that its newest commit needs."""
+    lying = Path(settings.local[0], f"job_{JOB}", "taskowned").rglob("*")
+    return [path for path in lying if path.is_file() and path.read_bytes().startswith(MAGIC)]
+
+
+def _bare(files: Sequence[Path]) -> Iterator[list[StateChange]]:
+    for file in files:
+        view = memoryview(file.read_bytes())
+        for entry in read_index(view, file.name):
+            at, end = entry.offset + HEAD_BYTES + len(entry.log_id), entry.offset + entry.length
+            while at < end:
+                (length,) = _LENGTH.unpack_from(view, at)
+                at += _LENGTH.size + length
+                yield _decode(view[at - length : at])
+
+
+CONTESTANTS: Mapping[str, Callable[[sb.Settings], float]] = {
+    "ours": lambda settings: anyio.run(_restore, settings),
+    "bare decode": lambda settings: _decode_all(settings, list),
+    "bare decode into a dictionary": lambda settings: _decode_all(
+        settings, lambda blocks: {change.key: change.data for block in blocks for change in block}
+    ),
+}
+
+
+if __name__ == "__main__":
+    print(CONTESTANTS[sys.argv[1]](_settings(Path(sys.argv[2]))))

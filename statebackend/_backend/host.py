@@ -1,0 +1,118 @@
+"""The local copies of a host, as several processes share them that work on parts of a job.
+
+Each attempt writes names that no other has, and reads what is never changed: for that nobody has to wait for anybody.
+While it does so it holds the locks of the roots together with the others; a backend of the whole job holds them alone,
+and so does a sweep. Removed is what `superseded` says, by whoever comes along.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from statebackend._backend.stores import local_stores_of
+from statebackend._checkpoint.commits import commit_key
+from statebackend._checkpoint.restore import LocalCopies
+from statebackend._checkpoint.superseded import superseded
+from statebackend._codec.commit import Commit
+from statebackend._local.directories import open_local_directories
+from statebackend._local.segments import LocalSegments
+from statebackend.abc import Clock
+from statebackend.errors import ObjectNotFoundError, StoreError
+from statebackend.ids import Epoch
+from statebackend.settings import Settings
+from statebackend.uploaders.local_copies import CopyWriter
+
+TIDY_EVERY: Final = 16
+"""Commits after which a process looks again for what is superseded: each time it lists the roots."""
+LEFTOVERS_AGE_S: Final = 3600.0
+"""A temporary file that was not touched for so long has no writer any more."""
+
+
+class HostCopies:
+    """The local copies of one job as one process sees them. A root that was found to hang is left alone from then on.
+
+    `local_bytes_max` is kept by each process by what it knows: what others have written since it last looked, it does
+    not count. It looks at the beginning of each attempt, if there is a limit.
+    """
+
+    def __init__(self, settings: Settings, *, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._stores = local_stores_of(settings)
+        self._hanging: set[int] = set()
+        self._segments = self._made() if self._stores else None
+        self._tidied_at = -TIDY_EVERY
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[LocalCopies | None]:
+        """The copies, for one attempt: writable unless somebody has a root for himself. `None` without roots.
+
+        Raises `LocalRootError`.
+        """
+        roots = [root for place, root in enumerate(self._settings.local) if place not in self._hanging]
+        if self._segments is None or not roots:
+            yield None
+            return
+        opening = open_local_directories(
+            roots, self._settings.job, timeout_s=self._settings.local_read_timeout_s, shared=True
+        )
+        async with opening as directories:
+            found = zip(roots, directories, strict=True)
+            hanging = {self._settings.local.index(root) for root, directory in found if directory is None}
+            if hanging:
+                self._hanging |= hanging
+                self._segments = self._made()
+            writable = all(directory is None or directory.owned for directory in directories)
+            if writable and self._settings.local_bytes_max:
+                await self._segments.take_stock()
+            yield LocalCopies(self._segments, writable=writable)
+
+    async def tidy(self, copies: LocalCopies, base: Commit | None, epoch: Epoch) -> None:
+        """Remove what nobody needs any more, now and then. Best effort; a cancelled call has removed some of it."""
+        if base is None or base.epoch != epoch or not copies.writable or base.sequence < self._tidied_at + TIDY_EVERY:
+            return
+        self._tidied_at = base.sequence
+        await copies.store.remove_some(lambda keys: superseded(keys, base, epoch))
+        for place, store in enumerate(self._stores):
+            if place not in self._hanging:
+                await store.remove_leftovers(before_s=self._clock.time() - LEFTOVERS_AGE_S)
+
+    def _made(self) -> LocalSegments:
+        return LocalSegments(
+            self._stores,
+            bytes_max=self._settings.local_bytes_max,
+            read_timeout_s=self._settings.local_read_timeout_s,
+            hanging=self._hanging,
+        )
+
+
+@asynccontextmanager
+async def copying_base(
+    base: Commit | None, body: bytes, local: LocalCopies | None, copies: CopyWriter | None
+) -> AsyncGenerator[None]:
+    """Beside the work, a local copy of the commit that it stands on, where that carries changes and has none yet."""
+    key = None if base is None else commit_key(base.sequence)
+    if key is None or base is None or key not in base.segments() or local is None or copies is None:
+        yield
+        return
+    if await _is_there(local, key):
+        yield
+        return
+    copy = copies.start(key, (body,))
+    try:
+        yield
+    except BaseException:
+        copy.give_up("the attempt came to nothing")
+        raise
+    await copies.settle(key, copy)
+
+
+async def _is_there(local: LocalCopies, key: str) -> bool:
+    """Whether there is such a copy, or a root that is not to be asked."""
+    try:
+        await local.store.get_range(key, 0, 1)
+    except ObjectNotFoundError:
+        return False
+    except StoreError:
+        return True
+    return True

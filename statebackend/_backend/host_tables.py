@@ -1,0 +1,154 @@
+"""The state of a range in RocksDB's files, which whichever process of the host comes to the range next takes over."""
+
+import logging
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+import msgspec
+
+from statebackend._backend.kept import Held, KeptRange, KeptTables
+from statebackend._backend.tables import Tables, open_tables
+from statebackend._checkpoint.lineage import Lineage, missing
+from statebackend._codec.commit import Commit
+from statebackend._local.range_directories import Mark, RangeDirectory, open_range_directory, remove_other_ranges
+from statebackend._local.scratch import scratch_parent
+from statebackend._state.key_groups import OwnedKeys
+from statebackend._tasks import in_thread
+from statebackend.errors import SettingsError, StoreUnavailableError
+from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, NativeBase
+from statebackend.settings import Settings
+
+if TYPE_CHECKING:
+    from statebackend._state.rocksdb import RocksStore
+
+_log = logging.getLogger(__name__)
+
+
+class _Content(msgspec.Struct, frozen=True):
+    """What a mark says of the state, beside whose it is."""
+
+    lineage: Lineage
+    bases: bytes
+    changed: tuple[int, ...]
+    native: NativeBase | None
+
+
+@asynccontextmanager
+async def held_on_host(
+    settings: Settings,
+    key_groups: KeyGroupRange,
+    owners: Collection[KeyGroupRange],
+    epoch: Epoch,
+    base: Commit | None,
+) -> AsyncGenerator[Held]:
+    """The state that this host has kept, if it is of use for `base`; else none, in the same place.
+
+    Where another process works in that place, in one of our own, and then nothing is kept. Raises `LocalRootError`,
+    `SettingsError` where rocksdict is missing, `StoreUnavailableError` where the disk fails.
+    """
+    parent, limiter = scratch_parent(settings.table_dir, settings), anyio.CapacityLimiter(1)
+    await in_thread(remove_other_ranges, parent, settings.job, owners, epoch, limiter=limiter)
+    async with open_range_directory(parent, settings.job, key_groups) as directory:
+        if directory is None:
+            async with open_tables(settings, key_groups) as opened:
+                yield Held(opened)
+            return
+        files = _RangeFiles(settings, key_groups, directory)
+        try:
+            held = await in_thread(files.open, base, limiter=limiter)
+            yield held
+            if held.left is not None:
+                await in_thread(files.keep, held.left, limiter=limiter)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await in_thread(files.close, limiter=limiter)
+
+
+class _RangeFiles:
+    """RocksDB in the directory of a range. All methods block on the disk."""
+
+    def __init__(self, settings: Settings, key_groups: KeyGroupRange, directory: RangeDirectory) -> None:
+        try:
+            from statebackend._state import rocks_tables, rocksdb  # noqa: PLC0415  # an extra
+        except ImportError as error:
+            raise SettingsError("this table needs the extra 'rocksdb'", table=settings.table) from error
+        self._settings = settings
+        self._key_groups = key_groups
+        self._directory = directory
+        self._open_table = rocks_tables.open_table
+        self._open_store = partial(rocksdb.RocksStore, directory.files, memory_bytes=settings.table_memory_bytes)
+        self._store: RocksStore | None = None
+
+    def open(self, base: Commit | None) -> Held:
+        """The state, and what it lacks of `base`; or no state. Raises `StoreUnavailableError`."""
+        mark = self._directory.take_mark()
+        kept = self._kept(mark, base)
+        if kept is not None:
+            try:
+                self._directory.make_scratch()
+                store = self._store = self._open_store(reopen=True)
+            except OSError as error:  # a `StoreUnavailableError` is one
+                _log.warning("the files of a range cannot be used, and are made anew: reason=%s", error)
+            else:
+                content, lacks = kept
+                opened = self._tables(store)
+                left = KeptRange(
+                    lineage=content.lineage,
+                    tables=KeptTables(opened.open_table),
+                    states=None,
+                    epoch=Epoch(0),
+                    bases=content.bases,
+                    changed=frozenset(content.changed),
+                    native=content.native,
+                )
+                return Held(opened, left, lacks, "host")
+        self._make_empty()
+        store = self._store = self._open_store()
+        return Held(self._tables(store))
+
+    def keep(self, left: KeptRange) -> None:
+        """Write all of it out, and say what it is. Where the disk fails the next one begins anew, and no more."""
+        assert self._store is not None
+        content = _Content(left.lineage, left.bases, tuple(sorted(left.changed)), left.native)
+        mark = Mark(
+            primary=self._settings.primary,
+            max_parallelism=self._settings.max_parallelism,
+            epoch=left.epoch,
+            content=msgspec.msgpack.encode(content),
+        )
+        try:
+            self._store.write_out()
+            self._store.close()
+            self._directory.settle(self._store.directory)
+            self._directory.put_mark(mark)
+        except OSError as error:
+            _log.warning("the files of a range are not kept: reason=%s", error)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        if self._store is not None:
+            self._store.close()
+
+    def _kept(self, mark: Mark | None, base: Commit | None) -> tuple[_Content, Sequence[ChangeSetHandle]] | None:
+        whose = (self._settings.primary, self._settings.max_parallelism)
+        if mark is None or (mark.primary, mark.max_parallelism) != whose:
+            return None
+        content = msgspec.msgpack.decode(mark.content, type=_Content)
+        lacks = missing(content.lineage, base, self._key_groups)
+        return None if lacks is None else (content, lacks)
+
+    def _tables(self, store: "RocksStore") -> Tables:
+        keys = OwnedKeys(self._key_groups, self._settings.max_parallelism)
+        return Tables(partial(self._open_table, store, keys), store, self._directory.scratch)
+
+    def _make_empty(self) -> None:
+        try:
+            self._directory.clear()
+            self._directory.make_scratch()
+        except OSError as error:
+            raise StoreUnavailableError(
+                "the disk of the tables failed", directory=str(self._directory.files), reason=str(error)
+            ) from error

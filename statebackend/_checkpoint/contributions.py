@@ -1,0 +1,134 @@
+"""What the owner of a part of the key groups sends to who commits, and how the parts of all become one commit. Pure.
+
+An owner whose batch brought it nothing sends nothing: it contributes what the commit before says of its key groups.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from statebackend._checkpoint.lineage import lineage_of
+from statebackend._checkpoint.rescale import range_of
+from statebackend._codec.commit import IN_HERE, Commit, RangeState
+from statebackend._state.operator_state import OperatorStates
+from statebackend.abc import RestoreReport
+from statebackend.errors import InputError
+from statebackend.ids import (
+    CheckpointId,
+    CommitSequence,
+    Epoch,
+    KeyGroupRange,
+    OperatorElements,
+    SnapshotResult,
+)
+
+Found = Literal["process", "host", "primary", "new"]
+"""Where a range found its state: in this process, on this host, in the primary at least in part; or there was none."""
+
+
+class Contribution(msgspec.Struct, frozen=True):
+    """What one attempt at a range has to say: all that was changed is durable, or in here. Encodes as MessagePack.
+
+    `inline`: frames for the commit to carry; handles of `snapshot` into them are those of `encode_inline`. `base`: the
+    commit that the attempt stood on. `report`: of what had to be read, `None` where nothing had.
+    """
+
+    snapshot: SnapshotResult
+    inline: tuple[bytes, ...]
+    base: CommitSequence | None
+    found: Found
+    report: RestoreReport | None = None
+
+
+def combine(
+    contributions: Sequence[Contribution],
+    base: Commit | None,
+    owners: Sequence[KeyGroupRange],
+    *,
+    checkpoint_id: CheckpointId,
+    epoch: Epoch,
+) -> tuple[Sequence[SnapshotResult], Sequence[bytes]]:
+    """The snapshots of all `owners`, and the frames, for `CheckpointCoordinator.commit(..., inline=...)`.
+
+    Raises `InputError` for a contribution of nobody, or to another commit than `base`, and for two of one owner.
+    """
+    found = {each.snapshot.key_groups: each for each in contributions}
+    if len(found) != len(contributions) or not found.keys() <= set(owners):
+        raise InputError(
+            "one contribution of each owner, and of nobody else",
+            found=[str(each.snapshot.key_groups) for each in contributions],
+            owners=list(map(str, owners)),
+        )
+    expected = None if base is None else base.sequence
+    if any(each.base != expected for each in contributions):
+        raise InputError(
+            "a contribution stands on another commit", base=expected, found=[c.base for c in contributions]
+        )
+    snapshots: list[SnapshotResult] = []
+    frames: list[bytes] = []
+    for key_groups in sorted(owners):
+        if (each := found.get(key_groups)) is not None:
+            snapshots.append(_moved(each.snapshot, sum(map(len, frames))))
+            frames += each.inline
+        else:
+            snapshots.append(_unchanged(base, key_groups, owners, checkpoint_id, epoch, described=bool(found)))
+    return snapshots, frames
+
+
+def _moved(snapshot: SnapshotResult, offset: int) -> SnapshotResult:
+    """The snapshot with its own frames behind `offset` bytes of others'."""
+    if not offset:
+        return snapshot
+    return msgspec.structs.replace(
+        snapshot,
+        primary=tuple(
+            msgspec.structs.replace(handle, offset=handle.offset + offset) if handle.segment == IN_HERE else handle
+            for handle in snapshot.primary
+        ),
+    )
+
+
+def _unchanged(
+    base: Commit | None,
+    key_groups: KeyGroupRange,
+    owners: Sequence[KeyGroupRange],
+    checkpoint_id: CheckpointId,
+    epoch: Epoch,
+    *,
+    described: bool,
+) -> SnapshotResult:
+    """What the commit before says of these key groups. `described`: others say what states there are, as of now."""
+    state = range_of(base, key_groups)
+    return SnapshotResult(
+        checkpoint_id=checkpoint_id,
+        key_groups=key_groups,
+        primary=state.changelog,
+        local=False,  # on which host?
+        operator=_operator(base, key_groups, owners, epoch),
+        bases=state.bases,
+        native=state.native,
+        epoch=epoch,
+        states=() if base is None or described else base.states,
+        history=lineage_of(base, key_groups).history,
+    )
+
+
+def _operator(
+    base: Commit | None, key_groups: KeyGroupRange, owners: Sequence[KeyGroupRange], epoch: Epoch
+) -> tuple[OperatorElements, ...]:
+    reported, among = reported_to(base, key_groups, owners, epoch)
+    return OperatorStates(key_groups, () if base is None else base.states, reported, among).report()
+
+
+def reported_to(
+    base: Commit | None, key_groups: KeyGroupRange, owners: Sequence[KeyGroupRange], epoch: Epoch
+) -> tuple[Sequence[RangeState], Sequence[KeyGroupRange]]:
+    """Whose operator state this owner shares with whom: within a reign its own with nobody, or else all with all.
+
+    An owner is opened anew for each checkpoint. What `union` hands out to everybody is handed out once in a reign.
+    """
+    if base is None:
+        return (), owners
+    own = [part for part in base.ranges if part.key_groups == key_groups]
+    return (own, [key_groups]) if own and base.epoch == epoch else (base.ranges, owners)

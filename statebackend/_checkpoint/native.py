@@ -1,0 +1,165 @@
+"""Native bases: the files that a RocksDB has at a commit, of which only new ones are uploaded.
+
+    copied -> each file: shared, or uploaded -> kept on this host -> in a commit: what the next one may share
+
+A file is shared by the handle under which this very database uploaded or restored it, never by its name alone: two
+databases that began with the same files give one name to different content (FLINK-29095, 29913, 32761).
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+import anyio
+from anyio.abc import TaskGroup
+
+from statebackend._changelog.scheduler import UploadScheduler
+from statebackend._local.native_copies import NativeCopies
+from statebackend._local.snapshot_directory import remove_directory
+from statebackend._tasks import in_order, in_thread
+from statebackend.abc import ObjectStore, Observer, UploadedSegment
+from statebackend.errors import StoreError
+from statebackend.ids import CheckpointId, Handle, KeyGroupRange, NativeBase, NativeFile
+
+REMOVE_TIMEOUT_S: Final = 1.0
+"""How long leaving a backend waits for directories to be removed. What is left is pruned at the next open."""
+
+_logger = logging.getLogger(__name__)
+
+
+class NativeTables(Protocol):
+    """A RocksDB, as far as bases are concerned. Methods block on the disk."""
+
+    def copy_files(self, directory: Path) -> None:
+        """All that was written so far, as files in `directory`, which must not be there yet."""
+        ...
+
+    def adopt(self, directory: Path) -> None:
+        """From now on the database is that in `directory`. For one that is still empty."""
+        ...
+
+
+class NativeBases:
+    """Those of the owner of `key_groups`, whose entries lie in `tables`. `scratch` is on the same disk as its files.
+
+    `adopted` is the base that it was restored from, if its files are that one's.
+    """
+
+    def __init__(
+        self,
+        tables: NativeTables,
+        scratch: Path,
+        *,
+        key_groups: KeyGroupRange,
+        adopted: NativeBase | None,
+        scheduler: UploadScheduler,
+        primary: ObjectStore,
+        copies: NativeCopies | None,
+        concurrency_max: int,
+        tasks: TaskGroup,
+        observer: Observer,
+    ) -> None:
+        self._tables = tables
+        self._scratch = scratch
+        self._key_groups = key_groups
+        self._shared: Mapping[str, Handle] = {} if adopted is None else shareable(adopted)
+        self._scheduler = scheduler
+        self._primary = primary
+        self._copies = copies
+        self._concurrency_max = concurrency_max
+        self._tasks = tasks
+        self._observer = observer
+        self._disk: Final = anyio.CapacityLimiter(1)
+
+    async def write(
+        self, checkpoint_id: CheckpointId, copied: Callable[[], None], uploaded: list[UploadedSegment]
+    ) -> tuple[NativeBase, bool]:
+        """The tables as they are in the commit of `checkpoint_id`, durable; and whether this host has a copy of that.
+
+        When `copied` is called, they may be changed again. What was stored so far is in `uploaded`, and belongs to the
+        caller, also after a failed or cancelled call.
+        """
+        directory = self._scratch / f"base-{checkpoint_id}"
+        try:
+            await in_thread(self._tables.copy_files, directory, limiter=self._disk)
+            copied()
+            files = await self._stored(directory, uploaded)
+            base = NativeBase(self._key_groups, checkpoint_id, (self._key_groups,), files)
+            return base, await self._is_kept(base, directory)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await in_thread(remove_directory, directory, limiter=self._disk)
+
+    def confirmed(self, base: NativeBase) -> None:
+        """A commit has this base: the next one may share its files."""
+        self._shared = shareable(base)
+        if self._copies is not None:
+            self._soon(self._copies.confirm, base)
+
+    def discarded(self, base: NativeBase) -> None:
+        """No commit has this base, or ever will. What was uploaded for it is for the caller to remove."""
+        if self._copies is not None:
+            self._soon(self._copies.abort, base)
+
+    async def _stored(self, directory: Path, uploaded: list[UploadedSegment]) -> tuple[NativeFile, ...]:
+        sizes = await in_thread(_sizes, directory, limiter=self._disk)
+        files: list[NativeFile] = []
+
+        async def take(name: str, shared: Handle | None) -> None:
+            if shared is None:
+                found = await self._scheduler.upload_file(sizes[name], (directory / name).read_bytes)
+                uploaded.append(found)
+                shared = found.primary
+            files.append(NativeFile(name, shared))
+
+        async def find(name: str) -> Handle | None:
+            return await self._find_shared(name, sizes[name])
+
+        await in_order(sorted(sizes), find, take, concurrency_max=self._concurrency_max)
+        return tuple(files)
+
+    async def _find_shared(self, name: str, size_bytes: int) -> Handle | None:
+        """Where the file is stored already, if it is."""
+        handle = self._shared.get(name)
+        if handle is None or handle.length != size_bytes:
+            return None
+        found = await self._primary.head(handle.key)
+        if found is not None and found.size_bytes == size_bytes:
+            return handle
+        _logger.error("a file that a commit needs is gone from the primary, and is uploaded again: key=%s", handle.key)
+        return None
+
+    async def _is_kept(self, base: NativeBase, directory: Path) -> bool:
+        """Keep a copy on this host, as far as that can be done; say whether there is one."""
+        if self._copies is None or not self._copies.writable:
+            return False
+        try:
+            await self._copies.keep(base, directory)
+        except StoreError as error:
+            self._observer.local_copy_dropped(f"base-{base.checkpoint_id}", str(error))
+            return False
+        return True
+
+    def _soon(self, call: Callable[[NativeBase], Awaitable[None]], base: NativeBase) -> None:
+        with suppress(RuntimeError):  # anyio's word for a task group that has ended: the next open prunes
+            self._tasks.start_soon(self._told, call, base)
+
+    async def _told(self, call: Callable[[NativeBase], Awaitable[None]], base: NativeBase) -> None:
+        try:
+            with anyio.move_on_after(REMOVE_TIMEOUT_S, shield=True):  # also while the backend is being left
+                await call(base)
+        except StoreError as error:
+            _logger.warning("local copies of native bases stay: checkpoint=%d reason=%s", base.checkpoint_id, error)
+
+
+def shareable(base: NativeBase) -> Mapping[str, Handle]:
+    """Where those files of a base are stored that never change, by name."""
+    return {file.name: file.handle for file in base.files if file.never_changes}
+
+
+def _sizes(directory: Path) -> Mapping[str, int]:
+    """Names and sizes of the files of a database. Its log is empty: nothing is written to it."""
+    sizes = {path.name: path.stat().st_size for path in directory.iterdir()}
+    return {name: size_bytes for name, size_bytes in sizes.items() if size_bytes > 0}

@@ -1,0 +1,198 @@
+"""Brings native bases back: each file from its local copy if that verifies, from the primary otherwise.
+
+    same key groups, into RocksDB:    the files, linked or copied, are the database from then on
+    anything else:                    the files are opened to be read, and the entries that are wanted are applied
+
+A local copy that lacks a file, or has a bad one, is made anew from what was fetched, as a whole.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import anyio
+import msgspec
+
+from statebackend._changelog.reader import verify
+from statebackend._checkpoint.native import NativeTables
+from statebackend._codec.commit import Commit, RangeState
+from statebackend._codec.records import StateChange
+from statebackend._local.cache import DownloadCache
+from statebackend._local.native_copies import NativeCopies
+from statebackend._local.snapshot_directory import remove_directory
+from statebackend._state.keyed import StatesSnapshot
+from statebackend._tasks import in_order, in_thread
+from statebackend.abc import Fallback, ObjectStore
+from statebackend.errors import (
+    DataError,
+    MissingObjectError,
+    ObjectNotFoundError,
+    StoreError,
+    StoreUnavailableError,
+)
+from statebackend.ids import KeyGroupRange, NativeBase, NativeFile
+
+CHANGES_AT_ONCE: Final = 4096
+"""Entries of a base that are applied in one call."""
+
+Apply = Callable[[list[StateChange]], object]
+"""Applies changes. What it gives is of no use here."""
+Applied = Callable[[str, int, int], None]
+"""Told of a file that was fetched, by its key, its bytes, and the entries of it that were applied."""
+OpenFiles = Callable[[Path, Commit, KeyGroupRange], AbstractContextManager[StatesSnapshot]]
+"""The entries in the files that an owner's database had at a commit. Blocks.
+
+Raises `SettingsError` where RocksDB is missing.
+"""
+
+
+class FetchedFile(msgspec.Struct, frozen=True):
+    """A file that is in its place. `fallback`: why it is not the local copy's, where that was looked for."""
+
+    size_bytes: int
+    local: bool
+    fallback: Fallback | None = None
+
+
+class NativeRestore:
+    """One restore of native bases. `tables` may take over whole files, `None` where they are no RocksDB's.
+
+    `scratch` is a directory for what is fetched; it is entered only where there is something to be. A failed or
+    cancelled restore has changed no stored state, but for local copies that it has repaired.
+    """
+
+    def __init__(
+        self,
+        primary: ObjectStore,
+        copies: NativeCopies | None,
+        *,
+        tables: NativeTables | None,
+        scratch: AbstractAsyncContextManager[Path],
+        open_files: OpenFiles,
+        cache: DownloadCache | None,
+        concurrency_max: int,
+        cpu: anyio.CapacityLimiter,
+    ) -> None:
+        self._primary = primary
+        self._copies = copies
+        self._tables = tables
+        self._scratch = scratch
+        self._open_files = open_files
+        self._cache = cache
+        self._concurrency_max = concurrency_max
+        self._cpu = cpu
+        self.fetched: Final[list[FetchedFile]] = []
+        self.changes = 0
+        self.adopted: NativeBase | None = None
+
+    async def run(self, part: RangeState, commit: Commit, apply: Apply, applied: Applied) -> None:
+        """Apply the entries of the native bases of `part`, or have the tables take over their files.
+
+        Raises `CorruptSegmentError` or `MissingObjectError` where no copy of a file can be used, `SettingsError` where
+        there is no RocksDB to read them with.
+        """
+        if not part.native:
+            return
+        async with AsyncExitStack() as stack:
+            scratch = await stack.enter_async_context(self._scratch)
+            for number, base in enumerate(part.native):
+                directory = scratch / f"restored-{number}"
+                await self._fetch(base, directory, applied)
+                if self._tables is not None and is_whole(base, part):
+                    await in_thread(self._tables.adopt, directory, limiter=self._cpu)
+                    self.adopted = base
+                else:
+                    entries = await in_thread(self._apply, base, directory, commit, apply, limiter=self._cpu)
+                    applied(base.files[0].handle.key, 0, entries)
+                    await in_thread(remove_directory, directory, limiter=self._cpu)
+
+    async def _fetch(self, base: NativeBase, directory: Path, applied: Applied) -> None:
+        await in_thread(_made_empty, directory, limiter=self._cpu)
+        fetched: list[FetchedFile] = []
+
+        async def take(file: NativeFile, found: FetchedFile) -> None:
+            fetched.append(found)
+            applied(file.handle.key, found.size_bytes, 0)
+
+        await in_order(
+            base.files, partial(self._fetch_file, base, directory), take, concurrency_max=self._concurrency_max
+        )
+        if any(found.fallback is not None for found in fetched):
+            repaired = await self._is_repaired(base, directory)
+            fetched = [_with_repair(found, repaired=repaired) for found in fetched]
+        self.fetched.extend(fetched)
+
+    async def _fetch_file(self, base: NativeBase, directory: Path, file: NativeFile) -> FetchedFile:
+        target, fallback = directory / file.name, None
+        if self._copies is not None:
+            try:
+                await self._copies.place(base, file, target, verify)
+                return FetchedFile(file.handle.length, local=True)
+            except (StoreError, DataError) as error:
+                reason = "missing" if isinstance(error, ObjectNotFoundError) else str(error)
+                fallback = Fallback(file.handle.key, reason, repaired=False)
+        data = await self._download(file)
+        await in_thread(_write, target, data, limiter=self._cpu)
+        return FetchedFile(file.handle.length, local=False, fallback=fallback)
+
+    async def _download(self, file: NativeFile) -> bytes:
+        try:
+            if self._cache is not None:
+                return await self._cache.get(file.handle)
+            data = await self._primary.get(file.handle.key)
+        except ObjectNotFoundError as error:
+            raise MissingObjectError("a file that the commit needs is gone", object=file.handle.key) from error
+        await in_thread(verify, data, file.handle, limiter=self._cpu)
+        return data
+
+    async def _is_repaired(self, base: NativeBase, directory: Path) -> bool:
+        if self._copies is None or not self._copies.writable:
+            return False
+        try:
+            await self._copies.keep(base, directory)
+        except StoreError:
+            return False  # reported as not repaired; the files themselves are all there
+        return True
+
+    def _apply(self, base: NativeBase, directory: Path, commit: Commit, apply: Apply) -> int:
+        count = 0
+        with self._open_files(directory, commit, base.owner) as entries:
+            changes = entries.changes(frozenset(_groups(base)))
+            while step := list(islice(changes, CHANGES_AT_ONCE)):
+                apply(step)
+                count += len(step)
+        self.changes += count
+        return count
+
+
+def is_whole(base: NativeBase, part: RangeState) -> bool:
+    """Whether the files of a base hold all entries of an owner, and of no other."""
+    return base.key_groups == (base.owner,) == (part.key_groups,)
+
+
+def _groups(base: NativeBase) -> Iterator[int]:
+    return (group for each in base.key_groups for group in each)
+
+
+def _with_repair(found: FetchedFile, *, repaired: bool) -> FetchedFile:
+    if found.fallback is None:
+        return found
+    return msgspec.structs.replace(found, fallback=msgspec.structs.replace(found.fallback, repaired=repaired))
+
+
+def _made_empty(directory: Path) -> None:
+    remove_directory(directory)
+    directory.mkdir()
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.unlink(missing_ok=True)  # what is there may be a link to a file that is not ours
+        path.write_bytes(data)
+    except OSError as error:
+        raise StoreUnavailableError(
+            "the disk of the tables failed", directory=str(path.parent), reason=error.strerror
+        ) from error

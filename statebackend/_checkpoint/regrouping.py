@@ -1,0 +1,60 @@
+"""What a commit of another `max_parallelism` holds: whose a key is then, and what each owner is left with. Pure.
+
+Keys are placed anew one by one. What is under no key stays with the ranges that reported it: as many as there were, in
+their order, each with its share of the new key groups; neighbours are put together where there are fewer groups.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from statebackend._codec.commit import RangeState
+from statebackend._codec.records import NO_KEY_GROUP, StateChange, key_of
+from statebackend._state.key_groups import OwnedKeys
+from statebackend._state.operator_state import Mode
+from statebackend.ids import KeyGroupRange, OperatorElements
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """A range of the new key groups, and the operator state that is reported for it."""
+
+    key_groups: KeyGroupRange
+    operator: tuple[OperatorElements, ...]
+
+
+def regrouped(changes: Iterable[StateChange], keys: OwnedKeys) -> list[StateChange]:
+    """The changes with the key groups that `keys` gives them. Metadata, which concerns readers of the log, is left out.
+
+    Raises `ValueDecodeError` or `KeyTypeError` for what no user can have given as a key.
+    """
+    of_keys = [change for change in changes if change.key_group != NO_KEY_GROUP]
+    found = [key_of(change) for change in of_keys]
+    return [
+        StateChange(group, change.operation, change.state_id, key, change.data)
+        for change, key, group in zip(of_keys, found, keys.groups_of(found), strict=True)
+    ]
+
+
+def regrouped_owners(ranges: Iterable[RangeState], modes: Mapping[int, Mode], max_parallelism: int) -> Sequence[Owner]:
+    """The owners of the new key groups, in order. `modes`: of the operator states, by id."""
+    former = sorted(ranges, key=lambda part: part.key_groups)
+    count = min(len(former), max_parallelism)
+    firsts = [place * max_parallelism // count for place in range(count)]
+    together: list[list[RangeState]] = [[] for _ in firsts]
+    for place, part in enumerate(former):
+        together[place * count // len(former)].append(part)
+    return [
+        Owner(KeyGroupRange(first, end - 1), _gathered(parts, modes))
+        for first, end, parts in zip(firsts, (*firsts[1:], max_parallelism), together, strict=True)
+    ]
+
+
+def _gathered(parts: Sequence[RangeState], modes: Mapping[int, Mode]) -> tuple[OperatorElements, ...]:
+    """What neighbours have reported, as if one of them had: parts of a whole in a row, of copies the first."""
+    if len(parts) == 1:
+        return parts[0].operator
+    found: dict[int, tuple[bytes, ...]] = {}
+    for reported in (each for part in parts for each in part.operator):
+        if reported.state_id not in found or modes[reported.state_id] != "broadcast":
+            found[reported.state_id] = (*found.get(reported.state_id, ()), *reported.elements)
+    return tuple(OperatorElements(state_id, elements) for state_id, elements in sorted(found.items()))

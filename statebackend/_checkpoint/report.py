@@ -1,0 +1,116 @@
+"""One page on a job: its newest checkpoint by key groups, what else lies there, and what a month of it costs. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from statebackend._checkpoint.retention import Classified, entry_of, epoch_of
+from statebackend._checkpoint.savepoints import SavepointInfo
+from statebackend._codec.commit import Commit, RangeState
+from statebackend._cost import MONTH_S, Prices
+from statebackend.ids import Base, CommitSummary, NativeBase, StateDescriptor
+
+WINDOW_S_MIN: Final = 60.0
+"""A rate over less than this says nothing about a month."""
+
+
+class RangeRow(msgspec.Struct, frozen=True):
+    """What one owner's key groups are made of. Of a base, the bytes count by the share of its groups that is live."""
+
+    key_groups: str
+    bases: int
+    base_bytes: int
+    change_sets: int
+    changelog_bytes: int
+    operator_bytes: int
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """The requests that made what lies there, in the time from the first entry of the log to the last.
+
+    What was deleted since is not among them, nor is anything but PUTs: the least that a month costs.
+    """
+
+    puts: int
+    seconds: float
+    usd_month: float
+
+
+class JobReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A job, as it lies in the primary. `verdicts`: objects and bytes by what a sweep would say of them.
+
+    `changelog_ratio`: bytes of the changelog to those of the bases, `None` without bases. `pace`: `None` where the log
+    spans less than a minute.
+    """
+
+    job: str
+    newest: CommitSummary
+    release: str
+    max_parallelism: int
+    states: tuple[StateDescriptor, ...]
+    ranges: tuple[RangeRow, ...]
+    changelog_ratio: float | None
+    outputs: int
+    """Of batches, that are committed and were not known to be published."""
+    savepoints: tuple[SavepointInfo, ...]
+    places: Mapping[str, tuple[int, int]]
+    verdicts: Mapping[str, tuple[int, int]]
+    pace: Pace | None
+
+
+def report_of(
+    newest: Commit, objects: Sequence[Classified], savepoints: Iterable[SavepointInfo], prices: Prices
+) -> JobReport:
+    """The page, from the newest commit and a verdict on each object."""
+    ranges = tuple(map(_range_row, newest.ranges))
+    base_bytes = sum(row.base_bytes for row in ranges)
+    return JobReport(
+        job=newest.job,
+        newest=newest.summary,
+        release=newest.release,
+        max_parallelism=newest.max_parallelism,
+        states=newest.states,
+        ranges=ranges,
+        changelog_ratio=sum(row.changelog_bytes for row in ranges) / base_bytes if base_bytes else None,
+        outputs=len(newest.outbox),
+        savepoints=tuple(savepoints),
+        places=_totals((each.key.partition("/")[0], each.size_bytes) for each in objects),
+        verdicts=_totals((each.verdict.value, each.size_bytes) for each in objects),
+        pace=_pace(objects, prices),
+    )
+
+
+def _range_row(part: RangeState) -> RangeRow:
+    return RangeRow(
+        key_groups=str(part.key_groups),
+        bases=len(part.all_bases),
+        base_bytes=sum(map(_live_bytes, part.all_bases)),
+        change_sets=len(part.changelog),
+        changelog_bytes=sum(handle.length for handle in part.changelog),
+        operator_bytes=sum(len(cell) for reported in part.operator for cell in reported.elements),
+    )
+
+
+def _live_bytes(base: Base | NativeBase) -> int:
+    size_bytes, written = base.size_bytes, base.key_groups_written
+    return size_bytes * base.live // written if written else size_bytes
+
+
+def _totals(sizes: Iterable[tuple[str, int]]) -> Mapping[str, tuple[int, int]]:
+    counts, totals = Counter[str](), Counter[str]()
+    for name, size_bytes in sizes:
+        counts[name] += 1
+        totals[name] += size_bytes
+    return {name: (counts[name], totals[name]) for name in sorted(counts)}
+
+
+def _pace(objects: Iterable[Classified], prices: Prices) -> Pace | None:
+    made = [each for each in objects if entry_of(each.key) is not None or epoch_of(each.key) is not None]
+    entries = [each.modified_s for each in made if entry_of(each.key) is not None]
+    first_s, last_s = min(entries), max(entries)
+    if last_s - first_s < WINDOW_S_MIN:
+        return None
+    puts = sum(first_s < each.modified_s <= last_s for each in made)
+    return Pace(puts, last_s - first_s, prices.usd({"put": puts}) / (last_s - first_s) * MONTH_S)

@@ -1,0 +1,131 @@
+"""The entries of a checkpoint in plain values, for whoever has none of the classes that they were written with. Pure.
+
+What msgspec wrote is MessagePack, and is decoded as such: a struct is a dict then. What a serializer of the user's own
+wrote is bytes. Values are as they lie there: no upcast is applied, and what has expired is shown until it is dropped.
+"""
+
+import base64
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final, cast
+
+import msgspec
+
+from statebackend._codec.cells import split, unpack
+from statebackend._codec.commit import Commit
+from statebackend._codec.records import StateChange, as_key
+from statebackend._codec.serializers import OWN
+from statebackend._state import list_state, map_state, timers
+from statebackend.errors import InputError, ValueDecodeError
+from statebackend.ids import Key, StateDescriptor
+
+_TIME_BYTES: Final = 8
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One key of one state, in values that JSON knows; bytes are `{"base64": ...}`, a tuple is an array.
+
+    `value` is an array for a list, the times of a key for timers, the accumulator of an aggregating state. A map is an
+    object where all of its keys are texts, otherwise an array of pairs. Of operator state, `key` and `key_group` are
+    `None`, and `value` is all that one owner has reported.
+    """
+
+    state: str
+    kind: str
+    key: Any
+    key_group: int | None
+    value: Any
+
+
+def rows_of(changes: Iterable[StateChange], states: Sequence[StateDescriptor]) -> Iterator[Row]:
+    """A row for each key of each state, from the changes that rebuild it, which follow each other.
+
+    Raises `ValueDecodeError` where a value is no MessagePack.
+    """
+    described = {state.state_id: state for state in states}
+    for (state_id, key), own in groupby(changes, key=lambda change: (change.state_id, change.key)):
+        state, together = described[state_id], list(own)
+        value = _value(state, [change.data for change in together])
+        yield Row(state.name, state.kind, plain(as_key(key)), together[0].key_group, value)
+
+
+def operator_rows(commit: Commit, states: Iterable[StateDescriptor]) -> Iterator[Row]:
+    """A row for what each owner has reported of each of these states."""
+    described = {state.state_id: state for state in states}
+    for part in commit.ranges:
+        for reported in part.operator:
+            if (state := described.get(reported.state_id)) is not None:
+                decode = _decoder_of(state.schema)
+                yield Row(state.name, state.kind, None, None, [decode(cell) for cell in reported.elements])
+
+
+def wanted_states(commit: Commit, names: Sequence[str]) -> Sequence[StateDescriptor]:
+    """The states of these names, all without any. Raises `InputError` for a name that the commit does not know."""
+    known = {state.name: state for state in commit.states}
+    if unknown := [name for name in names if name not in known]:
+        raise InputError("the checkpoint has no state of that name", state=unknown[0], known=", ".join(sorted(known)))
+    return [known[name] for name in dict.fromkeys(names)] if names else commit.states
+
+
+def key_from(text: str) -> Key:
+    """A key as it is printed, in JSON; any other text is itself. So `7` is a number, `"7"` and `N7` are texts."""
+    try:
+        return _key(msgspec.json.decode(text))
+    except ValueError:  # msgspec's errors are ValueErrors
+        return text
+
+
+def plain(value: Any) -> Any:
+    """The value in what JSON knows."""
+    if isinstance(value, Mapping):
+        pairs = [(plain(key), plain(each)) for key, each in cast("Mapping[Any, Any]", value).items()]
+        return dict(pairs) if all(type(key) is str for key, _ in pairs) else pairs
+    if isinstance(value, list | tuple):
+        return list(map(plain, cast("Sequence[Any]", value)))
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, msgspec.msgpack.Ext):
+        return {"extension": value.code, **plain(bytes(value.data))}
+    return value
+
+
+def _value(state: StateDescriptor, data: Sequence[bytes]) -> Any:
+    """Of a list `data` are its parts, of a map its entries; of all others there is one."""
+    decode = _decoder_of(state.schema)
+    if state.kind == timers.KIND:
+        return list(struct.unpack(f"<{len(data[0]) // _TIME_BYTES}d", data[0]))
+    if state.kind == list_state.KIND:
+        return [decode(cell) for row in data for cell in split(row)]
+    if state.kind == map_state.KIND:
+        decode_key = _decoder_of(state.key_schema)
+        entries = [(decode_key(entry_key), decode(cell)) for entry_key, cell in map(split, data)]
+        return dict(entries) if all(type(key) is str for key, _ in entries) else entries
+    return decode(data[0])
+
+
+def _decoder_of(schema: str) -> Callable[[bytes], Any]:
+    """From a cell to a plain value."""
+    if schema.startswith(OWN):
+        return lambda cell: plain(unpack(cell).value)
+    return lambda cell: plain(_decoded(unpack(cell).value))
+
+
+def _decoded(data: bytes) -> Any:
+    try:
+        return msgspec.msgpack.decode(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueDecodeError(f"a stored value is no MessagePack: {error}", size_bytes=len(data)) from error
+
+
+def _key(found: Any) -> Key:
+    """Undoes what `plain` does to a key. Raises `ValueError` for what cannot be one."""
+    match found:
+        case str() | int() if type(found) is not bool:
+            return found
+        case {"base64": str(text)}:
+            return base64.b64decode(text, validate=True)
+        case list() if found:
+            return tuple(map(_key, cast("list[Any]", found)))
+        case _:
+            raise ValueError("not a key")

@@ -1,0 +1,232 @@
+"""The local copies of native bases: of each a directory of its own, complete or not there.
+
+    <root i>/job_<job>/op_state_kg_<first>_<last>/chk_<id>/    i = id mod roots; see `layout`, `store`
+
+What never changes lies there as a link to the file that RocksDB has: it costs no room until RocksDB removes its own.
+What is read is checked against the commit, file by file, so a directory that is damaged saves what it can. All of this
+is best effort, and a root that hangs is left alone.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import anyio
+import msgspec
+
+from statebackend._codec.local_snapshot import LocalSnapshot, decode_local_snapshot
+from statebackend._local.layout import LocalLayout, job_directory, owner_of
+from statebackend._local.segments import LocalSegments
+from statebackend._local.snapshot_directory import linked
+from statebackend._local.store import SNAPSHOT_NAME, LocalStateStore, open_local_state_store
+from statebackend._tasks import in_thread
+from statebackend.errors import DataError, ObjectNotFoundError, StoreError, StoreFullError, StoreUnavailableError
+from statebackend.ids import Handle, KeyGroupRange, NativeBase, NativeFile
+from statebackend.settings import MiB
+
+T = TypeVar("T")
+Verify = Callable[[bytes, Handle], None]
+"""Raises a `DataError` unless the bytes are, to the byte, what the handle points to. Runs in a worker thread."""
+
+OPERATOR: Final = "state"
+"""There is one operator so far."""
+KEPT_BYTES_PER_S: Final = 16 * MiB
+"""A directory is given a second for so many bytes: they may have to be copied, and synced."""
+_logger = logging.getLogger(__name__)
+
+
+class NativeCopies:
+    """Those of one job on this host, in `roots`, whoever wrote them. `writable`: this backend owns the roots.
+
+    `bytes_max` bounds what lies in one root, together with the copies of `segments` there; 0: nothing does. A call
+    takes `timeout_s` at most, one that writes longer by `KEPT_BYTES_PER_S`; a root that exceeds it is left alone from
+    then on. Calls raise `StoreError`s, none of which is a reason to fail.
+    """
+
+    def __init__(
+        self,
+        roots: Sequence[Path],
+        job: str,
+        *,
+        writable: bool,
+        timeout_s: float,
+        bytes_max: int = 0,
+        segments: LocalSegments | None = None,
+        hanging: Collection[int] = (),
+    ) -> None:
+        """`hanging`: roots that are left alone from the start."""
+        self.writable: Final = writable
+        self._roots = tuple(roots)
+        self._job = job
+        self._timeout_s = timeout_s
+        self._bytes_max = bytes_max
+        self._segments = segments
+        self._stores: dict[KeyGroupRange, LocalStateStore] = {}
+        self._slow = set(hanging)
+        self._disk = anyio.CapacityLimiter(4)
+
+    async def place(self, base: NativeBase, file: NativeFile, target: Path, verify: Verify) -> None:
+        """Have the file at `target` as well, if the copy is as it was written.
+
+        Raises `ObjectNotFoundError` where there is none, what `verify` raises, or `StoreUnavailableError`.
+        """
+        source = self._directory(base) / file.name
+
+        def placed() -> None:
+            verify(_content(source), file.handle)
+            if not (file.never_changes and linked(source, target)):
+                target.write_bytes(_content(source))
+
+        await self._in_time(self._root_of(base), placed)
+
+    async def read(self, base: NativeBase, file: NativeFile) -> bytes:
+        """The copy, unchecked. Raises as `place`."""
+        source = self._directory(base) / file.name
+        return await self._in_time(self._root_of(base), lambda: _content(source))
+
+    async def keep(self, base: NativeBase, files: Path) -> None:
+        """Keep a copy of the base, whose files lie in `files`, in place of one that is there. Raises `StoreError`s."""
+        root = self._root_of(base)
+        if self._bytes_max:
+            await self._in_time(root, lambda: self._check_room(base))
+        snapshot = LocalSnapshot(
+            job=self._job,
+            operator=OPERATOR,
+            checkpoint_id=base.checkpoint_id,
+            key_groups=base.owner,
+            changelog=(),
+            native=base.files,
+        )
+        store = await self._store_of(base.owner)
+        timeout_s = self._timeout_s + base.size_bytes / KEPT_BYTES_PER_S
+        await self._bounded(root, timeout_s, lambda: store.store(snapshot, files))
+        await self._count(root)
+        if base.checkpoint_id not in store.checkpoints:
+            raise StoreUnavailableError("a newer base is kept", checkpoint_id=base.checkpoint_id)
+
+    async def confirm(self, base: NativeBase) -> None:
+        """A commit has this base: those that its owner wrote before are removed."""
+        store = await self._store_of(base.owner)
+        await self._bounded(self._root_of(base), self._timeout_s, lambda: store.confirm(base.checkpoint_id))
+        for root in range(len(self._roots)):
+            await self._count(root)
+
+    async def abort(self, base: NativeBase) -> None:
+        """No commit will ever have this base."""
+        store = await self._store_of(base.owner)
+        await self._bounded(self._root_of(base), self._timeout_s, lambda: store.abort(base.checkpoint_id))
+        await self._count(self._root_of(base))
+
+    async def prune(self, needed: Collection[str]) -> None:
+        """Remove every directory with an object in it that is not `needed`, and what was never complete.
+
+        Called once by the owner of the roots, after the restore. Errors are logged.
+        """
+        for index in range(len(self._roots)):
+            try:
+                for owner in await self._in_time(index, partial(self._owners, index)):
+                    await self._bounded(index, self._timeout_s, partial(self._prune_owner, owner, needed))
+                await self._count(index)
+            except StoreError as error:
+                _logger.warning("could not prune the native bases of one root: root=%d reason=%s", index, error)
+
+    async def _prune_owner(self, owner: KeyGroupRange, needed: Collection[str]) -> None:
+        store = await self._store_of(owner)
+        kept = {
+            checkpoint_id
+            for checkpoint_id in list(store.checkpoints)
+            if (found := await store.retrieve(checkpoint_id)) is not None
+            and found.native
+            and all(file.handle.key in needed for file in found.native)
+        }
+        await store.prune(kept.__contains__)
+
+    async def _store_of(self, owner: KeyGroupRange) -> LocalStateStore:
+        if owner not in self._stores:
+            self._stores[owner] = await open_local_state_store(self._layout(owner), abandon_after_s=0.0)
+        return self._stores[owner]
+
+    def _check_room(self, base: NativeBase) -> None:
+        index = self._root_of(base)
+        held_bytes = _bytes_in(self._roots[index], self._job)
+        if self._segments is not None:
+            held_bytes += self._segments.held_bytes[index]
+        if held_bytes + base.size_bytes > self._bytes_max:
+            raise StoreFullError(
+                "the local root's budget is spent", held_bytes=held_bytes, local_bytes_max=self._bytes_max
+            )
+
+    async def _count(self, root: int) -> None:
+        """Tell the budget of the root what lies here."""
+        if self._segments is not None and self._bytes_max:
+            size_bytes = await self._in_time(root, lambda: _bytes_in(self._roots[root], self._job))
+            self._segments.set_apart(root, size_bytes)
+
+    def _owners(self, index: int) -> Sequence[KeyGroupRange]:
+        names = sorted(path.name for path in job_directory(self._roots[index], self._job).glob("op_*"))
+        return [found[1] for name in names if (found := owner_of(name)) is not None and found[0] == OPERATOR]
+
+    def _layout(self, owner: KeyGroupRange) -> LocalLayout:
+        return LocalLayout(self._roots, self._job, OPERATOR, owner)
+
+    def _directory(self, base: NativeBase) -> Path:
+        return self._layout(base.owner).checkpoint_directory(base.checkpoint_id)
+
+    def _root_of(self, base: NativeBase) -> int:
+        return base.checkpoint_id % len(self._roots)
+
+    async def _in_time(self, root: int, function: Callable[[], T]) -> T:
+        return await self._bounded(
+            root, self._timeout_s, lambda: in_thread(function, limiter=self._disk, abandon_after_s=0.0)
+        )
+
+    async def _bounded(self, root: int, timeout_s: float, call: Callable[[], Awaitable[T]]) -> T:
+        if root not in self._slow:
+            try:
+                with anyio.move_on_after(timeout_s):
+                    return await call()
+            except StoreError:
+                raise
+            except FileNotFoundError as error:
+                raise ObjectNotFoundError("there is no local copy", path=error.filename) from error
+            except OSError as error:
+                raise StoreUnavailableError("the local copy cannot be used", reason=error.strerror) from error
+            self._slow.add(root)
+            _logger.warning("a local root is too slow for native bases, and is left alone: root=%d", root)
+        raise StoreUnavailableError("slow")
+
+
+class KeptDirectory(msgspec.Struct, frozen=True):
+    """A directory of a native base: of which objects its files are copies; none, where it was never complete."""
+
+    path: Path
+    keys: frozenset[str]
+    size_bytes: int
+    modified_s: float
+
+
+def kept_in(root: Path, job: str) -> Sequence[KeptDirectory]:
+    """Every directory of a native base in one root, whoever wrote it. Blocks on the disk. Raises `OSError`."""
+    return [_kept_at(path) for path in sorted(job_directory(root, job).glob(f"op_{OPERATOR}_kg_*/chk_*"))]
+
+
+def _kept_at(path: Path) -> KeptDirectory:
+    keys = frozenset[str]()
+    with suppress(FileNotFoundError, DataError):
+        snapshot = decode_local_snapshot(_content(path / SNAPSHOT_NAME), str(path))
+        keys = frozenset(file.handle.key for file in snapshot.native)
+    sizes = [each.stat().st_size for each in path.iterdir()]
+    return KeptDirectory(path, keys, sum(sizes), path.stat().st_mtime)
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def _bytes_in(root: Path, job: str) -> int:
+    """What lies in two directories under one inode lies there once."""
+    found = (path.stat() for path in job_directory(root, job).glob(f"op_{OPERATOR}_kg_*/chk_*/*"))
+    return sum({each.st_ino: each.st_size for each in found}.values())

@@ -1,0 +1,173 @@
+"""The commands: what each of them does, and how it ends."""
+
+import argparse
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from itertools import islice
+from pathlib import Path
+from typing import Final, TextIO, TypeVar
+
+import anyio
+import msgspec
+
+from statebackend._backend.rewriting import rewrite
+from statebackend._checkpoint.rows import Row, key_from
+from statebackend._checkpoint.sweep import SweepReport
+from statebackend._tasks import in_thread
+from statebackend._upkeep import drop_savepoint, inspect, open_rows, report, savepoints, sweep, verify
+from statebackend.cli.options import parser, settings_of
+from statebackend.cli.picture import draw
+from statebackend.cli.progress import shown
+from statebackend.cli.text import (
+    all_lines,
+    inspection_lines,
+    report_lines,
+    rewrite_lines,
+    savepoint_lines,
+    verify_lines,
+)
+from statebackend.errors import DataError, InputError, StateBackendError, StoreError, WrongOwnerError
+from statebackend.settings import Settings
+
+F = TypeVar("F")
+
+OK: Final = 0
+DAMAGE: Final = 1
+WRONG_CALL: Final = 2
+NO_STORE: Final = 3
+NOT_UNDERSTOOD: Final = 4
+INTERRUPTED: Final = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status. Errors that we know go to stderr in one line."""
+    options = parser().parse_args(arguments)
+    try:
+        return anyio.run(_run, options)
+    except StateBackendError as error:
+        print(f"statebackend: {error}", file=sys.stderr)
+        return _status(error)
+    except BrokenPipeError:  # whoever reads has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its end
+        return OK
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+async def _run(options: argparse.Namespace) -> int:
+    return await COMMANDS[options.command](settings_of(options), options)
+
+
+async def _inspect(settings: Settings, options: argparse.Namespace) -> int:
+    return _show(await inspect(settings), inspection_lines, options)
+
+
+async def _report(settings: Settings, options: argparse.Namespace) -> int:
+    found = await report(settings)
+    if options.picture is not None:
+        draw(report_lines(found), Path(options.picture))
+        return OK
+    return _show(found, report_lines, options)
+
+
+async def _verify(settings: Settings, options: argparse.Namespace) -> int:
+    with shown() as tell:
+        found = await verify(settings, tell=tell)
+    return _show(found, verify_lines, options, status=DAMAGE if found.damages else OK)
+
+
+async def _sweep(settings: Settings, options: argparse.Namespace) -> int:
+    swept = await sweep(settings, dry_run=not options.delete, min_age_s=options.min_age_s)
+    status = DAMAGE if swept.failures or swept.stopped else OK
+    return _show(swept, all_lines if options.all else SweepReport.lines, options, status=status)
+
+
+async def _restore(settings: Settings, options: argparse.Namespace) -> int:
+    if options.limit is not None and options.limit < 0:
+        raise InputError("the limit is a number of lines", limit=options.limit)
+    with shown() as tell:
+        opening = open_rows(
+            settings,
+            checkpoint_id=options.checkpoint_id,
+            savepoint=options.savepoint,
+            states=options.state,
+            key=None if options.key is None else key_from(options.key),
+            tell=tell,
+        )
+        async with opening as rows:
+            out = None if options.out is None else Path(options.out)
+            await in_thread(_write, islice(rows, options.limit), out, limiter=anyio.CapacityLimiter(1))
+    return OK
+
+
+async def _rewrite(settings: Settings, options: argparse.Namespace) -> int:
+    with shown(lines=True) as tell:
+        done = await rewrite(
+            settings,
+            checkpoint_id=options.checkpoint_id,
+            savepoint=options.savepoint,
+            dry_run=options.dry_run,
+            tell=tell,
+        )
+    return _show(done, rewrite_lines, options)
+
+
+async def _savepoints(settings: Settings, options: argparse.Namespace) -> int:
+    return _show(await savepoints(settings), savepoint_lines, options)
+
+
+async def _drop(settings: Settings, options: argparse.Namespace) -> int:
+    await drop_savepoint(settings, options.name)
+    return OK
+
+
+COMMANDS: Final[Mapping[str, Callable[[Settings, argparse.Namespace], Awaitable[int]]]] = {
+    "inspect": _inspect,
+    "report": _report,
+    "verify": _verify,
+    "sweep": _sweep,
+    "restore": _restore,
+    "rewrite": _rewrite,
+    "savepoints": _savepoints,
+    "drop": _drop,
+}
+
+
+def _status(error: StateBackendError) -> int:
+    if isinstance(error, DataError):
+        return NOT_UNDERSTOOD
+    if isinstance(error, StoreError):
+        return NO_STORE
+    return WRONG_CALL if isinstance(error, (InputError, WrongOwnerError)) else DAMAGE
+
+
+def _show(found: F, lines: Callable[[F], Iterable[str]], options: argparse.Namespace, *, status: int = OK) -> int:
+    if options.json:
+        print(msgspec.json.format(msgspec.json.encode(found)).decode())
+    else:
+        for line in lines(found):
+            print(line)
+    return status
+
+
+def _write(rows: Iterator[Row], out: Path | None) -> None:
+    """A line of JSON for each row. A file is there when all of it is, or not at all. Raises `InputError`."""
+    try:
+        file = None if out is None else out.open("x", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"the file cannot be made: {error.strerror}", out=str(out)) from error
+    try:
+        with file or nullcontext(sys.stdout) as stream:
+            _write_lines(rows, stream)
+    except BaseException:
+        if out is not None:
+            out.unlink(missing_ok=True)
+        raise
+
+
+def _write_lines(rows: Iterator[Row], stream: TextIO) -> None:
+    for row in rows:
+        print(msgspec.json.encode(row).decode(), file=stream)
+    stream.flush()

@@ -1,0 +1,156 @@
+"""What the commands print for people: lines, and tables of them."""
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from statebackend._checkpoint.inspect import Inspection, LogRow
+from statebackend._checkpoint.report import JobReport, RangeRow
+from statebackend._checkpoint.rewrite import RewriteReport
+from statebackend._checkpoint.savepoints import SavepointInfo
+from statebackend._checkpoint.sweep import SweepReport
+from statebackend._checkpoint.verify import Damage, VerifyReport
+from statebackend.cli.progress import size
+
+BAR_LENGTH: Final = 24
+
+
+def inspection_lines(found: Inspection) -> Iterator[str]:
+    """The log, the states, and how much lies where."""
+    yield f"job {found.job}: newest checkpoint {_or_dash(found.newest_checkpoint_id)}, epoch {_or_dash(found.epoch)}"
+    yield ""
+    heads = ("seq", "", "kind", "epoch", "checkpoint", "parent", "batch", "at", "bytes", "objects", "their bytes", "")
+    yield from _table([heads, *(_log_cells(row) for row in found.log)])
+    yield ""
+    yield from _table([("state", "kind", "schema"), *((each.name, each.kind, each.schema) for each in found.states)])
+    yield ""
+    places = ((place, str(count), str(size)) for place, (count, size) in found.places.items())
+    yield from _table([("place", "objects", "bytes"), *places])
+
+
+def _log_cells(row: LogRow) -> tuple[str, ...]:
+    return (
+        str(row.sequence),
+        "*" if row.on_branch else "",
+        row.kind,
+        _or_dash(row.epoch),
+        _or_dash(row.checkpoint_id),
+        _or_dash(row.parent),
+        _or_dash(None if row.source is None else row.source.batch_id),
+        _time(row.at_s),
+        str(row.size_bytes),
+        str(row.objects),
+        str(row.object_bytes),
+        row.problem or ", ".join(f"savepoint {name}" for name in row.savepoints),
+    )
+
+
+def report_lines(found: JobReport) -> Iterator[str]:
+    """The newest checkpoint, then what it is made of, then what else lies there."""
+    source = found.newest.source
+    batch = "" if source is None else f", batch {source.batch_id} of query {source.query_id}"
+    yield f"job {found.job}: checkpoint {found.newest.checkpoint_id} at {_time(found.newest.committed_at_s)}{batch}"
+    yield f"epoch {found.newest.epoch}, {found.max_parallelism} key groups, written by release {found.release or '-'}"
+    yield ""
+    heads = ("key groups", "bases", "their bytes", "change sets", "their bytes", "operator state", "")
+    largest = max(row.base_bytes + row.changelog_bytes for row in found.ranges)
+    yield from _table([heads, *(_range_cells(row, largest) for row in found.ranges)])
+    if found.changelog_ratio is not None:
+        yield f"the changelog is {found.changelog_ratio:.2f} times as large as the bases"
+    yield ""
+    yield from _table([("state", "kind", "schema"), *((each.name, each.kind, each.schema) for each in found.states)])
+    yield ""
+    for title, totals in (("place", found.places), ("verdict", found.verdicts)):
+        cells = ((name, str(count), size(size_bytes)) for name, (count, size_bytes) in totals.items())
+        yield from _table([(title, "objects", "bytes"), *cells])
+        yield ""
+    if found.outputs:
+        yield f"{found.outputs} outputs were not known to be published when it was committed"
+    if found.savepoints:
+        yield from savepoint_lines(found.savepoints)
+        yield ""
+    if found.pace is None:
+        yield "the log spans less than a minute: nothing can be said of a month"
+    else:
+        pace = found.pace
+        yield f"{pace.puts} PUTs in {pace.seconds:.0f} s: at least {pace.usd_month:.2f} USD in 30 days, storage aside"
+
+
+def _range_cells(row: RangeRow, largest: int) -> tuple[str, ...]:
+    """The last one is a bar: "#" for the bases, "." for the changelog, as long as this range is large."""
+    bases, both = (
+        round(BAR_LENGTH * count / max(1, largest)) for count in (row.base_bytes, row.base_bytes + row.changelog_bytes)
+    )
+    return (
+        row.key_groups,
+        str(row.bases),
+        size(row.base_bytes),
+        str(row.change_sets),
+        size(row.changelog_bytes),
+        size(row.operator_bytes),
+        "#" * bases + "." * (both - bases),
+    )
+
+
+def rewrite_lines(done: RewriteReport) -> Iterator[str]:
+    """What was done, or would be."""
+    was = f"job {done.job}: checkpoint {done.read_id} has {done.max_parallelism_before} key groups"
+    if not done.is_needed:
+        yield f"{was} already: nothing to do"
+        return
+    yield f"{was}, {sum(done.keys.values())} keys in {len(done.keys)} states; {size(done.bytes_read)} were read"
+    if done.dry_run:
+        yield f"dry run: it can be rewritten with {done.max_parallelism}; nothing was written"
+        return
+    yield (
+        f"checkpoint {done.checkpoint_id} has {done.max_parallelism}: {size(done.bytes_written)} in {done.segments} "
+        f"segments, {done.requests} requests ({done.usd:.6f} USD), {done.seconds:.1f} s"
+    )
+    yield f"from now on the job is opened with max_parallelism={done.max_parallelism}"
+
+
+def savepoint_lines(found: Sequence[SavepointInfo]) -> Iterator[str]:
+    """One a line."""
+    rows = ((each.name, str(each.checkpoint_id), str(each.sequence), _time(each.committed_at_s)) for each in found)
+    yield from _table([("savepoint", "checkpoint", "sequence", "committed at"), *rows])
+
+
+def verify_lines(report: VerifyReport) -> Iterator[str]:
+    """What was read, and what is damaged."""
+    yield f"checkpoints {', '.join(map(str, report.checkpoints)) or 'none'}"
+    for copy, count in report.objects.items():
+        yield f"{copy:<8}{count:>10} objects{report.size_bytes[copy]:>16} bytes are as they were written"
+    if report.local_missing:
+        yield f"local   {report.local_missing:>10} copies are missing: a restore reads the primary instead"
+    for damage in report.damages:
+        yield f"damaged: {_damage_line(damage)}"
+
+
+def _damage_line(damage: Damage) -> str:
+    offset = "" if damage.offset is None else f" at offset {damage.offset}"
+    needed = f", needed by checkpoints {', '.join(map(str, damage.checkpoints))}" if damage.checkpoints else ""
+    return f"{damage.copy} {damage.key}{offset}: {damage.reason}{needed}"
+
+
+def all_lines(report: SweepReport) -> Iterator[str]:
+    """Every object with its verdict, then what a sweep says anyway."""
+    for each in (*report.objects, *report.local):
+        yield f"{each.verdict.value:<12}{each.size_bytes:>16}  {each.key}  ({each.reason})"
+    yield from report.lines()
+
+
+def _table(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    cells = [tuple(row) for row in rows]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    for row in cells:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _or_dash(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _time(at_s: float | None) -> str:
+    if at_s is None:
+        return "-"
+    return dt.datetime.fromtimestamp(at_s, tz=dt.UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,106 @@
+"""A run of a job in parts: who commits, and its owners of key groups, without a Spark between them."""
+
+import itertools
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+import msgspec
+
+import statebackend as sb
+from statebackend._backend.ranges import Contribution, RangeOwners, RangeTask, combine
+from statebackend._checkpoint.coordinator import Committed
+from statebackend._state.key_groups import key_group
+
+BODY_BYTES_MAX = 1 << 20
+
+Changes = Sequence[tuple[sb.Key, int]]
+
+
+def ranges_of(parts: int, max_parallelism: int) -> tuple[sb.KeyGroupRange, ...]:
+    """The key groups in so many ranges."""
+    borders = [part * max_parallelism // parts for part in range(parts + 1)]
+    return tuple(sb.KeyGroupRange(first, end - 1) for first, end in itertools.pairwise(borders))
+
+
+def add(backend: sb.StateBackend, changes: Changes) -> None:
+    """Add to each key: applied twice, or to another state, it shows. A list remembers in which order."""
+    sums, rows = backend.value_state("sum", int, default=0), backend.list_state("rows", int)
+    for key, number in changes:
+        sums[key] = sums.get(key, 0) + number
+        rows[key].append(number)
+
+
+class Run:
+    """One reign: `tasks` are what it hands out for a batch, and `commit` makes one checkpoint of what comes back."""
+
+    def __init__(self, settings: sb.Settings, coordinator: sb.CheckpointCoordinator, parts: int) -> None:
+        self.settings = settings
+        self.coordinator = coordinator
+        self.owners = ranges_of(parts, settings.max_parallelism)
+
+    def tasks(self) -> Sequence[RangeTask]:
+        """One for each range, at the newest commit. Each goes through what a message would."""
+        return [
+            RangeTask(
+                settings=self.settings,
+                key_groups=key_groups,
+                owners=self.owners,
+                epoch=self.coordinator.epoch,
+                checkpoint_id=self.coordinator.next_checkpoint_id,
+                base=self.coordinator.committed(BODY_BYTES_MAX),
+            )
+            for key_groups in self.owners
+        ]
+
+    def changes_of(self, task: RangeTask, changes: Changes) -> Changes:
+        """Those whose keys are of the task's range."""
+        groups = self.settings.max_parallelism
+        return [change for change in changes if key_group(change[0], groups) in task.key_groups]
+
+    async def contribute(self, owners: RangeOwners, task: RangeTask, changes: Changes) -> Contribution:
+        """One attempt, whose result comes back encoded."""
+        contribution = await owners.contribute(task, lambda backend: add(backend, self.changes_of(task, changes)))
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(contribution), type=Contribution)
+
+    async def commit(self, contributions: Sequence[Contribution], *, source: sb.SourceMark | None = None) -> Committed:
+        checkpoint_id = self.coordinator.next_checkpoint_id
+        snapshots, inline = combine(
+            contributions,
+            self.coordinator.base,
+            self.owners,
+            checkpoint_id=checkpoint_id,
+            epoch=self.coordinator.epoch,
+        )
+        return await self.coordinator.commit(checkpoint_id, snapshots, source, inline=inline)
+
+    async def batch(self, owners: RangeOwners, changes: Changes) -> Sequence[Contribution]:
+        """A batch without trouble: the ranges that it brings something to, one after the other, and the commit."""
+        contributions = [
+            await self.contribute(owners, task, changes) for task in self.tasks() if self.changes_of(task, changes)
+        ]
+        await self.commit(contributions)
+        return contributions
+
+
+@asynccontextmanager
+async def open_run(settings: sb.Settings, parts: int, store: sb.ObjectStore | None = None) -> AsyncGenerator[Run]:
+    async with sb.open_coordinator(settings, store=store) as coordinator:
+        yield Run(settings, coordinator, parts)
+
+
+class Model:
+    """What the state has to be: every committed batch once, in order."""
+
+    def __init__(self) -> None:
+        self.rows: dict[sb.Key, list[int]] = {}
+
+    def apply(self, changes: Iterable[tuple[sb.Key, int]]) -> None:
+        for key, number in changes:
+            self.rows.setdefault(key, []).append(number)
+
+    async def check(self, settings: sb.Settings, store: sb.ObjectStore | None = None) -> None:
+        """A backend of the whole job finds exactly this."""
+        async with sb.open_backend(settings, store=store, read_only=True) as backend:
+            rows, sums = backend.list_state("rows", int), backend.value_state("sum", int)
+            assert {key: list(rows[key]) for key in rows} == self.rows
+            assert dict(sums) == {key: sum(numbers) for key, numbers in self.rows.items()}

@@ -1,0 +1,232 @@
+"""The state of a range in RocksDB stays on its host: whichever process comes next takes it over, if it is of use."""
+
+import itertools
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import statebackend as sb
+from statebackend._backend.ranges import Contribution, open_range_owners
+from statebackend._local import range_directories
+from statebackend._state.key_groups import key_group
+from statebackend.objectstore import MemoryStore
+from tests.backend.parts import Model, Run, open_run
+
+pytest.importorskip("rocksdict")
+
+
+def batch(number: int, keys: Sequence[int] = range(20)) -> list[tuple[sb.Key, int]]:
+    return [(key, number) for key in keys]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> sb.Settings:
+    """No local copies: what is found on the host, the tables have kept."""
+    return sb.Settings(
+        job="fleet",
+        primary="memory://unused",
+        max_parallelism=12,
+        table="rocksdb",
+        table_dir=str(tmp_path / "tables"),
+        table_memory_bytes=4 << 20,
+    )
+
+
+async def in_a_process(run: Run, store: sb.ObjectStore, changes: Sequence[tuple[sb.Key, int]]) -> list[Contribution]:
+    """One batch, by a process that has just begun and ends behind it."""
+    async with open_range_owners(store=store) as owners:
+        return list(await run.batch(owners, changes))
+
+
+async def test_process_after_process_takes_over(settings: sb.Settings, tmp_path: Path) -> None:
+    """It reads nothing. One on another host reads all, and when it is back here, what is missing."""
+    store, model = MemoryStore(), Model()
+    here = settings
+    there = msgspec.structs.replace(settings, table_dir=str(tmp_path / "other"))
+    seen: list[tuple[str, int | None]] = []
+    async with open_run(settings, 1, store) as run:
+        for number, host in enumerate((here, here, there, there, here, here)):
+            run.settings = host
+            (contribution,) = await in_a_process(run, store, batch(number))
+            model.apply(batch(number))
+            seen.append((contribution.found, None if contribution.report is None else contribution.report.changes))
+        await model.check(settings, store)
+    assert seen == [("new", None), ("host", None), ("primary", 80), ("host", None), ("host", 80), ("host", None)]
+
+
+async def test_files_are_not_believed_without_a_whole_mark(
+    settings: sb.Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One that is gone, cut off, changed in any byte, or of an earlier start of the machine."""
+    store, model = MemoryStore(), Model()
+    (tmp_path / "boot").write_text("another\n")
+    async with open_run(settings, 1, store) as run:
+        await in_a_process(run, store, batch(0))
+        model.apply(batch(0))
+        mark = tmp_path / "tables/job_fleet/kg_0_11/mark"
+        whole = mark.read_bytes()
+        place = random.Random(1).randrange(len(whole))
+        spoils = [None, b"", whole[:3], whole[:-1], whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]]
+        for number, spoilt in enumerate(spoils, start=1):
+            mark.unlink() if spoilt is None else mark.write_bytes(spoilt)
+            (contribution,) = await in_a_process(run, store, batch(number))
+            model.apply(batch(number))
+            assert contribution.found == "primary"
+        with monkeypatch.context() as patched:
+            patched.setattr(range_directories, "BOOT_ID", tmp_path / "boot")
+            async with open_range_owners(store=store) as owners, owners.attempt(run.tasks()[0]) as attempt:
+                assert attempt.found == "primary"
+        await model.check(settings, store)
+
+
+async def test_while_somebody_works_there_is_no_mark(settings: sb.Settings, tmp_path: Path) -> None:
+    """So it makes no difference when he is killed; and who comes meanwhile works in a place of his own."""
+    store, model = MemoryStore(), Model()
+    async with open_run(settings, 1, store) as run:
+        await in_a_process(run, store, batch(0))
+        mark = tmp_path / "tables/job_fleet/kg_0_11/mark"
+        assert mark.exists()
+        (task,) = run.tasks()
+        async with (
+            open_range_owners(store=store) as one,
+            open_range_owners(store=store) as other,
+            one.attempt(task) as first,
+        ):
+            assert first.found == "host"
+            assert not mark.exists()
+            first.backend.value_state("sum", int)[1] = 7
+            won = await run.contribute(other, task, batch(1))
+            assert won.found == "primary"
+        assert not mark.exists()  # the first one came to nothing, the second had another place
+        await run.commit([won])
+        assert (await in_a_process(run, store, batch(2)))[0].found == "primary"
+        for number in range(3):
+            model.apply(batch(number))
+        await model.check(settings, store)
+
+
+async def test_what_a_lost_attempt_left_is_made_anew(settings: sb.Settings) -> None:
+    store, model = MemoryStore(), Model()
+    async with open_run(settings, 1, store) as run, open_range_owners(store=store) as owners:
+        await run.batch(owners, batch(0))
+        await run.contribute(owners, run.tasks()[0], batch(99))
+        (contribution,) = await run.batch(owners, batch(1))
+        assert contribution.found == "primary"
+        (contribution,) = await run.batch(owners, batch(2))
+        assert contribution.found == "host"
+    for number in range(3):
+        model.apply(batch(number))
+    await model.check(settings, store)
+
+
+async def test_files_that_do_not_open_are_made_anew(settings: sb.Settings, tmp_path: Path) -> None:
+    """With a mark that says that they are of use."""
+    store, model = MemoryStore(), Model()
+    async with open_run(settings, 1, store) as run:
+        await in_a_process(run, store, batch(0))
+        (tmp_path / "tables/job_fleet/kg_0_11/files/CURRENT").write_bytes(b"nonsense")
+        (contribution,) = await in_a_process(run, store, batch(1))
+        assert contribution.found == "primary"
+        (contribution,) = await in_a_process(run, store, batch(2))
+        assert contribution.found == "host"
+    for number in range(3):
+        model.apply(batch(number))
+    await model.check(settings, store)
+
+
+async def test_the_files_of_ranges_that_there_are_no_more_go(settings: sb.Settings, tmp_path: Path) -> None:
+    """When the job is cut otherwise; those of a later reign stay, whoever comes along."""
+    store, model = MemoryStore(), Model()
+    directory = tmp_path / "tables/job_fleet"
+
+    def kept() -> list[str]:
+        return sorted(path.parent.name for path in directory.glob("*/files"))
+
+    async with open_run(settings, 3, store) as older:
+        await in_a_process(older, store, batch(0))
+        assert kept() == ["kg_0_3", "kg_4_7", "kg_8_11"]
+        tasks = older.tasks()
+    async with open_run(settings, 2, store) as newer:
+        await in_a_process(newer, store, batch(1))
+        assert kept() == ["kg_0_5", "kg_6_11"]
+        async with open_range_owners(store=store) as owners:
+            await older.contribute(owners, tasks[0], batch(9))
+        assert kept() == ["kg_0_3", "kg_0_5", "kg_6_11"]
+        assert {each.found for each in await in_a_process(newer, store, batch(2))} == {"host"}
+        assert kept() == ["kg_0_5", "kg_6_11"]
+    for number in range(3):
+        model.apply(batch(number))
+    await model.check(settings, store)
+
+
+async def test_a_scratch_directory_that_is_made_beside_them_removes_none(settings: sb.Settings) -> None:
+    """Of a backend of the whole job, with its tables in the same place."""
+    store = MemoryStore()
+    async with open_run(settings, 1, store) as run:
+        await in_a_process(run, store, batch(0))
+        async with sb.open_backend(settings, store=store, read_only=True) as backend:
+            assert len(backend.value_state("sum", int)) == 20
+        (contribution,) = await in_a_process(run, store, batch(1))
+        assert contribution.found == "host"
+
+
+async def test_whoever_takes_over_knows_what_has_no_base_yet(settings: sb.Settings) -> None:
+    """Only the groups that were changed are written anew, whichever processes have changed them."""
+    settings = msgspec.structs.replace(
+        settings, native_bases=False, materialize_handles_max=4, materialize_interval_s=0.0
+    )
+    store, model = MemoryStore(), Model()
+    async with open_run(settings, 1, store) as run:
+        for number in range(9):
+            changes = batch(number, [1] if number >= 4 else range(40))
+            await in_a_process(run, store, changes)
+            model.apply(changes)
+        assert run.coordinator.base is not None
+        assert [base.live for base in run.coordinator.base.ranges[0].bases] == [11, 1]
+    await model.check(settings, store)
+
+
+@pytest.mark.parametrize("moves", [False, True])
+async def test_native_bases_share_files_across_processes(settings: sb.Settings, tmp_path: Path, moves: bool) -> None:
+    """What one process has uploaded the next one points to: also one that has moved in here, with files and all.
+
+    The batches have nothing in common, so that RocksDB has no reason to write anything anew.
+    """
+    settings = msgspec.structs.replace(settings, materialize_handles_max=1, materialize_interval_s=0.0)
+    store, expected = MemoryStore(), dict[sb.Key, int]()
+    bases: list[set[str]] = []
+    found: list[str] = []
+    async with open_run(settings, 1, store) as run:
+        for group in range(6):
+            if moves and group == 3:
+                run.settings = msgspec.structs.replace(settings, table_dir=str(tmp_path / "other"))
+            numbers: dict[sb.Key, int] = {key: group for key in range(2000) if key_group(key, 12) == group}
+            async with open_range_owners(store=store) as owners, owners.attempt(run.tasks()[0]) as attempt:
+                attempt.backend.value_state("n", int).update(numbers)
+                contribution = await attempt.contribute()
+            await run.commit([contribution])
+            expected.update(numbers)
+            found.append(contribution.found)
+            bases.append({file.handle.key for base in contribution.snapshot.native for file in base.files})
+    assert found == ["new", "host", "host", "primary" if moves else "host", "host", "host"]
+    assert [bool(one & other) for one, other in itertools.pairwise(bases)] == [False, True, True, True, True]
+    async with sb.open_backend(settings, store=store, read_only=True) as backend:
+        assert dict(backend.value_state("n", int)) == expected
+
+
+async def test_tables_may_lie_elsewhere_in_each_process(settings: sb.Settings, tmp_path: Path) -> None:
+    """On the heap, in RocksDB, in RocksDB whose directory was lost."""
+    store, model, number = MemoryStore(), Model(), 0
+    heap = msgspec.structs.replace(settings, table="heap")
+    async with open_run(settings, 2, store) as run:
+        for _ in range(3):
+            for run.settings in (settings, heap, settings):
+                await in_a_process(run, store, batch(number))
+                model.apply(batch(number))
+                number += 1
+            shutil.rmtree(tmp_path / "tables")
+    await model.check(settings, store)

@@ -1,0 +1,162 @@
+"""A kept state is used for a commit only if the commit continues it, and then with exactly what it lacks."""
+
+from collections.abc import Mapping
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import UNSET
+
+from statebackend._checkpoint.contributions import Contribution, combine
+from statebackend._checkpoint.lineage import Lineage, extended, id_of, lineage_of, missing
+from statebackend._checkpoint.materialization import Bases, with_bases
+from statebackend._checkpoint.rescale import range_of
+from statebackend._codec.commit import Commit, RangeState
+from statebackend.ids import (
+    Base,
+    ChangeSetHandle,
+    CheckpointId,
+    CommitSequence,
+    Epoch,
+    Handle,
+    KeyGroupRange,
+    SequenceNumber,
+    SnapshotResult,
+)
+from tests.backend.parts import ranges_of
+
+GROUPS = 4
+Content = Mapping[int, tuple[str, ...]]
+"""Which change sets have made the state of each key group, in their order."""
+
+
+class Held(msgspec.Struct):
+    """What an attempt has left in a process, or on a host."""
+
+    key_groups: KeyGroupRange
+    lineage: Lineage
+    content: Content
+
+
+class Job:
+    """Commits and kept states, with what they really consist of."""
+
+    def __init__(self) -> None:
+        self.commits: list[tuple[Commit | None, Content]] = [(None, dict.fromkeys(range(GROUPS), ()))]
+        self.held: list[Held] = []
+        self._numbers = 0
+
+    def attempt(self, base: int, key_groups: KeyGroupRange, spans: list[KeyGroupRange], taken: int) -> Contribution:
+        """Change sets of these spans, on a commit; and a base in place of the first `taken` that this one lists."""
+        commit, content = self.commits[base]
+        state, changed = range_of(commit, key_groups), {group: content[group] for group in key_groups}
+        log_id, handles = f"log{self._numbers}", []
+        self._numbers += 1
+        for number, span in enumerate(filter(None, (span.intersection(key_groups) for span in spans))):
+            handles.append(ChangeSetHandle(Handle("s", 0, 1, 0), log_id, SequenceNumber(number), 0, 1, span, 1))
+            for group in span:
+                changed[group] += (f"{log_id}.{number}",)
+        history = extended(lineage_of(commit, key_groups).history, handles)
+        state = msgspec.structs.replace(state, changelog=(*state.changelog, *handles))
+        if taken:
+            written = (Base(Handle(f"b{log_id}", 0, 1, 0), (key_groups,), len(key_groups)),)
+            state = with_bases(
+                state, Bases(written, frozenset(key_groups), min(taken, len(state.changelog)), frozenset())
+            )
+        last = id_of(state.changelog[-1]) if state.changelog else lineage_of(commit, key_groups).last
+        self.held.append(Held(key_groups, Lineage(history, last), changed))
+        snapshot = SnapshotResult(
+            CheckpointId(0), key_groups, state.changelog, False, bases=state.bases, history=history
+        )
+        return Contribution(snapshot, (), None if commit is None else commit.sequence, "new")
+
+    def commit(self, base: int, parts: int, contributions: list[Contribution]) -> None:
+        """These, and what the base says of the other ranges."""
+        before, content = self.commits[base]
+        content = dict(content)
+        for each in contributions:
+            held = next(held for held in self.held if held.lineage.history == each.snapshot.history)
+            content.update(held.content)
+        snapshots, _ = combine(
+            contributions, before, ranges_of(parts, GROUPS), checkpoint_id=CheckpointId(0), epoch=Epoch(1)
+        )
+        sequence = len(self.commits)
+        commit = Commit(
+            job="j",
+            sequence=CommitSequence(sequence),
+            checkpoint_id=CheckpointId(sequence),
+            epoch=Epoch(1),
+            parent=None,
+            stamp=f"stamp{sequence}",
+            max_parallelism=GROUPS,
+            ranges=tuple(
+                RangeState(each.key_groups, each.primary, each.bases, (), each.history or UNSET) for each in snapshots
+            ),
+            states=(),
+        )
+        self.commits.append((commit, content))
+
+    def check(self) -> None:
+        """Whatever is believed to be of use is, to the change set, for each commit."""
+        for commit, content in self.commits:
+            for held in self.held:
+                lacks = missing(held.lineage, commit, held.key_groups)
+                if lacks is not None:
+                    found = dict(held.content)
+                    for handle in lacks:
+                        for group in handle.key_groups:
+                            found[group] += (f"{handle.log_id}.{handle.sequence_number}",)
+                    assert found == {group: content[group] for group in held.key_groups}
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Job:
+    """Attempts that win and lose, branches, other numbers of ranges, bases of some or all of the changelog."""
+    job = Job()
+    spans = st.lists(st.sampled_from([KeyGroupRange(0, 3), KeyGroupRange(0, 1), KeyGroupRange(2, 3)]), max_size=2)
+    for _ in range(draw(st.integers(1, 8))):
+        newest = len(job.commits) - 1
+        base = draw(st.sampled_from([newest, newest, newest, draw(st.integers(0, newest))]))
+        parts = draw(st.sampled_from([1, 2, 2, 4]))
+        contributions = []
+        for key_groups in ranges_of(parts, GROUPS):
+            attempts = [
+                job.attempt(base, key_groups, draw(spans), draw(st.sampled_from([0, 0, 1, 9]))) for _ in range(2)
+            ]
+            if (won := draw(st.sampled_from([0, 1, 2]))) < len(attempts):
+                contributions.append(attempts[won])
+        job.commit(base, parts, contributions)
+    return job
+
+
+@given(jobs())
+@settings(deadline=None)
+def test_what_is_believed_of_a_kept_state_is_so(job: Job) -> None:
+    """Kept by whoever, whenever, of whatever range: it is refused, or lacks exactly what is said."""
+    job.check()
+
+
+def test_a_kept_state_is_caught_up_as_long_as_no_base_has_taken_in_what_it_lacks() -> None:
+    """One that is a checkpoint behind, or two; not one that a base has overtaken."""
+    job, all_groups = Job(), KeyGroupRange(0, 3)
+    for _ in range(3):
+        job.commit(len(job.commits) - 1, 1, [job.attempt(len(job.commits) - 1, all_groups, [all_groups], 0)])
+    newest, _ = job.commits[-1]
+    lacks = [missing(held.lineage, newest, all_groups) for held in job.held]
+    assert [tail and len(tail) for tail in lacks] == [2, 1, ()]
+    job.commit(3, 1, [job.attempt(3, all_groups, [all_groups], 2)])  # stands for the first two
+    newest, _ = job.commits[-1]
+    lacks = [missing(held.lineage, newest, all_groups) for held in job.held]
+    assert [tail if tail is None else len(tail) for tail in lacks] == [None, 2, 1, 0]
+
+
+def test_a_state_that_a_base_stands_for_exactly_is_of_use() -> None:
+    """Though nothing in the changelog reminds of it."""
+    job, all_groups = Job(), KeyGroupRange(0, 3)
+    job.commit(0, 1, [job.attempt(0, all_groups, [all_groups], 0)])
+    job.commit(1, 1, [job.attempt(1, all_groups, [], 1)])
+    job.commit(2, 1, [job.attempt(2, all_groups, [all_groups], 0)])
+    newest, _ = job.commits[-1]
+    lacks = missing(job.held[0].lineage, newest, all_groups)
+    assert lacks is not None
+    assert len(lacks) == 1

@@ -1,0 +1,242 @@
+"""`restore`: a checkpoint in plain values, for whoever has none of the classes that it was written with."""
+
+import json
+import operator
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from hypothesis import given
+
+import statebackend as sb
+from statebackend import cli
+from statebackend._checkpoint.rows import Row, key_from, plain
+from statebackend._upkeep import open_rows
+from statebackend.cli.commands import _write
+from statebackend.objectstore import MemoryStore
+from tests.cli.conftest import Place
+from tests.codec.samples import KEYS
+from tests.rewrite.jobs import settings_of
+
+ROOT = Path(__file__).parents[2]
+
+
+class Leg(msgspec.Struct):
+    origin: str
+    raw: bytes = b"\x00"
+
+
+class Mean:
+    """Of ints."""
+
+    def create(self) -> tuple[int, int]:
+        return 0, 0
+
+    def add(self, accumulator: tuple[int, int], value: int) -> tuple[int, int]:
+        return accumulator[0] + value, accumulator[1] + 1
+
+    def result(self, accumulator: tuple[int, int]) -> float:
+        return accumulator[0] / accumulator[1]
+
+    def merge(self, accumulator: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+        return accumulator[0] + other[0], accumulator[1] + other[1]
+
+
+class Reversed:
+    """A serializer of the user's own."""
+
+    schema = "reversed"
+
+    def encode(self, value: str) -> bytes:
+        return value[::-1].encode()
+
+    def decode(self, data: Any) -> str:
+        return bytes(data).decode()[::-1]
+
+
+async def write(backend: sb.StateBackend) -> None:
+    """Every kind of state, and a serializer."""
+    backend.value_state("value", Leg)["k"] = Leg("EWR")
+    backend.list_state("list", int)[7].extend([1, 2])
+    backend.list_state("list", int)[7].append(3)
+    backend.map_state("map", str, int)[b"\xff"]["a"] = 1
+    backend.map_state("pairs", int, int)[("JFK", 7)][5] = 1
+    backend.reducing_state("total", int, operator.add).add("k", 3)
+    backend.aggregating_state("mean", Mean()).add("k", 3)
+    backend.timers("timers").register("k", 1.5)
+    backend.value_state("own", Reversed())["k"] = "abc"
+    backend.value_state("recent", str, ttl=sb.TimeToLive(5.0, lambda: 100.0))["k"] = "now"
+    backend.operator_state("offsets", int).append(9)
+
+
+EXPECTED: dict[str, tuple[str, Any, Any]] = {
+    "value": ("value", "k", {"origin": "EWR", "raw": {"base64": "AA=="}}),
+    "list": ("list", 7, [1, 2, 3]),
+    "map": ("map", {"base64": "/w=="}, {"a": 1}),
+    "pairs": ("map", ["JFK", 7], [[5, 1]]),
+    "total": ("reducing", "k", 3),
+    "mean": ("aggregating", "k", [3, 1]),
+    "timers": ("timers", "k", [1.5]),
+    "own": ("value", "k", {"base64": "Y2Jh"}),
+    "recent": ("value", "k", "now"),
+    "offsets": ("operator split", None, [9]),
+}
+
+
+@pytest.fixture
+def kinds(place: Place) -> Place:
+    """The same job with every kind of state, as checkpoint 20."""
+
+    async def work() -> None:
+        async with sb.open_backend(place.settings) as backend:
+            await write(backend)
+            await backend.checkpoint(20)
+
+    anyio.run(work)
+    return place
+
+
+def lines(printed: str) -> list[dict[str, Any]]:
+    """The rows among what was printed."""
+    return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+
+
+def test_every_kind_is_shown_without_its_classes(kinds: Place) -> None:
+    """A struct as an object, bytes in base64, a map by its keys; of an aggregate the accumulator."""
+    status, printed = kinds.run("restore")
+    assert status == cli.OK
+    rows = {row["state"]: row for row in lines(printed)}
+    assert {name: (row["kind"], row["key"], row["value"]) for name, row in rows.items()} == {
+        **EXPECTED,
+        "legs": ("value", "k", 3),
+    }
+    assert {row["key_group"] for row in rows.values() if row["key"] == "k"} == {rows["legs"]["key_group"]}
+
+
+@pytest.mark.parametrize("table", ["heap", "rocksdb"])
+def test_one_state_one_key_and_so_many_lines(kinds: Place, table: str) -> None:
+    """Each alone and together, on either table."""
+    if table == "rocksdb":
+        pytest.importorskip("rocksdict", reason="the extra rocksdb")
+
+    def found(*options: str) -> list[str]:
+        return sorted(row["state"] for row in lines(kinds.run("restore", "--table", table, *options)[1]))
+
+    assert found("--state", "list", "--state", "map") == ["list", "map"]
+    assert found("--key", "k") == ["legs", "mean", "own", "recent", "timers", "total", "value"]
+    assert found("--key", "7") == ["list"]
+    assert found("--key", '"7"') == []
+    assert found("--key", '{"base64": "/w=="}') == ["map"]
+    assert found("--key", '["JFK", 7]', "--state", "pairs") == ["pairs"]
+    assert found("--key", "k", "--state", "pairs") == []
+    assert len(found("--limit", "3")) == 3
+    assert found("--limit", "0") == []
+    assert found("--state", "offsets") == ["offsets"]
+
+
+def test_an_older_checkpoint_or_a_savepoint_is_read_if_asked_for(place: Place) -> None:
+    """And the newest otherwise."""
+    assert [lines(place.run("restore", *options)[1])[0]["value"] for options in ((), ("--checkpoint-id", "11"))] == [
+        3,
+        1,
+    ]
+    (row,) = lines(place.run("restore", "--savepoint", "before-migration")[1])
+    assert row["value"] == 0
+
+
+def test_it_goes_into_a_file_that_was_not_there(place: Place) -> None:
+    """One that is there stays as it is."""
+    out = place.directory / "out.jsonl"
+    status, printed = place.run("restore", "--out", str(out))
+    assert (status, lines(printed)) == (cli.OK, [])
+    assert [row["key"] for row in lines(out.read_text())] == ["k"]
+    before = out.read_text()
+    assert place.run("restore", "--out", str(out))[0] == cli.WRONG_CALL
+    assert out.read_text() == before
+    assert place.run("restore", "--out", str(place.directory / "no" / "where"))[0] == cli.WRONG_CALL
+
+
+def test_half_a_file_is_not_left(tmp_path: Path) -> None:
+    """A value in the middle cannot be decoded."""
+
+    def rows() -> Any:
+        yield Row("n", "value", "k", 0, 1)
+        raise sb.errors.ValueDecodeError("in the middle")
+
+    with pytest.raises(sb.errors.ValueDecodeError):
+        _write(rows(), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (("--state", "leg"), cli.WRONG_CALL, "legs"),
+        (("--checkpoint-id", "99"), cli.WRONG_CALL, "99"),
+        (("--savepoint", "other"), cli.WRONG_CALL, "other"),
+        (("--limit", "-1"), cli.WRONG_CALL, "-1"),
+    ],
+)
+def test_what_is_not_there_is_told(place: Place, options: tuple[str, ...], status: int, said: str) -> None:
+    """With what is there instead, of states."""
+    found, printed = place.run("restore", *options)
+    assert found == status
+    assert said in printed
+
+
+def test_a_checkpoint_and_a_savepoint_are_one_too_many(place: Place) -> None:
+    """Which one would it be?"""
+    with pytest.raises(SystemExit) as caught:
+        place.run("restore", "--checkpoint-id", "11", "--savepoint", "before-migration")
+    assert caught.value.code == cli.WRONG_CALL
+
+
+def test_whoever_reads_a_few_lines_ends_it_quietly(place: Place) -> None:
+    """As `head` does."""
+
+    async def grow() -> None:
+        async with sb.open_backend(place.settings) as backend:
+            backend.value_state("legs", int).update({str(number): number for number in range(20_000)})
+            await backend.checkpoint(30)
+
+    anyio.run(grow)
+    command = [sys.executable, "-m", "statebackend", "restore", "--primary", place.settings.primary, "--job", "fleet"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert json.loads(process.stdout.readline())["state"] == "legs"
+        process.stdout.close()
+        errors = process.stderr.read()
+        assert process.wait(timeout=60) == cli.OK
+    assert "Error" not in errors
+
+
+@given(KEYS)
+def test_a_key_is_asked_for_as_it_is_printed(key: sb.Key) -> None:
+    """Whatever key it is."""
+    assert key_from(msgspec.json.encode(plain(key)).decode()) == key
+
+
+@pytest.mark.parametrize(
+    "text", ["N14228", "", "1.5", "true", "null", "[]", "[1.5]", '{"a": 1}', '{"base64": "?"}', "[1"]
+)
+def test_a_text_that_is_no_key_in_json_is_itself(text: str) -> None:
+    """Most keys are plain words."""
+    assert key_from(text) == text
+
+
+async def test_a_key_is_found_by_reading_its_own_key_group() -> None:
+    """Of a large base only the frames that can hold it, whatever number of groups the settings say."""
+    store, settings = MemoryStore(), settings_of(64, inline_bytes_max=0, compression="none")
+    async with sb.open_backend(settings, store=store) as backend:
+        backend.value_state("n", str).update(dict.fromkeys(range(2000), "x" * 1000))
+        await backend.checkpoint(0)
+    await sb.rewrite(settings_of(100, compression="none"), store=store)
+    told: list[sb.Progress] = []
+    async with open_rows(settings, key=7, store=store, tell=told.append) as rows:
+        assert [(row.key, row.value) for row in rows] == [(7, "x" * 1000)]
+    assert told[-1].changes < 200

@@ -1,0 +1,152 @@
+"""The local copies of native bases: what is placed, kept, confirmed, aborted and pruned, and what a budget allows."""
+
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from statebackend._changelog.reader import verify
+from statebackend._local.native_copies import NativeCopies, kept_in
+from statebackend._local.segments import LocalSegments
+from statebackend.errors import CorruptSegmentError, ObjectNotFoundError, StoreUnavailableError
+from statebackend.ids import CheckpointId, Handle, KeyGroupRange, NativeBase, NativeFile
+from statebackend.objectstore import MemoryStore
+
+OWNER = KeyGroupRange(0, 63)
+CONTENT = {"000008.sst": b"table " * 100, "CURRENT": b"MANIFEST-000005\n"}
+
+
+def copies_in(path: Path, *, roots: int = 1, **options: object) -> NativeCopies:
+    places = [path / f"root{number}" for number in range(roots)]
+    return NativeCopies(places, "fleet", **({"writable": True, "timeout_s": 60.0} | options))  # type: ignore[arg-type]
+
+
+def base(number: int, owner: KeyGroupRange = OWNER) -> NativeBase:
+    """The base of checkpoint `number`. All share one file that never changes."""
+    files = tuple(
+        NativeFile(name, Handle(name if name.endswith(".sst") else f"{name} {number}", 0, len(data), crc32(data)))
+        for name, data in CONTENT.items()
+    )
+    return NativeBase(owner, CheckpointId(number), (owner,), files)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """What RocksDB has."""
+    directory = tmp_path / "rocksdb"
+    directory.mkdir()
+    for name, data in CONTENT.items():
+        (directory / name).write_bytes(data)
+    return directory
+
+
+def on_disk(path: Path) -> list[str]:
+    return sorted(f"{found.parents[2].name}/{found.name}" for found in path.glob("root*/job_fleet/op_*/chk_*"))
+
+
+async def test_what_is_kept_is_placed_again(tmp_path: Path, files: Path) -> None:
+    """What never changes lies there once, and stays when RocksDB removes its own."""
+    copies = copies_in(tmp_path)
+    await copies.keep(base(1), files)
+    kept = tmp_path / "root0/job_fleet/op_state_kg_0_63/chk_1"
+    assert (kept / "000008.sst").samefile(files / "000008.sst")
+    assert not (kept / "CURRENT").samefile(files / "CURRENT")
+    (files / "000008.sst").unlink()
+    target = tmp_path / "target"
+    target.mkdir()
+    for file in base(1).files:
+        await copies.place(base(1), file, target / file.name, verify)
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == CONTENT
+    assert (target / "000008.sst").samefile(kept / "000008.sst")
+    assert not (target / "CURRENT").samefile(kept / "CURRENT")
+
+
+async def test_a_copy_that_differs_is_not_placed(tmp_path: Path, files: Path) -> None:
+    """Nor is one that is missing, or of which nothing is known."""
+    copies = copies_in(tmp_path)
+    await copies.keep(base(1), files)
+    table, current = base(1).files
+    path = tmp_path / "root0/job_fleet/op_state_kg_0_63/chk_1" / table.name
+    path.unlink()
+    path.write_bytes(CONTENT[table.name][:-1] + b"?")
+    with pytest.raises(CorruptSegmentError):
+        await copies.place(base(1), table, tmp_path / "target", verify)
+    (path.parent / current.name).unlink()
+    with pytest.raises(ObjectNotFoundError):
+        await copies.place(base(1), current, tmp_path / "target", verify)
+    with pytest.raises(ObjectNotFoundError):
+        await copies.place(base(2), table, tmp_path / "target", verify)
+    assert not (tmp_path / "target").exists()
+
+
+async def test_confirming_a_base_removes_those_before_it(tmp_path: Path, files: Path) -> None:
+    """In whichever root they lie; those of other owners stay."""
+    copies = copies_in(tmp_path, roots=2)
+    other = KeyGroupRange(64, 127)
+    for each in (base(1), base(2), base(3), base(1, other)):
+        await copies.keep(each, files)
+    await copies.confirm(base(2))
+    assert on_disk(tmp_path) == ["root0/chk_2", "root1/chk_1", "root1/chk_3"]
+    await copies.abort(base(3))
+    assert on_disk(tmp_path) == ["root0/chk_2", "root1/chk_1"]
+
+
+async def test_pruning_keeps_what_is_needed_and_whole(tmp_path: Path, files: Path) -> None:
+    """By the objects of which they are copies, whoever wrote them; a later process finds them."""
+    copies = copies_in(tmp_path)
+    for each in (base(1), base(2), base(3), base(4, KeyGroupRange(64, 127))):
+        await copies.keep(each, files)
+    (tmp_path / "root0/job_fleet/op_state_kg_0_63/chk_3/snapshot").unlink()
+    (tmp_path / "root0/job_fleet/op_other_kg_0_63/chk_9").mkdir(parents=True)
+    later = copies_in(tmp_path)
+    await later.prune({file.handle.key for each in (base(1), base(3)) for file in each.files})
+    assert on_disk(tmp_path) == ["root0/chk_1", "root0/chk_9"]
+
+
+async def test_a_base_that_comes_late_is_not_kept(tmp_path: Path, files: Path) -> None:
+    """And it is told: who relies on it would not find it."""
+    copies = copies_in(tmp_path)
+    await copies.keep(base(2), files)
+    with pytest.raises(StoreUnavailableError):
+        await copies.keep(base(1), files)
+    assert on_disk(tmp_path) == ["root0/chk_2"]
+
+
+async def test_a_base_that_cannot_be_kept_leaves_nothing(tmp_path: Path, files: Path) -> None:
+    """A file is missing, or the disk does not take it."""
+    copies = copies_in(tmp_path)
+    (files / "CURRENT").unlink()
+    with pytest.raises(StoreUnavailableError):
+        await copies.keep(base(1), files)
+    assert on_disk(tmp_path) == []
+
+
+async def test_bases_and_segments_share_the_budget_of_a_root(tmp_path: Path, files: Path) -> None:
+    """What lies there under one inode counts once."""
+    segments = LocalSegments([MemoryStore()], bytes_max=10_000)
+    await segments.take_stock()
+    copies = copies_in(tmp_path, bytes_max=10_000, segments=segments)
+    await copies.keep(base(1), files)
+    await copies.keep(base(2), files)
+    found = [path.stat() for path in tmp_path.glob("root0/job_fleet/op_*/chk_*/*")]  # noqa: ASYNC240  # a test
+    room_bytes = 10_000 - sum({each.st_ino: each.st_size for each in found}.values())
+    assert room_bytes > 10_000 - 2 * base(1).size_bytes - 1_000
+    with pytest.raises(StoreUnavailableError, match="budget"):
+        await segments.put("segments/a", [bytes(room_bytes + 1)])
+    await segments.put("segments/a", [bytes(room_bytes)])
+    with pytest.raises(StoreUnavailableError, match="budget"):
+        await copies.keep(base(3), files)
+    await copies.confirm(base(2))
+    await segments.put("segments/b", [b"x"])
+
+
+async def test_what_lies_in_a_root_is_told(tmp_path: Path, files: Path) -> None:
+    """For a sweep: which objects it is of, and what was never complete."""
+    copies = copies_in(tmp_path)
+    await copies.keep(base(1), files)
+    await copies.keep(base(2), files)
+    (tmp_path / "root0/job_fleet/op_state_kg_0_63/chk_2/snapshot").write_bytes(b"torn")
+    first, second = kept_in(tmp_path / "root0", "fleet")
+    assert (first.path.name, first.keys) == ("chk_1", {file.handle.key for file in base(1).files})
+    assert first.size_bytes > base(1).size_bytes
+    assert (second.path.name, second.keys) == ("chk_2", set())

@@ -1,0 +1,88 @@
+"""A directory of a range is handed from process to process, whole or not at all."""
+
+from pathlib import Path
+
+import pytest
+
+from statebackend._local import range_directories
+from statebackend._local.range_directories import Mark, RangeDirectory, open_range_directory, remove_other_ranges
+from statebackend.errors import LocalRootError
+from statebackend.ids import Epoch, KeyGroupRange
+
+MINE, OTHER = KeyGroupRange(0, 3), KeyGroupRange(4, 7)
+MARK = Mark(primary="memory://x", max_parallelism=8, epoch=Epoch(3), content=b"what they are")
+
+
+def kept_in(parent: Path) -> list[str]:
+    return sorted(path.parent.name for path in parent.glob("job_fleet/*/files"))
+
+
+async def test_who_comes_next_finds_what_was_marked(tmp_path: Path) -> None:
+    """Once: from then on the files may be changed."""
+    async with open_range_directory(tmp_path, "fleet", MINE) as directory:
+        assert directory is not None
+        directory.put_mark(MARK)
+    async with open_range_directory(tmp_path, "fleet", MINE) as directory:
+        assert directory is not None
+        assert directory.take_mark() == MARK
+        assert directory.take_mark() is None
+
+
+async def test_a_directory_has_one_user_at_a_time(tmp_path: Path) -> None:
+    """Another range has another one, and so has another job."""
+    async with (
+        open_range_directory(tmp_path, "fleet", MINE) as first,
+        open_range_directory(tmp_path, "fleet", MINE) as second,
+        open_range_directory(tmp_path, "fleet", OTHER) as third,
+        open_range_directory(tmp_path, "other", MINE) as fourth,
+    ):
+        assert second is None
+        assert len({each.files for each in (first, third, fourth) if each is not None}) == 3
+
+
+async def test_a_mark_is_believed_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Whichever byte of it is lost, or another one."""
+    async with open_range_directory(tmp_path, "fleet", MINE) as directory:
+        assert directory is not None
+        directory.put_mark(MARK)
+        path = directory.files.parent / "mark"
+        whole = path.read_bytes()
+        for place in range(len(whole)):
+            for spoilt in (whole[:place], whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]):
+                path.write_bytes(spoilt)
+                assert directory.take_mark() is None
+
+
+async def test_nothing_is_kept_where_the_system_does_not_say_when_it_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_directories, "BOOT_ID", tmp_path / "there is none")
+    async with open_range_directory(tmp_path, "fleet", MINE) as directory:
+        assert directory is None
+
+
+async def test_other_ranges_are_removed_unless_somebody_works_there_or_came_later(tmp_path: Path) -> None:
+    """What was left without a mark is of no use to anybody."""
+
+    async def leave(key_groups: KeyGroupRange, epoch: int | None) -> None:
+        async with open_range_directory(tmp_path, "fleet", key_groups) as directory:
+            assert directory is not None
+            directory.files.mkdir()
+            if epoch is not None:
+                directory.put_mark(Mark("memory://x", 8, Epoch(epoch), b""))
+
+    ranges = [KeyGroupRange(group, group) for group in range(4)]
+    for key_groups, epoch in zip(ranges, (2, 3, None, 2), strict=True):
+        await leave(key_groups, epoch)
+    async with open_range_directory(tmp_path, "fleet", ranges[3]) as used:
+        assert isinstance(used, RangeDirectory)
+        assert remove_other_ranges(tmp_path, "fleet", [MINE], Epoch(3)) == 2
+    assert kept_in(tmp_path) == ["kg_1_1", "kg_3_3"]
+    assert remove_other_ranges(tmp_path / "nothing", "fleet", [MINE], Epoch(3)) == 0
+
+
+async def test_a_place_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LocalRootError):
+        async with open_range_directory(tmp_path / "file", "fleet", MINE):
+            pass

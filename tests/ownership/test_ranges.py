@@ -1,0 +1,191 @@
+"""Local copies of attempts at ranges, which share the roots of a host."""
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+import statebackend as sb
+from statebackend._backend.ranges import Contribution, RangeTask, open_range_owners
+from statebackend._checkpoint.local_orphans import sweep_roots
+from statebackend.testing.virtual_time import VirtualClock
+from tests.backend.parts import Run, open_run
+from tests.ownership.disk import JOB, Disk, Watch
+from tests.ownership.table import Fate, row
+
+
+async def attempt(disk: Disk, task: RangeTask, number: int = 1) -> Contribution:
+    """By a process that has just begun."""
+    async with open_range_owners(store=disk.primary, clock=VirtualClock()) as owners:
+        return await owners.contribute(task, writing(number))
+
+
+def writing(number: int) -> Callable[[sb.StateBackend], None]:
+    def work(backend: sb.StateBackend) -> None:
+        backend.value_state("n", int)["k"] = number
+
+    return work
+
+
+async def one_batch(disk: Disk, run: Run) -> None:
+    await run.commit([await attempt(disk, task) for task in run.tasks()])
+
+
+@row("copy-lost")
+async def test_a_copy_of_an_attempt_that_lost_goes_when_a_later_one_comes_along(disk: Disk) -> Fate:
+    """What the winners have written stays."""
+    async with open_run(disk.settings(), 1, disk.primary) as run:
+        await one_batch(disk, run)
+        before = disk.copies
+        await attempt(disk, run.tasks()[0], 99)
+        watch = Watch(disk.copies - before)
+        await one_batch(disk, run)
+        assert watch.fate() == "stays"  # as far as anybody knew, it may have been the one that wins
+        won = disk.copies - before
+        await one_batch(disk, run)
+        assert run.coordinator.base is not None
+        assert len(disk.copies) == len(run.coordinator.base.segments()) == 3
+        assert len(won & disk.copies) == 1
+        return watch.fate()
+
+
+@row("copy-running")
+async def test_a_copy_of_an_attempt_under_way_is_not_removed_by_another(disk: Disk) -> Fate:
+    """Though no commit needs it by now: the other one stands where it stands."""
+    settings = disk.settings(preemptive_persist_threshold_bytes=0)
+    async with open_run(settings, 1, disk.primary) as run:
+        await one_batch(disk, run)
+        before = disk.copies
+        (task,) = run.tasks()
+        async with (
+            open_range_owners(store=disk.primary, clock=VirtualClock()) as owners,
+            owners.attempt(task) as running,
+        ):
+            writing(5)(running.backend)
+            contribution = await running.contribute()
+            watch = Watch(disk.copies - before)
+            await attempt(disk, task)
+            fate = watch.fate()
+        await run.commit([contribution])
+        return fate
+
+
+@row("copy-zombie")
+async def test_an_attempt_of_a_reign_that_is_over_removes_nothing(disk: Disk) -> Fate:
+    """What it takes for lost may be what the newest commit needs."""
+    async with open_run(disk.settings(), 1, disk.primary) as older:
+        for _ in range(2):
+            await one_batch(disk, older)
+        (task,) = older.tasks()
+        await attempt(disk, older.tasks()[0], 99)
+        async with open_run(disk.settings(), 1, disk.primary) as newer:
+            await one_batch(disk, newer)
+            watch = Watch(disk.copies)
+            await attempt(disk, task)
+            return watch.fate()
+
+
+@row("copy-whole")
+async def test_attempts_change_nothing_where_a_backend_has_the_root_for_itself(disk: Disk) -> Fate:
+    """They read what lies there, and write no copies of their own."""
+    async with open_run(disk.settings(), 1, disk.primary) as run:
+        for _ in range(3):
+            await one_batch(disk, run)
+        await attempt(disk, run.tasks()[0], 99)
+        (task,) = run.tasks()
+        async with disk.backend():
+            watch, before = Watch(disk.copies), disk.copies
+            contribution = await attempt(disk, task)
+            assert contribution.found == "host"
+            assert disk.copies == before
+            return watch.fate()
+
+
+@row("copy-of-parts")
+async def test_a_backend_of_the_whole_job_removes_nothing_while_there_are_attempts(disk: Disk) -> Fate:
+    """It only reads the root, for as long as it is open. A sweep passes it over."""
+    async with open_run(disk.settings(), 1, disk.primary) as run:
+        await one_batch(disk, run)
+        (task,) = run.tasks()
+        await attempt(disk, task, 99)
+        watch = Watch(disk.copies)
+        async with (
+            open_range_owners(store=disk.primary, clock=VirtualClock()) as owners,
+            owners.attempt(task),
+        ):
+            await disk.reopen()
+            found = [file async for file in sweep_roots(disk.settings().local, JOB, frozenset(), dry_run=False)]
+            assert {file.owned for file in found} == {False}
+            return watch.fate()
+
+
+@row("range-temporary")
+async def test_a_temporary_file_goes_when_it_is_an_hour_old(disk: Disk) -> Fate:
+    """A younger one may be being written, by another process."""
+    async with open_run(disk.settings(), 1, disk.primary) as run:
+        await one_batch(disk, run)
+        directory = next(iter(disk.copies)).parent
+        (directory / ".old.tmp").touch()
+        watch = Watch(disk.temporaries)
+        await one_batch(disk, run)
+        assert watch.fate() == "stays"
+        os.utime(directory / ".old.tmp", (1.0, 1.0))
+        await one_batch(disk, run)
+        return watch.fate()
+
+
+def rocks(disk: Disk) -> sb.Settings:
+    pytest.importorskip("rocksdict")
+    return disk.settings(table="rocksdb", table_dir=f"{disk.directory}/tables", table_memory_bytes=4 << 20)
+
+
+@row("range-files")
+async def test_the_files_of_a_range_are_gone_on_from_by_the_next_process(disk: Disk) -> Fate:
+    """Nothing of them is read again."""
+    async with open_run(rocks(disk), 1, disk.primary) as run:
+        await one_batch(disk, run)
+        watch = Watch(disk.directory.glob("tables/job_fleet/kg_*/mark"))
+        contribution = await attempt(disk, run.tasks()[0])
+        assert (contribution.found, contribution.report) == ("host", None)
+        return watch.fate()
+
+
+@row("range-files-killed")
+async def test_the_files_of_a_range_without_a_mark_are_made_anew(disk: Disk) -> Fate:
+    """As they are left by a process that was killed while it worked there."""
+    async with open_run(rocks(disk), 1, disk.primary) as run:
+        await one_batch(disk, run)
+        (mark,) = disk.directory.glob("tables/job_fleet/kg_*/mark")
+        mark.unlink()
+        watch = Watch(disk.directory.glob("tables/job_fleet/kg_*/files/IDENTITY"))
+        contribution = await attempt(disk, run.tasks()[0])
+        assert contribution.found != "host" or contribution.report is not None
+        return watch.fate()
+
+
+@row("range-files-other")
+async def test_the_files_of_a_range_go_when_the_job_is_cut_otherwise(disk: Disk) -> Fate:
+    async with open_run(rocks(disk), 1, disk.primary) as run:
+        await one_batch(disk, run)
+        watch = Watch(path for path in disk.directory.glob("tables/job_fleet/kg_*/files/*") if path.is_file())
+    async with open_run(rocks(disk), 2, disk.primary) as run:
+        await attempt(disk, run.tasks()[0])
+    return watch.fate()
+
+
+@row("swept-lost")
+async def test_what_an_attempt_left_that_lost_is_swept_while_the_job_goes_on(disk: Disk) -> Fate:
+    """As soon as another one was committed in its place, and not before."""
+    async with open_run(disk.settings(), 1, disk.primary) as run:
+        await one_batch(disk, run)
+        before = disk.segments
+        await attempt(disk, run.tasks()[0], 99)
+        watch = Watch(disk.segments - before)
+        await sb.sweep(disk.settings(), dry_run=False, min_age_s=0.0)
+        assert watch.fate() == "stays"
+        await one_batch(disk, run)
+        await attempt(disk, run.tasks()[0], 99)  # may yet be committed
+        await sb.sweep(disk.settings(), dry_run=False, min_age_s=0.0)
+        assert run.coordinator.base is not None
+        assert len(disk.segments) == len(run.coordinator.base.segments()) + 1
+        return watch.fate()

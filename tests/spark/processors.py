@@ -1,0 +1,104 @@
+"""Processors for executors: the workers import them by name, so they lie where nothing is imported that they have not.
+
+Keys of the streams here are of the form `a:3`: the key `a` and the number 3.
+"""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from statebackend.spark import KeyedProcessor
+
+COUNTED = pa.schema([("key", pa.string()), ("count", pa.int64()), ("numbers", pa.list_(pa.int64()))])
+
+
+def split(df: Any) -> Any:
+    """The key and the number of each row."""
+    return df.selectExpr("split(key, ':')[0] AS key", "cast(split(key, ':')[1] AS bigint) AS number")
+
+
+class Counting(KeyedProcessor):
+    """Counts rows by key. Yields nothing."""
+
+    def open(self, context):
+        self.counts = context.value_state("counts", int)
+
+    def process(self, key, rows, context):
+        self.counts[key] = self.counts.get(key, 0) + len(rows)
+
+
+class Telling(Counting):
+    """Yields each count as well, with the numbers of the batch."""
+
+    output_schema = COUNTED
+
+    def process(self, key, rows, context):
+        super().process(key, rows, context)
+        yield {"count": self.counts[key], "key": key, "numbers": [row["number"] for row in rows]}
+
+
+class Tables(KeyedProcessor):
+    """The same by Arrow."""
+
+    output_schema = COUNTED
+
+    def open(self, context):
+        self.counts = context.value_state("counts", int)
+
+    def process_table(self, table, context):
+        found = table.group_by("key").aggregate([("key", "count"), ("number", "list")])
+        keys, counts = found["key"].to_pylist(), []
+        for key, count in zip(keys, found["key_count"].to_pylist(), strict=True):
+            counts.append(self.counts.get(key, 0) + count)
+            self.counts[key] = counts[-1]
+        return pa.table([found["number_list"], found["key"], counts], names=["numbers", "key", "count"])
+
+
+class Failing(Counting):
+    """Fails in one batch after it has changed its state, once for each of `times`; the file remembers how often."""
+
+    def __init__(self, memory: Path, *, batch_id: int, times: int = 1) -> None:
+        self._memory = memory
+        self._batch_id = batch_id
+        self._times = times
+
+    def process(self, key, rows, context):
+        super().process(key, rows, context)
+        if context.batch_id == self._batch_id and self._is_due():
+            self.fail()
+
+    def fail(self) -> None:
+        """What the failure is."""
+        raise ValueError("as it was told to")
+
+    def _is_due(self) -> bool:
+        happened = self._memory.stat().st_size if self._memory.exists() else 0
+        if happened < self._times:
+            with self._memory.open("ab") as memory:
+                memory.write(b".")
+        return happened < self._times
+
+
+class Dying(Failing):
+    """Ends its worker process by SIGKILL instead: nothing of it gets to say anything."""
+
+    def fail(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Waiting(Counting):
+    """In its first batch, waits until somebody opens the other end of a pipe, and then for ever."""
+
+    def __init__(self, pipe: Path, memory: Path) -> None:
+        self._pipe = pipe
+        self._memory = memory
+
+    def process(self, key, rows, context):
+        super().process(key, rows, context)
+        if not self._memory.exists():
+            self._memory.touch()
+            self._pipe.open("wb").close()
+            signal.pause()

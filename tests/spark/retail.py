@@ -1,0 +1,174 @@
+"""A shop's invoice lines as a stream of days, what is kept of customers and of products, and the same in one pass.
+
+The lines are made up from a seed, or come from the data set "Online Retail" (UCI, CC BY 4.0) where the environment says
+where that is: a folder of one gzipped CSV per day. Made-up lines have the same warts: customers that are not known,
+returns before purchases. The workers import this module, so it has nothing that they lack.
+"""
+
+import csv
+import gzip
+import os
+import random
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from statebackend.spark import KeyedProcessor
+
+DATA_SET = "STATEBACKEND_ONLINE_RETAIL"
+"""The environment variable that names the folder of the data set."""
+
+LINES = pa.schema(
+    {
+        "customer": pa.string(),
+        "product": pa.string(),
+        "invoice": pa.string(),
+        "quantity": pa.int64(),
+        "price": pa.int64(),
+        "line": pa.int64(),
+    }
+)
+SPARK_LINES = "customer string, product string, invoice string, quantity bigint, price bigint, line bigint"
+
+
+class Line(msgspec.Struct):
+    """One line of an invoice. `price`: in thousandths of a pound; `line`: its number within the day."""
+
+    customer: str | None
+    product: str
+    invoice: str
+    quantity: int
+    price: int
+    line: int
+
+
+Day = Sequence[Line]
+
+
+def made_up(days: int, *, lines: int, seed: int) -> Sequence[Day]:
+    """That many days of that many lines."""
+    rng = random.Random(seed)
+    made = []
+    for day in range(days):
+        of_day = []
+        for number in range(lines):
+            customer = rng.choice([None, *(f"c{rng.randrange(lines)}" for _ in range(4))])
+            quantity = rng.choice([-3, -1, 1, 2, 6, 12])
+            price = rng.randrange(100, 9000)
+            of_day.append(Line(customer, f"p{rng.randrange(lines)}", f"{day}-{number // 4}", quantity, price, number))
+        made.append(of_day)
+    return made
+
+
+def of_data_set(days: int) -> Sequence[Day]:
+    """The first days of the data set. Raises `KeyError` where the environment does not say where it is."""
+    files = sorted(Path(os.environ[DATA_SET]).glob("*.csv.gz"))[:days]
+    return [list(_lines_of(path)) for path in files]
+
+
+def _lines_of(path: Path) -> Iterator[Line]:
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        for number, row in enumerate(csv.DictReader(file)):
+            price = int(Decimal(row["UnitPrice"]) * 1000)
+            yield Line(
+                row["CustomerID"] or None, row["StockCode"], row["InvoiceNo"], int(row["Quantity"]), price, number
+            )
+
+
+def write(days: Sequence[Day], folder: Path) -> None:
+    """One file a day, in the order in which a file stream takes them. Within a file the lines are in disorder."""
+    folder.mkdir(parents=True)
+    for number, day in enumerate(days):
+        shuffled = random.Random(number).sample(day, len(day))
+        path = folder / f"{number:04d}.parquet"
+        pq.write_table(pa.Table.from_pylist([msgspec.structs.asdict(line) for line in shuffled], LINES), path)
+        os.utime(path, (1_700_000_000 + number * 60,) * 2)
+
+
+class Customer(msgspec.Struct, frozen=True):
+    """What is known of a customer. `baskets`: changes from one invoice to another, so it depends on the order."""
+
+    spend: int = 0
+    returned: int = 0
+    baskets: int = 0
+    invoice: str = ""
+
+
+def after(customer: Customer, invoice: str, quantity: int, price: int) -> Customer:
+    """The customer after one more line."""
+    return Customer(
+        spend=customer.spend + quantity * price,
+        returned=customer.returned + max(-quantity, 0),
+        baskets=customer.baskets + (customer.invoice != invoice),
+        invoice=invoice,
+    )
+
+
+class Customers(KeyedProcessor):
+    """Running spend, returns and baskets, line by line."""
+
+    key = "customer"
+    type_ = Customer
+    output_schema = pa.schema({"key": pa.string(), "spend": pa.int64(), "returned": pa.int64(), "baskets": pa.int64()})
+
+    def open(self, context):
+        self.kept = context.value_state("kept", Customer)
+
+    def process(self, key, rows, context):
+        customer = self.kept.get(key, Customer())
+        for row in rows:
+            customer = after(customer, row["invoice"], row["quantity"], row["price"])
+        self.kept[key] = customer
+        yield {"key": key, "spend": customer.spend, "returned": customer.returned, "baskets": customer.baskets}
+
+
+class Products(KeyedProcessor):
+    """Stock movement, a table at a time."""
+
+    key = "product"
+    type_ = tuple[int, int]
+    output_schema = pa.schema({"key": pa.string(), "moved": pa.int64(), "lines": pa.int64()})
+
+    def open(self, context):
+        self.kept = context.value_state("kept", tuple[int, int])
+
+    def process_table(self, table, context):
+        found = table.group_by("product").aggregate([("quantity", "sum"), ("quantity", "count")])
+        keys = found["product"].to_pylist()
+        moved, lines = found["quantity_sum"].to_pylist(), found["quantity_count"].to_pylist()
+        kept = [
+            (before + more, seen + new)
+            for (before, seen), more, new in zip(self.kept.get_many(keys, (0, 0)), moved, lines, strict=True)
+        ]
+        self.kept.put_many(keys, kept)
+        return pa.table([keys, [each[0] for each in kept], [each[1] for each in kept]], schema=self.output_schema)
+
+
+PROCESSORS: dict[str, type[Customers] | type[Products]] = {"customers": Customers, "products": Products}
+
+Rows = dict[str, dict[str, Any]]
+
+
+def in_one_pass(days: Sequence[Day], which: str) -> tuple[dict[str, Any], list[Rows]]:
+    """The state after all days, and the rows that come out on each, by key."""
+    state: dict[str, Any] = {}
+    put_out: list[Rows] = []
+    for day in days:
+        rows: Rows = {}
+        for line in day:
+            if which == "products":
+                moved, lines = state.get(line.product, (0, 0))
+                state[line.product] = (moved + line.quantity, lines + 1)
+                rows[line.product] = {"key": line.product, "moved": moved + line.quantity, "lines": lines + 1}
+            elif line.customer is not None:
+                known = after(state.get(line.customer, Customer()), line.invoice, line.quantity, line.price)
+                state[line.customer] = known
+                told = {"spend": known.spend, "returned": known.returned, "baskets": known.baskets}
+                rows[line.customer] = {"key": line.customer, **told}
+        put_out.append(rows)
+    return state, put_out

@@ -1,0 +1,401 @@
+"""Processors on executors: the same state and the same rows as in the driver, and each batch once, whatever fails.
+
+Here on `local[2]`: two worker processes, no second attempts. Clusters and chance are in `test_cluster.py`.
+"""
+
+import asyncio
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections import Counter
+
+import msgspec
+import pytest
+
+import statebackend as sb
+from statebackend.errors import SettingsError
+from statebackend.objectstore import MemoryStore
+from statebackend.spark import executors
+from statebackend.uploaders import PrimaryUploader
+from tests.spark.processors import COUNTED, Counting, Dying, Failing, Tables, Telling, Waiting, split
+
+
+@pytest.fixture
+def on_executors(stream, open_sink):
+    """Sinks on executors, for keys of strings."""
+
+    def open_(processor=None, *, settings=None, **options):
+        options = {"key": "key", "parallelism": 2, **options}
+        return open_sink(processor or Counting(), settings or stream.settings, execution="executors", **options)
+
+    return open_
+
+
+class Published:
+    """An output that remembers what it was given; with `fails_in`, it fails once in that batch."""
+
+    def __init__(self, *, fails_in: int = -1) -> None:
+        self.batches: list[tuple[int, list[dict]]] = []
+        self._fails_in = fails_in
+
+    def __call__(self, df, batch_id):
+        if batch_id == self._fails_in:
+            self._fails_in = -1
+            raise OSError("no room for the output")
+        self.batches.append((batch_id, sorted((row.asDict() for row in df.collect()), key=lambda row: row["key"])))
+
+
+def feed(stream, *batches: str) -> Counter[str]:
+    """Each batch a text of keys; returns how often each key occurs in all."""
+    for batch in batches:
+        stream.feed(*(f"{key}:{number}" for number, key in enumerate(batch)))
+    return Counter("".join(batches))
+
+
+@pytest.mark.usefixtures("adaptive")
+@pytest.mark.parametrize("processor", [Telling, Tables])
+def test_state_and_output_are_those_of_the_driver(open_stream, open_sink, on_executors, read, processor) -> None:
+    """By key and by table, in the order asked for; one of the ranges may get no rows, and its task does not run."""
+    published = []
+    for where in ({}, {"execution": "executors", "parallelism": 3}):
+        stream, output = open_stream(where.get("execution", "driver")), Published()
+        counts = feed(stream, "abcabdd", "zz", "qawaq")
+        stream.run(
+            open_sink(processor(), stream.settings, key="key", order_by="number", output=output, **where), plan=split
+        )
+        found = read(stream.settings)
+        assert found.counts == counts
+        assert found.batches == [2, 1, 0]
+        published.append(output.batches)
+    assert published[0] == published[1]
+    assert [len(rows) for _, rows in published[0]] == [4, 1, 3]
+
+
+def test_the_frame_is_run_once(stream, on_executors, spark) -> None:
+    """However many ranges: every run of it reads the source again."""
+    evaluated = spark.sparkContext.accumulator(0)
+
+    def counted(df):
+        def pass_on(rows):
+            for row in rows:
+                evaluated.add(1)
+                yield row
+
+        return df.sparkSession.createDataFrame(df.rdd.mapPartitions(pass_on), df.schema)
+
+    feed(stream, "abcdef")
+    sink = on_executors()
+    stream.run(lambda df, batch_id: sink(counted(split(df)), batch_id))
+    assert evaluated.value == 6
+
+
+@pytest.mark.usefixtures("adaptive")
+def test_an_empty_batch_advances_the_state(stream, on_executors, read) -> None:
+    """Its frame has no partitions, so no task says anything; also the very first batch may be one."""
+    counts = feed(stream, "", "ab", "", "b")
+    stream.run(on_executors(), plan=split)
+    found = read(stream.settings)
+    assert found.counts == counts
+    assert found.batches == [3, 2, 1, 0]
+
+
+def test_a_batch_that_is_committed_already_is_run_for_spark_and_not_applied(stream, on_executors, read) -> None:
+    """A stateful operator upstream fails the query when its batch is not consumed."""
+    counts = feed(stream, "ab", "cd")
+
+    def deduplicated(df):
+        return split(df).dropDuplicates(["key"])
+
+    stream.run(on_executors(), plan=deduplicated)
+    before = read(stream.settings)
+    stream.forget_commit(1)
+    stream.run(on_executors(), plan=deduplicated)
+    assert read(stream.settings) == before
+    assert before.counts == counts
+
+
+@pytest.mark.usefixtures("adaptive")
+def test_a_batch_comes_again_with_other_partitions_after_its_ranges_had_contributed(stream, on_executors, read) -> None:
+    """What the ranges had made of it is in the memory of the workers, and in no commit: it counts for nothing."""
+    counts = feed(stream, "abcdab", "abcdabee", "abc")
+    published = Published(fails_in=1)
+    sink = on_executors(Telling(), output=published)
+    assert "no room for the output" in stream.fail(sink, plan=split)
+    assert read(stream.settings).batches == [0]
+    stream.run(sink, plan=lambda df: split(df).repartition(5))
+    assert read(stream.settings).counts == counts
+    assert read(stream.settings).batches == [2, 1, 0]
+    assert [batch_id for batch_id, _ in published.batches] == [0, 1, 2]
+
+
+def test_the_number_of_ranges_may_change_and_so_may_the_place_of_the_work(
+    stream, open_sink, on_executors, read
+) -> None:
+    """From start to start, without anything being written anew; one range, and more of them than there are cores."""
+    counts = Counter()
+    for parallelism in (2, 5, None, 1):
+        counts += feed(stream, "abcdefgh")
+        if parallelism is None:
+            sink = open_sink(Counting(), stream.settings, key="key")
+        else:
+            sink = on_executors(parallelism=parallelism)
+        stream.run(sink, plan=split)
+        assert read(stream.settings).counts == counts
+
+
+def test_a_rewound_query_takes_its_state_back_if_asked_to(stream, on_executors, read) -> None:
+    """To the newest commit before the batch. What the workers still hold is of a branch that was left."""
+    counts = feed(stream, "abc")
+    stream.run(on_executors(), plan=split)
+    shutil.copytree(stream.checkpoint, stream.checkpoint.with_name("copy"))
+    counts += feed(stream, "aab", "bcc", "dab")
+    stream.run(on_executors(), plan=split)
+    shutil.rmtree(stream.checkpoint)
+    stream.checkpoint.with_name("copy").rename(stream.checkpoint)
+    assert "RewindError" in stream.fail(on_executors(), plan=split)
+    stream.run(on_executors(on_rewind="rollback"), plan=split)
+    assert read(stream.settings).counts == counts
+    assert read(stream.settings).batches == [3, 2, 1, 0]
+
+
+def test_another_query_goes_on_with_the_state_only_if_it_may(stream, on_executors, read, tmp_path) -> None:
+    """As in the driver: it is the driver that decides."""
+    counts = feed(stream, "ab")
+    stream.run(on_executors(), plan=split)
+    other = tmp_path / "other"
+    assert "WrongQueryError" in stream.fail(on_executors(), plan=split, checkpoint=other)
+    stream.run(on_executors(adopt=True), plan=split, checkpoint=other)
+    assert read(stream.settings).counts == counts + counts
+
+
+def test_a_failed_range_says_which_it_was_and_why(stream, on_executors, read, tmp_path) -> None:
+    """In an error of ours; nothing of the batch is kept, neither in the store nor in the workers' memory."""
+    counts = feed(stream, "aab", "abb", "a")
+    sink = on_executors(Failing(tmp_path / "memory", batch_id=1), parallelism=1)
+    message = stream.fail(sink, plan=split)
+    for words in ("BatchError", "[0, 127]", "attempt=0", "ValueError: as it was told to"):
+        assert words in message
+    assert read(stream.settings).counts == {"a": 2, "b": 1}
+    stream.run(sink, plan=split)
+    assert read(stream.settings).counts == counts
+
+
+def test_a_worker_that_is_killed_leaves_nothing_behind_that_counts(stream, on_executors, read, tmp_path) -> None:
+    """In the middle of its batch; without second attempts that fails the query, and its next start goes on."""
+    counts = feed(stream, "aab", "abb", "a")
+    sink = on_executors(Dying(tmp_path / "memory", batch_id=1))
+    stream.fail(sink, plan=split)
+    assert read(stream.settings).batches == [0]
+    stream.run(sink, plan=split)
+    assert read(stream.settings).counts == counts
+
+
+def test_an_attempt_that_is_made_twice_counts_once(stream, on_executors, read, monkeypatch) -> None:
+    """As when Spark runs a task again whose result was lost: what the first attempt left behind is in no commit."""
+
+    def task_of(program, errand, release):
+        def work(batches):  # pickled by value
+            from statebackend.spark.worker import run  # noqa: PLC0415
+
+            rows = list(batches)
+            list(run(program, errand, rows))
+            yield from run(program, errand, rows)
+
+        return work
+
+    monkeypatch.setattr(executors, "task_of", task_of)
+    counts = feed(stream, "aab", "abb", "cab")
+    stream.run(on_executors(), plan=split)
+    assert read(stream.settings).counts == counts
+
+
+def test_a_driver_that_was_fenced_commits_nothing(stream, on_executors, read) -> None:
+    """Here another driver opens the job after the ranges have contributed to the batch of the first."""
+    counts = feed(stream, "ab", "a")
+
+    async def open_as_another() -> None:
+        async with sb.open_coordinator(stream.settings):
+            pass
+
+    def output(df, batch_id):
+        if batch_id == 1 and not output.fenced:
+            output.fenced = True
+            asyncio.run(open_as_another())
+
+    output.fenced = False
+    sink = on_executors(Telling(), output=output)
+    assert "FencedError" in stream.fail(sink, plan=split)
+    assert read(stream.settings).batches == [0]
+    stream.run(sink, plan=split)
+    assert read(stream.settings).counts == counts
+
+
+def test_stopping_the_query_ends_its_tasks(stream, on_executors, read, tmp_path) -> None:
+    """A worker is in the middle of user code that never ends; `stop` returns, and the batch comes again."""
+    counts = feed(stream, "ab")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    sink = on_executors(Waiting(pipe, tmp_path / "memory"), parallelism=1)
+    query = stream.start(sink, plan=split)
+    with pipe.open("rb"):  # waits for the worker
+        query.stop()
+    assert query.exception() is None
+    assert read(stream.settings).batches == []
+    stream.run(sink, plan=split)
+    assert read(stream.settings).counts == counts
+
+
+def test_two_queries_share_the_workers(open_stream, open_sink, read) -> None:
+    """Each worker process gets tasks of both jobs, and keeps their states apart."""
+    streams = [open_stream("left"), open_stream("right")]
+    counts = [feed(streams[0], "aab", "ab", "c"), feed(streams[1], "bbc", "a", "cc")]
+    sinks = [
+        open_sink(Counting(), stream.settings, key="key", execution="executors", parallelism=2) for stream in streams
+    ]
+    queries = [stream.start(sink, plan=split) for stream, sink in zip(streams, sinks, strict=True)]
+    assert all(query.awaitTermination(60) for query in queries)
+    assert [read(stream.settings).counts for stream in streams] == counts
+
+
+def test_the_drivers_observer_hears_of_ranges_and_of_requests(stream, on_executors) -> None:
+    """Of each range that had rows, where its state was; and what the checkpoint cost, in the workers and here."""
+
+    class Watching(sb.Observer):
+        def __init__(self) -> None:
+            self.found: list[str] = []
+            self.infos: list[sb.CheckpointInfo] = []
+            self.requests = Counter()
+
+        def range_opened(self, found: str) -> None:
+            self.found.append(found)
+
+        def primary_requested(self, requests, *, usd: float) -> None:
+            self.requests.update(requests)
+
+        def checkpoint_committed(self, info: sb.CheckpointInfo) -> None:
+            self.infos.append(info)
+
+    watching = Watching()
+    feed(stream, "abcdefghij", "abcdefghij")
+    settings = msgspec.structs.replace(stream.settings, inline_bytes_max=0)
+    stream.run(on_executors(settings=settings, observer=watching), plan=split)
+    assert watching.found[:2] == ["new", "new"]
+    assert "new" not in watching.found[2:]
+    assert [info.checkpoint_id for info in watching.infos] == [0, 1]
+    assert [info.changes for info in watching.infos] == [10, 10]
+    for info in watching.infos:
+        assert info.requests_by_kind["put_if_absent"] == 1
+        assert info.requests_by_kind["put"] == 2
+        assert info.requests == sum(info.requests_by_kind.values())
+    assert watching.requests["put"] >= 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"parallelism": None},
+        {"parallelism": 0},
+        {"parallelism": 129},
+        {"settings": sb.Settings(job="j", primary="memory://m")},
+        {"settings": sb.Settings(job="j", primary="file:///m", put_budget_usd_month=1.0)},
+        {"store": object()},
+        {"uploader": PrimaryUploader(MemoryStore())},
+        {"function": lambda df, batch_id, backend: None, "key": ()},
+        {"execution": "driver", "parallelism": 2},
+        {"execution": "elsewhere"},
+    ],
+    ids=[
+        "no parallelism",
+        "parallelism 0",
+        "more than max_parallelism",
+        "memory",
+        "a budget",
+        "a store",
+        "an uploader",
+        "a function",
+        "parallelism in the driver",
+        "elsewhere",
+    ],
+)
+def test_what_executors_cannot_share_is_refused_at_once(stream, open_sink, options) -> None:
+    """Where it is written, and not in the first batch."""
+    arguments = {"function": Counting(), "settings": stream.settings, "key": "key", "execution": "executors"}
+    with pytest.raises(SettingsError):
+        open_sink(**{**arguments, "parallelism": 2, **options})
+
+
+def test_a_processor_that_does_not_pickle_says_so(stream, on_executors, read) -> None:
+    """Before any task is sent."""
+    processor = Counting()
+    processor.lock = __import__("threading").Lock()
+    feed(stream, "a")
+    assert "cannot be sent to the workers" in stream.fail(on_executors(processor), plan=split)
+    assert read(stream.settings).batches == []
+
+
+def test_a_worker_of_another_release_says_so(stream, on_executors, monkeypatch) -> None:
+    """In the first task, and in words that say what to do."""
+    feed(stream, "a")
+    monkeypatch.setattr(executors, "__version__", "0.0.0")
+    message = stream.fail(on_executors(), plan=split)
+    assert "SettingsError" in message
+    assert "the driver 0.0.0" in message
+
+
+def test_a_worker_without_the_package_says_so(tmp_path) -> None:
+    """What Spark sends it needs nothing of ours before it can say that."""
+    task = executors.task_of(b"", b"", "1.0")
+    sent = tmp_path / "task"
+    sent.write_bytes(executors.pickled(task))
+    code = f"""
+import pickle, sys
+sys.modules["statebackend"] = None
+with open({str(sent)!r}, "rb") as file:
+    list(pickle.load(file)([]))
+"""
+    worker = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    failure = executors.in_our_words(worker.stderr)
+    assert isinstance(failure, SettingsError)
+    assert "install it" in str(failure)
+    assert sys.executable in str(failure)
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        (
+            "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in driver: 3.11",
+            "PYSPARK_PYTHON",
+        ),
+        ("ModuleNotFoundError: No module named 'pyarrow'", "pyarrow"),
+        ("[PACKAGE_NOT_INSTALLED] PyArrow >= 15.0.0 must be installed", "packages"),
+        ('java.io.IOException: Cannot run program "python3.99": error=2', "PYSPARK_PYTHON"),
+    ],
+)
+def test_workers_that_cannot_do_the_work_are_told_from_work_that_failed(text, advice) -> None:
+    """The texts are Spark's; an error of another kind stays what it is."""
+    failure = executors.in_our_words(f"Job aborted.\n{text}\n at org.apache.spark")
+    assert isinstance(failure, SettingsError)
+    assert advice in str(failure)
+    assert executors.in_our_words("java.lang.InterruptedException") is None
+
+
+def test_a_sink_on_executors_travels_without_what_is_open(stream, on_executors, read) -> None:
+    """As one in the driver does."""
+    counts = feed(stream, "ab")
+    sink = on_executors()
+    stream.run(sink, plan=split)
+    with pickle.loads(pickle.dumps(sink)) as arrived:
+        counts += feed(stream, "b")
+        stream.run(arrived, plan=split)
+    assert read(stream.settings).counts == counts
+
+
+def test_rows_that_came_out_of_no_range_are_an_empty_table(stream, on_executors) -> None:
+    """The output is called for an empty batch as well, with the columns that it always has."""
+    schemas = []
+    feed(stream, "")
+    stream.run(on_executors(Telling(), output=lambda df, batch_id: schemas.append(df.columns)), plan=split)
+    assert schemas == [COUNTED.names]
