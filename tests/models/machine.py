@@ -302,15 +302,16 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.crew is not None and not self.crew.is_alone)
     @rule(which=CHOICES, killed=st.booleans())
     def replace_one_owner(self, which: int, killed: bool) -> None:
-        """Another one takes his place, on the newest commit; the others go on with what they have."""
+        """Another one takes his place, on what the crew stands on; the others go on with what they have."""
         crew = self.enter()
         number = which % len(crew.owners)
         self.abort_all()
         self.run(crew.replace(number, killed=killed))
         owner = crew.owners[number]
-        self.judge_restore(owner)
-        self.contents.take_over(self.committed.contents, lambda key: crew.owner_of(key) is owner)
-        self.reports[number] = self.shares_of(self.committed, crew)[number]
+        if self.base is self.committed:
+            self.judge_restore(owner)
+        self.contents.take_over(self.base.contents, lambda key: crew.owner_of(key) is owner)
+        self.reports[number] = self.shares_of(self.base, crew)[number]
 
     # ------------------------------------------------------------------------------ checkpoints in several steps
 
@@ -373,7 +374,8 @@ class Machine(RuleBasedStateMachine):
             options = {"checkpoint_id": older.checkpoint_id}
         else:
             return
-        self.plan = Plan(first_host=self.plan.first_host, settings=self.plan.settings)
+        if "savepoint" in options:  # a coordinator goes back by the id of a checkpoint only
+            self.plan = Plan(first_host=self.plan.first_host, settings=self.plan.settings)
         try:
             self.enter(older, **options)
         except CheckpointNotFoundError:
@@ -470,7 +472,7 @@ class Machine(RuleBasedStateMachine):
     def enter(self, at: Checkpoint | None = None, **options: Any) -> Crew:
         """The crew, which is opened if there is none, at the newest commit or at another one."""
         if self.crew is None:
-            at = at or self.committed
+            self.base = at = at or self.committed
             self.store = FaultyStore(self.places.primary())
 
             async def open_crew() -> Crew:
@@ -535,7 +537,7 @@ class Machine(RuleBasedStateMachine):
         """It is in the log; said to be local for some."""
         self.copied = set(copied)
         self.counted["commits"] += 1
-        self.committed = taken
+        self.committed = self.base = taken
         self.newest_id = taken.checkpoint_id
         self.history.append(taken)
         self.branch.append(taken)
