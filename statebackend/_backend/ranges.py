@@ -42,7 +42,7 @@ from statebackend._state.keyed import KeyedStates
 from statebackend._tasks import foreign, open_tasks
 from statebackend.abc import Clock, ObjectStore, Observer, RestoreReport, StateChangeUploader
 from statebackend.errors import BackendClosedError, CorruptCommitError, MissingObjectError, ObjectNotFoundError
-from statebackend.ids import CheckpointId, Epoch, KeyGroupRange, NativeBase, SnapshotResult
+from statebackend.ids import CheckpointId, Epoch, KeyGroupRange, NativeBase, OperatorElements, SnapshotResult
 from statebackend.settings import KiB, Settings
 
 __all__ = ["Attempt", "Contribution", "RangeOwners", "RangeTask", "combine", "open_range_owners"]
@@ -355,11 +355,16 @@ def _states(task: RangeTask, base: Commit | None, held: Held) -> KeyedStates:
         and not held.missing
         and kept.epoch == base.epoch == task.epoch
         and kept.states.descriptors == base.states
+        and _operator_of(base, task.key_groups) == kept.states.operator_report()  # no history tells of that
     ):
         kept.states.forget_types()
         return kept.states
     reported, among = reported_to(base, task.key_groups, task.owners, task.epoch)
     return empty_states(task.settings, task.key_groups, base, reported=reported, owners=among, open_table=held.tables)
+
+
+def _operator_of(base: Commit, key_groups: KeyGroupRange) -> tuple[OperatorElements, ...] | None:
+    return next((part.operator for part in base.ranges if part.key_groups == key_groups), None)
 
 
 async def _restore(opened: Opened, held: Held, at_hand: Mapping[str, bytes]) -> Restored:
