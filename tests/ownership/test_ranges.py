@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 import statebackend as sb
@@ -172,6 +173,19 @@ async def test_the_files_of_a_range_go_when_the_job_is_cut_otherwise(disk: Disk)
     async with open_run(rocks(disk), 2, disk.primary) as run:
         await attempt(disk, run.tasks()[0])
     return watch.fate()
+
+
+@row("range-files-whole")
+async def test_the_files_of_ranges_go_when_one_process_takes_the_whole_job(disk: Disk) -> Fate:
+    """Whatever its own tables are. One that only reads leaves them."""
+    async with open_run(rocks(disk), 1, disk.primary) as run:
+        await one_batch(disk, run)
+        watch = Watch(path for path in disk.directory.glob("tables/job_fleet/kg_*/files/*") if path.is_file())
+    heap = msgspec.structs.replace(rocks(disk), table="heap")
+    async with sb.open_backend(heap, store=disk.primary, read_only=True):
+        assert watch.fate() == "stays"
+    async with sb.open_backend(heap, store=disk.primary):
+        return watch.fate()
 
 
 @row("swept-unnamed-lost")
