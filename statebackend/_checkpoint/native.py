@@ -23,6 +23,9 @@ from statebackend.abc import ObjectStore, Observer, UploadedSegment
 from statebackend.errors import StoreError
 from statebackend.ids import CheckpointId, Handle, KeyGroupRange, NativeBase, NativeFile
 
+REMOVE_TIMEOUT_S: Final = 1.0
+"""How long leaving a backend waits for directories to be removed. What is left is pruned at the next open."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -145,7 +148,8 @@ class NativeBases:
 
     async def _told(self, call: Callable[[NativeBase], Awaitable[None]], base: NativeBase) -> None:
         try:
-            await call(base)
+            with anyio.move_on_after(REMOVE_TIMEOUT_S, shield=True):  # also while the backend is being left
+                await call(base)
         except StoreError as error:
             _logger.warning("local copies of native bases stay: checkpoint=%d reason=%s", base.checkpoint_id, error)
 

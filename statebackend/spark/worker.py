@@ -80,8 +80,8 @@ class Result(msgspec.Struct, frozen=True):
     """What one attempt at a range brings to the driver.
 
     `made`: the rows that came out, as an Arrow stream; `None` without an output. `staged`: where they are staged
-    instead, for an outbox. `seconds`: how long it took to make
-    the changes durable. `requests`: those to the primary, by kind.
+    instead, for an outbox. `seconds`: how long it took to make the changes durable. `requests`: those to the primary,
+    by kind.
     """
 
     contribution: Contribution
@@ -163,9 +163,10 @@ def run(program: bytes, errand: bytes, batches: Iterable[Any]) -> Iterator[Any]:
         return
     table = _pa.Table.from_batches(filled)
     arrived: Errand = unpickled(errand)
-    slots = {arrived.salts.index(salt) for salt in table.column(SALT).unique().to_pylist()}
-    assert len(slots) == 1, f"rows of several slots in one partition: {slots}"
-    task = msgspec.structs.replace(arrived.task, key_groups=arrived.task.owners[slots.pop()])
+    slot, *others = {arrived.salts.index(salt) for salt in table.column(SALT).unique().to_pylist()}
+    if others:
+        raise BatchError("Spark has put rows of several slots into one partition", slots=[slot, *others])
+    task = msgspec.structs.replace(arrived.task, key_groups=arrived.task.owners[slot])
     try:
         rows = table.drop_columns([SALT]).rename_columns(list(arrived.columns))
         result = _attempt(_of_job(program, task), task, rows, arrived.batch_id)

@@ -1,8 +1,12 @@
 """A process keeps the states that it has contributed, and uses them for whatever continues them, and nothing else."""
 
-from collections.abc import Sequence
+import os
+import warnings
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 
+import anyio
 import hypothesis
 import msgspec
 import pytest
@@ -18,6 +22,7 @@ from statebackend.errors import BackendClosedError, BatchError
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore
 from statebackend.observers import Metrics
+from statebackend.testing import FaultyStore, Hold
 from tests.backend.parts import Changes, Model, open_run, ranges_of
 
 SETTINGS = sb.Settings(job="fleet", primary="memory://unused", max_parallelism=12)
@@ -247,3 +252,64 @@ async def test_whatever_becomes_of_attempts_the_state_is_that_of_the_batches(dat
                         model.apply(changes)
                         older = tasks
             await model.check(settings, store)
+
+
+async def test_an_attempt_that_is_cancelled_leaves_nothing() -> None:
+    """While it works, and while what it has to say is on its way: the next one begins at the base."""
+    settings = msgspec.structs.replace(SETTINGS, inline_bytes_max=0)
+    hold = Hold(operation="put", key="*/segments/*", nth=2)
+    store, model = FaultyStore(MemoryStore(), [hold]), Model()
+    async with open_run(settings, 1, store) as run, open_range_owners(store=store) as owners:
+        await run.batch(owners, batch(1))
+        model.apply(batch(1))
+        async with anyio.create_task_group() as tasks:
+
+            async def attempt() -> None:
+                await run.contribute(owners, run.tasks()[0], batch(100))
+
+            tasks.start_soon(attempt)
+            await hold.reached.wait()
+            tasks.cancel_scope.cancel()
+        (contribution,) = await run.batch(owners, batch(2))
+        model.apply(batch(2))
+        assert contribution.found == "primary"
+        assert len([info async for info in store.list("fleet/segments/")]) == 2
+    await model.check(settings, store)
+
+
+async def test_a_forked_process_has_no_ranges() -> None:
+    """It would share the loop, the connections and the locks of its parent."""
+    store = MemoryStore()
+    async with open_run(SETTINGS, 1, store) as run, open_range_owners(store=store) as owners:
+        entering = owners.attempt(run.tasks()[0]).__aenter__()
+        assert status_of_child(lambda: entering.send(None)) == 7
+        entering.close()
+
+
+def status_of_child(call: Callable[[], object]) -> int:
+    """7 where that raises `BackendClosedError` in a forked process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of 3.12: there are threads
+        child = os.fork()
+    if child == 0:
+        try:
+            call()
+        except BackendClosedError:
+            os._exit(7)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+async def test_one_process_may_work_on_several_jobs(tmp_path: Path) -> None:
+    """By turns and at once, each with the primary of its own settings."""
+    jobs = [sb.Settings(job=name, primary=f"file://{tmp_path}/{name}", max_parallelism=12) for name in ("one", "two")]
+    models = [Model(), Model()]
+    async with open_run(jobs[0], 1) as first, open_run(jobs[1], 2) as second, open_range_owners() as owners:
+        for number in range(3):
+            for run, model in zip((first, second), models, strict=True):
+                async with owners.attempt(first.tasks()[0]), owners.attempt(second.tasks()[0]):
+                    await run.batch(owners, batch(number))
+                model.apply(batch(number))
+    for settings, model in zip(jobs, models, strict=True):
+        await model.check(settings)

@@ -56,7 +56,7 @@ async def test_process_after_process_takes_over(settings: sb.Settings, tmp_path:
             run.settings = host
             (contribution,) = await in_a_process(run, store, batch(number))
             model.apply(batch(number))
-            seen.append((contribution.found, contribution.report and contribution.report.changes))
+            seen.append((contribution.found, None if contribution.report is None else contribution.report.changes))
         await model.check(settings, store)
     assert seen == [("new", None), ("host", None), ("primary", 80), ("host", None), ("host", 80), ("host", None)]
 
@@ -207,11 +207,10 @@ async def test_native_bases_share_files_across_processes(settings: sb.Settings, 
         for group in range(6):
             if moves and group == 3:
                 run.settings = msgspec.structs.replace(settings, table_dir=str(tmp_path / "other"))
-            numbers = {key: group for key in range(2000) if key_group(key, 12) == group}
-            async with open_range_owners(store=store) as owners:
-                contribution = await owners.contribute(
-                    run.tasks()[0], lambda backend, numbers=numbers: backend.value_state("n", int).update(numbers)
-                )
+            numbers: dict[sb.Key, int] = {key: group for key in range(2000) if key_group(key, 12) == group}
+            async with open_range_owners(store=store) as owners, owners.attempt(run.tasks()[0]) as attempt:
+                attempt.backend.value_state("n", int).update(numbers)
+                contribution = await attempt.contribute()
             await run.commit([contribution])
             expected.update(numbers)
             found.append(contribution.found)

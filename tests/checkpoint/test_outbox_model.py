@@ -61,20 +61,21 @@ class World:
         assert known == streams, "other rows under the same key"
 
 
-async def live(world: World, life: Life) -> None:
-    """One process, from its start to its end."""
+async def live(world: World, life: Life) -> bool:
+    """One process, from its start to its end. Whether it has come to an end by itself."""
     store = world.store.open(crash_at=life.crash_at)
     try:
         async with sb.open_backend(world.settings, store=store, clock=VirtualClock()) as backend:
             if life.by_hand:
                 backend.value_state("n", int)["by hand"] = world.chance.randrange(1000)
                 await backend.checkpoint(backend.next_checkpoint_id)
-                return
+                return True
             while world.done < BATCHES:
                 await deliver(world, backend, world.done, life)
                 world.done += 1
+        return True
     except StateBackendError:
-        pass
+        return False
     finally:
         world.store.crash()
 
@@ -114,12 +115,13 @@ async def committed(world: World) -> dict[int, int]:
 
 
 @run_virtual
-async def run(seed: int, inline_bytes_max: int, lives: list[Life]) -> None:
-    """These lives, and one that is left alone; judged after each of them."""
+async def run(seed: int, inline_bytes_max: int, lives: list[Life]) -> int:
+    """These lives, and one that is left alone; judged after each of them. How many of them died."""
     world = world_of(seed, inline_bytes_max)
+    died = 0
     for life in lives:
         world.publications = 0
-        await live(world, life)
+        died += not await live(world, life)
         state = await committed(world)
         for batch_id, (_, streams) in world.received.items():
             assert streams[0] == b"%d" % state[batch_id], "received, and not what is committed"
@@ -130,6 +132,7 @@ async def run(seed: int, inline_bytes_max: int, lives: list[Life]) -> None:
     for batch_id, (_, streams) in world.received.items():
         assert streams[0] == b"%d" % state[batch_id]
         assert all(stream.endswith(b" of %d, %d" % (state[batch_id], batch_id)) for stream in streams[1:])
+    return died
 
 
 def world_of(seed: int, inline_bytes_max: int) -> World:
@@ -167,10 +170,13 @@ def test_whatever_dies_each_committed_batch_is_received_once_and_nothing_else(
 @pytest.mark.parametrize("inline_bytes_max", [0, 100_000])
 def test_death_at_every_request_and_at_every_publication(inline_bytes_max: int) -> None:
     """One after the other, so that none is left to chance."""
-    lives = [Life(crash_at=number) for number in range(1, 36)]
-    lives += [Life(dies_in=nth, received_before=after) for nth in range(1, 6) for after in (False, True)]
-    for seed, life in enumerate(lives):
-        run(seed, inline_bytes_max, [life])
+    number = 1
+    while run(number, inline_bytes_max, [Life(crash_at=number)]):
+        number += 1
+    assert number > 3 * BATCHES
+    for nth in range(1, BATCHES + 1):
+        for after in (False, True):
+            assert run(nth, inline_bytes_max, [Life(dies_in=nth, received_before=after)]) == 1
 
 
 @run_virtual

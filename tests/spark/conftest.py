@@ -47,6 +47,7 @@ def build_session(warehouse: Path) -> SparkSession:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # starts sooner
         .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.adaptive.enabled", "false")  # there is nothing to adapt in a batch of three rows
         .config("spark.sql.warehouse.dir", str(warehouse))
         .config("spark.sql.streaming.stopTimeout", f"{BOUND_S}s")  # by default a stop waits for ever
         .getOrCreate()
@@ -62,6 +63,26 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = build_session(tmp_path_factory.mktemp("warehouse"))
     yield session
     session.stop()
+
+
+@contextlib.contextmanager
+def configured(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+    """The session with other settings for a while; streams that are started meanwhile keep them."""
+    before = {name: spark.conf.get(name) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+
+
+@pytest.fixture
+def adaptive(spark: SparkSession) -> Iterator[None]:
+    """The planner as users have it, who may merge and split partitions."""
+    with configured(spark, {"spark.sql.adaptive.enabled": "true"}):
+        yield
 
 
 class Stream:

@@ -14,6 +14,7 @@ from statebackend.errors import InputError, SettingsError
 from statebackend.ids import MAX_PARALLELISM_LIMIT
 from statebackend.spark import placement as placement_module
 from statebackend.spark.placement import REDUCE_LOCALITY, SALT, Placement, ranges_of
+from tests.spark.conftest import configured
 from tests.state.sample_keys import BYTES, INTEGERS, STRINGS
 
 MAX_PARALLELISM = 128
@@ -106,13 +107,8 @@ def test_partitions_are_neither_merged_nor_split(spark, keys, partitions_min) ->
     }
     df = spark.range(4000).selectExpr(f"id % {keys} AS key", "id")
     placement = Placement(df, ["key"], parallelism=5, max_parallelism=MAX_PARALLELISM)
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
+    with configured(spark, settings):
         found = by_partition(placement, df)
-    finally:
-        for name in settings:
-            spark.conf.unset(name)
     assert len(found) == partitions_min
     assert sum(map(len, found.values())) == 4000
     for partition, rows in found.items():

@@ -7,7 +7,7 @@ from tests.testing import wrong_stores as stores
 from tests.testing import wrong_uploaders as uploaders
 from tests.testing.kits import failures_of, names_of
 
-RIGHT_UPLOADER = uploaders.kit_of(uploaders.Right, patience_s=5)
+RIGHT_UPLOADER = uploaders.kit_of(uploaders.Patient, patience_s=5)
 RIGHT_STORE = stores.kit_of(MemoryStore)
 
 RESTORE_READS = "test_what_a_restore_reads_is_the_segment"

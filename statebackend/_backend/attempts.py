@@ -1,0 +1,198 @@
+"""One attempt at a range of key groups: what it is told, what it begins with, what it contributes and leaves behind."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+import anyio
+import msgspec
+
+from statebackend._backend.host import copying_base
+from statebackend._backend.kept import Held, KeptRange
+from statebackend._backend.pace import BasePace
+from statebackend._backend.stores import Primary
+from statebackend._backend.wiring import Opened, Restored, empty_states, fill, put_together, restoring
+from statebackend._checkpoint.backend import StateBackend
+from statebackend._checkpoint.commits import commit_key
+from statebackend._checkpoint.contributions import Contribution, Found, reported_to
+from statebackend._checkpoint.coordinator import CommittedBase
+from statebackend._checkpoint.lineage import Lineage, bases_id, id_of, lineage_of
+from statebackend._checkpoint.rescale import range_of
+from statebackend._codec.commit import Commit, decode_entry
+from statebackend._state.keyed import KeyedStates
+from statebackend.abc import RestoreReport
+from statebackend.errors import CorruptCommitError, MissingObjectError, ObjectNotFoundError
+from statebackend.ids import CheckpointId, Epoch, KeyGroupRange, NativeBase, OperatorElements, SnapshotResult
+from statebackend.settings import KiB, Settings
+
+INLINE_BYTES_MIN: Final = 4 * KiB
+"""What each range may have of a commit, however many share `inline_bytes_max`: a PUT of its own costs more."""
+
+
+class RangeTask(msgspec.Struct, frozen=True):
+    """What an attempt at a range has to know. Pickles; the secrets of `settings` do not.
+
+    `owners` are all ranges of this run, `key_groups` among them. `epoch` is that of who commits, `base` the commit that
+    is continued, `None` before the first: `CheckpointCoordinator.epoch` and `.committed`.
+    """
+
+    settings: Settings
+    key_groups: KeyGroupRange
+    owners: tuple[KeyGroupRange, ...]
+    epoch: Epoch
+    checkpoint_id: CheckpointId
+    base: CommittedBase | None
+
+
+class TaskBase(msgspec.Struct, frozen=True):
+    """The base of a task and its bytes; `None` before the first commit."""
+
+    commit: Commit | None
+    body: bytes = b""
+
+
+class Attempt:
+    """One attempt at a range. `backend` holds its states, at the committed base; `found` says where they were."""
+
+    def __init__(
+        self,
+        task: RangeTask,
+        opened: Opened,
+        backend: StateBackend,
+        *,
+        held: Held,
+        found: Found,
+        adopted: NativeBase | None,
+        pace: BasePace | None,
+    ) -> None:
+        """`adopted`: the native base whose files the tables have. `pace`: told of bases, where these are written."""
+        self.task: Final = task
+        self.backend: Final = backend
+        self.found: Final[Found] = found
+        self._opened = opened
+        self._held = held
+        self._adopted = adopted
+        self._pace = pace
+
+    @property
+    def report(self) -> RestoreReport | None:
+        """Of what had to be read to be there, `None` where nothing had."""
+        return self.backend.restored
+
+    async def contribute(self) -> Contribution:
+        """Make every change durable, or take it along. Once, and nothing is to be changed after it.
+
+        Raises as `StateBackend.snapshot`; then the attempt has come to nothing. A cancelled call may be made again.
+        """
+        snapshot, inline = await self.backend.contribute(self.task.checkpoint_id)
+        if self._pace is not None:
+            self._pace.told(written=not self.backend.base_failures, now_s=self._opened.clock.monotonic())
+        self._held.keep(self._kept(snapshot))
+        base = self._opened.position.base
+        return Contribution(snapshot, tuple(inline), None if base is None else base.sequence, self.found, self.report)
+
+    def _kept(self, snapshot: SnapshotResult) -> KeptRange:
+        base = self._opened.position.base
+        before = range_of(base, self.task.key_groups)
+        last = id_of(snapshot.primary[-1]) if snapshot.primary else lineage_of(base, self.task.key_groups).last
+        return KeptRange(
+            lineage=Lineage(snapshot.history, last),
+            tables=self._held.tables,
+            states=self._opened.states,
+            epoch=self.task.epoch,
+            bases=bases_id(snapshot.bases, snapshot.native),
+            changed=self.backend.changed,
+            native=next((native for native in snapshot.native if native not in before.native), self._adopted),
+        )
+
+
+def settings_of(task: RangeTask) -> Settings:
+    """The settings of an attempt: nobody keeps its change sets company, and others share the commit with it."""
+    shared = task.settings.inline_bytes_max
+    return msgspec.structs.replace(
+        task.settings,
+        persist_delay_s=0.0,
+        inline_bytes_max=min(shared, max(shared // len(task.owners), INLINE_BYTES_MIN)),
+    )
+
+
+async def base_of(task: RangeTask, primary: Primary) -> TaskBase:
+    """The base of a task, read if it did not come along. Raises `MissingObjectError`, `CorruptCommitError`."""
+    if task.base is None:
+        return TaskBase(None)
+    key, body = task.base.key, task.base.body
+    if not body:
+        try:
+            body = await primary.store.get(key)
+        except ObjectNotFoundError as error:
+            raise MissingObjectError("the commit that the task stands on is gone", object=key) from error
+    entry = decode_entry(body, key, job=task.settings.job)
+    if not isinstance(entry, Commit):
+        raise CorruptCommitError("a claim where a commit should be", object=key, offset=0)
+    return TaskBase(entry, body)
+
+
+@asynccontextmanager
+async def begun(
+    task: RangeTask, opened: Opened, base: TaskBase, *, held: Held, pace: BasePace | None
+) -> AsyncGenerator[Attempt]:
+    """The attempt, with its states at the base. `pace`: there are bases to be written. Nothing goes on at the end."""
+    at_hand = {} if base.commit is None else {commit_key(base.commit.sequence): base.body}
+    restored = await _caught_up(opened, held, at_hand)
+    found = held.found or _found_in(restored.report)
+    opened.observer.range_opened(found)
+    history = lineage_of(base.commit, task.key_groups).history
+    backend = put_together(opened, restored, retention=None, history=history)
+    try:
+        if pace is not None:
+            await backend.begin_bases()
+        async with copying_base(base.commit, base.body, opened.local, opened.copies.of_commits):
+            yield Attempt(task, opened, backend, held=held, found=found, adopted=restored.adopted, pace=pace)
+    finally:
+        with anyio.move_on_after(opened.settings.close_timeout_s, shield=True):
+            await backend.close()
+
+
+def states_of(task: RangeTask, base: Commit | None, held: Held) -> KeyedStates:
+    """The states at the base, as far as they are at hand."""
+    kept = held.kept
+    if (
+        kept is not None
+        and kept.states is not None
+        and base is not None
+        and not held.missing
+        and kept.epoch == base.epoch == task.epoch
+        and kept.states.descriptors == base.states
+        and _operator_in(base, task.key_groups) == kept.states.operator_report()  # no history tells of that
+    ):
+        kept.states.forget_types()
+        return kept.states
+    reported, among = reported_to(base, task.key_groups, task.owners, task.epoch)
+    return empty_states(task.settings, task.key_groups, base, reported=reported, owners=among, open_table=held.tables)
+
+
+def _operator_in(base: Commit, key_groups: KeyGroupRange) -> tuple[OperatorElements, ...] | None:
+    return next((part.operator for part in base.ranges if part.key_groups == key_groups), None)
+
+
+async def _caught_up(opened: Opened, held: Held, at_hand: Mapping[str, bytes]) -> Restored:
+    base, kept = opened.position.base, held.kept
+    if base is None or (kept is not None and not held.missing):
+        restored = Restored()
+    else:
+        once = restoring(opened, at_hand=at_hand, at_hand_first=True)
+        restored = await fill(opened, base, once, missing=None if kept is None else held.missing)
+    if kept is None:
+        return restored
+    state = range_of(base, opened.states.key_groups)
+    return msgspec.structs.replace(
+        restored,
+        changed=kept.changed_since(state, restored.changed),
+        adopted=kept.native if kept.native in state.native else None,  # else it may be swept while we point to it
+    )
+
+
+def _found_in(report: RestoreReport | None) -> Found:
+    if report is None:
+        return "new"
+    return "host" if report.files_local and not report.files_primary else "primary"  # and what came with the task
