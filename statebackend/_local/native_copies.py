@@ -100,24 +100,33 @@ class NativeCopies:
             changelog=(),
             native=base.files,
         )
-        store = await self._store_of(base.owner)
-        timeout_s = self._timeout_s + base.size_bytes / KEPT_BYTES_PER_S
-        await self._bounded(root, timeout_s, lambda: store.store(snapshot, files))
+
+        async def keep() -> None:
+            store = await self._store_of(base.owner)
+            await store.store(snapshot, files)
+            if base.checkpoint_id not in store.checkpoints:
+                raise StoreUnavailableError("a newer base is kept", checkpoint_id=base.checkpoint_id)
+
+        await self._bounded(root, self._timeout_s + base.size_bytes / KEPT_BYTES_PER_S, keep)
         await self._count(root)
-        if base.checkpoint_id not in store.checkpoints:
-            raise StoreUnavailableError("a newer base is kept", checkpoint_id=base.checkpoint_id)
 
     async def confirm(self, base: NativeBase) -> None:
         """A commit has this base: those that its owner wrote before are removed."""
-        store = await self._store_of(base.owner)
-        await self._bounded(self._root_of(base), self._timeout_s, lambda: store.confirm(base.checkpoint_id))
+
+        async def confirm() -> None:
+            await (await self._store_of(base.owner)).confirm(base.checkpoint_id)
+
+        await self._bounded(self._root_of(base), self._timeout_s, confirm)
         for root in range(len(self._roots)):
             await self._count(root)
 
     async def abort(self, base: NativeBase) -> None:
         """No commit will ever have this base."""
-        store = await self._store_of(base.owner)
-        await self._bounded(self._root_of(base), self._timeout_s, lambda: store.abort(base.checkpoint_id))
+
+        async def abort() -> None:
+            await (await self._store_of(base.owner)).abort(base.checkpoint_id)
+
+        await self._bounded(self._root_of(base), self._timeout_s, abort)
         await self._count(self._root_of(base))
 
     async def prune(self, needed: Collection[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend._local.layout import LocalLayout, checkpoint_of, job_directory, segments_directory
+from statebackend._local.layout import LocalLayout, checkpoint_of, job_directory, owner_of, segments_directory
 from statebackend.errors import LocalRootError, SettingsError
 from statebackend.ids import CheckpointId, KeyGroupRange
 
@@ -84,3 +84,17 @@ def test_a_checkpoint_is_found_by_the_name_of_its_directory(checkpoint_id: Check
 def test_other_names_are_no_checkpoint(name: str) -> None:
     """They are left alone: somebody else's, or a later release's."""
     assert checkpoint_of(name) is None
+
+
+def test_an_owner_is_found_by_the_name_of_its_directory(layout: LocalLayout) -> None:
+    """Whoever prunes knows by it whose the directory is."""
+    assert owner_of(layout.owner_directories[0].name) == ("legs", KeyGroupRange(0, 63))
+    assert owner_of("op_a_kg_1_kg_2_3") == ("a_kg_1", KeyGroupRange(2, 3))
+
+
+@pytest.mark.parametrize(
+    "name", ["", "taskowned", "op_legs_kg_0", "op_legs_kg_3_2", "op__kg_0_1", "op_legs_kg_00_1", "op_legs_kg_0_1x"]
+)
+def test_other_names_are_no_owner(name: str) -> None:
+    """They are left alone."""
+    assert owner_of(name) is None

@@ -1,5 +1,6 @@
 """The local copies of native bases: what is placed, kept, confirmed, aborted and pruned, and what a budget allows."""
 
+import os
 from pathlib import Path
 from zlib import crc32
 
@@ -150,3 +151,26 @@ async def test_what_lies_in_a_root_is_told(tmp_path: Path, files: Path) -> None:
     assert (first.path.name, first.keys) == ("chk_1", {file.handle.key for file in base(1).files})
     assert first.size_bytes > base(1).size_bytes
     assert (second.path.name, second.keys) == ("chk_2", set())
+
+
+async def test_a_root_that_hangs_is_left_alone(tmp_path: Path, files: Path) -> None:
+    """The first call gives up; the next ones do not even try, whatever they want there. Others are as they were."""
+    copies = copies_in(tmp_path, roots=2, timeout_s=0.05)
+    other = copies_in(tmp_path, roots=2)
+    await other.keep(base(1), files)
+    await other.keep(base(2), files)
+    hanging = tmp_path / "root1/job_fleet/op_state_kg_0_63/chk_1/000008.sst"
+    hanging.unlink()
+    os.mkfifo(hanging)  # to read it is to wait for somebody who writes
+    table = base(1).files[0]
+    with pytest.raises(StoreUnavailableError, match="slow"):
+        await copies.place(base(1), table, tmp_path / "target", verify)
+    with hanging.open("wb"):  # the thread that was left behind ends
+        pass
+    hanging.unlink()
+    hanging.write_bytes(CONTENT[table.name])
+    with pytest.raises(StoreUnavailableError, match="slow"):
+        await copies.place(base(1), table, tmp_path / "target", verify)
+    with pytest.raises(StoreUnavailableError, match="slow"):
+        await copies.keep(base(3), files)
+    assert await other.read(base(2), table) == CONTENT[table.name]
