@@ -93,7 +93,8 @@ def models(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """How fast, against what was expected: ratios, losses included. `nox -s bench -- state restore`, `-- spark`."""
     on_spark = "spark" in session.posargs
-    session.install("-e", ".[bench,spark]" if on_spark else ".[bench]")
+    extra = "connect" if on_spark else "spark" if "processing" in session.posargs else ""
+    session.install("-e", f".[bench,{extra}]" if extra else ".[bench]")
     environment = ministack_environment(session) | (spark_environment(session) if on_spark else {})
     session.run("python", "-m", "benchmarks", *session.posargs, env=environment)
 

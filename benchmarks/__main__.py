@@ -7,8 +7,8 @@ from pathlib import Path
 from benchmarks.contest import Report
 
 BENCHMARKS = ("changelog", "checkpoint", "state", "native", "restore", "values", "s3")
-ON_DEMAND = ("spark",)  # takes long, and needs Java and the extra `spark`
-HELP = f"any of: {', '.join(BENCHMARKS)}, and {', '.join(ON_DEMAND)}, which runs only when it is named"
+ON_DEMAND = ("processing", "spark")  # need the extra `spark`; and the last one Java, and time
+HELP = f"any of: {', '.join(BENCHMARKS)}, and {', '.join(ON_DEMAND)}, which run only when they are named"
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from statebackend._codec.commit import Commit, decode_entry
 from statebackend._state.keyed import KeyedStates
 from statebackend.abc import RestoreReport
 from statebackend.errors import CorruptCommitError, MissingObjectError, ObjectNotFoundError
-from statebackend.ids import CheckpointId, Epoch, KeyGroupRange, NativeBase, SnapshotResult
+from statebackend.ids import CheckpointId, Epoch, KeyGroupRange, NativeBase, OperatorElements, SnapshotResult
 from statebackend.settings import KiB, Settings
 
 INLINE_BYTES_MIN: Final = 4 * KiB
@@ -163,11 +163,16 @@ def states_of(task: RangeTask, base: Commit | None, held: Held) -> KeyedStates:
         and not held.missing
         and kept.epoch == base.epoch == task.epoch
         and kept.states.descriptors == base.states
+        and _operator_in(base, task.key_groups) == kept.states.operator_report()  # no history tells of that
     ):
         kept.states.forget_types()
         return kept.states
     reported, among = reported_to(base, task.key_groups, task.owners, task.epoch)
     return empty_states(task.settings, task.key_groups, base, reported=reported, owners=among, open_table=held.tables)
+
+
+def _operator_in(base: Commit, key_groups: KeyGroupRange) -> tuple[OperatorElements, ...] | None:
+    return next((part.operator for part in base.ranges if part.key_groups == key_groups), None)
 
 
 async def _caught_up(opened: Opened, held: Held, at_hand: Mapping[str, bytes]) -> Restored:

@@ -49,8 +49,8 @@ async def held_on_host(
     Where another process works in that place, in one of our own, and then nothing is kept. Raises `LocalRootError`,
     `SettingsError` where rocksdict is missing, `StoreUnavailableError` where the disk fails.
     """
+    await remove_ranges(settings, epoch, but=owners)
     parent, limiter = scratch_parent(settings.table_dir, settings), anyio.CapacityLimiter(1)
-    await in_thread(remove_other_ranges, parent, settings.job, owners, epoch, limiter=limiter)
     async with open_range_directory(parent, settings.job, key_groups) as directory:
         if directory is None:
             async with open_tables(settings, key_groups) as opened:
@@ -65,6 +65,12 @@ async def held_on_host(
         finally:
             with anyio.CancelScope(shield=True):
                 await in_thread(files.close, limiter=limiter)
+
+
+async def remove_ranges(settings: Settings, epoch: Epoch, *, but: Collection[KeyGroupRange] = ()) -> None:
+    """Remove what older reigns have kept of the job on this host, unless it is of these ranges. Best effort."""
+    parent = scratch_parent(settings.table_dir, settings)
+    await in_thread(remove_other_ranges, parent, settings.job, but, epoch, limiter=anyio.CapacityLimiter(1))
 
 
 class _RangeFiles:

@@ -1,5 +1,6 @@
 """A job in its primary: where it stands, how it is claimed, who commits to it and who sweeps it."""
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -108,13 +109,13 @@ class Job:
         self,
         position: Position,
         *,
-        epoch: Epoch | None = None,
+        new_name: Callable[[], str] | None = None,
         copies: CopyWriter | None = None,
         base_body: bytes = b"",
     ) -> CheckpointCoordinator:
         """Who commits what comes after `position`, and has `copies` write local copies of it.
 
-        `epoch`: the reign that what is staged belongs to, where that is not known by the position.
+        `new_name` makes names for what is staged, where these tell more than the reign of the position.
         """
         return CheckpointCoordinator(
             self.log,
@@ -126,7 +127,7 @@ class Job:
             outbox=Outbox(
                 self._primary,
                 self._settings,
-                new_name=new_names(position.epoch if epoch is None else epoch),
+                new_name=new_name or new_names(position.epoch),
                 pending=() if position.base is None else position.base.outbox,
             ),
             clock=self._clock,

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import anyio
 
 from statebackend._backend.copies import OpenUploader, choose_copies, retain
+from statebackend._backend.host_tables import remove_ranges
 from statebackend._backend.job import Job, open_sweep
 from statebackend._backend.names import new_names
 from statebackend._backend.stores import open_local, open_store, primary_of, telling_requests
@@ -77,6 +78,7 @@ async def open_backend(
         ):
             if commits:
                 position = await job.claim(position)
+                await remove_ranges(settings, position.epoch)
             opened = Opened(
                 settings=settings,
                 primary=primary,

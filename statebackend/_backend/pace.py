@@ -3,7 +3,7 @@
 from statebackend._checkpoint.materialization import first_interval_s, is_due
 from statebackend._codec.commit import RangeState
 from statebackend.errors import MaterializationError
-from statebackend.ids import Base, KeyGroupRange
+from statebackend.ids import Base, KeyGroupRange, NativeBase
 from statebackend.settings import Settings
 
 
@@ -14,7 +14,7 @@ class BasePace:
         self._settings = settings
         self._interval_ends_s = now_s + first_interval_s(settings.job, key_groups, settings.materialize_interval_s)
         self._pause_ends_s = now_s
-        self._bases: tuple[Base, ...] = ()
+        self._bases: tuple[Base | NativeBase, ...] = ()
         self._failures = 0
 
     def is_due(self, committed: RangeState, now_s: float) -> bool:
@@ -23,8 +23,8 @@ class BasePace:
             raise MaterializationError(
                 "bases cannot be written: mend the store, then restart, and replay", failures=self._failures
             )
-        if committed.bases != self._bases:
-            self._bases = committed.bases
+        if committed.all_bases != self._bases:
+            self._bases = committed.all_bases
             self._interval_ends_s = now_s + self._settings.materialize_interval_s
         interval_is_over = self._settings.materialize_interval_s > 0 and self._interval_ends_s <= now_s
         return now_s >= self._pause_ends_s and is_due(committed, self._settings, interval_is_over=interval_is_over)

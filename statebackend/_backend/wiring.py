@@ -155,7 +155,7 @@ def put_together(
             tasks=tasks,
             preemptive_persist_threshold_bytes=settings.preemptive_persist_threshold_bytes,
         ),
-        opened.job.coordinator(position, epoch=opened.epoch, copies=copies.of_commits),
+        opened.job.coordinator(position, new_name=opened.new_name, copies=copies.of_commits),
         opened.job.log,
         opened.primary.spending,
         materializer=Materializer(

@@ -8,29 +8,23 @@ One checkpoint, in the order of the calls:
 Up to the commit everything can be cancelled and nothing is lost; from there on it runs to its end.
 """
 
-import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 import anyio
-import msgspec
 
-from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.commits import CommitLog, commit_key
 from statebackend._checkpoint.coordinator import CheckpointCoordinator, Committed
 from statebackend._checkpoint.declaring import DeclaresStates
 from statebackend._checkpoint.inline import InlineEncoder
-from statebackend._checkpoint.lineage import extended
-from statebackend._checkpoint.materialization import Bases, with_bases
 from statebackend._checkpoint.materializer import Materializer
 from statebackend._checkpoint.outbox import Outbox, Output, Staged, check_source
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.savepoints import check_name
+from statebackend._checkpoint.snapshots import Pending, Snapshots, state_of
 from statebackend._checkpoint.spending import Spending
-from statebackend._codec.commit import IN_HERE, RangeState
-from statebackend._codec.records import StateChange
 from statebackend._local.retention import LocalRetention
 from statebackend._state.keyed import KeyedStates
 from statebackend._tasks import finish
@@ -41,21 +35,10 @@ from statebackend.ids import (
     CommitSummary,
     Epoch,
     KeyGroupRange,
-    SequenceNumber,
     SnapshotResult,
     SourceMark,
     StagedOutput,
 )
-
-DRAIN_STEP: Final = 2048
-"""Changes handed to the changelog between two turns of the loop."""
-
-
-class _Pending(msgspec.Struct, frozen=True):
-    to: SequenceNumber
-    snapshot: SnapshotResult
-    changes: int
-    bases: Bases | None
 
 
 class StateBackend(DeclaresStates):
@@ -92,18 +75,19 @@ class StateBackend(DeclaresStates):
         self._log = log
         self._spending = spending
         self._inline = inline
-        self._retention = retention
         self._clock = clock
         self._observer = observer
         self._materializer = materializer
-        committed = range_of(coordinator.base, states.key_groups)
-        self._handles, self._bases, self._native = committed.changelog, committed.bases, committed.native
-        self._history = history
-        self._only_primary = _not_local(restored)  # keys of segments without a local copy
-        self._changes: Iterator[StateChange] = iter(())  # drained from the states and not logged yet
-        self._committed_to = SequenceNumber(0)  # everything below is in `_handles`
-        self._snapshot_to = SequenceNumber(0)  # end of the last snapshot made: a commit may hold what lies below
-        self._pending: dict[CheckpointId, _Pending] = {}  # snapshots of whose checkpoint nobody has told
+        self._snapshots = Snapshots(
+            states,
+            writer,
+            materializer,
+            retention,
+            epoch=epoch,
+            committed=range_of(coordinator.base, states.key_groups),
+            history=history,
+            restored=restored,
+        )
         self._checkpointing = anyio.Lock()
 
     @property
@@ -190,7 +174,7 @@ class StateBackend(DeclaresStates):
                 local_bytes=snapshot.local_bytes + (committed.size_bytes if committed.local else 0),
                 requests=spent.requests.total(),
                 seconds=self._clock.monotonic() - begun,
-                local=self._is_local(committed.commit.segments()),
+                local=self._snapshots.is_local(committed.commit.segments()),
                 requests_by_kind=dict(spent.requests),
                 usd=spent.usd,
                 usd_month=spent.usd_month,
@@ -224,11 +208,8 @@ class StateBackend(DeclaresStates):
 
     async def begin_bases(self) -> None:
         """Begin to write bases of the commit that this stands on, before anything is changed. `contribute` waits."""
-        state = RangeState(self.key_groups, self._handles, self._bases, native=self._native)
-        newest = self.newest
-        await self._materializer.begin_if_due(
-            state, CheckpointId(0 if newest is None else newest.checkpoint_id), due=True
-        )
+        checkpoint_id = CheckpointId(0) if self.newest is None else self.newest.checkpoint_id
+        await self._materializer.begin_if_due(self._snapshots.committed, checkpoint_id, due=True)
 
     async def contribute(self, checkpoint_id: int) -> tuple[SnapshotResult, Sequence[bytes]]:
         """As `snapshot`, but what is small is not uploaded: it is in these frames, for the commit to carry them.
@@ -244,15 +225,13 @@ class StateBackend(DeclaresStates):
         """`begin`: then begin bases of it, if they are due."""
         async with self._checkpointing:
             self._check_usable()  # as in `checkpoint`
-            newest = max(self._pending, default=-1)
-            if checkpoint_id <= newest or checkpoint_id < self.next_checkpoint_id:
+            if checkpoint_id <= self._snapshots.newest or checkpoint_id < self.next_checkpoint_id:
                 raise CheckpointExistsError("checkpoint ids grow: use a larger one", checkpoint_id=checkpoint_id)
             with self._failing():
                 contribution = await self._snapshot(CheckpointId(checkpoint_id), inline=inline)
                 if begin:
                     snapshot, _ = contribution
-                    state = RangeState(self.key_groups, snapshot.primary, snapshot.bases, native=snapshot.native)
-                    await self._materializer.begin_if_due(state, snapshot.checkpoint_id)
+                    await self._materializer.begin_if_due(state_of(snapshot), snapshot.checkpoint_id)
                 return contribution
 
     async def notify_complete(self, checkpoint_id: int) -> None:
@@ -260,12 +239,11 @@ class StateBackend(DeclaresStates):
 
         Raises `InputError` where there is no snapshot of it that is still open. A cancelled call has been heard.
         """
-        pending = self._pending[self._check_pending(checkpoint_id)]
-        await finish(self._notify_complete, pending.snapshot)
+        await finish(self._notify_complete, self._pending(checkpoint_id).snapshot)
 
     async def notify_aborted(self, checkpoint_id: int) -> None:
         """The checkpoint will never be committed: its changes go with the next one. Raises as `notify_complete`."""
-        await finish(self._abort, self._check_pending(checkpoint_id))
+        await finish(self._snapshots.abort, self._pending(checkpoint_id).snapshot.checkpoint_id)
 
     async def notify_subsumed(self, checkpoint_id: int) -> None:
         """No checkpoint up to this one is to be restored any more. Also right for one that is not known."""
@@ -273,8 +251,7 @@ class StateBackend(DeclaresStates):
         await self._writer.subsume(CheckpointId(checkpoint_id))
 
     async def _notify_complete(self, snapshot: SnapshotResult) -> None:
-        state = RangeState(snapshot.key_groups, snapshot.primary, snapshot.bases, native=snapshot.native)
-        await self._complete(snapshot.checkpoint_id, state)
+        await self._snapshots.complete(snapshot.checkpoint_id, state_of(snapshot))
 
     async def history(self) -> AsyncIterator[CommitSummary]:
         """The commit that the state stands on, its parent, and so on to the job's first, or the oldest retained."""
@@ -286,7 +263,7 @@ class StateBackend(DeclaresStates):
         if not self._closed:
             self._closed = True
             self._materializer.close()
-            await self._writer.truncate_and_close(self._snapshot_to)
+            await self._writer.truncate_and_close(self._snapshots.to)
             await self._materializer.wait_closed()
             if self._failure is None:
                 await self._log.write_hint()
@@ -294,57 +271,8 @@ class StateBackend(DeclaresStates):
     async def _snapshot(
         self, checkpoint_id: CheckpointId, *, inline: InlineEncoder | None = None
     ) -> tuple[SnapshotResult, Sequence[bytes]]:
-        """Everything up to now, durable; or, where `inline` takes it, in frames for the commit to carry."""
-        await self._drain()
-        operator = self._states.operator_report()
-        to = self._writer.next_sequence_number()
-        taken = None if inline is None else await inline.take(self._writer, self._committed_to)
-        uploaded: Sequence[UploadedChangeSet] = ()
-        if taken is None:
-            uploaded = await self._writer.persist(self._committed_to, checkpoint_id)
-        handles = tuple(each.handle for each in uploaded) if taken is None else taken.handles
-        primary_bytes, local_bytes = _stored_bytes(uploaded)
-        self._only_primary.update(each.handle.segment.key for each in uploaded if not each.local)
-        bases = self._materializer.ready()
-        state = RangeState(self.key_groups, (*self._handles, *handles), self._bases, native=self._native)
-        state = self._with_new_bases(state, bases)
-        segments = state.segments() - {IN_HERE.key}
-        snapshot = SnapshotResult(
-            checkpoint_id=checkpoint_id,
-            key_groups=self.key_groups,
-            primary=state.changelog,
-            local=self._is_local(segments),
-            primary_bytes=primary_bytes,
-            local_bytes=local_bytes,
-            epoch=self.epoch,
-            states=self._states.descriptors,
-            operator=operator,
-            bases=state.bases,
-            native=state.native,
-            history=extended(self._history, handles) if self._history else b"",
-        )
-        self._snapshot_to = to
-        self._pending[checkpoint_id] = _Pending(to, snapshot, sum(handle.records for handle in handles), bases)
-        if self._retention is not None:
-            own = {self._coordinator.next_key} if self._coordinator.can_commit else set[str]()
-            self._retention.register(segments | own, checkpoint_id)
-        return snapshot, () if taken is None else taken.frames
-
-    def _with_new_bases(self, state: RangeState, bases: Bases | None) -> RangeState:
-        if bases is None:
-            return state
-        if bases.native is not None:  # what it shares may have had no copy before
-            self._only_primary.difference_update(file.handle.key for file in bases.native.files)
-        self._only_primary.update(bases.only_primary)
-        return with_bases(state, bases)
-
-    async def _drain(self) -> None:
-        """Hand every change to the changelog, as fast as the store takes them. Cancelled, the next call goes on."""
-        self._changes = itertools.chain(self._changes, self._states.drain())
-        while step := list(itertools.islice(self._changes, DRAIN_STEP)):
-            self._materializer.note(step)
-            self._writer.extend(step)
-            await self._writer.room()
+        own_key = self._coordinator.next_key if self._coordinator.can_commit else None
+        return await self._snapshots.take(checkpoint_id, inline=inline, own_key=own_key)
 
     async def _hold(self, requests: Counter[str]) -> None:
         """Wait as the budget wants it. Cancelled, the checkpoint comes to nothing, and its bases go to the next one."""
@@ -363,70 +291,25 @@ class StateBackend(DeclaresStates):
         staged: Staged | None,
     ) -> tuple[Committed, int]:
         """Commit the snapshot and stand on it; say how many changes are new. Not to be cut in two: within `finish`."""
-        changes = self._pending[snapshot.checkpoint_id].changes
+        changes = self._snapshots.pending(snapshot.checkpoint_id).changes
         with self._failing():
             try:
                 committed = await self._coordinator.commit(
                     snapshot.checkpoint_id, [snapshot], source, savepoint, inline=inline, staged=staged
                 )
             except (StoreAccessError, StoreUnavailableError):  # refused, and read back; or not sent, for want of a mark
-                await self._reset(snapshot.checkpoint_id)
+                await self._snapshots.reset(snapshot.checkpoint_id)
                 raise
             except InputError:  # nothing was written: the next checkpoint has it all
-                await self._abort(snapshot.checkpoint_id)
+                await self._snapshots.abort(snapshot.checkpoint_id)
                 raise
         if not committed.local:
-            self._only_primary.add(commit_key(committed.commit.sequence))
+            self._snapshots.not_local(commit_key(committed.commit.sequence))
         state = range_of(committed.commit, self.key_groups)
-        await self._complete(snapshot.checkpoint_id, state)
+        await self._snapshots.complete(snapshot.checkpoint_id, state)
         await self._materializer.begin_if_due(state, committed.commit.checkpoint_id)
         return committed, changes
 
-    async def _complete(self, checkpoint_id: CheckpointId, state: RangeState) -> None:
-        """The checkpoint is committed: stand on it."""
-        pending = self._pending[checkpoint_id]
-        to, self._history = pending.to, pending.snapshot.history
-        self._writer.confirm(self._committed_to, to, checkpoint_id)
-        self._materializer.confirmed(pending.bases)
-        self._handles, self._bases, self._native = state.changelog, state.bases, state.native
-        self._committed_to = to
-        self._only_primary &= state.segments()
-        self._pending = {newer: each for newer, each in self._pending.items() if newer > checkpoint_id}
-        if self._retention is not None:
-            self._retention.confirm(checkpoint_id)
-        await self._writer.truncate(to)  # the next commit lists it again by itself
-
-    async def _abort(self, checkpoint_id: CheckpointId) -> None:
-        """The checkpoint came to nothing: the next one has it all."""
-        if self._retention is not None:
-            self._retention.abort(checkpoint_id)
-        await self._reset(checkpoint_id)
-
-    async def _reset(self, checkpoint_id: CheckpointId) -> None:
-        pending = self._pending.pop(checkpoint_id)
-        if all(other.bases is not pending.bases for other in self._pending.values()):
-            self._materializer.refused()
-        await self._writer.reset(self._committed_to, pending.to, checkpoint_id)
-
-    def _is_local(self, segments: Collection[str]) -> bool:
-        return self._retention is not None and self._only_primary.isdisjoint(segments)
-
-    def _check_pending(self, checkpoint_id: int) -> CheckpointId:
+    def _pending(self, checkpoint_id: int) -> Pending:
         self._check_usable()
-        if checkpoint_id not in self._pending:
-            raise InputError("there is no snapshot of that checkpoint to tell of", checkpoint_id=checkpoint_id)
-        return CheckpointId(checkpoint_id)
-
-
-def _not_local(restored: RestoreReport | None) -> set[str]:
-    fallbacks = () if restored is None else restored.fallbacks
-    return {fallback.name for fallback in fallbacks if not fallback.repaired}
-
-
-def _stored_bytes(uploaded: Iterable[UploadedChangeSet]) -> tuple[int, int]:
-    """Bytes of the segments in the primary, and of those with a local copy."""
-    segments = {each.handle.segment: each.local for each in uploaded}
-    return (
-        sum(segment.length for segment in segments),
-        sum(segment.length for segment, local in segments.items() if local),
-    )
+        return self._snapshots.pending(checkpoint_id)

@@ -19,7 +19,7 @@ from statebackend.errors import BatchError
 from statebackend.ids import CheckpointId, SourceMark
 from statebackend.settings import Settings
 from statebackend.spark.bridge import QueryThread, attend, process_portal
-from statebackend.spark.frames import hops_inherit
+from statebackend.spark.frames import frame_of, hops_inherit
 from statebackend.spark.keyed import KeyedWork
 from statebackend.spark.outbox import output_of
 
@@ -118,8 +118,7 @@ class KeyedBatches:
 
 def put_out(df: DataFrame, made: Any, batch_id: int, output: Output) -> None:
     """Give `output` the rows that came out of the batch `df`. Raises `BatchError` where it would run nothing."""
-    create = cast("Callable[[Any], DataFrame]", df.sparkSession.createDataFrame)  # pyright: ignore[reportUnknownMemberType]
-    outcome = output(create(made), batch_id)
+    outcome = output(frame_of(made, df.sparkSession), batch_id)
     if inspect.isawaitable(outcome) or inspect.isgenerator(outcome) or inspect.isasyncgen(outcome):
         raise BatchError("output is asynchronous, or a generator: nothing of it has run")
 

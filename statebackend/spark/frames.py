@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar, TypeVarTuple, cast
 
 import anyio
 import msgspec
+import pyarrow as pa
 from pyspark import SparkContext, inheritable_thread_target  # pyright: ignore[reportUnknownVariableType]
 from pyspark.sql import DataFrame, SparkSession
 
@@ -22,6 +23,7 @@ from statebackend.ids import SourceMark
 
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
+_pa: Any = pa  # it ships no types
 
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 RUN_ID_PROPERTY: Final = "spark.jobGroup.id"
@@ -60,6 +62,16 @@ def source_mark(df: DataFrame, batch_id: int, query_id: str | None) -> SourceMar
             batch_id=batch_id,
         )
     return SourceMark(query_id=query_id, batch_id=batch_id, run_id=run_id or "")
+
+
+def frame_of(table: Any, session: SparkSession) -> DataFrame:
+    """A frame of the rows of a `pyarrow.Table`, also of none."""
+    create = cast("Callable[[Any], DataFrame]", session.createDataFrame)  # pyright: ignore[reportUnknownMemberType]
+    if table.num_rows or isinstance(cast("object", session), SparkSession):
+        return create(table)
+    # Spark Connect refuses to make a frame of an empty table, whatever its schema says.
+    row = [_pa.nulls(1, field.type) for field in table.schema]
+    return create(_pa.table(row, names=table.schema.names)).limit(0)
 
 
 def drain(df: DataFrame) -> None:

@@ -9,7 +9,7 @@ the driver what it has staged: `output_of` makes what `Outbox.stage` takes, and 
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +20,7 @@ from statebackend.abc import Buffer
 from statebackend.errors import CorruptObjectError, InputError, SettingsError
 from statebackend.ids import Epoch, StagedOutput
 from statebackend.settings import MiB
+from statebackend.spark.frames import frame_of
 
 _pa: Any = pa  # it ships no types
 
@@ -51,8 +52,7 @@ class Publication:
 
     def df(self) -> DataFrame:
         """The rows as a frame of the session that runs the batch. A Spark action: not on a loop, see `sb.spark.run`."""
-        create = cast("Callable[[Any], DataFrame]", self._session.createDataFrame)  # pyright: ignore[reportUnknownMemberType]
-        return create(self.table)
+        return frame_of(self.table, self._session)
 
     def __repr__(self) -> str:
         return (
@@ -98,7 +98,7 @@ class Publishes(Protocol):
         ...
 
 
-def output_of(table: Any) -> StagedRows | None:
+def output_of(table: Any, *, part_bytes_max: int = PART_BYTES_MAX) -> StagedRows | None:
     """What is to be staged of a table that came out; `None` for none. Raises `InputError` for anything else."""
     if table is None:
         return None
@@ -108,7 +108,7 @@ def output_of(table: Any) -> StagedRows | None:
     schema = bytes(table.schema.serialize())
     if not table.num_rows:
         return StagedRows(schema, 0)
-    rows_max = max(1, table.num_rows * PART_BYTES_MAX // max(1, table.nbytes))
+    rows_max = max(1, table.num_rows * part_bytes_max // max(1, table.nbytes))
     begins = range(0, table.num_rows, rows_max)
     return StagedRows(schema, table.num_rows, tuple(stream_of(table.slice(begin, rows_max)) for begin in begins))
 

@@ -62,7 +62,13 @@ class Run:
         contribution = await owners.contribute(task, lambda backend: add(backend, self.changes_of(task, changes)))
         return msgspec.msgpack.decode(msgspec.msgpack.encode(contribution), type=Contribution)
 
-    async def commit(self, contributions: Sequence[Contribution], *, source: sb.SourceMark | None = None) -> Committed:
+    async def commit(
+        self,
+        contributions: Sequence[Contribution],
+        *,
+        source: sb.SourceMark | None = None,
+        savepoint: str | None = None,
+    ) -> Committed:
         checkpoint_id = self.coordinator.next_checkpoint_id
         snapshots, inline = combine(
             contributions,
@@ -71,7 +77,7 @@ class Run:
             checkpoint_id=checkpoint_id,
             epoch=self.coordinator.epoch,
         )
-        return await self.coordinator.commit(checkpoint_id, snapshots, source, inline=inline)
+        return await self.coordinator.commit(checkpoint_id, snapshots, source, savepoint, inline=inline)
 
     async def batch(self, owners: RangeOwners, changes: Changes) -> Sequence[Contribution]:
         """A batch without trouble: the ranges that it brings something to, one after the other, and the commit."""

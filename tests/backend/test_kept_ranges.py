@@ -162,6 +162,25 @@ async def test_states_may_be_declared_with_other_classes_the_next_time() -> None
             await run.commit([contribution])
 
 
+@pytest.mark.parametrize("won", ["the second", "the first"])
+async def test_operator_state_is_that_of_the_attempt_that_won(won: str) -> None:
+    """Also where neither has changed anything under a key, so that what is kept of them differs in nothing else."""
+    store, seen = MemoryStore(), list[list[int]]()
+
+    def count(backend: sb.StateBackend) -> None:
+        notes = backend.operator_state("notes", int)
+        seen.append(list(notes))
+        notes.append(len(notes))
+
+    async with open_run(SETTINGS, 1, store) as run, open_range_owners(store=store) as owners:
+        await run.commit([await owners.contribute(run.tasks()[0], count)])
+        (task,) = run.tasks()
+        attempts = [await owners.contribute(task, count) for _ in range(2)]  # its result was lost: Spark tries again
+        await run.commit([attempts[won == "the second"]])
+        await run.commit([await owners.contribute(run.tasks()[0], count)])
+    assert seen == [[], [0], [0], [0, 1]]
+
+
 async def test_states_that_others_have_declared_are_known() -> None:
     """Else the next one to be declared here would get the number of one of theirs."""
     store = MemoryStore()
@@ -203,7 +222,7 @@ async def test_nothing_is_begun_when_the_context_was_left() -> None:
 
 
 @given(st.data())
-@hypothesis.settings(deadline=None, max_examples=20)
+@hypothesis.settings(deadline=None, max_examples=15)
 async def test_whatever_becomes_of_attempts_the_state_is_that_of_the_batches(data: st.DataObject) -> None:
     """Three processes, several attempts at a range of which one wins, at a base that may be old, results that are lost,
     batches that fail, a new process, another number of ranges.

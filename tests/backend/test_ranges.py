@@ -1,18 +1,19 @@
 """Ranges of key groups, opened for each batch at the committed base, contribute to one commit."""
 
+import pickle
 from collections.abc import Sequence
 
 import msgspec
 import pytest
 
 import statebackend as sb
-from statebackend._backend.ranges import open_range_owners
+from statebackend._backend.ranges import RangeTask, open_range_owners
 from statebackend._checkpoint.commits import commit_key
 from statebackend._checkpoint.coordinator import CommittedBase
 from statebackend.errors import BatchError, CheckpointExistsError, FencedError, InputError, MissingObjectError
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore
-from tests.backend.parts import Model, open_run
+from tests.backend.parts import Model, open_run, ranges_of
 
 SETTINGS = sb.Settings(job="fleet", primary="memory://unused", persist_delay_s=0.0, max_parallelism=12)
 KEYS = range(40)
@@ -173,3 +174,15 @@ async def test_operator_state_is_dealt_out_once_in_a_reign() -> None:
                     assert seen == [["120", "121"]] * 2
                 elif number == 2:
                     assert seen == [[f"{run_number}10"], [f"{run_number}11"]]
+
+
+def test_a_task_takes_no_secrets_along() -> None:
+    """It goes into closures, event logs and spill files, and what fails in a worker is told with it."""
+    (owner,) = ranges_of(1, 12)
+    settings = msgspec.structs.replace(
+        SETTINGS, s3_access_key_id="me", s3_secret_access_key=sb.Secret("hush"), s3_session_token=sb.Secret("hush")
+    )
+    task = RangeTask(settings, owner, (owner,), sb.Epoch(1), sb.CheckpointId(1), None)
+    assert b"hush" not in pickle.dumps(task)
+    assert "hush" not in repr(task)
+    assert pickle.loads(pickle.dumps(task)).settings.s3_access_key_id == "me"

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import anyio
 import msgspec
 import pytest
 
@@ -14,6 +15,8 @@ from statebackend._backend.ranges import Contribution, open_range_owners
 from statebackend._local import range_directories
 from statebackend._state.key_groups import key_group
 from statebackend.objectstore import MemoryStore
+from statebackend.testing import run_virtual
+from statebackend.testing.virtual_time import VirtualClock
 from tests.backend.parts import Model, Run, open_run
 
 pytest.importorskip("rocksdict")
@@ -216,6 +219,20 @@ async def test_native_bases_share_files_across_processes(settings: sb.Settings, 
     assert [bool(one & other) for one, other in itertools.pairwise(bases)] == [False, True, True, True, True]
     async with sb.open_backend(settings, store=store, read_only=True) as backend:
         assert dict(backend.value_state("n", int)) == expected
+
+
+@run_virtual
+async def test_an_interval_counts_from_native_bases_too(settings: sb.Settings) -> None:
+    """Once in each interval all files are looked at, and not at each batch from the first interval on."""
+    settings = msgspec.structs.replace(settings, materialize_handles_max=0, materialize_interval_s=100.0)
+    store, clock, written = MemoryStore(), VirtualClock(), set[sb.CheckpointId]()
+    async with open_run(settings, 1, store) as run, open_range_owners(store=store, clock=clock) as owners:
+        for number in range(30):
+            await run.batch(owners, batch(number, [number]))
+            assert run.coordinator.base is not None
+            written |= {base.checkpoint_id for base in run.coordinator.base.ranges[0].native}
+            await anyio.sleep(10)
+    assert 2 <= len(written) <= 4
 
 
 async def test_tables_may_lie_elsewhere_in_each_process(settings: sb.Settings, tmp_path: Path) -> None:

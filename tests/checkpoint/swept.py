@@ -8,6 +8,7 @@ import statebackend as sb
 from statebackend._codec.commit import Commit, decode_entry
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fault, FaultyStore
+from tests.committed import stand_on
 
 JOB = "swept"
 
@@ -92,7 +93,7 @@ async def put(backend: sb.StateBackend, value: int, **options: Any) -> None:
 
 def forget(backend: sb.StateBackend) -> None:
     """The next commit points into nothing that earlier ones do: what materializing leaves behind."""
-    backend._handles = ()
+    stand_on(backend)
 
 
 def _values(settings: sb.Settings) -> dict[str, Any]:

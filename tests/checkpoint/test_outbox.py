@@ -24,6 +24,7 @@ from statebackend.objectstore.scoped import CountingStore
 from statebackend.testing import Fail, FaultyStore, Hold
 from statebackend.testing.virtual_time import run_virtual
 from tests.checkpoint.swept import JOB, Job, put
+from tests.committed import stand_on
 
 QUERY = "query"
 INLINE, OBJECTS = 100_000, 0
@@ -294,7 +295,7 @@ async def test_a_piece_of_a_commit_outlives_its_checkpoint_while_it_is_not_publi
     await job.sweep()
     assert first in await job.keys("commits/")
     async with job.backend() as backend:
-        backend._handles = ()
+        stand_on(backend)
         assert await publish_all(backend) == [(0, [b"rows"])]
         await put(backend, 4)
     job.pass_time(2 * 3600.0)
@@ -386,7 +387,7 @@ async def test_a_piece_of_a_commit_is_verified_where_it_lies() -> None:
     job = Job(inline_bytes_max=INLINE, checkpoints_retained=1)
     async with job.backend() as backend:
         await batch(backend, 0, b"one", b"two")
-        backend._handles = ()
+        stand_on(backend)
         await put(backend, 7)
     assert (await verify(job.settings, store=job.store)).damages == ()
     key = f"{JOB}/commits/{1:012d}"

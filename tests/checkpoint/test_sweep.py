@@ -32,6 +32,7 @@ from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, Fault, FaultyStore, Hold
 from statebackend.testing.virtual_time import VirtualClock, run_virtual
 from tests.checkpoint.swept import JOB, Job, forget, put
+from tests.committed import committed_handles, stand_on
 
 HEX = "0123456789abcdef" * 2
 
@@ -177,10 +178,10 @@ async def test_an_entry_stays_that_carries_change_sets_of_newer_commits() -> Non
     async with job.backend() as backend:
         here = Handle(carrier, 0, len(await job.store.get(f"{JOB}/{carrier}")), 0)
         (handle,) = (await job.commits())[6].ranges[0].changelog
-        backend._handles = (msgspec.structs.replace(handle, segment=here),)
+        stand_on(backend, msgspec.structs.replace(handle, segment=here))
         for value in (7, 8):
             await put(backend, value)
-            backend._handles = backend._handles[:1]
+            stand_on(backend, *committed_handles(backend)[:1])
     report = await job.sweep()
     assert carrier in await job.keys()
     (kept,) = [each for each in report.objects if each.key == carrier]

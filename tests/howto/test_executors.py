@@ -13,6 +13,4 @@ __all__ = ["spark"]  # the fixture that the page's tests ask for
 pytestmark = pytest.mark.spark
 
 globals().update(claims_on("executors"))
-register_pickle_by_value(
-    sys.modules["howto_executors"]
-)  # as what a notebook defines: the workers lack it
+register_pickle_by_value(sys.modules["howto_executors"])  # as what a notebook defines: the workers lack it

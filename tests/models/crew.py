@@ -21,6 +21,25 @@ Copied = tuple[int | None, sb.KeyGroupRange]
 """A host, and the key groups of which it has local copies."""
 
 MAX_PARALLELISM = 16
+RETAINED = 2
+
+
+def settings_in(places: Places) -> sb.Settings:
+    """Of the job; nothing waits, and bases are written only where a plan says so."""
+    return sb.Settings(
+        job="model",
+        primary="memory://unused",
+        max_parallelism=MAX_PARALLELISM,
+        checkpoints_retained=RETAINED,
+        persist_delay_s=0.0,
+        retry_delay_s=0.0,
+        upload_attempts_max=2,
+        primary_outage_s=0.0,
+        secondary_grace_s=60.0,  # a slow machine must not cost a local copy
+        materialize_interval_s=0.0,
+        materialize_retry_delay_s=0.0,
+        cache_dir=str(places.root),
+    )
 
 
 @dataclass(frozen=True)
@@ -116,14 +135,14 @@ class Crew:
         """What the crew stands on."""
         if self._coordinator is None:
             return self.owners[0].backend.newest
-        return self._coordinator.newest
+        return None if self._coordinator.base is None else self._coordinator.base.summary
 
     async def open(self, **options: Any) -> None:
         """Everybody, one after the other. What fails leaves nobody behind."""
         try:
             if not self.is_alone:
                 self._coordinating = Held(
-                    sb.open_coordinator(self._settings, store=self._store, clock=self._places.clock)
+                    sb.open_coordinator(self._settings, store=self._store, clock=self._places.clock, **options)
                 )
                 self._coordinator = await self._coordinating.enter()
             for number in range(len(self.plan.ranges)):
@@ -141,9 +160,12 @@ class Crew:
         self.owners = []
 
     async def replace(self, number: int, *, killed: bool) -> None:
-        """One owner leaves, or is cancelled, and another one takes his place."""
+        """One owner leaves, or is cancelled, and another one takes his place on what the crew stands on."""
+        assert self._coordinator is not None
         await self.owners[number].held.leave(killed=killed)
-        self.owners[number] = await self._open_owner(number)
+        base = self._coordinator.base
+        options = {} if base is None else {"checkpoint_id": base.checkpoint_id}
+        self.owners[number] = await self._open_owner(number, **options)
 
     async def _open_owner(self, number: int, **options: Any) -> Owner:
         settings, key_groups = self._settings, self.plan.ranges[number]

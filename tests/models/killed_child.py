@@ -26,9 +26,11 @@ OPERATIONS_MAX = 30
 
 @dataclass(frozen=True)
 class Death:
-    """At the nth request to the primary, before or after its effect; `None`: somebody else sees to it."""
+    """At the nth request of a kind to the primary, before or after its effect; `None`: somebody else sees to it."""
 
     nth: int | None
+    operation: Literal["put", "put_if_absent"] | None = None
+    """Of any kind if `None`; a restore makes many that only read."""
     moment: Literal["before", "after"] = "before"
 
 
@@ -82,7 +84,7 @@ def contents_after(batch: int) -> Contents:
 
 async def live(directory: Path, plan: Plan, death: Death, parent: Connection) -> None:
     places, now = OnDisk(root=directory), 0.0
-    faults = [] if death.nth is None else [Suicide(nth=death.nth, moment=death.moment)]
+    faults = [] if death.nth is None else [Suicide(nth=death.nth, operation=death.operation, moment=death.moment)]
     crew = Crew(places, settings_in(directory), plan, FaultyStore(places.primary(), faults), lambda: now)
     await crew.open()
     newest = crew.newest

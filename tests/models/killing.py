@@ -17,6 +17,8 @@ from tests.models.crew import MAX_PARALLELISM, Plan
 from tests.models.killed_child import Death, Said, settings_in
 from tests.models.places import HOSTS, Damage, OnDisk
 
+Moment = Literal["before", "after"]
+
 PATIENCE_S = 120.0
 """A process that says nothing for so long hangs."""
 
@@ -51,8 +53,20 @@ def draw_life(chance: Random, tables: Sequence[str]) -> Life:
         settings=tuple(settings.items()),
     )
     damage = chance.choice((None, None, None, None, "lose all", "lose", "cut", "flip"))
-    nth = chance.choice((None, chance.randint(1, 60)))
-    return Life(plan, damage, Death(nth, chance.choice(("before", "after"))), chance.randint(1, 12))
+    return Life(plan, damage, draw_death(chance), chance.randint(1, 12))
+
+
+def draw_death(chance: Random) -> Death:
+    """From outside; or at a request: any, of which most are a restore's, or one that writes."""
+    moment: Moment = chance.choice(("before", "after"))
+    return chance.choice(
+        (
+            Death(None),
+            Death(chance.randint(1, 40), None, moment),
+            Death(chance.randint(1, 12), "put", moment),
+            Death(chance.randint(1, 8), "put_if_absent", moment),
+        )
+    )
 
 
 class Killing:

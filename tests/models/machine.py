@@ -33,7 +33,7 @@ from statebackend.errors import (
 )
 from statebackend.testing import Fail, Fault, FaultyStore
 from tests.models.contents import OPERATOR_STATES, Contents, Pairs, Report, shares
-from tests.models.crew import MAX_PARALLELISM, Copied, Crew, Owner, Plan
+from tests.models.crew import MAX_PARALLELISM, RETAINED, Copied, Crew, Owner, Plan, settings_in
 from tests.models.kinds import CLEARED, Kinds, draw_operation
 from tests.models.places import HOSTS, InMemory, OnDisk, Places
 
@@ -43,11 +43,10 @@ Moment = Literal["before", "after"]
 Work = tuple[int, int]
 """How many operations, and the seed of the chance by which they are chosen."""
 
-WORK: st.SearchStrategy[Work] = st.tuples(st.integers(0, 20), st.integers(0, 2**32))
+WORK: st.SearchStrategy[Work] = st.tuples(st.integers(0, 50), st.integers(0, 2**32))
 CHOICES = st.integers(0, 2**16)  # taken modulo what there is: names and sizes differ from run to run
 MOMENTS: st.SearchStrategy[Moment] = st.sampled_from(["before", "after"])
 SAVEPOINTS = st.sampled_from([None, None, None, "blue", "green"])
-RETAINED = 2
 
 
 def plans(tables: st.SearchStrategy[Any]) -> st.SearchStrategy[Plan]:
@@ -111,7 +110,7 @@ class Checkpoint:
 class Machine(RuleBasedStateMachine):
     """`places` are where the copies lie; `plans` how the job may be opened."""
 
-    places_type: type[Places] = InMemory
+    places_type: Callable[[int], Places] = InMemory
     plans: st.SearchStrategy[Plan] = HEAP
     counted: ClassVar[Counter[str]] = Counter()
     """What all examples so far came to."""
@@ -122,20 +121,7 @@ class Machine(RuleBasedStateMachine):
         self.places = self.places_type(seed)
         self.runner = asyncio.Runner(loop_factory=self.places.new_loop)
         self.run(self.places.begin())
-        self.settings = sb.Settings(
-            job="model",
-            primary="memory://unused",
-            max_parallelism=MAX_PARALLELISM,
-            checkpoints_retained=RETAINED,
-            persist_delay_s=0.0,
-            retry_delay_s=0.0,
-            upload_attempts_max=2,
-            primary_outage_s=0.0,
-            secondary_grace_s=60.0,
-            materialize_interval_s=0.0,
-            materialize_retry_delay_s=0.0,
-            cache_dir=str(self.places.root),
-        )
+        self.settings = settings_in(self.places)
         self.now = 0.0
         self.batch = 0
         self.committed = Checkpoint(-1, 0, Contents(), [{}])
@@ -186,6 +172,7 @@ class Machine(RuleBasedStateMachine):
         if name == "merge":
             pairs = [(key, other) for key, other in pairs if crew.owner_of(key) is crew.owner_of(other)]
         note(f"  {name}: {pairs}")
+        self.counted["operations"] += 1
         crew.apply(name, pairs)
         getattr(self.contents, name)(pairs, self.now)
 
@@ -315,23 +302,25 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.crew is not None and not self.crew.is_alone)
     @rule(which=CHOICES, killed=st.booleans())
     def replace_one_owner(self, which: int, killed: bool) -> None:
-        """Another one takes his place, on the newest commit; the others go on with what they have."""
+        """Another one takes his place, on what the crew stands on; the others go on with what they have."""
         crew = self.enter()
         number = which % len(crew.owners)
         self.abort_all()
         self.run(crew.replace(number, killed=killed))
         owner = crew.owners[number]
-        self.judge_restore(owner)
-        self.contents.take_over(self.committed.contents, lambda key: crew.owner_of(key) is owner)
-        self.reports[number] = self.shares_of(self.committed, crew)[number]
+        if self.base is self.committed:
+            self.judge_restore(owner)
+        self.contents.take_over(self.base.contents, lambda key: crew.owner_of(key) is owner)
+        self.reports[number] = self.shares_of(self.base, crew)[number]
 
     # ------------------------------------------------------------------------------ checkpoints in several steps
 
-    @rule(work=WORK, gap=st.integers(0, 1))
-    def take_snapshots(self, work: Work, gap: int) -> None:
-        self.work(work)
-        crew, taken = self.enter(), self.taken(gap)
-        if len(self.pending) < 3:
+    @rule(works=st.lists(WORK, min_size=1, max_size=3), gap=st.integers(0, 1))
+    def take_snapshots(self, works: list[Work], gap: int) -> None:
+        """Of one checkpoint after the other, before anybody is told what became of the first."""
+        for work in works:
+            self.work(work)
+            crew, taken = self.enter(), self.taken(gap)
             self.pending.append((taken, self.run(crew.snapshots(taken.checkpoint_id))))
 
     @precondition(lambda self: self.crew is not None and not self.crew.is_alone and self.pending)
@@ -385,7 +374,8 @@ class Machine(RuleBasedStateMachine):
             options = {"checkpoint_id": older.checkpoint_id}
         else:
             return
-        self.plan = Plan(first_host=self.plan.first_host, settings=self.plan.settings)
+        if "savepoint" in options:  # a coordinator goes back by the id of a checkpoint only
+            self.plan = Plan(first_host=self.plan.first_host, settings=self.plan.settings)
         try:
             self.enter(older, **options)
         except CheckpointNotFoundError:
@@ -482,7 +472,7 @@ class Machine(RuleBasedStateMachine):
     def enter(self, at: Checkpoint | None = None, **options: Any) -> Crew:
         """The crew, which is opened if there is none, at the newest commit or at another one."""
         if self.crew is None:
-            at = at or self.committed
+            self.base = at = at or self.committed
             self.store = FaultyStore(self.places.primary())
 
             async def open_crew() -> Crew:
@@ -547,7 +537,7 @@ class Machine(RuleBasedStateMachine):
         """It is in the log; said to be local for some."""
         self.copied = set(copied)
         self.counted["commits"] += 1
-        self.committed = taken
+        self.committed = self.base = taken
         self.newest_id = taken.checkpoint_id
         self.history.append(taken)
         self.branch.append(taken)

@@ -97,7 +97,7 @@ class Places(ABC):
 
     def remove(self) -> None:
         """Nothing of it stays."""
-        shutil.rmtree(self.root)
+        shutil.rmtree(self.root, ignore_errors=True)
 
 
 class InMemory(Places):

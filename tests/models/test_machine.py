@@ -19,7 +19,7 @@ def _quiet() -> Generator[None]:
 
 
 @pytest.mark.parametrize(
-    ("machine", "examples", "steps"), [(InMemoryMachine, 30, 30), (OnDiskMachine, 8, 20)], ids=["memory", "disk"]
+    ("machine", "examples", "steps"), [(InMemoryMachine, 30, 25), (OnDiskMachine, 6, 15)], ids=["memory", "disk"]
 )
 def test_the_state_is_always_the_dictionaries(machine: type[Machine], examples: int, steps: int) -> None:
     """Whatever happens to the job, on whatever its copies and tables lie."""

@@ -10,6 +10,7 @@ import pytest
 from statebackend._tasks import open_tasks
 from statebackend.errors import FencedError, OutcomeUnknownError
 from statebackend.testing import Fail, Hold, Slow
+from tests.committed import committed_handles, stand_on
 from tests.ownership.disk import Disk, Watch, commit, settle
 from tests.ownership.table import Fate, row
 
@@ -54,8 +55,8 @@ async def test_a_local_copy_beyond_the_budget_is_not_written(disk: Disk) -> Fate
         await commit(backend, 2)
         await settle()
         assert len(disk.segments) == 2
-        assert backend._retention is not None
-        assert backend._retention._segments.held_bytes == [size]
+        assert backend._snapshots._retention is not None
+        assert backend._snapshots._retention._segments.held_bytes == [size]
     return "never there" if disk.copies == {copy} else "stays"
 
 
@@ -68,7 +69,7 @@ async def test_a_local_copy_goes_when_a_commit_does_without_it(disk: Disk) -> Fa
         await commit(backend, 2)
         await settle()
         assert watch.fate() == "stays"
-        backend._handles = backend._handles[1:]
+        stand_on(backend, *committed_handles(backend)[1:])
         await commit(backend, 3)
         await settle()
         assert old < disk.segments
@@ -85,7 +86,7 @@ async def test_a_local_copy_stays_when_the_checkpoint_that_would_do_without_it_f
     async with disk.backend() as backend:
         await commit(backend, 1)
         watch = Watch(disk.copies)
-        backend._handles = ()  # as if it had been materialized
+        stand_on(backend)  # as if it had been materialized
         disk.primary.plan.append(Fail(operation="put_if_absent"))
         with pytest.raises(OutcomeUnknownError):
             await commit(backend, 2)
@@ -124,7 +125,7 @@ async def test_a_superseded_copy_that_could_not_be_removed_is_pruned_at_the_next
         root = disk.directory / "local0"
         away = root.rename(disk.directory / "elsewhere")
         root.touch()
-        backend._handles = ()
+        stand_on(backend)
         await backend.checkpoint(2)
         await settle()
     root.unlink()
@@ -199,7 +200,7 @@ async def test_nothing_is_touched_in_a_root_of_another_backend(disk: Disk) -> Fa
         orphan.write_bytes(b"not in any commit, as far as we know")
         watch = Watch(disk.copies)
         async with disk.backend() as guest:
-            guest._handles = ()  # as if it had been materialized
+            stand_on(guest)  # as if it had been materialized
             await commit(guest, 2)
             await settle()
         assert disk.copies == {copy, orphan}

@@ -3,11 +3,13 @@
 import os
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 import statebackend as sb
 from statebackend._backend.ranges import Contribution, RangeTask, open_range_owners
 from statebackend._checkpoint.local_orphans import sweep_roots
+from statebackend._checkpoint.outbox import Output
 from statebackend.testing.virtual_time import VirtualClock
 from tests.backend.parts import Run, open_run
 from tests.ownership.disk import JOB, Disk, Watch
@@ -163,6 +165,18 @@ async def test_the_files_of_a_range_without_a_mark_are_made_anew(disk: Disk) -> 
         return watch.fate()
 
 
+@row("range-files-left")
+async def test_the_files_of_a_range_that_nobody_comes_to_again_stay(disk: Disk) -> Fate:
+    """Whoever opens the whole job, or sweeps, cannot know that nobody will."""
+    settings = rocks(disk)
+    async with open_run(settings, 1, disk.primary) as run:
+        await one_batch(disk, run)
+    watch = Watch(path for path in disk.directory.glob("tables/job_fleet/kg_*/files/*") if path.is_file())
+    await disk.reopen(table="rocksdb", table_dir=settings.table_dir, table_memory_bytes=settings.table_memory_bytes)
+    _ = [file async for file in sweep_roots(settings.local, JOB, frozenset(), dry_run=False)]
+    return watch.fate()
+
+
 @row("range-files-other")
 async def test_the_files_of_a_range_go_when_the_job_is_cut_otherwise(disk: Disk) -> Fate:
     async with open_run(rocks(disk), 1, disk.primary) as run:
@@ -171,6 +185,38 @@ async def test_the_files_of_a_range_go_when_the_job_is_cut_otherwise(disk: Disk)
     async with open_run(rocks(disk), 2, disk.primary) as run:
         await attempt(disk, run.tasks()[0])
     return watch.fate()
+
+
+@row("range-files-whole")
+async def test_the_files_of_ranges_go_when_one_process_takes_the_whole_job(disk: Disk) -> Fate:
+    """Whatever its own tables are. One that only reads leaves them."""
+    async with open_run(rocks(disk), 1, disk.primary) as run:
+        await one_batch(disk, run)
+        watch = Watch(path for path in disk.directory.glob("tables/job_fleet/kg_*/files/*") if path.is_file())
+    heap = msgspec.structs.replace(rocks(disk), table="heap")
+    async with sb.open_backend(heap, store=disk.primary, read_only=True):
+        assert watch.fate() == "stays"
+    async with sb.open_backend(heap, store=disk.primary):
+        return watch.fate()
+
+
+@row("swept-unnamed-lost")
+async def test_what_an_attempt_staged_that_lost_is_swept_while_the_job_goes_on(disk: Disk) -> Fate:
+    """As its segments are: when another one was committed in its place, and not before."""
+    rows = Output(b"schema", 1, (b"rows",))
+    async with open_run(disk.settings(), 1, disk.primary) as run:
+        await one_batch(disk, run)
+        async with (
+            open_range_owners(store=disk.primary, clock=VirtualClock()) as owners,
+            owners.attempt(run.tasks()[0]) as losing,
+        ):
+            (part,) = (await losing.backend.outbox.stage(rows)).parts
+        watch = Watch([disk.directory / "primary" / JOB / part.key])
+        await sb.sweep(disk.settings(), dry_run=False, min_age_s=0.0)
+        assert watch.fate() == "stays"
+        await one_batch(disk, run)
+        await sb.sweep(disk.settings(), dry_run=False, min_age_s=0.0)
+        return watch.fate()
 
 
 @row("swept-lost")

@@ -12,6 +12,7 @@ from statebackend._checkpoint.commits import HINT_EVERY
 from statebackend._local.directories import claim_root
 from statebackend.errors import FencedError
 from statebackend.testing import Fail
+from tests.committed import stand_on
 from tests.ownership.disk import JOB, Disk, Watch, commit, settle
 from tests.ownership.table import Fate, row
 
@@ -170,7 +171,7 @@ async def test_the_lock_file_stays_and_the_lock_does_not(killed: Callable[[str],
     watch = Watch([disk.directory / "local0" / f"job_{JOB}" / "lock"])
     for _ in range(2):
         async with disk.backend() as backend:
-            assert backend._retention is not None
+            assert backend._snapshots._retention is not None
     return watch.fate()
 
 
@@ -181,7 +182,7 @@ async def test_empty_directories_stay(disk: Disk) -> Fate:
         await commit(backend, 1)
         made = {path for path in disk.directory.rglob("*") if path.is_dir()}
         (copy,) = disk.copies
-        backend._handles = ()
+        stand_on(backend)
         await backend.checkpoint(2)
         await settle()
         assert not copy.exists()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import statebackend as sb
 from statebackend._local.directories import claim_root
+from tests.committed import stand_on
 from tests.ownership.disk import JOB, Disk, Watch, commit, settle
 from tests.ownership.table import Fate, row
 
@@ -30,7 +31,7 @@ async def superseded(disk: Disk, *, savepoint: str | None = None, seconds: float
         await backend.checkpoint(1, savepoint=savepoint)
         first = disk.segments
         age(disk, seconds)
-        backend._handles = ()
+        stand_on(backend)
         await commit(backend, 2)
         await settle()
     return first
@@ -111,7 +112,7 @@ async def test_a_savepoint_stays_with_all_it_points_into(disk: Disk) -> Fate:
         kept = {path for path in disk.commits if path.name.endswith("1")} | disk.segments
         kept |= set(disk.directory.glob(f"primary/{JOB}/savepoints/s/*"))
         age(disk)
-        backend._handles = ()
+        stand_on(backend)
         await commit(backend, 2)
     watch = Watch(kept)
     assert len(kept) == 3

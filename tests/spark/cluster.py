@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,10 @@ from tests.spark.retail import PROCESSORS, Day, in_one_pass
 
 ROOT = Path(__file__).parents[2]
 CHILD = Path(__file__).with_name("cluster_child.py")
+MARKS = {"worker": "pyspark.daemon", "executor": "CoarseGrainedExecutorBackend"}
+"""What the command lines of an executor's processes have in them."""
+HUNG_S = 3600
+"""How long a driver may run before it counts as hung, and is killed."""
 
 
 class Driver:
@@ -43,7 +48,8 @@ class Driver:
             },
             start_new_session=True,
         )
-        self._known = {self._process.pid}
+        self._hung = threading.Timer(HUNG_S, self.kill)
+        self._hung.start()
 
     def __enter__(self) -> Self:
         return self
@@ -51,7 +57,9 @@ class Driver:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.kill()
+        self._hung.cancel()
+        self._end(self._descendants())
+        self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._errors.close()
@@ -65,21 +73,14 @@ class Driver:
                 yield what, value
 
     def kill(self) -> None:
-        """SIGKILL to the driver, Python and JVM. Executors notice when they miss it; we do not wait for that."""
-        for pid in self._descendants():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        """SIGKILL to the driver, Python and JVM. Executors, and tasks, live on until they miss it."""
+        self._end([pid for pid in self._descendants() if not any(mark in _command(pid) for mark in MARKS.values())])
         self._process.wait()
 
     def kill_one(self, kind: str, rng: random.Random) -> bool:
         """SIGKILL to a Python worker, or to the JVM of an executor. Whether there was one."""
-        mark = {"worker": "pyspark.daemon", "executor": "CoarseGrainedExecutorBackend"}[kind]
-        victims = [pid for pid in self._descendants() if mark in _command(pid)]
-        for pid in rng.sample(victims, min(1, len(victims))):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        victims = [pid for pid in self._descendants() if MARKS[kind] in _command(pid)]
+        self._end(rng.sample(victims, min(1, len(victims))))
         return bool(victims)
 
     def halt(self, go_on: bool = False) -> None:
@@ -92,6 +93,11 @@ class Driver:
     def status(self) -> int:
         """How it ended. Waits for that."""
         return self._process.wait()
+
+    def _end(self, pids: Sequence[int]) -> None:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def _descendants(self) -> list[int]:
         """The driver and all that it has started, as far as their parents live."""

@@ -13,13 +13,14 @@ import msgspec
 from pyspark.sql import SparkSession
 
 import statebackend as sb
-from tests.spark.retail import PROCESSORS, SPARK_LINES
+from tests.spark.retail import PROCESSORS, SPARK_LINES, Failing
 
 
 class Plan(msgspec.Struct):
     """What the driver does. `pauses_s`: how long it is idle after a batch. `conf`: for Spark.
 
-    `outbox`: rows are published after the commit; otherwise an output gets them before it.
+    `fails_in`: the batches of customers in which an attempt fails. `outbox`: rows are published after the commit;
+    otherwise an output gets them before it.
     """
 
     folder: str
@@ -30,6 +31,7 @@ class Plan(msgspec.Struct):
     conf: dict[str, str] = {}
     table: str = "heap"
     outbox: bool = False
+    fails_in: tuple[int, ...] = ()
 
 
 def settings_of(plan: Plan) -> sb.Settings:
@@ -104,7 +106,7 @@ def main(plan: Plan) -> None:
         output = sb.spark.Outbox(lambda publication: put_out(publication.batch_id, publication.table.to_pylist()))
     else:
         output = lambda df, batch_id: put_out(batch_id, [row.asDict() for row in df.collect()])  # noqa: E731
-    processor = PROCESSORS[plan.which]()
+    processor = Failing(plan.folder, plan.fails_in) if plan.fails_in else PROCESSORS[plan.which]()
     spark = session_of(plan)
     sink = sb.spark.StatefulSink(
         processor,

@@ -24,7 +24,7 @@ from pyspark.sql.streaming import StreamingQuery
 import statebackend as sb
 
 ROOT = Path(__file__).parents[2]
-BOUND_S = 60
+BOUND_S = 180
 """How long a query may take before it counts as hung. A query that hangs in the JVM never gets this far by itself."""
 
 

@@ -127,6 +127,21 @@ class Customers(KeyedProcessor):
         yield {"key": key, "spend": customer.spend, "returned": customer.returned, "baskets": customer.baskets}
 
 
+class Failing(Customers):
+    """Fails in some batches, the first time that it has come to the end of a key there."""
+
+    def __init__(self, memory: str, batches: Sequence[int]) -> None:
+        self._memory = memory
+        self._batches = batches
+
+    def process(self, key, rows, context):
+        yield from super().process(key, rows, context)
+        failed = Path(self._memory, f"failed-{context.batch_id}")
+        if context.batch_id in self._batches and not failed.exists():
+            failed.touch()
+            raise ValueError("as it was told to")
+
+
 class Products(KeyedProcessor):
     """Stock movement, a table at a time."""
 

@@ -29,10 +29,13 @@ only_long = pytest.mark.skipif(LONG not in os.environ, reason=f"takes many minut
 
 
 def test_workers_and_executors_are_killed_and_the_query_goes_on(tmp_path) -> None:
-    """A Python worker, then the JVM of an executor, while their batches run; Spark makes other attempts."""
+    """A Python worker, then the JVM of an executor, while their batches run, and tasks that fail by themselves in two.
+
+    Spark makes other attempts.
+    """
     days = made_up(6, lines=200, seed=1)
     write(days, tmp_path / "days")
-    plan = Plan(str(tmp_path), "customers", CLUSTER, parallelism=3)
+    plan = Plan(str(tmp_path), "customers", CLUSTER, parallelism=3, fails_in=(2, 4))
     victims = {"1": "worker", "3": "executor"}
     killed = []
     with Driver(plan) as driver:
@@ -41,6 +44,8 @@ def test_workers_and_executors_are_killed_and_the_query_goes_on(tmp_path) -> Non
                 killed.append(victims[value])
         assert driver.status == 0
     assert killed == ["worker", "executor"]
+    assert (tmp_path / "failed-2").exists()
+    assert (tmp_path / "failed-4").exists()
     assert_equals_one_pass(plan, days)
 
 

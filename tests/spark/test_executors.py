@@ -19,6 +19,7 @@ from statebackend.errors import SettingsError
 from statebackend.objectstore import MemoryStore
 from statebackend.spark import executors
 from statebackend.uploaders import PrimaryUploader
+from tests.spark.conftest import BOUND_S
 from tests.spark.processors import COUNTED, Counting, Dying, Failing, Tables, Telling, Waiting, split
 
 
@@ -255,7 +256,7 @@ def test_two_queries_share_the_workers(open_stream, open_sink, read) -> None:
         open_sink(Counting(), stream.settings, key="key", execution="executors", parallelism=2) for stream in streams
     ]
     queries = [stream.start(sink, plan=split) for stream, sink in zip(streams, sinks, strict=True)]
-    assert all(query.awaitTermination(60) for query in queries)
+    assert all(query.awaitTermination(BOUND_S) for query in queries)
     assert [read(stream.settings).counts for stream in streams] == counts
 
 

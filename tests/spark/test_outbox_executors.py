@@ -67,23 +67,20 @@ def test_what_tasks_put_out_is_published_once_it_is_committed_and_again_as_it_wa
     A task's single row is small enough for the commit; two are not, and of four keys two share a range.
     """
     settings = msgspec.structs.replace(stream.settings, inline_bytes_max=90_000)
-    receiver = Receiver(fails_at=2)
+    receiver = Receiver(fails_at=1)
 
     def sink() -> sb.spark.StatefulSink:
         options = {"key": "key", "execution": "executors", "parallelism": 3, "output": sb.spark.Outbox(receiver)}
         return open_sink(Counting(), settings, **options)
 
-    stream.feed(*"abcabd")
     stream.feed()
-    stream.feed(*"ae")
+    stream.feed(*"abcabd")
     stream.feed("a")
     assert "the receiver is away" in stream.fail(sink())
     stream.run(sink())
-    stream.forget_commit(3)
-    stream.run(sink())
-    assert receiver.calls == [0, 1, 2, 2, 3, 3]
-    assert receiver.counts == [{"a": 2, "b": 2, "c": 1, "d": 1}, {}, {"a": 3, "e": 1}, {"a": 4}]
-    assert read(settings).counts == {"a": 4, "b": 2, "c": 1, "d": 1, "e": 1}
+    assert receiver.calls == [0, 1, 1, 2]
+    assert receiver.counts == [{}, {"a": 2, "b": 2, "c": 1, "d": 1}, {"a": 3}]
+    assert read(settings).counts == {"a": 3, "b": 2, "c": 1, "d": 1}
     staged = list(Path(settings.primary.removeprefix("file://")).glob("*/outbox/*"))
     assert {path.name[:8] for path in staged} == {"00000001"}  # what tasks stage is of the driver's reign
     assert [key.partition("/")[0] for key in named(settings)] == ["commits"]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
@@ -51,6 +52,16 @@ class ValueStateAgainstDict(RuleBasedStateMachine):
             self.dirty.add(key)
         assert self.state.setdefault(key, value) == self.model.setdefault(key, value)
 
+    @rule(some=st.lists(keys, max_size=3), values=st.lists(VALUES, min_size=3, max_size=3))
+    def put_many(self, some: list[Any], values: list[Any]) -> None:
+        self.state.put_many(some, values[: len(some)])
+        self.model.update(zip(some, values, strict=False))
+        self.dirty.update(some)
+
+    @rule(some=st.lists(keys, max_size=3))
+    def get_many(self, some: list[Any]) -> None:
+        assert self.state.get_many(some, "none") == [self.model.get(key, "none") for key in some]
+
     @rule()
     def clear(self) -> None:
         self.dirty |= self.model.keys()
@@ -66,6 +77,8 @@ class ValueStateAgainstDict(RuleBasedStateMachine):
         for change in changes:
             expected = Operation.SET if key_of(change) in self.model else Operation.CLEAR
             assert change.operation == expected
+            if expected == Operation.SET:
+                assert msgspec.msgpack.decode(change.data) == self.model[key_of(change)]
         self.dirty.clear()
         self.log += changes
 

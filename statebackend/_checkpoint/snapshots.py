@@ -1,0 +1,201 @@
+"""One owner's snapshots: what it contributes to checkpoints, and what becomes of that once they are committed or not.
+
+    take -> complete                    a commit holds it: the owner stands on it
+         -> abort, or reset             no commit ever will: the next snapshot has it all
+
+A snapshot is complete: all that is committed and all changes since, or the bases that stand for them. Several may be
+under way; what is in one is in each later one until somebody has told of it.
+"""
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from statebackend._changelog.ledger import UploadedChangeSet
+from statebackend._changelog.writer import ChangelogWriter
+from statebackend._checkpoint.inline import InlineEncoder
+from statebackend._checkpoint.lineage import extended
+from statebackend._checkpoint.materialization import Bases, with_bases
+from statebackend._checkpoint.materializer import Materializer
+from statebackend._codec.commit import IN_HERE, RangeState
+from statebackend._codec.records import StateChange
+from statebackend._local.retention import LocalRetention
+from statebackend._state.keyed import KeyedStates
+from statebackend.abc import RestoreReport
+from statebackend.errors import InputError
+from statebackend.ids import CheckpointId, Epoch, SequenceNumber, SnapshotResult
+
+DRAIN_STEP: Final = 2048
+"""Changes handed to the changelog between two turns of the loop."""
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """A snapshot of whose checkpoint nobody has told. `changes`: how many are new in it."""
+
+    to: SequenceNumber
+    snapshot: SnapshotResult
+    changes: int
+    bases: Bases | None
+
+
+class Snapshots:
+    """The snapshots of the owner of `states`, who stands on `committed`.
+
+    `history`: of the state that it begins with, where the log's name is that of no other log. `restored` tells which of
+    the committed files have no local copy.
+    """
+
+    def __init__(
+        self,
+        states: KeyedStates,
+        writer: ChangelogWriter,
+        materializer: Materializer,
+        retention: LocalRetention | None,
+        *,
+        epoch: Epoch,
+        committed: RangeState,
+        history: bytes,
+        restored: RestoreReport | None,
+    ) -> None:
+        self.committed = committed
+        self._states = states
+        self._writer = writer
+        self._materializer = materializer
+        self._retention = retention
+        self._epoch: Final = epoch
+        self._history = history
+        self._only_primary = _not_local(restored)  # keys of files without a local copy
+        self._changes: Iterator[StateChange] = iter(())  # drained from the states and not logged yet
+        self._committed_to = SequenceNumber(0)  # everything below is in `committed`
+        self._to = SequenceNumber(0)
+        self._pending: dict[CheckpointId, Pending] = {}
+
+    @property
+    def to(self) -> SequenceNumber:
+        """End of the last snapshot: a commit may hold what lies below."""
+        return self._to
+
+    @property
+    def newest(self) -> int:
+        """The newest checkpoint of whose snapshot nobody has told, -1 where there is none."""
+        return max(self._pending, default=-1)
+
+    def pending(self, checkpoint_id: int) -> Pending:
+        """Raises `InputError` where there is no such snapshot, or somebody has told of it."""
+        if (found := self._pending.get(CheckpointId(checkpoint_id))) is None:
+            raise InputError("there is no snapshot of that checkpoint to tell of", checkpoint_id=checkpoint_id)
+        return found
+
+    def is_local(self, keys: Collection[str]) -> bool:
+        """Whether each of these has a local copy."""
+        return self._retention is not None and self._only_primary.isdisjoint(keys)
+
+    def not_local(self, key: str) -> None:
+        """There is no local copy of it."""
+        self._only_primary.add(key)
+
+    async def take(
+        self, checkpoint_id: CheckpointId, *, inline: InlineEncoder | None = None, own_key: str | None = None
+    ) -> tuple[SnapshotResult, Sequence[bytes]]:
+        """Everything up to now, durable; or, where `inline` takes it, in frames for the commit to carry.
+
+        `own_key`: where the commit will lie, if it has a local copy as well. Raises as `ChangelogWriter.persist`. A
+        cancelled call has lost nothing: the next one has it all.
+        """
+        await self._drain()
+        operator = self._states.operator_report()
+        to = self._writer.next_sequence_number()
+        taken = None if inline is None else await inline.take(self._writer, self._committed_to)
+        uploaded: Sequence[UploadedChangeSet] = ()
+        if taken is None:
+            uploaded = await self._writer.persist(self._committed_to, checkpoint_id)
+        handles = tuple(each.handle for each in uploaded) if taken is None else taken.handles
+        primary_bytes, local_bytes = _stored_bytes(uploaded)
+        self._only_primary.update(each.handle.segment.key for each in uploaded if not each.local)
+        bases = self._materializer.ready()
+        committed = self.committed
+        state = msgspec.structs.replace(committed, changelog=(*committed.changelog, *handles))
+        state = self._with_new_bases(state, bases)
+        segments = state.segments() - {IN_HERE.key}
+        snapshot = SnapshotResult(
+            checkpoint_id=checkpoint_id,
+            key_groups=state.key_groups,
+            primary=state.changelog,
+            local=self.is_local(segments),
+            primary_bytes=primary_bytes,
+            local_bytes=local_bytes,
+            epoch=self._epoch,
+            states=self._states.descriptors,
+            operator=operator,
+            bases=state.bases,
+            native=state.native,
+            history=extended(self._history, handles) if self._history else b"",
+        )
+        self._to = to
+        self._pending[checkpoint_id] = Pending(to, snapshot, sum(handle.records for handle in handles), bases)
+        if self._retention is not None:
+            self._retention.register(segments if own_key is None else segments | {own_key}, checkpoint_id)
+        return snapshot, () if taken is None else taken.frames
+
+    async def complete(self, checkpoint_id: CheckpointId, state: RangeState) -> None:
+        """The checkpoint is committed: stand on it, that is on `state`."""
+        pending = self._pending[checkpoint_id]
+        self._history = pending.snapshot.history
+        self._writer.confirm(self._committed_to, pending.to, checkpoint_id)
+        self._materializer.confirmed(pending.bases)
+        self.committed, self._committed_to = state, pending.to
+        self._only_primary &= state.segments()
+        self._pending = {newer: each for newer, each in self._pending.items() if newer > checkpoint_id}
+        if self._retention is not None:
+            self._retention.confirm(checkpoint_id)
+        await self._writer.truncate(pending.to)  # the next commit lists it again by itself
+
+    async def abort(self, checkpoint_id: CheckpointId) -> None:
+        """The checkpoint came to nothing: the next one has it all."""
+        if self._retention is not None:
+            self._retention.abort(checkpoint_id)
+        await self.reset(checkpoint_id)
+
+    async def reset(self, checkpoint_id: CheckpointId) -> None:
+        """The same, where the local copies may yet be of use: nobody knows whether the commit was made."""
+        pending = self._pending.pop(checkpoint_id)
+        if all(other.bases is not pending.bases for other in self._pending.values()):
+            self._materializer.refused()
+        await self._writer.reset(self._committed_to, pending.to, checkpoint_id)
+
+    async def _drain(self) -> None:
+        """Hand every change to the changelog, as fast as the store takes them. Cancelled, the next call goes on."""
+        self._changes = itertools.chain(self._changes, self._states.drain())
+        while step := list(itertools.islice(self._changes, DRAIN_STEP)):
+            self._materializer.note(step)
+            self._writer.extend(step)
+            await self._writer.room()
+
+    def _with_new_bases(self, state: RangeState, bases: Bases | None) -> RangeState:
+        if bases is None:
+            return state
+        if bases.native is not None:  # what it shares may have had no copy before
+            self._only_primary.difference_update(file.handle.key for file in bases.native.files)
+        self._only_primary.update(bases.only_primary)
+        return with_bases(state, bases)
+
+
+def state_of(snapshot: SnapshotResult) -> RangeState:
+    """What a snapshot says of its key groups, as a commit has it."""
+    return RangeState(snapshot.key_groups, snapshot.primary, snapshot.bases, native=snapshot.native)
+
+
+def _not_local(restored: RestoreReport | None) -> set[str]:
+    fallbacks = () if restored is None else restored.fallbacks
+    return {fallback.name for fallback in fallbacks if not fallback.repaired}
+
+
+def _stored_bytes(uploaded: Iterable[UploadedChangeSet]) -> tuple[int, int]:
+    """Bytes of the segments in the primary, and of those with a local copy."""
+    segments = {each.handle.segment: each.local for each in uploaded}
+    return (
+        sum(segment.length for segment in segments),
+        sum(segment.length for segment, local in segments.items() if local),
+    )
