@@ -34,9 +34,12 @@ from statebackend.errors import (
     StoreUnavailableError,
 )
 from statebackend.ids import KeyGroupRange, NativeBase, NativeFile
+from statebackend.settings import MiB
 
 CHANGES_AT_ONCE: Final = 4096
 """Entries of a base that are applied in one call."""
+IN_MEMORY_BYTES_MAX: Final = 128 * MiB
+"""Of files that are being fetched at a time; a larger one is fetched alone."""
 
 Apply = Callable[[list[StateChange]], object]
 """Applies changes. What it gives is of no use here."""
@@ -117,9 +120,9 @@ class NativeRestore:
             fetched.append(found)
             applied(file.handle.key, found.size_bytes, 0)
 
-        await in_order(
-            base.files, partial(self._fetch_file, base, directory), take, concurrency_max=self._concurrency_max
-        )
+        largest = max(file.handle.length for file in base.files)
+        at_once = max(1, min(self._concurrency_max, IN_MEMORY_BYTES_MAX // max(1, largest)))
+        await in_order(base.files, partial(self._fetch_file, base, directory), take, concurrency_max=at_once)
         if any(found.fallback is not None for found in fetched):
             repaired = await self._is_repaired(base, directory)
             fetched = [_with_repair(found, repaired=repaired) for found in fetched]

@@ -56,7 +56,7 @@ class Shape(NamedTuple):
     def of(cls, total_bytes: int) -> "Shape":
         """For so many bytes in files."""
         whole = 1 << max(1, total_bytes).bit_length() - 1
-        return cls(min(max(whole // 256, MiB), 64 * MiB), max(whole // 32, 4 * MiB))
+        return cls(min(max(whole // 512, MiB), 64 * MiB), max(whole // 32, 4 * MiB))
 
 
 UNKNOWN: Final = Shape.of(2048 * MiB)

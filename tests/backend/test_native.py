@@ -1,9 +1,14 @@
 """Native bases: RocksDB's own files behind the checkpoints, what is new among them, and the way back from them."""
 
+import asyncio
 import shutil
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 import statebackend as sb
@@ -12,7 +17,7 @@ from statebackend.errors import SettingsError
 from statebackend.testing import Fail, run_virtual
 from tests.backend.native import MAX_PARALLELISM, NativeJob, commit, contents, numbered
 
-pytest.importorskip("rocksdict", reason="the extra rocksdb")
+rocksdb = pytest.importorskip("statebackend._state.rocksdb", reason="the extra rocksdb", exc_type=ImportError)
 
 ALL = sb.KeyGroupRange(0, MAX_PARALLELISM - 1)
 
@@ -134,6 +139,37 @@ async def test_a_shared_file_that_is_gone_is_uploaded_again(job: NativeJob) -> N
     assert shared not in {file.handle.key for file in job.newest_base().files}
     shutil.rmtree(job.directory / "local0")
     assert (await restored(job))[0] == state
+
+
+async def test_a_checkpoint_waits_until_the_files_are_copied(job: NativeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is committed by then. When it is over the states may be changed, and the copy is not."""
+    let_go, begun, loop = threading.Event(), anyio.Event(), asyncio.get_running_loop()
+    copy_files = rocksdb.RocksStore.copy_files
+
+    def held_back(store: Any, directory: Path) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        let_go.wait()
+        copy_files(store, directory)
+
+    monkeypatch.setattr(rocksdb.RocksStore, "copy_files", held_back)
+    ended = anyio.Event()
+    async with job.open() as backend, anyio.create_task_group() as tasks:
+
+        async def checkpoint() -> None:
+            await backend.checkpoint(0)
+            ended.set()
+
+        backend.value_state("n", int)["key"] = 1
+        tasks.start_soon(checkpoint)
+        try:
+            await begun.wait()
+            for _ in range(100):
+                await anyio.lowlevel.checkpoint()
+            assert len(job.commits()) == 1
+            assert not ended.is_set()
+        finally:
+            let_go.set()
+        await ended.wait()
 
 
 # ---------------------------------------------------------------------------------------------------- this host's copy

@@ -307,7 +307,7 @@ def test_adopted_files_are_in_the_place_of_nothing(store: "RocksStore", tmp_path
 
 
 @pytest.mark.parametrize(
-    ("whole_mib", "file_mib", "level_mib"), [(0, 1, 4), (300, 1, 8), (600, 2, 16), (2048, 8, 64), (40_000, 64, 1024)]
+    ("whole_mib", "file_mib", "level_mib"), [(0, 1, 4), (300, 1, 8), (600, 1, 16), (2048, 4, 64), (40_000, 64, 1024)]
 )
 def test_files_and_levels_are_shares_of_the_whole(whole_mib: int, file_mib: int, level_mib: int) -> None:
     """Within bounds: a file is read into memory as a whole."""
