@@ -99,18 +99,19 @@ def joined(row: bytes | bytearray) -> tuple[int, bytearray] | None:
 
     Which is where all are short and equally long: as floats are, small numbers, or codes.
     """
-    if (length := _length_of_each(row)) is None:
+    if not row or row[0] == _SHORT_END or len(row) % (step := row[0] + 1):
+        return None
+    lengths = row[::step]
+    if lengths.count(row[0]) < len(lengths):
         return None
     data = bytearray(row)
-    del data[:: length + 1]
-    return len(row) // (length + 1), data
+    del data[::step]
+    return len(lengths), data
 
 
 def count(row: bytes | bytearray) -> int:
     """How many were framed. Raises `ValueDecodeError` where the last one is cut off."""
     found, at, end = 0, 0, len(row)
-    if (each := _length_of_each(row)) is not None:
-        return end // (each + 1)
     while at < end:
         length = row[at]
         if length == _SHORT_END:
@@ -122,13 +123,6 @@ def count(row: bytes | bytearray) -> int:
     if at > end:
         raise ValueDecodeError("a stored element is cut off", offset=at, size_bytes=end)
     return found
-
-
-def _length_of_each(row: bytes | bytearray) -> int | None:
-    if not row or row[0] == _SHORT_END or len(row) % (row[0] + 1):
-        return None
-    lengths = row[:: row[0] + 1]
-    return row[0] if lengths.count(row[0]) == len(lengths) else None
 
 
 def _long_length(row: bytes | bytearray, at: int) -> tuple[int, int]:

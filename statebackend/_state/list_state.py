@@ -59,8 +59,8 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
 
     def read(self, key: Key) -> list[V]:
         """The key's elements as a list of its own: changing it changes nothing."""
-        row = self._find(key)
-        if row is None:
+        row = self._entries.get(key) if type(key) in SCALARS else None
+        if row is None and (row := self._find(key)) is None:
             return []
         ttl = self._values.ttl
         if ttl is None:
