@@ -175,6 +175,10 @@ class NativeBase(msgspec.Struct, frozen=True, array_like=True):
     key_groups: tuple[KeyGroupRange, ...]
     files: tuple[NativeFile, ...]
 
+    def __post_init__(self) -> None:
+        if not self.files:
+            raise ValueError("a database has files, also when it is empty")
+
     @property
     def key_groups_written(self) -> int:
         """For how many key groups it stood when it was written."""

@@ -38,6 +38,8 @@ PENDING_WRITES_MAX: Final = 2048
 """Writes that wait for a batch: 400,000 at once would stop every other thread for half a second, these for 5 ms."""
 PENDING_BYTES_MAX: Final = 4 * MiB
 """The same in bytes, of keys and entries."""
+FIT_BATCHES: Final = 64
+"""Batches after which the shape of the files is looked at again, while a table is being filled."""
 LEVEL_FACTOR: Final = 4
 """How much larger than the level above it a level is."""
 
@@ -103,6 +105,7 @@ class RocksStore:
         self._waiting: list[Waiting] = []
         self._writes = 0
         self._bytes = 0
+        self._batches = 0
         self._shape = UNKNOWN
         _open_stores.add(self)
 
@@ -154,6 +157,10 @@ class RocksStore:
         with self.errors():
             self._db.write(batch)
         self._drop()
+        self._batches += 1
+        if self._batches % FIT_BATCHES == 0:
+            with self.errors():
+                self._fit()
 
     def write_out(self) -> None:
         """Write all that was written so far to files, where `reopen` finds it. Blocks on the disk."""

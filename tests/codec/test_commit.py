@@ -55,7 +55,7 @@ OUTPUTS = st.builds(
 )
 FILES = st.builds(NativeFile, st.from_regex(r"[0-9]{6}\.sst", fullmatch=True), SEGMENTS)
 NATIVE = st.builds(
-    NativeBase, RANGES, COUNTS.map(CheckpointId), st.tuples(RANGES), st.lists(FILES, max_size=2).map(tuple)
+    NativeBase, RANGES, COUNTS.map(CheckpointId), st.tuples(RANGES), st.lists(FILES, min_size=1, max_size=2).map(tuple)
 )
 COMMITS = st.builds(
     Commit,
