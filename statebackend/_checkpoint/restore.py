@@ -161,6 +161,9 @@ class Restore:
             self._bytes[found.local] += found.size_bytes
             if found.fallback is not None:
                 self._fallbacks.append(found.fallback)
+        if self._local is not None and self._local.native is None:  # so that nobody calls the next checkpoint local
+            keys = (file.handle.key for base in part.native for file in base.files)
+            self._fallbacks += (Fallback(key, "native bases have no place here", repaired=False) for key in keys)
         self._changes += self._native.changes
 
     async def _run_reads(self, reads: Sequence[Read], apply: Apply, applied: Applied) -> None:

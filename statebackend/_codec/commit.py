@@ -213,7 +213,7 @@ def decode_entry(data: bytes, key: str, *, job: str) -> Commit | Claim:
         entry = _decoder.decode(data[_START : _START + length])
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise CorruptCommitError(f"manifest does not decode: {error}", object=key, offset=_START) from error
-    if _is_native(entry) and version < VERSION:
+    if _is_native(entry) and version < _version_of(entry):
         raise CorruptCommitError("native bases in a version that has none", object=key, offset=len(MAGIC))
     if entry.job != job:
         raise WrongJobError("the commit belongs to another job", object=key, job=job, job_found=entry.job)

@@ -27,6 +27,7 @@ import msgspec
 from statebackend._local.directories import make_directory
 from statebackend._local.layout import job_directory
 from statebackend._local.locks import lock_file
+from statebackend._local.scratch import check_ours
 from statebackend._local.snapshot_directory import remove_directory
 from statebackend._tasks import in_thread
 from statebackend.errors import LocalRootError
@@ -109,7 +110,8 @@ def remove_other_ranges(parent: Path, job: str, owners: Collection[KeyGroupRange
     Not of one that somebody works on, or that was put there in `epoch` or later. Best effort.
     """
     removed, names = 0, {_name(key_groups) for key_groups in owners}
-    with suppress(OSError):
+    with suppress(OSError, LocalRootError):
+        check_ours(parent)
         for path in job_directory(parent, job).iterdir():
             if path.name not in names and path.name.startswith("kg_"):
                 removed += _remove_older(path, epoch)
@@ -139,6 +141,8 @@ def _claimed(parent: Path, job: str, key_groups: KeyGroupRange, claims: ExitStac
         return None
     path = job_directory(parent, job) / _name(key_groups)
     try:
+        make_directory(parent)
+        check_ours(parent)
         make_directory(path)
         lock = lock_file(path / "lock")
     except OSError as error:

@@ -64,7 +64,7 @@ def _claimed(parent: Path, claims: ExitStack) -> Path:
         raise LocalRootError("the directory for scratch files must be an absolute path", directory=str(parent))
     try:
         make_directory(parent)
-        _check_ours(parent)
+        check_ours(parent)
         with closing(lock_file(parent / _LOCK_NAME, wait=True)):
             _remove_dead(parent)
             path, lock = _made(parent)
@@ -87,11 +87,12 @@ def _made(parent: Path) -> tuple[Path, FileLock]:
     return path, lock
 
 
-def _check_ours(parent: Path) -> None:
+def check_ours(parent: Path) -> None:
+    """Raise `LocalRootError` where somebody else could have put something into `parent`, `OSError` without one."""
     found = parent.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise LocalRootError(
-            "the directory for scratch files must be ours, and writable for nobody else: set cache_dir",
+            "the directory for scratch files must be ours, and writable for nobody else: set cache_dir or table_dir",
             directory=str(parent),
             owner=found.st_uid,
             mode=oct(stat.S_IMODE(found.st_mode)),

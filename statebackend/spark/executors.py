@@ -239,7 +239,7 @@ class OnExecutors:
             base=coordinator.committed(BASE_BYTES_MAX),
         )
         placement = self._placement
-        errand = pickled(Errand(task, placement.salts, placement.columns, delivered.batch_id))
+        errand = pickled(Errand(task, placement.salts, tuple(df.columns), delivered.batch_id))
         placed: Any = placement.place(df)  # the types of mapInArrow are those of pyarrow, which has none
         job: DataFrame = placed.mapInArrow(task_of(self._program, errand, __version__), RESULT_SCHEMA)
         try:

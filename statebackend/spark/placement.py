@@ -50,26 +50,28 @@ def ranges_of(parallelism: int, max_parallelism: int) -> tuple[KeyGroupRange, ..
 class Placement:
     """Places the batches of one run of a query. Made on Spark's callback thread, with the first batch `df`.
 
-    Raises `InputError` for a key column that is not there or cannot be a key, and as `ranges_of`.
+    Raises `SettingsError` as `ranges_of`.
     """
 
     def __init__(self, df: DataFrame, key: Sequence[str], *, parallelism: int, max_parallelism: int) -> None:
         self.ranges: Final = ranges_of(parallelism, max_parallelism)
         self.salts: Final = _salts(parallelism)
-        self.columns: Final = tuple(df.columns)
-        groups = f"pmod(xxhash64({', '.join(_key_columns(df, key))}), {max_parallelism}L)"
-        salts = f"array({', '.join(map(str, self.salts))})"
-        self._salt = f.expr(f"element_at({salts}, cast({groups} * {parallelism} div {max_parallelism} AS int) + 1)")
+        self._key = key
         self._parallelism = parallelism
+        self._max_parallelism = max_parallelism
         self._anchor = self._anchored(df.sparkSession) if _can_anchor(df) else None
 
     def place(self, df: DataFrame) -> DataFrame:
         """The rows of `df` and their `SALT`, those of a slot in one partition, and no other rows in that.
 
-        Their columns have other names, in the order of `columns`: mapInArrow refuses some that a user may have chosen.
+        The columns have other names, in the same order: mapInArrow refuses some that a user may have chosen. Raises
+        `InputError` for a key column that is not there or cannot be a key.
         """
-        names = _plain_names(len(self.columns))
-        placed = df.toDF(*names).withColumn(SALT, self._salt).repartition(self._parallelism, SALT)
+        names = [f"c{number}" for number in range(len(df.columns))]
+        group = f"pmod(xxhash64({', '.join(_hashed(df, self._key, names))}), {self._max_parallelism}L)"
+        slot = f"cast({group} * {self._parallelism} div {self._max_parallelism} AS int)"
+        salt = f.expr(f"element_at(array({', '.join(map(str, self.salts))}), {slot} + 1)")
+        placed = df.toDF(*names).withColumn(SALT, salt).repartition(self._parallelism, SALT)
         return placed if self._anchor is None else placed.join(self._anchor, SALT, "left").select(*names, SALT)
 
     def close(self) -> None:
@@ -125,13 +127,8 @@ def _can_anchor(df: DataFrame) -> bool:
     return allowed
 
 
-def _plain_names(count: int) -> list[str]:
-    return [f"c{number}" for number in range(count)]
-
-
-def _key_columns(df: DataFrame, key: Sequence[str]) -> Iterator[str]:
-    """Each key column in SQL, of the type whose bytes Python hashes too."""
-    names = _plain_names(len(df.columns))
+def _hashed(df: DataFrame, key: Sequence[str], names: Sequence[str]) -> Iterator[str]:
+    """Each key column in SQL, by its new name, and of the type whose bytes Python hashes too."""
     for name in key:
         if (found := df.columns.count(name)) != 1:
             raise InputError("no such column, or several of that name", column=name, found=found, known=df.columns)

@@ -14,6 +14,7 @@ import pytest
 import statebackend as sb
 from statebackend._upkeep import inspect, verify
 from statebackend.errors import SettingsError
+from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, run_virtual
 from tests.backend.native import MAX_PARALLELISM, NativeJob, commit, contents, numbered
 
@@ -297,6 +298,20 @@ async def test_without_a_local_root_all_comes_from_the_primary(tmp_path: Path) -
     assert found == state
     assert (report.files_local, report.files_primary) == (0, len(job.newest_base().files))
     assert report.fallbacks == ()
+
+
+@run_virtual
+async def test_local_copies_without_a_place_for_a_base_are_not_called_complete(tmp_path: Path) -> None:
+    """In stores of the user's own there are segments only: said by the restore, and by each checkpoint after it."""
+    job = NativeJob(tmp_path, roots=0)
+    local = MemoryStore()
+    state = await with_a_base(job)
+    async with job.open(local_stores=[local]) as backend:
+        assert contents(backend) == state
+        assert backend.restored is not None
+        named = {file.handle.key for file in job.newest_base().files}
+        assert {each.name for each in backend.restored.fallbacks if not each.repaired} >= named
+        assert not (await backend.checkpoint(backend.next_checkpoint_id)).local
 
 
 @run_virtual

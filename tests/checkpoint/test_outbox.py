@@ -318,8 +318,6 @@ def test_what_tasks_have_staged_is_one_output() -> None:
         ("", 13),
         ("", 16),
     ]
-    with pytest.raises(InputError):
-        joined([one, Staged(b"other", 0)])
 
 
 async def test_owners_of_parts_stage_and_the_coordinator_names() -> None:

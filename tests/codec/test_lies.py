@@ -20,6 +20,7 @@ from statebackend._codec.segment import decode_change_set, decode_segment, open_
 from statebackend.errors import CorruptSegmentError, UnsupportedVersionError, ValueDecodeError
 from tests.codec.grammar_v1 import write_block, write_frame, write_segment
 from tests.codec.samples import NAME
+from tests.examples import name_of
 
 MEMORY_BYTES_MAX = 8 * 1024 * 1024
 """Allowed for a frame of some hundred bytes. 100 bytes of zstd may honestly stand for 3.2 MB, and no more."""
@@ -136,7 +137,7 @@ def test_a_frame_read_block_by_block_is_refused_at_its_end(payload: bytes, recor
     assert error.facts["object"] == NAME
 
 
-@pytest.mark.parametrize("key", [None, True, 1.5, {"a": 1}, [], ["a", [None]], ["a", []]], ids=repr)
+@pytest.mark.parametrize("key", [None, True, 1.5, {"a": 1}, [], ["a", [None]], ["a", []]], ids=name_of)
 def test_key_that_no_user_gave_is_no_key(key: Any) -> None:
     """It would be entered into a table under a name that nobody can ask for, or break it."""
     _, (change,) = decode_change_set(lying(write_block([[5, 1, 0, key, b""]])), NAME, 0)

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statebackend._codec.schema import misread, schema_of
+from tests.examples import name_of
 
 
 def struct(*fields: Any, name: str = "Leg", **options: Any) -> type[msgspec.Struct]:
@@ -98,7 +99,7 @@ FILE = (
         ),
         (File, FILE),
     ],
-    ids=repr,
+    ids=name_of,
 )
 def test_wording_is_pinned(type_: Any, schema: str) -> None:
     """These texts lie in the commits of others: one that changes, here or in msgspec, locks them out."""
@@ -318,7 +319,7 @@ def test_not_read_as_another_type(old: Any, new: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "type_", [int, str | None, list[int], Pair, Options, Leg, Tree, File, Colour, tagged("A")], ids=repr
+    "type_", [int, str | None, list[int], Pair, Options, Leg, Tree, File, Colour, tagged("A")], ids=name_of
 )
 def test_every_type_reads_itself(type_: Any) -> None:
     """Recursive ones too."""

@@ -126,7 +126,7 @@ def _counted() -> Counter:
         (Cat | Dog, Dog(["sit"])),
         (Tree, Tree([Tree([])])),
     ],
-    ids=repr,
+    ids=name_of,
 )
 def test_value_of_the_type_comes_back(type_: Any, value: Any) -> None:
     """Of every sort that msgspec knows, empty and extreme ones too."""
@@ -238,7 +238,7 @@ def test_values_that_equal_nothing_come_back() -> None:
     assert (decoded.tags, decoded.mean) == (tags, 3.0)
 
 
-@pytest.mark.parametrize("type_", [complex, object, list[complex], 5, "int", dict[str, object]], ids=repr)
+@pytest.mark.parametrize("type_", [complex, object, list[complex], 5, "int", dict[str, object]], ids=name_of)
 def test_type_that_cannot_be_read_back_is_refused(type_: Any) -> None:
     """When the state is declared, not when it is first written or read."""
     with pytest.raises(InputError):
@@ -261,7 +261,7 @@ def test_value_beyond_the_limit_is_refused() -> None:
     assert caught.value.facts == {"size_bytes": 11, "bytes_max": 10}
 
 
-@pytest.mark.parametrize("data", [b"", b"\xc1", b"\xa3ab", b"\x01\x01", b"\x91" * 5000, b"\xa1a"], ids=repr)
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\xa3ab", b"\x01\x01", b"\x91" * 5000, b"\xa1a"], ids=name_of)
 def test_bytes_that_are_no_value_are_told(data: bytes) -> None:
     """With the type that was expected."""
     with pytest.raises(ValueDecodeError) as caught:

@@ -61,6 +61,22 @@ async def test_nothing_is_kept_where_the_system_does_not_say_when_it_was_started
         assert directory is None
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o720, 0o702])
+async def test_a_place_that_others_may_write_is_neither_used_nor_cleared(mode: int, tmp_path: Path) -> None:
+    """As for scratch directories: what lies there below the temporary directory may be anybody's, links among it."""
+    parent = tmp_path / "parent"
+    parent.mkdir()
+    async with open_range_directory(parent, "fleet", OTHER) as directory:
+        assert directory is not None
+        directory.files.mkdir()
+    parent.chmod(mode)
+    with pytest.raises(LocalRootError, match="ours"):
+        async with open_range_directory(parent, "fleet", MINE):
+            pass
+    assert remove_other_ranges(parent, "fleet", [], Epoch(9)) == 0
+    assert kept_in(parent) == ["kg_4_7"]
+
+
 async def test_other_ranges_are_removed_unless_somebody_works_there_or_came_later(tmp_path: Path) -> None:
     """What was left without a mark is of no use to anybody."""
 

@@ -50,11 +50,12 @@ class Plan:
     first_host: int | None = 0
     """Of the owners, who have a host each; `None` for no local copies."""
     declares: bool = True
+    """Who does not is alone: several would each have all of a union state, and each hand on all of it."""
     settings: tuple[tuple[str, Any], ...] = ()
 
     @property
     def ranges(self) -> list[sb.KeyGroupRange]:
-        firsts = [0, *sorted(self.cuts)]
+        firsts = [0, *sorted(self.cuts if self.declares else ())]
         ends = [*firsts[1:], MAX_PARALLELISM]
         return [sb.KeyGroupRange(first, end - 1) for first, end in zip(firsts, ends, strict=True)]
 

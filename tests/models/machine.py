@@ -312,6 +312,8 @@ class Machine(RuleBasedStateMachine):
             self.judge_restore(owner)
         self.contents.take_over(self.base.contents, lambda key: crew.owner_of(key) is owner)
         self.reports[number] = self.shares_of(self.base, crew)[number]
+        self.equal()
+        self.divide_unions()
 
     # ------------------------------------------------------------------------------ checkpoints in several steps
 
@@ -490,7 +492,17 @@ class Machine(RuleBasedStateMachine):
             for owner in self.crew.owners if at is self.committed else ():
                 self.judge_restore(owner)
             self.equal()
+            self.divide_unions()
         return self.crew
+
+    def divide_unions(self) -> None:
+        """Everybody got everything: each keeps his share, as users do. All of it from all would be more every time."""
+        assert self.crew is not None
+        for number, kinds in enumerate(self.crew.all_kinds):
+            for name, mode in OPERATOR_STATES.items():
+                if mode == "union":
+                    self.reports[number][name] = list(self.reports[number][name])[number :: len(self.reports)]
+                    kinds.operator[name].replace(self.reports[number][name])
 
     def leave(self) -> None:
         if self.crew is not None:
@@ -556,7 +568,7 @@ class Machine(RuleBasedStateMachine):
         """What was said to be local, and is as it was, is not read from the primary."""
         if (report := owner.backend.restored) is not None and owner.copied in self.copied:
             self.counted["restores from local copies alone"] += 1
-            assert (report.files_primary, report.fallbacks) == (0, ())
+            assert (report.files_primary, report.fallbacks) == (0, ()), (owner.copied, report)
 
     def assert_newest(self) -> None:
         """The newest commit is the one of the model."""

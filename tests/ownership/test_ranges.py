@@ -167,12 +167,11 @@ async def test_the_files_of_a_range_without_a_mark_are_made_anew(disk: Disk) -> 
 
 @row("range-files-left")
 async def test_the_files_of_a_range_that_nobody_comes_to_again_stay(disk: Disk) -> Fate:
-    """Whoever opens the whole job, or sweeps, cannot know that nobody will."""
+    """Whoever sweeps cannot know that nobody will."""
     settings = rocks(disk)
     async with open_run(settings, 1, disk.primary) as run:
         await one_batch(disk, run)
     watch = Watch(path for path in disk.directory.glob("tables/job_fleet/kg_*/files/*") if path.is_file())
-    await disk.reopen(table="rocksdb", table_dir=settings.table_dir, table_memory_bytes=settings.table_memory_bytes)
     _ = [file async for file in sweep_roots(settings.local, JOB, frozenset(), dry_run=False)]
     return watch.fate()
 

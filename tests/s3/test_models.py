@@ -14,6 +14,7 @@ import statebackend as sb
 from benchmarks.servers import Server
 from statebackend.objectstore.s3 import open_s3_store
 from statebackend.settings import Compression, TableKind
+from tests.examples import name_of
 from tests.models.coming_back import assert_comes_back
 from tests.models.crew import Held
 from tests.models.machine import Machine
@@ -82,7 +83,7 @@ def test_the_state_is_always_the_dictionaries(in_bucket: Callable[[int], InBucke
 
 
 @pytest.mark.parametrize(
-    ("table", "codec"), [*zip(get_args(TableKind) * 2, get_args(Compression), strict=True)], ids=str
+    ("table", "codec"), [*zip(get_args(TableKind) * 2, get_args(Compression), strict=True)], ids=name_of
 )
 async def test_every_kind_comes_back(
     in_bucket: Callable[[int], InBucket], table: TableKind, codec: Compression

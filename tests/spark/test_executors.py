@@ -3,6 +3,7 @@
 Here on `local[2]`: two worker processes, no second attempts. Clusters and chance are in `test_cluster.py`.
 """
 
+import ast
 import asyncio
 import os
 import pickle
@@ -12,6 +13,7 @@ import sys
 from collections import Counter
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 import statebackend as sb
@@ -191,6 +193,31 @@ def test_a_worker_that_is_killed_leaves_nothing_behind_that_counts(stream, on_ex
     assert read(stream.settings).batches == [0]
     stream.run(sink, plan=split)
     assert read(stream.settings).counts == counts
+
+
+def test_columns_are_called_what_they_are_called(spark, stream, on_executors) -> None:
+    """Also by names that Spark's own ways to Python refuse, of any type, and in another order in the next batch."""
+
+    class Telling(sb.spark.KeyedProcessor):
+        output_schema = pa.schema({"told": pa.string()})
+
+        def process_table(self, table, context):
+            return pa.table([[repr((table.schema.names, table.to_pylist()))]], names=["told"])
+
+    def output(df, batch_id):
+        told.extend(ast.literal_eval(row.told) for row in df.collect())
+
+    told = []
+    sink = on_executors(Telling(), key="a.key`s", output=output, query_id="mine", parallelism=1)
+    wide = spark.createDataFrame(
+        [("k", [1, None], {"x": 1.5})], "`a.key``s` string, list array<int>, `ma p` map<string, double>"
+    )
+    sink(wide, 0)
+    sink(wide.select("`ma p`", "`a.key``s`"), 1)
+    assert told == [
+        (["a.key`s", "list", "ma p"], [{"a.key`s": "k", "list": [1, None], "ma p": [("x", 1.5)]}]),
+        (["ma p", "a.key`s"], [{"ma p": [("x", 1.5)], "a.key`s": "k"}]),
+    ]
 
 
 def test_an_attempt_that_is_made_twice_counts_once(stream, on_executors, read, monkeypatch) -> None:

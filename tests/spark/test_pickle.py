@@ -7,6 +7,7 @@ from pyspark import cloudpickle
 
 from statebackend.errors import SettingsError
 from statebackend.settings import Settings
+from tests.examples import name_of
 
 
 def count_rows(df, batch_id, backend) -> None:
@@ -33,7 +34,7 @@ def test_a_sink_travels_before_and_after_its_use(stream, open_sink, read, codec)
     assert read(stream.settings).counts == {"a": 2, "b": 1}
 
 
-@pytest.mark.parametrize("options", [{"function": None}, {"on_rewind": "panic"}], ids=str)
+@pytest.mark.parametrize("options", [{"function": None}, {"on_rewind": "panic"}], ids=name_of)
 def test_arguments_that_make_no_sense_are_refused_at_once(open_sink, options) -> None:
     """Where they are written, and not in the first batch."""
     with pytest.raises(SettingsError):

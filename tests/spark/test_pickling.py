@@ -9,6 +9,7 @@ import pytest
 
 from statebackend.errors import SettingsError
 from statebackend.spark.pickling import pickled, unpickled
+from tests.examples import name_of
 
 MAIN = """
 import sys
@@ -77,7 +78,7 @@ def test_a_class_that_a_module_has_is_sent_by_name() -> None:
 RECURSIVE = msgspec.defstruct("Node", [("inner", "Node | None")], module="__main__")
 
 
-@pytest.mark.parametrize("what", [threading.Lock(), RECURSIVE], ids=repr)
+@pytest.mark.parametrize("what", [threading.Lock(), RECURSIVE], ids=name_of)
 def test_what_cannot_be_sent_is_a_clear_error(what) -> None:
     """In the driver, before any task runs."""
     with pytest.raises(SettingsError, match="cannot be sent to the workers"):

@@ -119,8 +119,9 @@ def test_partitions_are_neither_merged_nor_split(spark, keys, partitions_min) ->
 def test_a_column_that_cannot_be_a_key_is_refused_in_the_driver(spark, key) -> None:
     """Before any task runs, and with the same error that the driver's own grouping raises."""
     df = spark.range(1).selectExpr("id", "1.5D AS price", "current_date() AS when")
+    placement = Placement(df, [key], parallelism=2, max_parallelism=MAX_PARALLELISM)
     with pytest.raises(InputError):
-        Placement(df, [key], parallelism=2, max_parallelism=MAX_PARALLELISM)
+        placement.place(df)
 
 
 class Elsewhere:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from statebackend.errors import RewindError, WrongQueryError
 from statebackend.ids import CheckpointId, CommitSequence, CommitSummary, Epoch, SourceMark
 from statebackend.spark.replay import Step, can_stand_under, decide
+from tests.examples import name_of
 
 
 def mark(query: str, batch: int, run: str = "run") -> SourceMark:
@@ -18,7 +19,7 @@ def summary(source: SourceMark | None) -> CommitSummary:
 
 
 @pytest.mark.parametrize(
-    ("batch", "step"), [(4, RewindError), (5, Step.SKIP), (6, Step.PROCESS), (9, Step.PROCESS)], ids=str
+    ("batch", "step"), [(4, RewindError), (5, Step.SKIP), (6, Step.PROCESS), (9, Step.PROCESS)], ids=name_of
 )
 @pytest.mark.parametrize("adopt", [False, True])
 def test_a_querys_own_batches_are_told_apart_by_their_id(batch, step, adopt) -> None:

@@ -262,7 +262,7 @@ class Broken(Complex):
         return "text"
 
 
-@pytest.mark.parametrize("first", [bytes([each]) for each in (0, 0xC0, 0xC1, 0xC2, 0xFF)], ids=repr)
+@pytest.mark.parametrize("first", [bytes([each]) for each in (0, 0xC0, 0xC1, 0xC2, 0xFF)], ids=name_of)
 def test_own_serializer_serves_every_kind(first: bytes) -> None:
     """Whatever its bytes look like, with a time-to-live and without."""
     states = all_states()

@@ -10,6 +10,7 @@ from statebackend._state.key_groups import key_group
 from statebackend._state.keyed import KeyedStates
 from statebackend.errors import DataError, InputError, KeyGroupError, StateTypeError, UnsupportedVersionError
 from statebackend.ids import KeyGroupRange, StateDescriptor, all_key_groups
+from tests.examples import name_of
 from tests.state import sample_keys
 from tests.state.states import MAX_PARALLELISM, all_states, restored, states_of, stored
 
@@ -91,7 +92,7 @@ def test_renamed_class_is_the_same_type() -> None:
     assert type(later["a"]) is hop
 
 
-@pytest.mark.parametrize("name", ["", None, 5, b"legs", "a\0b", "\ud800", "line\n"], ids=ascii)
+@pytest.mark.parametrize("name", ["", None, 5, b"legs", "a\0b", "\ud800", "line\n"], ids=name_of)
 def test_name_that_is_none_is_refused(name: Any) -> None:
     """A commit with such a name could not be read back."""
     states = all_states()

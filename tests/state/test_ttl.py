@@ -11,6 +11,7 @@ from statebackend._codec.records import Operation, StateChange
 from statebackend._state.keyed import KeyedStates
 from statebackend._state.ttl import SWEEP_KEYS
 from statebackend.errors import InputError
+from tests.examples import name_of
 from tests.state.states import MAX_PARALLELISM, all_states, restored
 from tests.state.test_logged_operations import Mean
 
@@ -275,7 +276,7 @@ def test_time_to_live_that_is_none_is_refused(seconds: float) -> None:
         TimeToLive(seconds, float)
 
 
-@pytest.mark.parametrize("now", [None, "noon", math.nan, math.inf], ids=repr)
+@pytest.mark.parametrize("now", [None, "noon", math.nan, math.inf], ids=name_of)
 def test_clock_that_gives_no_time_is_refused(clock: Clock, now: Any) -> None:
     """Nothing is written, and what was written before is not lost for the log."""
     states = all_states()
