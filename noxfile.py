@@ -17,7 +17,8 @@ ROOT = Path(__file__).parent
 NO_JAVA_STATUS = 3  # of benchmarks/java.py
 NO_CEPH_STATUS = 3  # of benchmarks/radosgw.py
 MINISTACK = "ministack==1.5.33"
-WORKERS = ("-n", "2", "--dist", "loadfile")  # by file: what its tests share is made once
+WORKERS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+"""By file, since what its tests share is made once; in the order of tests/conftest.py."""
 PYTHON_FILES = ("statebackend", "benchmarks", "tests", "noxfile.py")
 
 
