@@ -9,8 +9,8 @@ attempts at a task the one is committed whose row Spark gives to `collect`. A ra
 import logging
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, Final, cast
 
 import msgspec
@@ -62,6 +62,9 @@ _pa: Any = pa  # it ships no types
 
 BASE_BYTES_MAX: Final = 256 * 1024
 """A commit larger than this is not sent along with each task: a task reads it from the primary."""
+
+ADAPTIVE: Final = "spark.sql.adaptive.enabled"
+"""Spark's setting of adaptive planning."""
 
 _UNFIT: Final = (
     (re.escape(UNFIT_MARK) + "(.*)", "the workers need the package of the driver: install it, or ship it (--py-files)"),
@@ -243,7 +246,8 @@ class OnExecutors:
         placed: Any = placement.place(df)  # the types of mapInArrow are those of pyarrow, which has none
         job: DataFrame = placed.mapInArrow(task_of(self._program, errand, __version__), RESULT_SCHEMA)
         try:
-            rows = job.collect()
+            with planned_at_once(df):
+                rows = job.collect()
         except Exception as error:
             if (failure := in_our_words(str(error))) is None:
                 raise
@@ -270,6 +274,21 @@ async def _open_reign(
         opening = open_coordinator(settings, checkpoint_id=checkpoint_id, store=counting, clock=clock)
         async with telling_requests(spending), opening as coordinator:
             yield Reign(coordinator, spending, clock=clock, observer=observer)
+
+
+@contextmanager
+def planned_at_once(df: DataFrame) -> Generator[None, None, None]:
+    """Without adaptive planning, which makes a job of each stage: the number of ranges is given, and so is the rest.
+
+    The batch has a session of its own, and what lies upstream was planned before it came here.
+    """
+    conf = df.sparkSession.conf
+    before = conf.get(ADAPTIVE)
+    conf.set(ADAPTIVE, "false")
+    try:
+        yield
+    finally:
+        conf.set(ADAPTIVE, before or "true")
 
 
 def _check_shared(

@@ -354,6 +354,17 @@ def test_what_executors_cannot_share_is_refused_at_once(stream, open_sink, optio
         open_sink(**{**arguments, "parallelism": 2, **options})
 
 
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+def test_a_batch_is_planned_at_once_and_leaves_its_session_as_it_was(spark, adaptive) -> None:
+    """Adaptive planning makes a job of each stage, which costs more than a small batch."""
+    df = spark.newSession().range(1)
+    df.sparkSession.conf.set(executors.ADAPTIVE, adaptive)
+    with pytest.raises(ZeroDivisionError), executors.planned_at_once(df):
+        assert df.sparkSession.conf.get(executors.ADAPTIVE) == "false"
+        raise ZeroDivisionError
+    assert df.sparkSession.conf.get(executors.ADAPTIVE) == adaptive
+
+
 def test_a_processor_that_does_not_pickle_says_so(stream, on_executors, read) -> None:
     """Before any task is sent."""
     processor = Counting()
