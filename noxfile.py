@@ -18,7 +18,7 @@ NO_JAVA_STATUS = 3  # of benchmarks/java.py
 NO_CEPH_STATUS = 3  # of benchmarks/radosgw.py
 MINISTACK = "ministack==1.5.33"
 WORKERS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
-"""By file, since what its tests share is made once; in the order of tests/conftest.py."""
+"""By file, since what its tests share is made once; not by how many they are, or few long ones would come last."""
 PYTHON_FILES = ("statebackend", "benchmarks", "tests", "noxfile.py")
 
 
