@@ -93,9 +93,10 @@ class CellState(KeyedState[bytes, V]):
         check_as_many(keys, values)
         self._check_many(keys)
         written = dict(zip(keys, self._values.encode_many(values), strict=True))
-        self._entries.update(written)
-        # Where nothing is dirty, as after a checkpoint, Python copies a dictionary in one go.
+        # First, as of a single write: where the disk fails, what it has taken is logged. Where nothing is dirty, as
+        # after a checkpoint, Python copies a dictionary in one go.
         self._dirty.update(written if self._remembers else dict.fromkeys(written))
+        self._entries.update(written)
 
     def _fold_many(
         self,

@@ -89,7 +89,8 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         """As setting each of them, some at a time: in between a batch may go."""
         assert self._view is None, "a copy is only read"
         remaining = iter(written.items())
-        while some := dict(islice(remaining, min(WRITTEN_AT_ONCE, self._store.room))):
+        # There is no room where the disk has refused the last batch: then one more write tries again.
+        while some := dict(islice(remaining, max(1, min(WRITTEN_AT_ONCE, self._store.room)))):
             if not self._pending:
                 self._store.register(self)
             self._pending.update(some)

@@ -132,7 +132,7 @@ class RocksStore:
 
     @property
     def room(self) -> int:
-        """Writes until the next batch goes."""
+        """Writes until the next batch goes; none or less where the disk has refused it."""
         return self._pending_writes_max - self._writes
 
     def wrote(self, size_bytes: int, writes: int = 1) -> None:

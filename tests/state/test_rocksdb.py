@@ -15,7 +15,7 @@ from statebackend._state.keyed import KeyedStates
 from statebackend.errors import BackendClosedError, KeyGroupError, StoreUnavailableError
 from statebackend.ids import KeyGroupRange, all_key_groups
 from tests.state.rocks import ALL_KEYS, PENDING_WRITES_MAX, open_store, rocksdb, tables_in
-from tests.state.states import MAX_PARALLELISM
+from tests.state.states import MAX_PARALLELISM, restored
 
 if TYPE_CHECKING:
     from statebackend._state.rocksdb import RocksStore
@@ -373,6 +373,35 @@ def test_a_full_disk_is_an_error_of_writing_out(tmp_path: Path) -> None:
 def test_a_full_disk_is_an_error_of_the_write(tmp_path: Path) -> None:
     """It names the directory. Every file over 100 kB fails, as on a disk without room."""
     assert run(FULL, tmp_path / "db") == f"{tmp_path / 'db'}\n"
+
+
+class FullStore(rocksdb.RocksStore):
+    """On a disk that is `full` for a while."""
+
+    full = False
+
+    def flush(self) -> None:
+        if self.full:
+            raise StoreUnavailableError("the disk of the tables failed")
+        super().flush()
+
+
+def test_what_a_full_disk_lets_in_is_logged_and_nothing_is_passed_over(tmp_path: Path) -> None:
+    """However often somebody tries, in bulk too: it is refused each time, and what can be read is what is logged."""
+    store = FullStore(tmp_path / "db", memory_bytes=8 << 20, pending_writes_max=PENDING_WRITES_MAX)
+    states = states_in(store)
+    numbers = states.value_state("numbers", int)
+    store.full = True
+    for first in (0, 10, 20):
+        with pytest.raises(StoreUnavailableError):
+            numbers.put_many(range(first, first + 10), range(10))
+        with pytest.raises(StoreUnavailableError):
+            numbers[100 + first] = first
+    store.full = False
+    numbers.put_many(range(20, 30), range(10))
+    assert dict(zip(range(20, 30), range(10), strict=True)).items() <= dict(numbers).items()
+    assert dict(restored(states, states.drain()).value_state("numbers", int)) == dict(numbers)
+    store.close()
 
 
 LARGE = """
