@@ -71,14 +71,17 @@ class NativeCopies:
     async def place(self, base: NativeBase, file: NativeFile, target: Path, verify: Verify) -> None:
         """Have the file at `target` as well, if the copy is as it was written.
 
-        Raises `ObjectNotFoundError` where there is none, what `verify` raises, or `StoreUnavailableError`.
+        What is at `target` already stays: a thread that was left behind must not change what was put there since.
+        Raises `ObjectNotFoundError` where there is no copy, what `verify` raises, or `StoreUnavailableError`.
         """
         source = self._directory(base) / file.name
 
         def placed() -> None:
-            verify(_content(source), file.handle)
+            content = _content(source)
+            verify(content, file.handle)
             if not (file.never_changes and linked(source, target)):
-                target.write_bytes(_content(source))
+                with target.open("xb") as placed_file:
+                    placed_file.write(content)
 
         await self._in_time(self._root_of(base), placed)
 
