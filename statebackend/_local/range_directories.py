@@ -126,7 +126,8 @@ def _remove_older(path: Path, epoch: Epoch) -> bool:
                 return False
             directory = RangeDirectory(path, _boot())
             mark = _read_mark(path / "mark", _boot())
-            if not directory.files.exists() or (mark is not None and mark.epoch >= epoch):
+            is_empty = not (directory.files.exists() or directory.scratch.exists())
+            if is_empty or (mark is not None and mark.epoch >= epoch):
                 return False
             directory.take_mark()
             directory.clear()

@@ -97,6 +97,16 @@ async def test_other_ranges_are_removed_unless_somebody_works_there_or_came_late
     assert remove_other_ranges(tmp_path / "nothing", "fleet", [MINE], Epoch(3)) == 0
 
 
+async def test_what_is_left_of_a_range_beside_its_files_is_removed_too(tmp_path: Path) -> None:
+    """Its process was killed while it brought all of the state from there to its place."""
+    async with open_range_directory(tmp_path, "fleet", OTHER) as directory:
+        assert directory is not None
+        directory.make_scratch()
+    assert remove_other_ranges(tmp_path, "fleet", [MINE], Epoch(3)) == 1
+    assert not directory.scratch.exists()
+    assert remove_other_ranges(tmp_path, "fleet", [MINE], Epoch(3)) == 0
+
+
 async def test_a_place_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LocalRootError):
