@@ -64,7 +64,7 @@ class NativeCopies:
         self._timeout_s = timeout_s
         self._bytes_max = bytes_max
         self._segments = segments
-        self._stores: dict[KeyGroupRange, LocalStateStore] = {}
+        self._stores: dict[tuple[int, KeyGroupRange], LocalStateStore] = {}  # of one root each: another may hang
         self._slow = set(hanging)
         self._disk = anyio.CapacityLimiter(4)
 
@@ -105,7 +105,7 @@ class NativeCopies:
         )
 
         async def keep() -> None:
-            store = await self._store_of(base.owner)
+            store = await self._store_of(root, base.owner)
             await store.store(snapshot, files)
             if base.checkpoint_id not in store.checkpoints:
                 raise StoreUnavailableError("a newer base is kept", checkpoint_id=base.checkpoint_id)
@@ -114,52 +114,62 @@ class NativeCopies:
         await self._count(root)
 
     async def confirm(self, base: NativeBase) -> None:
-        """A commit has this base: those that its owner wrote before are removed."""
+        """A commit has this base: those that its owner wrote before are removed. Errors are logged."""
 
-        async def confirm() -> None:
-            await (await self._store_of(base.owner)).confirm(base.checkpoint_id)
+        async def confirm(root: int) -> None:
+            store = self._stores.get((root, base.owner))
+            if store is not None:  # or else nothing lies there: `prune` has opened all that there were
+                await self._bounded(root, self._timeout_s, partial(store.confirm, base.checkpoint_id))
 
-        await self._bounded(self._root_of(base), self._timeout_s, confirm)
-        for root in range(len(self._roots)):
-            await self._count(root)
+        await self._in_each_root(confirm)
 
     async def abort(self, base: NativeBase) -> None:
         """No commit will ever have this base."""
+        root = self._root_of(base)
 
         async def abort() -> None:
-            await (await self._store_of(base.owner)).abort(base.checkpoint_id)
+            await (await self._store_of(root, base.owner)).abort(base.checkpoint_id)
 
-        await self._bounded(self._root_of(base), self._timeout_s, abort)
-        await self._count(self._root_of(base))
+        await self._bounded(root, self._timeout_s, abort)
+        await self._count(root)
 
     async def prune(self, needed: Collection[str]) -> None:
         """Remove every directory with an object in it that is not `needed`, and what was never complete.
 
         Called once by the owner of the roots, after the restore. Errors are logged.
         """
-        for index in range(len(self._roots)):
-            try:
-                for owner in await self._in_time(index, partial(self._owners, index)):
-                    await self._bounded(index, self._timeout_s, partial(self._prune_owner, owner, needed))
-                await self._count(index)
-            except StoreError as error:
-                _logger.warning("could not prune the native bases of one root: root=%d reason=%s", index, error)
 
-    async def _prune_owner(self, owner: KeyGroupRange, needed: Collection[str]) -> None:
-        store = await self._store_of(owner)
+        async def prune(root: int) -> None:
+            for owner in await self._in_time(root, partial(self._owners, root)):
+                await self._bounded(root, self._timeout_s, partial(self._prune_owner, root, owner, needed))
+
+        await self._in_each_root(prune)
+
+    async def _prune_owner(self, root: int, owner: KeyGroupRange, needed: Collection[str]) -> None:
+        store = await self._store_of(root, owner)
         kept = {
             checkpoint_id
             for checkpoint_id in list(store.checkpoints)
-            if (found := await store.retrieve(checkpoint_id)) is not None
+            if checkpoint_id % len(self._roots) == root
+            and (found := await store.retrieve(checkpoint_id)) is not None
             and found.native
             and all(file.handle.key in needed for file in found.native)
         }
         await store.prune(kept.__contains__)
 
-    async def _store_of(self, owner: KeyGroupRange) -> LocalStateStore:
-        if owner not in self._stores:
-            self._stores[owner] = await open_local_state_store(self._layout(owner), abandon_after_s=0.0)
-        return self._stores[owner]
+    async def _in_each_root(self, remove: Callable[[int], Awaitable[None]]) -> None:
+        for root in range(len(self._roots)):
+            try:
+                await remove(root)
+                await self._count(root)
+            except StoreError as error:
+                _logger.warning("could not prune the native bases of one root: root=%d reason=%s", root, error)
+
+    async def _store_of(self, root: int, owner: KeyGroupRange) -> LocalStateStore:
+        if (root, owner) not in self._stores:
+            store = await open_local_state_store(self._layout(root, owner), abandon_after_s=0.0)
+            self._stores[root, owner] = store
+        return self._stores[root, owner]
 
     def _check_room(self, base: NativeBase) -> None:
         index = self._root_of(base)
@@ -181,11 +191,11 @@ class NativeCopies:
         names = sorted(path.name for path in job_directory(self._roots[index], self._job).glob("op_*"))
         return [found[1] for name in names if (found := owner_of(name)) is not None and found[0] == OPERATOR]
 
-    def _layout(self, owner: KeyGroupRange) -> LocalLayout:
-        return LocalLayout(self._roots, self._job, OPERATOR, owner)
+    def _layout(self, root: int, owner: KeyGroupRange) -> LocalLayout:
+        return LocalLayout((self._roots[root],), self._job, OPERATOR, owner)
 
     def _directory(self, base: NativeBase) -> Path:
-        return self._layout(base.owner).checkpoint_directory(base.checkpoint_id)
+        return self._layout(self._root_of(base), base.owner).checkpoint_directory(base.checkpoint_id)
 
     def _root_of(self, base: NativeBase) -> int:
         return base.checkpoint_id % len(self._roots)

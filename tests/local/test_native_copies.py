@@ -201,3 +201,30 @@ async def test_a_root_that_hangs_is_left_alone(tmp_path: Path, files: Path) -> N
     with pytest.raises(StoreUnavailableError, match="slow"):
         await copies.keep(base(3), files)
     assert await other.read(base(2), table) == CONTENT[table.name]
+
+
+async def test_a_root_that_hangs_costs_nothing_in_the_others(tmp_path: Path, files: Path) -> None:
+    """It is not even looked into when something is kept, confirmed, aborted or pruned elsewhere."""
+    before = copies_in(tmp_path, roots=2)
+    for each in (base(1), base(2)):
+        await before.keep(each, files)
+    torn = tmp_path / "root1/job_fleet/op_state_kg_0_63/chk_7"
+    torn.mkdir()
+    copies = copies_in(tmp_path, roots=2, hanging={1})
+    await copies.prune({file.handle.key for file in base(2).files})
+    for each in (base(4), base(6)):
+        await copies.keep(each, files)
+    await copies.confirm(base(4))
+    await copies.abort(base(6))
+    with pytest.raises(StoreUnavailableError, match="slow"):
+        await copies.keep(base(9), files)
+    assert on_disk(tmp_path) == ["root0/chk_4", "root1/chk_1", "root1/chk_7"]
+    assert await copies.read(base(4), base(4).files[0]) == CONTENT["000008.sst"]
+
+
+async def test_what_lies_in_another_root_than_it_would_now_is_pruned(tmp_path: Path, files: Path) -> None:
+    """The number of roots was changed: nobody looks there any more, though what it holds is needed."""
+    await copies_in(tmp_path).keep(base(1), files)
+    copies = copies_in(tmp_path, roots=2)
+    await copies.prune({file.handle.key for file in base(1).files})
+    assert on_disk(tmp_path) == []
