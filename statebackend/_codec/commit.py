@@ -26,6 +26,7 @@ from msgspec import UNSET, UnsetType
 
 from statebackend._codec.frame import encode_frame
 from statebackend._codec.records import ChangeSet
+from statebackend._codec.segment import checksum_of
 from statebackend.errors import CorruptCommitError, InputError, UnsupportedVersionError, WrongJobError
 from statebackend.ids import (
     Base,
@@ -169,7 +170,7 @@ def encode_entry(entry: _Entries, key: str, inline: Sequence[bytes] = ()) -> Enc
         raise InputError(f"a part of the commit has a wrong type: {error}", sequence=entry.sequence) from error
     covered = b"".join((_LENGTH.pack(len(manifest)), manifest, *inline))
     head = MAGIC + bytes([_version_of(entry)])
-    body = b"".join((head, _CHECKSUM.pack(_checksum(head, covered)), covered))
+    body = b"".join((head, _CHECKSUM.pack(checksum_of((head, covered))), covered))
     return EncodedEntry(_resolve(entry, key, body, _START + len(manifest)), body)
 
 
@@ -202,7 +203,7 @@ def decode_entry(data: bytes, key: str, *, job: str) -> Commit | Claim:
         raise CorruptCommitError("not a commit object, or cut off", object=key, offset=0, size=len(data))
     (checksum,) = _CHECKSUM.unpack_from(data, _HEAD_LENGTH)
     covered = memoryview(data)[_HEAD_LENGTH + _CHECKSUM.size :]
-    if _checksum(data[:_HEAD_LENGTH], covered) != checksum:
+    if checksum_of((data[:_HEAD_LENGTH], covered)) != checksum:
         raise CorruptCommitError("commit checksum differs, or the object is cut off", object=key, offset=_HEAD_LENGTH)
     if not 1 <= (version := data[len(MAGIC)]) <= VERSION:
         raise UnsupportedVersionError("commit of another release", object=key, version=version, known=VERSION)
@@ -252,10 +253,3 @@ def _version_of(entry: Entry) -> int:
     if _is_native(entry):
         return 3
     return 2 if isinstance(entry, Commit) and entry.outbox else 1
-
-
-def _checksum(*parts: bytes | memoryview) -> int:
-    checksum = 0
-    for part in parts:
-        checksum = zlib.crc32(part, checksum)
-    return checksum

@@ -10,10 +10,10 @@ believe it publishes nothing.
 """
 
 import struct
-import zlib
 from typing import Final
 
 from statebackend._codec.compression import ReadBuffer, compress, decompress
+from statebackend._codec.segment import checksum_of
 from statebackend.errors import CorruptObjectError, UnsupportedVersionError
 from statebackend.settings import Compression
 
@@ -29,7 +29,7 @@ def encode_part(payload: ReadBuffer, compression: Compression) -> bytes:
     """The bytes of a part that holds this Arrow IPC stream."""
     code, stored = compress(payload, compression)
     fields = _FIELDS.pack(code, len(payload))
-    return b"".join((HEAD, _CHECKSUM.pack(_checksum(HEAD, fields, stored)), fields, stored))
+    return b"".join((HEAD, _CHECKSUM.pack(checksum_of((HEAD, fields, stored))), fields, stored))
 
 
 def decode_part(data: bytes, name: str) -> bytearray:
@@ -38,7 +38,7 @@ def decode_part(data: bytes, name: str) -> bytearray:
         raise CorruptObjectError("not a part of staged output, or cut off", object=name, offset=0, size=len(data))
     (checksum,) = _CHECKSUM.unpack_from(data, len(HEAD))
     covered = memoryview(data)[len(HEAD) + _CHECKSUM.size :]
-    if _checksum(data[: len(HEAD)], covered) != checksum:
+    if checksum_of((data[: len(HEAD)], covered)) != checksum:
         raise CorruptObjectError("checksum of staged output differs", object=name, offset=len(HEAD))
     if (version := data[len(MAGIC)]) != VERSION:
         raise UnsupportedVersionError("staged output of another release", object=name, version=version, known=VERSION)
@@ -47,10 +47,3 @@ def decode_part(data: bytes, name: str) -> bytearray:
         return decompress(covered[_FIELDS.size :], code, raw_length)
     except ValueError as error:
         raise CorruptObjectError(f"staged output {error}", object=name, offset=_START) from error
-
-
-def _checksum(*parts: bytes | memoryview) -> int:
-    checksum = 0
-    for part in parts:
-        checksum = zlib.crc32(part, checksum)
-    return checksum
