@@ -143,7 +143,9 @@ class SimulatedJob:
         with self.judging():
             log = invariants.read_log(self.objects, JOB)
             floor = self.floor
-            assert [entry for entry in log if entry.sequence >= floor] == self.log[floor:], "the log has changed"
+            since = [entry for entry in log if entry.sequence >= floor]
+            invariants.assert_log_has_no_gap(since, self.objects)
+            assert since == self.log[floor:], "the log has changed"
             assert all(entry == self.log[entry.sequence] for entry in log), "an entry has changed after it was made"
             for commit in self.kept:
                 invariants.assert_commit_is_whole(commit, self.objects)
