@@ -83,7 +83,7 @@ async def test_a_copy_that_differs_is_not_placed(tmp_path: Path, files: Path) ->
 
 
 async def test_a_file_that_is_placed_too_late_changes_nothing(tmp_path: Path, files: Path) -> None:
-    """The disk hung, and its thread was left behind: when it goes on, a database is open on what was fetched instead."""
+    """The disk hung, and its thread was left behind: when it goes on, a database is open on what was fetched."""
     await copies_in(tmp_path).keep(base(1), files)
     target = tmp_path / "target"
     target.mkdir()
