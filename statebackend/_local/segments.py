@@ -130,6 +130,7 @@ class LocalSegments:
             [
                 await self._remove(index, [key for key in budget.keys if key in unwanted])
                 for index, budget in enumerate(self._budgets)
+                if index not in self._slow
             ]
         )
 

@@ -189,3 +189,19 @@ async def test_a_deletion_that_hangs_keeps_prune_from_that_root_only() -> None:
     assert await LocalSegments(stores, read_timeout_s=5.0).prune(keep=()) == len(KEYS)
     assert VirtualClock().monotonic() == 5.0
     assert (len(await keys(stores[0])), await keys(stores[1])) == (len(KEYS), [])
+
+
+@run_virtual
+async def test_of_a_root_that_is_too_slow_nothing_is_removed_that_was_found_before() -> None:
+    """Nobody waits for it again; the other one is cleared."""
+    slow, other = FaultyStore(MemoryStore()), FaultyStore(MemoryStore())
+    segments = LocalSegments([slow, other], read_timeout_s=5.0)
+    for key in KEYS:
+        await segments.put(key, [b"x"])
+    slow.plan += [Hold(operation="get"), Hold(operation="delete")]
+    with pytest.raises(StoreUnavailableError, match=r"^slow$"):
+        await segments.get(next(key for key in KEYS if home(key, 2) == 0))
+    slow.calls.clear()
+    assert await segments.remove_some(lambda found: found) == sum(home(key, 2) for key in KEYS)
+    assert slow.calls == []
+    assert VirtualClock().monotonic() == 5.0
