@@ -12,24 +12,9 @@ import statebackend as sb
 from statebackend.errors import BackendClosedError, StateTypeError
 from statebackend.testing import run_virtual
 from statebackend.testing.virtual_time import settle
+from tests.aggregates import Mean
 from tests.backend.conftest import Leg
 from tests.checkpoint.bases import Job
-
-
-class Mean:
-    """Of ints, a float."""
-
-    def create(self) -> tuple[int, int]:
-        return 0, 0
-
-    def add(self, accumulator: tuple[int, int], value: int) -> tuple[int, int]:
-        return accumulator[0] + value, accumulator[1] + 1
-
-    def result(self, accumulator: tuple[int, int]) -> float:
-        return accumulator[0] / accumulator[1]
-
-    def merge(self, accumulator: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-        return accumulator[0] + other[0], accumulator[1] + other[1]
 
 
 def write(backend: sb.StateBackend, turn: int) -> None:

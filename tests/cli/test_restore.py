@@ -18,6 +18,7 @@ from statebackend._checkpoint.rows import Row, key_from, plain
 from statebackend._upkeep import open_rows
 from statebackend.cli.commands import _write
 from statebackend.objectstore import MemoryStore
+from tests.aggregates import Mean
 from tests.cli.conftest import Place
 from tests.codec.samples import KEYS
 from tests.rewrite.jobs import settings_of
@@ -28,22 +29,6 @@ ROOT = Path(__file__).parents[2]
 class Leg(msgspec.Struct):
     origin: str
     raw: bytes = b"\x00"
-
-
-class Mean:
-    """Of ints."""
-
-    def create(self) -> tuple[int, int]:
-        return 0, 0
-
-    def add(self, accumulator: tuple[int, int], value: int) -> tuple[int, int]:
-        return accumulator[0] + value, accumulator[1] + 1
-
-    def result(self, accumulator: tuple[int, int]) -> float:
-        return accumulator[0] / accumulator[1]
-
-    def merge(self, accumulator: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-        return accumulator[0] + other[0], accumulator[1] + other[1]
 
 
 class Reversed:

@@ -15,6 +15,7 @@ from statebackend._codec.segment import decode_segment
 from statebackend._codec.staged import decode_part
 from statebackend._state.keyed import KeyedStates
 from statebackend.ids import EMPTY_RANGE, Handle, KeyGroupRange, SequenceNumber, StateDescriptor, all_key_groups
+from tests.aggregates import Mean
 from tests.codec import grammar_v1
 from tests.codec.samples import COMPRESSIONS
 from tests.formats import content_outbox, content_v1
@@ -69,22 +70,6 @@ def test_segment_is_what_the_grammar_says(name: str, content: list[tuple[str, in
     assert [(frame.log_id, frame.sequence_number, frame.changes) for frame in frames] == content
 
 
-class Sum:
-    """The aggregate of the golden file."""
-
-    def create(self) -> tuple[int, int]:
-        return 0, 0
-
-    def add(self, accumulator: tuple[int, int], value: int) -> tuple[int, int]:
-        return accumulator[0] + value, accumulator[1] + 1
-
-    def result(self, accumulator: tuple[int, int]) -> float:
-        return accumulator[0] / accumulator[1]
-
-    def merge(self, accumulator: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-        return accumulator[0] + other[0], accumulator[1] + other[1]
-
-
 class Raw:
     """Bytes as they are."""
 
@@ -117,7 +102,7 @@ def test_every_kind_of_state_holds_what_was_written() -> None:
     assert states.map_state("map", str, int)["a"] == {"y": 2}
     assert list(states.timers("timers").due(9)) == [(1.0, "a"), (2.0, "a")]
     assert states.reducing_state("reducing", int, max)["a"] == 5
-    assert states.aggregating_state("aggregating", Sum())["a"] == 3.0
+    assert states.aggregating_state("aggregating", Mean())["a"] == 3.0
     assert states.value_state("own", Raw())["a"] == b"\xc1"
 
 

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import statebackend as sb
+from tests.aggregates import Spread
 from tests.models.contents import OPERATOR_STATES, TTL_S, Pairs
 
 Value = int | str | None
@@ -80,22 +81,6 @@ def draw_operation(chance: Random) -> tuple[str, Pairs]:
     """An operation, and its pairs of a key and something."""
     name = chance.choice([*OPERATIONS])
     return name, [(chance.choice(KEYS), OPERATIONS[name](chance)) for _ in range(chance.randint(1, 4))]
-
-
-class Spread:
-    """The largest less the smallest."""
-
-    def create(self) -> tuple[int, int]:
-        return 1000, -1000
-
-    def add(self, accumulator: tuple[int, int], value: int) -> tuple[int, int]:
-        return min(accumulator[0], value), max(accumulator[1], value)
-
-    def result(self, accumulator: tuple[int, int]) -> int:
-        return accumulator[1] - accumulator[0]
-
-    def merge(self, accumulator: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-        return min(accumulator[0], other[0]), max(accumulator[1], other[1])
 
 
 class Kinds:

@@ -9,6 +9,7 @@ import statebackend as sb
 from statebackend._codec.commit import Commit
 from statebackend._state.key_groups import key_group
 from statebackend.testing import invariants
+from tests.aggregates import Mean
 
 JOB = "fleet"
 BATCH = sb.SourceMark("query", 7, "run")
@@ -19,22 +20,6 @@ KINDS = ("value", "list", "map", "total", "mean", "timers", "recent", "dropped")
 def settings_of(max_parallelism: int, **changed: Any) -> sb.Settings:
     plain: dict[str, Any] = {"persist_delay_s": 0.0, "retry_delay_s": 0.0, "primary_outage_s": 0.0}
     return sb.Settings(job=JOB, primary="memory://unused", max_parallelism=max_parallelism, **(plain | changed))
-
-
-class Mean:
-    """Of ints, a float."""
-
-    def create(self) -> tuple[int, int]:
-        return 0, 0
-
-    def add(self, accumulator: tuple[int, int], value: int) -> tuple[int, int]:
-        return accumulator[0] + value, accumulator[1] + 1
-
-    def result(self, accumulator: tuple[int, int]) -> float:
-        return accumulator[0] / accumulator[1]
-
-    def merge(self, accumulator: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-        return accumulator[0] + other[0], accumulator[1] + other[1]
 
 
 class States:

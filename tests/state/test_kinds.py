@@ -19,10 +19,10 @@ from statebackend.errors import (
     ValueEncodeError,
 )
 from statebackend.ids import KeyGroupRange
+from tests.aggregates import Mean
 from tests.examples import name_of, short_name_of
 from tests.state.states import MAX_PARALLELISM, all_states, restored
 from tests.state.test_key_groups import NOT_KEYS
-from tests.state.test_logged_operations import Mean
 
 
 class Leg(msgspec.Struct):

@@ -14,6 +14,7 @@ from statebackend import TimeToLive
 from statebackend._codec.records import StateChange
 from statebackend._state.keyed import KeyedStates, StatesSnapshot
 from statebackend.ids import KeyGroupRange
+from tests.aggregates import Spread
 from tests.codec.samples import KEYS
 from tests.state.states import MAX_PARALLELISM, all_states, restored
 
@@ -21,22 +22,6 @@ ALL = frozenset(range(MAX_PARALLELISM))
 NUMBERS = st.integers(-3, 3)
 ENTRY_KEYS = st.text(max_size=1)
 TTL_S = 5.0
-
-
-class Spread:
-    """Smallest and largest."""
-
-    def create(self) -> tuple[int, int]:
-        return 1000, -1000
-
-    def add(self, accumulator: tuple[int, int], value: int) -> tuple[int, int]:
-        return min(accumulator[0], value), max(accumulator[1], value)
-
-    def result(self, accumulator: tuple[int, int]) -> int:
-        return accumulator[1] - accumulator[0]
-
-    def merge(self, accumulator: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-        return min(accumulator[0], other[0]), max(accumulator[1], other[1])
 
 
 class Written(NamedTuple):

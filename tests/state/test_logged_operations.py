@@ -16,23 +16,8 @@ from statebackend._state.map_state import MapState
 from statebackend._state.reducing_state import ReducingState
 from statebackend._state.timers import Timers
 from statebackend._state.value_state import ValueState
+from tests.aggregates import Mean
 from tests.state.states import all_states, restored
-
-
-class Mean:
-    """Sum and count."""
-
-    def create(self) -> tuple[int, int]:
-        return 0, 0
-
-    def add(self, accumulator: tuple[int, int], value: int) -> tuple[int, int]:
-        return accumulator[0] + value, accumulator[1] + 1
-
-    def result(self, accumulator: tuple[int, int]) -> float:
-        return accumulator[0] / accumulator[1]
-
-    def merge(self, accumulator: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-        return accumulator[0] + other[0], accumulator[1] + other[1]
 
 
 @pytest.fixture

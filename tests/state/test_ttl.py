@@ -11,9 +11,9 @@ from statebackend._codec.records import Operation, StateChange
 from statebackend._state.keyed import KeyedStates
 from statebackend._state.ttl import SWEEP_KEYS
 from statebackend.errors import InputError
+from tests.aggregates import Mean
 from tests.examples import name_of
 from tests.state.states import MAX_PARALLELISM, all_states, restored
-from tests.state.test_logged_operations import Mean
 
 ALL = frozenset(range(MAX_PARALLELISM))
 

@@ -20,26 +20,11 @@ from statebackend._state.keyed import KeyedStates
 from statebackend._state.list_state import ListView
 from statebackend._state.map_state import MapView
 from statebackend.ids import all_key_groups
+from tests.aggregates import Mean
 
 
 class Leg(msgspec.Struct):
     origin: str
-
-
-class Mean:
-    """Of ints, a float."""
-
-    def create(self) -> tuple[int, int]:
-        return 0, 0
-
-    def add(self, accumulator: tuple[int, int], value: int) -> tuple[int, int]:
-        return accumulator[0] + value, accumulator[1] + 1
-
-    def result(self, accumulator: tuple[int, int]) -> float:
-        return accumulator[0] / accumulator[1]
-
-    def merge(self, accumulator: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-        return accumulator[0] + other[0], accumulator[1] + other[1]
 
 
 class ComplexSerializer:
