@@ -1,0 +1,33 @@
+"""The extension points: what a user may implement, and what the library promises to each.
+
+`ObjectStore` holds bytes at keys, `StateChangeUploader` makes a segment durable, `Serializer` turns values into
+bytes, `Observer` watches, `Clock` tells the time. Each docstring says when a method is called, how often, what it
+may raise, and what a cancelled call may leave behind. All methods run on one event loop unless said otherwise.
+"""
+
+from statebackend.abc.clock import Clock
+from statebackend.abc.observer import CheckpointInfo, Fallback, Observer, RestoreReport
+from statebackend.abc.serializer import Serializer
+from statebackend.abc.store import Body, Buffer, Capability, CountsRequests, DeletesMany, ObjectInfo, ObjectStore
+from statebackend.abc.uploader import Segment, StateChangeUploader, UploadedSegment
+from statebackend.ids import ChangeSetHandle
+
+__all__ = [
+    "Body",
+    "Buffer",
+    "Capability",
+    "ChangeSetHandle",
+    "CheckpointInfo",
+    "Clock",
+    "CountsRequests",
+    "DeletesMany",
+    "Fallback",
+    "ObjectInfo",
+    "ObjectStore",
+    "Observer",
+    "RestoreReport",
+    "Segment",
+    "Serializer",
+    "StateChangeUploader",
+    "UploadedSegment",
+]

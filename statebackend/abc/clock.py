@@ -1,0 +1,15 @@
+"""What time it is."""
+
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Tells the time. A test gives its own."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go back, from an arbitrary start."""
+        ...
+
+    def time(self) -> float:
+        """Seconds since the epoch."""
+        ...
