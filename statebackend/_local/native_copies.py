@@ -150,7 +150,7 @@ class NativeCopies:
         kept = {
             checkpoint_id
             for checkpoint_id in list(store.checkpoints)
-            if checkpoint_id % len(self._roots) == root
+            if self._layout(owner).root_of(checkpoint_id) == self._roots[root]
             and (found := await store.retrieve(checkpoint_id)) is not None
             and found.native
             and all(file.handle.key in needed for file in found.native)
@@ -167,8 +167,8 @@ class NativeCopies:
 
     async def _store_of(self, root: int, owner: KeyGroupRange) -> LocalStateStore:
         if (root, owner) not in self._stores:
-            store = await open_local_state_store(self._layout(root, owner), abandon_after_s=0.0)
-            self._stores[root, owner] = store
+            layout = msgspec.structs.replace(self._layout(owner), roots=(self._roots[root],))
+            self._stores[root, owner] = await open_local_state_store(layout, abandon_after_s=0.0)
         return self._stores[root, owner]
 
     def _check_room(self, base: NativeBase) -> None:
@@ -191,11 +191,11 @@ class NativeCopies:
         names = sorted(path.name for path in job_directory(self._roots[index], self._job).glob("op_*"))
         return [found[1] for name in names if (found := owner_of(name)) is not None and found[0] == OPERATOR]
 
-    def _layout(self, root: int, owner: KeyGroupRange) -> LocalLayout:
-        return LocalLayout((self._roots[root],), self._job, OPERATOR, owner)
+    def _layout(self, owner: KeyGroupRange) -> LocalLayout:
+        return LocalLayout(self._roots, self._job, OPERATOR, owner)
 
     def _directory(self, base: NativeBase) -> Path:
-        return self._layout(self._root_of(base), base.owner).checkpoint_directory(base.checkpoint_id)
+        return self._layout(base.owner).checkpoint_directory(base.checkpoint_id)
 
     def _root_of(self, base: NativeBase) -> int:
         return base.checkpoint_id % len(self._roots)
