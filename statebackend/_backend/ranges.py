@@ -156,9 +156,10 @@ class RangeOwners:
     def _pace_of(self, task: RangeTask, base: Commit | None) -> BasePace | None:
         """The pace of the range, if it is to write bases. Raises `MaterializationError`. It begins with the reign."""
         job, now_s = (task.settings.primary, task.settings.job), self._clock.monotonic()
-        epoch, paces = self._paces.get(job, (None, {}))
-        if epoch != task.epoch:
-            _, paces = self._paces[job] = task.epoch, {}
+        reign = self._paces.get(job)
+        if reign is None or reign[0] != task.epoch:
+            reign = self._paces[job] = task.epoch, dict[KeyGroupRange, BasePace]()
+        _, paces = reign
         if task.key_groups not in paces:
             paces[task.key_groups] = BasePace(task.settings, task.key_groups, now_s)
         pace = paces[task.key_groups]
