@@ -5,6 +5,7 @@ Here on `local[2]`: two worker processes, no second attempts. Clusters and chanc
 
 import ast
 import asyncio
+import logging
 import os
 import pickle
 import shutil
@@ -258,6 +259,14 @@ def test_a_driver_that_was_fenced_commits_nothing(stream, on_executors, read) ->
     assert read(stream.settings).batches == [0]
     stream.run(sink, plan=split)
     assert read(stream.settings).counts == counts
+
+
+def test_who_talks_tcp_with_its_workers_is_told_once(stream, on_executors, caplog: pytest.LogCaptureFixture) -> None:
+    """It costs each batch 40 ms, and only whoever starts Spark can change it."""
+    feed(stream, "ab", "c")
+    with caplog.at_level(logging.INFO, executors.__name__):
+        stream.run(on_executors(), plan=split)
+    assert len([record for record in caplog.records if executors.UNIX_SOCKETS in record.getMessage()]) == 1
 
 
 def test_stopping_the_query_ends_its_tasks(stream, on_executors, read, tmp_path) -> None:
