@@ -29,7 +29,7 @@ from statebackend._codec.commit import Commit
 from statebackend._observers import Observers
 from statebackend._version import __version__
 from statebackend.abc import Buffer, CheckpointInfo, Clock, ObjectStore, Observer, StateChangeUploader
-from statebackend.errors import BatchError, SettingsError
+from statebackend.errors import BackendClosedError, BatchError, SettingsError
 from statebackend.ids import (
     CheckpointId,
     CommitSummary,
@@ -79,15 +79,30 @@ _logger = logging.getLogger(__name__)
 
 
 class Reign:
-    """The job as the driver of a run has claimed it. Made by `OnExecutors.open`; its coroutines run on the loop."""
+    """The job as the driver of a run has claimed it. Made by `OnExecutors.open`; its coroutines run on the loop.
+
+    All that it is asked raises `BackendClosedError` once it is left.
+    """
 
     def __init__(
         self, coordinator: CheckpointCoordinator, spending: Spending, *, clock: Clock, observer: Observer
     ) -> None:
-        self.coordinator: Final = coordinator
+        self._coordinator = coordinator
+        self._is_left = False
         self._spending = spending
         self._clock = clock
         self._observer = observer
+
+    @property
+    def coordinator(self) -> CheckpointCoordinator:
+        """Who commits."""
+        if self._is_left:
+            raise BackendClosedError("the sink was closed under the batch")
+        return self._coordinator
+
+    def leave(self) -> None:
+        """From now on nothing is committed, whoever has not come to it yet."""
+        self._is_left = True
 
     def history(self) -> AsyncIterator[CommitSummary]:
         """The commit that the state stands on, its parent, and so on."""
@@ -273,7 +288,11 @@ async def _open_reign(
         spending = Spending(counting, settings, clock=clock, observer=observer)
         opening = open_coordinator(settings, checkpoint_id=checkpoint_id, store=counting, clock=clock)
         async with telling_requests(spending), opening as coordinator:
-            yield Reign(coordinator, spending, clock=clock, observer=observer)
+            reign = Reign(coordinator, spending, clock=clock, observer=observer)
+            try:
+                yield reign
+            finally:
+                reign.leave()
 
 
 @contextmanager

@@ -10,11 +10,13 @@ import pickle
 import shutil
 import subprocess
 import sys
+import threading
 from collections import Counter
 
 import msgspec
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 
 import statebackend as sb
 from statebackend.errors import SettingsError
@@ -256,6 +258,28 @@ def test_a_driver_that_was_fenced_commits_nothing(stream, on_executors, read) ->
     sink = on_executors(Telling(), output=output)
     assert "FencedError" in stream.fail(sink, plan=split)
     assert read(stream.settings).batches == [0]
+    stream.run(sink, plan=split)
+    assert read(stream.settings).counts == counts
+
+
+def test_closing_a_sink_under_a_batch_fails_that_batch(stream, on_executors, read) -> None:
+    """After its ranges have contributed: nothing is committed by a claim that was left. The batch comes again."""
+    counts = feed(stream, "ab")
+    inside, closed = threading.Event(), threading.Event()
+
+    def output(df, batch_id):
+        inside.set()
+        assert closed.wait(BOUND_S)
+
+    sink = on_executors(Telling(), output=output)
+    query = stream.start(sink, plan=split)
+    assert inside.wait(BOUND_S)
+    sink.close()
+    closed.set()
+    with pytest.raises(StreamingQueryException):
+        query.awaitTermination(BOUND_S)
+    assert "BackendClosedError" in str(query.exception())
+    assert read(stream.settings).batches == []
     stream.run(sink, plan=split)
     assert read(stream.settings).counts == counts
 
