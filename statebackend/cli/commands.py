@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final, TextIO, TypeVar
@@ -156,10 +155,10 @@ def _show(found: F, lines: Callable[[F], Iterable[str]], options: argparse.Names
 
 
 async def _write(rows: Iterator[Row], out: Path | None) -> None:
-    """A line of JSON for each row. Raises `InputError`. A file that is not written to its end is removed."""
+    """A line of JSON for each row. Raises `InputError`. A file that an error or an interruption cuts short is removed."""
     limiter = anyio.CapacityLimiter(1)
     with _opened(out) as stream:
-        while await finish(partial(in_thread, _write_some, rows, stream, limiter=limiter)):
+        while await finish(lambda: in_thread(_write_some, rows, stream, limiter=limiter)):
             pass
 
 
