@@ -155,7 +155,7 @@ def _show(found: F, lines: Callable[[F], Iterable[str]], options: argparse.Names
 
 
 async def _write(rows: Iterator[Row], out: Path | None) -> None:
-    """A line of JSON for each row. Raises `InputError`. A file that an error or an interruption cuts short is removed."""
+    """A line of JSON for each row. Raises `InputError`. No file is left by an error or an interruption."""
     limiter = anyio.CapacityLimiter(1)
     with _opened(out) as stream:
         while await finish(lambda: in_thread(_write_some, rows, stream, limiter=limiter)):
