@@ -126,7 +126,8 @@ async def open_coordinator(
     """Claim the job, to commit what the owners of its key groups contribute, each in a process of its own.
 
     They are opened after this, with `open_backend(key_groups=...)`: what they upload is of this reign then. It stands
-    on the newest checkpoint, or on `checkpoint_id`. Raises as `open_backend`.
+    on the newest checkpoint, or on `checkpoint_id`. Raises as `open_backend`. Once the context is left it raises
+    `BackendClosedError`.
     """
     clock = clock or SystemClock()
     async with open_store(settings, commits=True, instead=store) as opened, open_tasks() as tasks:
@@ -136,8 +137,10 @@ async def open_coordinator(
         if settings.sweep_interval_s:
             tasks.start_soon(sweep_every, settings.sweep_interval_s, open_sweep(primary, settings, clock=clock))
         at_hand: Mapping[str, bytes] = job.log.take_body(position.base) if position.base is not None else {}
+        coordinator = job.coordinator(position, base_body=next(iter(at_hand.values()), b""))
         try:
-            yield job.coordinator(position, base_body=next(iter(at_hand.values()), b""))
+            yield coordinator
         finally:
+            coordinator.close()
             with anyio.move_on_after(settings.close_timeout_s, shield=True):
                 await job.log.write_hint()
