@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import anyio
 import msgspec
 import pytest
 
@@ -10,6 +11,7 @@ import statebackend as sb
 from statebackend._state.key_groups import key_group
 from statebackend.errors import CheckpointExistsError, FencedError, InputError
 from statebackend.objectstore import MemoryStore
+from statebackend.testing import FaultyStore, Hold
 
 SETTINGS = sb.Settings(job="fleet", primary="memory://unused", persist_delay_s=0.0, max_parallelism=12)
 RANGES = [sb.KeyGroupRange(0, 3), sb.KeyGroupRange(4, 4), sb.KeyGroupRange(5, 11)]
@@ -98,6 +100,25 @@ async def test_a_notification_that_is_missed_costs_nothing() -> None:
         for owner in parts.owners:
             await owner.notify_subsumed(1)
     assert await state_of(store) == {key: 2 if key < 10 else 1 for key in range(40)}
+
+
+async def test_a_commit_that_is_told_of_while_the_next_snapshot_is_made_is_in_that_once() -> None:
+    """What it holds is applied once, and not again as a change of the next one's."""
+    store = MemoryStore()
+    hold = Hold(operation="put", key="*segments*", nth=2)
+    key = next(key for key in range(100) if key_group(key, 12) in RANGES[0])
+    async with opened(FaultyStore(store, [hold])) as parts, anyio.create_task_group() as tasks:
+        hops = parts.owners[0].list_state("hops", str)
+        hops[key].append("a")
+        await parts.coordinator.commit(1, await parts.snapshots(1))
+        hops[key].append("b")
+        tasks.start_soon(parts.checkpoint, 2)
+        await hold.reached.wait()
+        tasks.start_soon(parts.owners[0].notify_complete, 1)
+        await anyio.wait_all_tasks_blocked()
+        hold.release()
+    async with sb.open_backend(SETTINGS, store=store, read_only=True) as backend:
+        assert list(backend.list_state("hops", str)[key]) == ["a", "b"]
 
 
 async def test_snapshots_that_do_not_make_a_checkpoint_are_refused() -> None:
