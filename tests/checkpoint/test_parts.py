@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import anyio
 import msgspec
@@ -39,11 +40,13 @@ class Parts:
 
 
 @asynccontextmanager
-async def opened(store: sb.ObjectStore) -> AsyncGenerator[Parts]:
+async def opened(store: sb.ObjectStore, **options: Any) -> AsyncGenerator[Parts]:
+    """`options`: on which commit they stand."""
     async with AsyncExitStack() as stack:
-        coordinator = await stack.enter_async_context(sb.open_coordinator(SETTINGS, store=store))
+        coordinator = await stack.enter_async_context(sb.open_coordinator(SETTINGS, store=store, **options))
         owners = [
-            await stack.enter_async_context(sb.open_backend(SETTINGS, store=store, key_groups=part)) for part in RANGES
+            await stack.enter_async_context(sb.open_backend(SETTINGS, store=store, key_groups=part, **options))
+            for part in RANGES
         ]
         yield Parts(coordinator, owners)
 
@@ -71,6 +74,22 @@ async def test_parts_make_one_checkpoint_and_come_back_together_or_apart() -> No
         found = [dict(owner.value_state("n", int)) for owner in parts.owners]
     assert {key: value for part in found for key, value in part.items()} == expected
     assert sum(map(len, found)) == 100
+
+
+@pytest.mark.parametrize("options", [{"checkpoint_id": 1}, {"savepoint": "first"}])
+async def test_parts_begin_a_branch_at_an_older_checkpoint_or_a_savepoint(options: dict[str, Any]) -> None:
+    """Made and found by who commits; the owners go on from there with him."""
+    store = MemoryStore()
+    async with opened(store) as parts:
+        parts.write(range(40), 1)
+        await parts.coordinator.commit(1, await parts.snapshots(1), savepoint="first")
+        parts.write(range(40), 2)
+        await parts.checkpoint(2)
+    async with opened(store, **options) as parts:
+        parts.write(range(10), 3)
+        await parts.checkpoint(3)
+        assert [each.checkpoint_id async for each in parts.coordinator.history()] == [3, 1]
+    assert await state_of(store) == {key: 3 if key < 10 else 1 for key in range(40)}
 
 
 async def test_a_checkpoint_that_was_aborted_goes_with_the_next_one() -> None:
