@@ -11,6 +11,7 @@ import os
 import random
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ SPARK_LINES = "customer string, product string, invoice string, quantity bigint,
 
 
 class Line(msgspec.Struct):
-    """One line of an invoice. `price`: in thousandths of a pound; `line`: its number within the day."""
+    """One line of an invoice. `price`: in thousandths of a pound; `line`: its number within the stream."""
 
     customer: str | None
     product: str
@@ -56,7 +57,7 @@ def made_up(days: int, *, lines: int, seed: int) -> Sequence[Day]:
     made = []
     for day in range(days):
         of_day = []
-        for number in range(lines):
+        for number in range(day * lines, (day + 1) * lines):
             customer = rng.choice([None, *(f"c{rng.randrange(lines)}" for _ in range(4))])
             quantity = rng.choice([-3, -1, 1, 2, 6, 12])
             price = rng.randrange(100, 9000)
@@ -68,16 +69,16 @@ def made_up(days: int, *, lines: int, seed: int) -> Sequence[Day]:
 def of_data_set(days: int) -> Sequence[Day]:
     """The first days of the data set. Raises `KeyError` where the environment does not say where it is."""
     files = sorted(Path(os.environ[DATA_SET]).glob("*.csv.gz"))[:days]
-    return [list(_lines_of(path)) for path in files]
+    numbers = count()
+    return [list(_lines_of(path, numbers)) for path in files]
 
 
-def _lines_of(path: Path) -> Iterator[Line]:
+def _lines_of(path: Path, numbers: Iterator[int]) -> Iterator[Line]:
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-        for number, row in enumerate(csv.DictReader(file)):
+        for row in csv.DictReader(file):
             price = int(Decimal(row["UnitPrice"]) * 1000)
-            yield Line(
-                row["CustomerID"] or None, row["StockCode"], row["InvoiceNo"], int(row["Quantity"]), price, number
-            )
+            quantity, number = int(row["Quantity"]), next(numbers)
+            yield Line(row["CustomerID"] or None, row["StockCode"], row["InvoiceNo"], quantity, price, number)
 
 
 def write(days: Sequence[Day], folder: Path) -> None:
