@@ -157,8 +157,8 @@ class CheckpointCoordinator:
 
         With `savepoint` it is kept under that name. Raises `CheckpointExistsError`, `SavepointExistsError`, or
         `InputError` for snapshots that do not cover every key group once, are of another checkpoint or reign, or
-        disagree on a state, or `BackendClosedError`: nothing was committed, `notify_aborted` them. Raises `FencedError`, or
-        `OutcomeUnknownError`: close, and open the job again. A cancelled call finishes first.
+        disagree on a state, or `BackendClosedError`: nothing was committed, `notify_aborted` them. Raises
+        `FencedError`, or `OutcomeUnknownError`: close, and open the job again. A cancelled call finishes first.
 
         `inline`: frames for the commit to carry; handles of the snapshots into them are those of `encode_inline`.
         `staged`: the rows that the batch of `source` put out, which this makes an output to be published: see

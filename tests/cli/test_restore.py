@@ -259,7 +259,11 @@ def test_a_key_is_asked_for_as_it_is_printed(key: sb.Key) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["N14228", "", "1.5", "true", "null", "[]", "[1.5]", '{"a": 1}', '{"base64": "?"}', "[1"]
+    "text",
+    [
+        *("N14228", "", "1.5", "true", "null", "[]", "[1.5]", '{"a": 1}', '{"base64": "?"}', "[1"),
+        pytest.param("[" * 100_000, id="deep"),
+    ],
 )
 def test_a_text_that_is_no_key_in_json_is_itself(text: str) -> None:
     """Most keys are plain words."""
