@@ -1,8 +1,8 @@
 """Hedged attempts: a late attempt is joined by another one, and the first to finish wins.
 
 A timeout is not a cancellation: the slow attempt goes on, and its result counts if it comes first. An I/O error waits
-and tries again; any other error is final. Rules and names follow the changelog retry of the stream-processing
-world (reference, section 8); what that one got wrong there, a loser whose copies stay, is mended by `discard`.
+and tries again; any other error is final. Rules and names follow the changelog retry of the stream-processing world;
+what that one got wrong, a loser whose copies stay, is mended by `discard`.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine

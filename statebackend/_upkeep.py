@@ -6,13 +6,12 @@ Like `_backend/` it puts the rooms together; unlike there, nothing lives on afte
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import chain
-from pathlib import Path
 
 import msgspec
 
 from statebackend._backend.job import Job, open_sweep
 from statebackend._backend.reading import open_reading
-from statebackend._backend.stores import native_copies, open_store
+from statebackend._backend.stores import local_stores_of, native_copies, open_store
 from statebackend._checkpoint.inspect import Inspection
 from statebackend._checkpoint.inspect import inspect as inspect_job
 from statebackend._checkpoint.local_orphans import LocalFile, sweep_roots
@@ -27,7 +26,6 @@ from statebackend._checkpoint.verify import Verification, VerifyReport
 from statebackend._clock import SystemClock
 from statebackend._codec.records import StateChange, key_of
 from statebackend._cost import Prices
-from statebackend._local.layout import segments_directory
 from statebackend._local.segments import LocalSegments
 from statebackend._state.key_groups import key_group
 from statebackend.abc import Clock, ObjectStore
@@ -107,7 +105,7 @@ async def verify(settings: Settings, *, store: ObjectStore | None = None, tell: 
     Damage is in the report, and no error. Raises `InputError` where there is no such job, `WrongJobError`,
     `StoreError`.
     """
-    roots = [LocalStore(segments_directory(Path(root), settings.job)) for root in settings.local]
+    roots = local_stores_of(settings)
     async with _primary(settings, store) as primary:
         report = await Verification(
             primary,

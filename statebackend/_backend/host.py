@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from statebackend._backend.stores import local_stores_of
+from statebackend._backend.stores import clear_leftovers, local_stores_of
 from statebackend._checkpoint.commits import commit_key
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._checkpoint.superseded import superseded
@@ -73,9 +73,13 @@ class HostCopies:
             return
         self._tidied_at = base.sequence
         await copies.store.remove_some(lambda keys: superseded(keys, base, epoch))
+        before_s = self._clock.time() - LEFTOVERS_AGE_S
         for place, store in enumerate(self._stores):
-            if place not in self._hanging:
-                await store.remove_leftovers(before_s=self._clock.time() - LEFTOVERS_AGE_S)
+            if place not in self._hanging and not await clear_leftovers(
+                self._settings, place, store, before_s=before_s
+            ):
+                self._hanging.add(place)
+                self._segments = self._made()
 
     def _made(self) -> LocalSegments:
         return LocalSegments(

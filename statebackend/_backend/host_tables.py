@@ -68,9 +68,15 @@ async def held_on_host(
 
 
 async def remove_ranges(settings: Settings, epoch: Epoch, *, but: Collection[KeyGroupRange] = ()) -> None:
-    """Remove what older reigns have kept of the job on this host, unless it is of these ranges. Best effort."""
-    parent = scratch_parent(settings.table_dir, settings)
-    await in_thread(remove_other_ranges, parent, settings.job, but, epoch, limiter=anyio.CapacityLimiter(1))
+    """Remove what older reigns have kept of the job on this host, unless it is of these ranges.
+
+    Best effort, for `local_read_timeout_s`; a thread that hangs is left behind, and does no harm when it goes on.
+    """
+    parent, limiter = scratch_parent(settings.table_dir, settings), anyio.CapacityLimiter(1)
+    with anyio.move_on_after(settings.local_read_timeout_s) as bounded:
+        await in_thread(remove_other_ranges, parent, settings.job, but, epoch, limiter=limiter, abandon_after_s=0.0)
+    if bounded.cancelled_caught:
+        _log.warning("the directory of the ranges hangs, and what is left of them stays: directory=%s", parent)
 
 
 class _RangeFiles:

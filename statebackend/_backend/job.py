@@ -98,9 +98,8 @@ class Job:
             claim = await self.log.claim(position.end, stamp=new_stamp(), release=__version__, base=base)
             if claim is not None:
                 if claim.base is not None:
-                    await (
-                        self.look()
-                    )  # a sweep that had begun before the claim may have deleted it; from now on none does
+                    # A sweep that had begun before the claim may have deleted it; from now on none does.
+                    await self.look()
                 return msgspec.structs.replace(position, claim=claim)
             position = await self.look()
         raise FencedError("others claim this job again and again: stop all but one", attempts=CLAIM_ATTEMPTS_MAX)

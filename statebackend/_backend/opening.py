@@ -120,24 +120,28 @@ async def open_coordinator(
     settings: Settings,
     *,
     checkpoint_id: int | None = None,
+    savepoint: str | None = None,
     store: ObjectStore | None = None,
     clock: Clock | None = None,
 ) -> AsyncGenerator[CheckpointCoordinator, None]:
     """Claim the job, to commit what the owners of its key groups contribute, each in a process of its own.
 
     They are opened after this, with `open_backend(key_groups=...)`: what they upload is of this reign then. It stands
-    on the newest checkpoint, or on `checkpoint_id`. Raises as `open_backend`.
+    on the newest checkpoint, on `checkpoint_id` or on `savepoint`, and they have to as well. Raises as `open_backend`.
+    Once the context is left the coordinator raises `BackendClosedError`.
     """
     clock = clock or SystemClock()
     async with open_store(settings, commits=True, instead=store) as opened, open_tasks() as tasks:
         primary = ScopedStore(opened, f"{settings.job}/")
-        job = Job(primary, settings, clock=clock, checkpoint_id=checkpoint_id)
+        job = Job(primary, settings, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint)
         position = await job.claim(await job.look())
         if settings.sweep_interval_s:
             tasks.start_soon(sweep_every, settings.sweep_interval_s, open_sweep(primary, settings, clock=clock))
         at_hand: Mapping[str, bytes] = job.log.take_body(position.base) if position.base is not None else {}
+        coordinator = job.coordinator(position, base_body=next(iter(at_hand.values()), b""))
         try:
-            yield job.coordinator(position, base_body=next(iter(at_hand.values()), b""))
+            yield coordinator
         finally:
+            coordinator.close()
             with anyio.move_on_after(settings.close_timeout_s, shield=True):
                 await job.log.write_hint()

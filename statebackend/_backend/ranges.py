@@ -24,7 +24,7 @@ from statebackend._backend.held_stores import HeldStores
 from statebackend._backend.host import HostCopies
 from statebackend._backend.host_tables import held_on_host
 from statebackend._backend.job import Job, Position
-from statebackend._backend.kept import Held, KeptRanges, RangeName, held_in_memory, range_name
+from statebackend._backend.kept import Held, KeptRanges, held_in_memory
 from statebackend._backend.names import attempt_names, new_log_id
 from statebackend._backend.pace import BasePace
 from statebackend._backend.stores import Primary, primary_of, telling_requests
@@ -39,7 +39,7 @@ from statebackend._observers import Observers
 from statebackend._tasks import foreign, open_tasks
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import BackendClosedError
-from statebackend.ids import Epoch
+from statebackend.ids import Epoch, KeyGroupRange
 from statebackend.settings import Settings
 
 __all__ = ["Attempt", "Contribution", "RangeOwners", "RangeTask", "combine", "open_range_owners"]
@@ -66,8 +66,7 @@ class RangeOwners:
         self._observer = observer
         self._kept = KeptRanges()
         self._host: tuple[Settings, HostCopies] | None = None
-        self._paces: dict[RangeName, BasePace] = {}
-        self._reign: Epoch | None = None  # of which they are
+        self._paces: dict[tuple[str, str], tuple[Epoch, dict[KeyGroupRange, BasePace]]] = {}  # by primary and job
         self._process = os.getpid()
         self._closed = False
 
@@ -156,12 +155,14 @@ class RangeOwners:
 
     def _pace_of(self, task: RangeTask, base: Commit | None) -> BasePace | None:
         """The pace of the range, if it is to write bases. Raises `MaterializationError`. It begins with the reign."""
-        name, now_s = range_name(task.settings, task.key_groups), self._clock.monotonic()
-        if self._reign != task.epoch:
-            self._reign, self._paces = task.epoch, {}
-        if name not in self._paces:
-            self._paces[name] = BasePace(task.settings, task.key_groups, now_s)
-        pace = self._paces[name]
+        job, now_s = (task.settings.primary, task.settings.job), self._clock.monotonic()
+        reign = self._paces.get(job)
+        if reign is None or reign[0] != task.epoch:
+            reign = self._paces[job] = task.epoch, dict[KeyGroupRange, BasePace]()
+        _, paces = reign
+        if task.key_groups not in paces:
+            paces[task.key_groups] = BasePace(task.settings, task.key_groups, now_s)
+        pace = paces[task.key_groups]
         return pace if pace.is_due(range_of(base, task.key_groups), now_s) else None
 
 

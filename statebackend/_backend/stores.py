@@ -1,6 +1,7 @@
 """The stores of a job: its primary, and its local copies on this host."""
 
 import logging
+import math
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -92,7 +93,7 @@ async def open_local(
             stores = local_stores_of(settings)
             hanging = {place for place, directory in enumerate(directories) if directory is None}
             clear = [place for place, own in enumerate(owned) if own and place not in hanging]
-            hanging |= {place for place in clear if not await _cleared(settings, place, stores[place])}
+            hanging |= {place for place in clear if not await clear_leftovers(settings, place, stores[place])}
             segments = await _taken_stock(settings, stores, owned, hanging)
             yield LocalCopies(
                 segments,
@@ -113,10 +114,13 @@ def local_stores_of(settings: Settings) -> Sequence[LocalStore]:
     ]
 
 
-async def _cleared(settings: Settings, place: int, store: LocalStore) -> bool:
-    """Remove what killed writers left in a root of ours, in time. Elsewhere somebody may be writing it."""
+async def clear_leftovers(settings: Settings, place: int, store: LocalStore, *, before_s: float = math.inf) -> bool:
+    """Remove what killed writers left in the local root at `place`; say whether it has answered in time.
+
+    For who owns the root, or for what nobody can have been writing since `before_s`: see `remove_leftovers`.
+    """
     with anyio.move_on_after(settings.local_read_timeout_s):
-        await store.remove_leftovers()
+        await store.remove_leftovers(before_s=before_s)
         return True
     _log.warning("a local root hangs, and is left alone: root=%s", settings.local[place])
     return False

@@ -161,7 +161,7 @@ class StateBackend(DeclaresStates):
                 self._materializer.check()
                 staged = None if output is None else await self.outbox.stage(output)
                 snapshot, inline = await self._snapshot(CheckpointId(checkpoint_id), inline=self._inline)
-                await self._hold(requests)
+                await self._hold(requests, snapshot.checkpoint_id)
                 committed, changes = await finish(self._commit, snapshot, inline, source, savepoint, staged)
                 if output is not None and source is not None:
                     self.outbox.keep_at_hand(source, output)
@@ -237,21 +237,28 @@ class StateBackend(DeclaresStates):
     async def notify_complete(self, checkpoint_id: int) -> None:
         """The checkpoint is committed. What only older ones used is not needed any more, here and in the local copy.
 
-        Raises `InputError` where there is no snapshot of it that is still open. A cancelled call has been heard.
+        Waits for a snapshot that is being made. Raises `InputError` where there is no snapshot of it that is still
+        open. A cancelled call has been heard.
         """
-        await finish(self._notify_complete, self._pending(checkpoint_id).snapshot)
+        await finish(self._notify_complete, checkpoint_id)
 
     async def notify_aborted(self, checkpoint_id: int) -> None:
         """The checkpoint will never be committed: its changes go with the next one. Raises as `notify_complete`."""
-        await finish(self._snapshots.abort, self._pending(checkpoint_id).snapshot.checkpoint_id)
+        await finish(self._notify_aborted, checkpoint_id)
 
     async def notify_subsumed(self, checkpoint_id: int) -> None:
         """No checkpoint up to this one is to be restored any more. Also right for one that is not known."""
         self._check_usable()
         await self._writer.subsume(CheckpointId(checkpoint_id))
 
-    async def _notify_complete(self, snapshot: SnapshotResult) -> None:
-        await self._snapshots.complete(snapshot.checkpoint_id, state_of(snapshot))
+    async def _notify_complete(self, checkpoint_id: int) -> None:
+        async with self._checkpointing:  # a snapshot goes on from where its owner stood when it was begun
+            snapshot = self._pending(checkpoint_id).snapshot
+            await self._snapshots.complete(snapshot.checkpoint_id, state_of(snapshot))
+
+    async def _notify_aborted(self, checkpoint_id: int) -> None:
+        async with self._checkpointing:
+            await self._snapshots.abort(self._pending(checkpoint_id).snapshot.checkpoint_id)
 
     async def history(self) -> AsyncIterator[CommitSummary]:
         """The commit that the state stands on, its parent, and so on to the job's first, or the oldest retained."""
@@ -274,12 +281,12 @@ class StateBackend(DeclaresStates):
         own_key = self._coordinator.next_key if self._coordinator.can_commit else None
         return await self._snapshots.take(checkpoint_id, inline=inline, own_key=own_key)
 
-    async def _hold(self, requests: Counter[str]) -> None:
+    async def _hold(self, requests: Counter[str], checkpoint_id: CheckpointId) -> None:
         """Wait as the budget wants it. Cancelled, the checkpoint comes to nothing, and its bases go to the next one."""
         try:
             await self._spending.hold(requests)
         except BaseException:
-            self._materializer.refused()
+            self._snapshots.withdraw(checkpoint_id)
             raise
 
     async def _commit(

@@ -12,7 +12,7 @@ from statebackend._checkpoint.savepoints import Savepoints
 from statebackend._codec.commit import Claim, Commit, EncodedEntry, RangeState, encode_entry
 from statebackend._tasks import finish
 from statebackend.abc import Buffer, Clock
-from statebackend.errors import CheckpointExistsError, InputError, OutcomeUnknownError
+from statebackend.errors import BackendClosedError, CheckpointExistsError, InputError, OutcomeUnknownError
 from statebackend.ids import (
     CheckpointId,
     CommitSequence,
@@ -75,6 +75,7 @@ class CheckpointCoordinator:
         self.outbox: Final = outbox
         self._newest = newest
         self._last: Claim | Commit | None = claim  # our own last entry
+        self._is_closed = False
         self._log = log
         self._savepoints = savepoints
         self._job: Final = settings.job
@@ -123,8 +124,16 @@ class CheckpointCoordinator:
         """The smallest id that the next checkpoint may have."""
         return CheckpointId(0 if self._newest is None else self._newest.checkpoint_id + 1)
 
+    def close(self) -> None:
+        """The claim is left: nothing is committed or published by it any more, whoever has not come to that yet."""
+        self._is_closed = True
+
     def check(self, checkpoint_id: CheckpointId) -> None:
-        """Raise `CheckpointExistsError` unless `checkpoint_id` may be the next one, `InputError` without a claim."""
+        """Raise `CheckpointExistsError` unless `checkpoint_id` may be the next one.
+
+        Raises `BackendClosedError` once it is closed, `InputError` without a claim.
+        """
+        self._check_open()
         if self._last is None:
             raise InputError(
                 "opened to read, or for a part of the key groups: it cannot commit", checkpoint_id=checkpoint_id
@@ -148,8 +157,8 @@ class CheckpointCoordinator:
 
         With `savepoint` it is kept under that name. Raises `CheckpointExistsError`, `SavepointExistsError`, or
         `InputError` for snapshots that do not cover every key group once, are of another checkpoint or reign, or
-        disagree on a state: nothing was committed, `notify_aborted` them. Raises `FencedError`, or
-        `OutcomeUnknownError`: close, and open the job again. A cancelled call finishes first.
+        disagree on a state, or `BackendClosedError`: nothing was committed, `notify_aborted` them. Raises
+        `FencedError`, or `OutcomeUnknownError`: close, and open the job again. A cancelled call finishes first.
 
         `inline`: frames for the commit to carry; handles of the snapshots into them are those of `encode_inline`.
         `staged`: the rows that the batch of `source` put out, which this makes an output to be published: see
@@ -189,9 +198,10 @@ class CheckpointCoordinator:
         """The oldest output that is committed and not known to be published, with its Arrow IPC streams; or `None`.
 
         To be published before anything newer is put out, and then told of by `published`; whoever has published it
-        before has published the same bytes. Looks who owns the job first. Raises `FencedError`, `InputError` without a
-        claim, and as `Outbox.read`.
+        before has published the same bytes. Looks who owns the job first. Raises `FencedError`, `BackendClosedError`,
+        `InputError` without a claim, and as `Outbox.read`.
         """
+        self._check_open()
         if not self.outbox.pending:
             return None
         if self._last is None:
@@ -203,6 +213,10 @@ class CheckpointCoordinator:
     def published(self, output: StagedOutput) -> None:
         """It is where it was to go: no commit from the next one on names it."""
         self.outbox.published(output)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise BackendClosedError("the job was left: open it again", job=self._job)
 
     async def _create(self, encoded: EncodedEntry[Commit], savepoint: str | None) -> Committed:
         """Create the commit, with a local copy beside it, and stand on it."""

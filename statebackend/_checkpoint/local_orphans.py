@@ -17,7 +17,7 @@ from statebackend._local.native_copies import kept_in
 from statebackend._local.snapshot_directory import remove_directory
 from statebackend._tasks import in_thread
 from statebackend.abc import ObjectInfo
-from statebackend.errors import StoreError
+from statebackend.errors import StoreError, StoreUnavailableError
 from statebackend.objectstore.local import LocalStore
 
 IO_THREADS_MAX: Final = 4
@@ -74,8 +74,14 @@ async def _sweep_root(directory: LocalDirectory, needed: Collection[str], *, dry
 
 def _sweep_native(directory: LocalDirectory, job: str, needed: Collection[str], dry_run: bool) -> list[LocalFile]:
     """The same for the directories of native bases, each of which is needed as a whole or not at all."""
+    try:
+        directories = kept_in(directory.root, job)
+    except OSError as error:
+        raise StoreUnavailableError(
+            "a local root cannot be read", root=str(directory.root), reason=error.strerror
+        ) from error
     found: list[LocalFile] = []
-    for kept in kept_in(directory.root, job):
+    for kept in directories:
         keep, failure = bool(kept.keys) and kept.keys <= frozenset(needed), None
         if directory.owned and not keep and not dry_run:
             try:

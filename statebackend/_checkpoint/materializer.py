@@ -173,9 +173,9 @@ class Materializer:
         if self._ended is not None:
             await self._ended.wait()
 
-    def refused(self) -> None:
-        """There was no commit, and there will be none: what was offered is offered to the next one."""
-        if self._phase is _Phase.OFFERED:
+    def refused(self, bases: Bases | None) -> None:
+        """No commit has these bases, or none that were offered, nor will one: they are offered to the next one."""
+        if bases is not None and bases is self._bases and self._phase is _Phase.OFFERED:
             self._phase = _Phase.WRITTEN
 
     def close(self) -> None:

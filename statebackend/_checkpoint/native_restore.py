@@ -6,11 +6,18 @@
 A local copy that lacks a file, or has a bad one, is made anew from what was fetched, as a whole.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
+from collections.abc import Callable, Generator, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    contextmanager,
+    suppress,
+)
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Final
 
 import anyio
@@ -113,7 +120,7 @@ class NativeRestore:
                     await in_thread(remove_directory, directory, limiter=self._cpu)
 
     async def _fetch(self, base: NativeBase, directory: Path, applied: Applied) -> None:
-        await in_thread(_made_empty, directory, limiter=self._cpu)
+        placed = await in_thread(_made, directory, limiter=self._cpu)
         fetched: list[FetchedFile] = []
 
         async def take(file: NativeFile, found: FetchedFile) -> None:
@@ -122,21 +129,25 @@ class NativeRestore:
 
         largest = max(file.handle.length for file in base.files)
         at_once = max(1, min(self._concurrency_max, IN_MEMORY_BYTES_MAX // max(1, largest)))
-        await in_order(base.files, partial(self._fetch_file, base, directory), take, concurrency_max=at_once)
+        await in_order(base.files, partial(self._fetch_file, base, directory, placed), take, concurrency_max=at_once)
+        await in_thread(_let_go, placed, limiter=self._cpu)
         if any(found.fallback is not None for found in fetched):
             repaired = await self._is_repaired(base, directory)
             fetched = [_with_repair(found, repaired=repaired) for found in fetched]
         self.fetched.extend(fetched)
 
-    async def _fetch_file(self, base: NativeBase, directory: Path, file: NativeFile) -> FetchedFile:
+    async def _fetch_file(self, base: NativeBase, directory: Path, placed: Path, file: NativeFile) -> FetchedFile:
+        """`placed`: where local copies go first. A thread that was left behind may still write there."""
         target, fallback = directory / file.name, None
         if self._copies is not None:
             try:
-                await self._copies.place(base, file, target, verify)
-                return FetchedFile(file.handle.length, local=True)
+                await self._copies.place(base, file, placed / file.name, verify)
             except (StoreError, DataError) as error:
                 reason = "missing" if isinstance(error, ObjectNotFoundError) else str(error)
                 fallback = Fallback(file.handle.key, reason, repaired=False)
+            else:
+                await in_thread(_moved, placed / file.name, target, limiter=self._cpu)
+                return FetchedFile(file.handle.length, local=True)
         data = await self._download(file)
         await in_thread(_write, target, data, limiter=self._cpu)
         return FetchedFile(file.handle.length, local=False, fallback=fallback)
@@ -186,16 +197,34 @@ def _with_repair(found: FetchedFile, *, repaired: bool) -> FetchedFile:
     return msgspec.structs.replace(found, fallback=msgspec.structs.replace(found.fallback, repaired=repaired))
 
 
-def _made_empty(directory: Path) -> None:
-    remove_directory(directory)
-    directory.mkdir()
+def _made(directory: Path) -> Path:
+    """Make it anew, and another one beside it, which is returned and has a name that nobody knows."""
+    with _disk(directory):
+        remove_directory(directory)
+        directory.mkdir()
+        return Path(mkdtemp(prefix="placed-", dir=directory.parent))
+
+
+def _moved(path: Path, target: Path) -> None:
+    with _disk(target.parent):
+        path.replace(target)
 
 
 def _write(path: Path, data: bytes) -> None:
-    try:
-        path.unlink(missing_ok=True)  # what is there may be a link to a file that is not ours
+    with _disk(path.parent):
         path.write_bytes(data)
+
+
+def _let_go(directory: Path) -> None:
+    with suppress(OSError):  # it goes with the scratch directory
+        remove_directory(directory)
+
+
+@contextmanager
+def _disk(directory: Path) -> Generator[None]:
+    try:
+        yield
     except OSError as error:
         raise StoreUnavailableError(
-            "the disk of the tables failed", directory=str(path.parent), reason=error.strerror
+            "the disk of the tables failed", directory=str(directory), reason=error.strerror
         ) from error

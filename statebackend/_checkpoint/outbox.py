@@ -130,10 +130,11 @@ class Outbox:
         """
         if sum(map(len, output.parts)) > self._inline_bytes_max:
             return Staged(output.schema, output.rows, await self._upload(output.parts))
-        inline = tuple([await self._encode(part) for part in output.parts])
+        encoded = [await self._encode(part) for part in output.parts]
+        inline = tuple(data for data, _ in encoded)
         offsets = itertools.accumulate(map(len, inline), initial=0)
         parts = tuple(
-            Handle("", offset, len(part), zlib.crc32(part)) for offset, part in zip(offsets, inline, strict=False)
+            Handle("", offset, len(data), checksum) for offset, (data, checksum) in zip(offsets, encoded, strict=False)
         )
         return Staged(output.schema, output.rows, parts, inline)
 
@@ -171,10 +172,11 @@ class Outbox:
         self._pending = tuple(each for each in self._pending if each != output)
         self._at_hand = None
 
-    async def _encode(self, part: Buffer) -> bytes:
+    async def _encode(self, part: Buffer) -> tuple[bytes, int]:
+        """The part as it is stored, and its checksum."""
         if len(part) <= ENCODE_ON_LOOP_BYTES_MAX:
-            return encode_part(part, self._compression)
-        return await in_thread(encode_part, part, self._compression, limiter=self._cpu)
+            return _encoded(part, self._compression)
+        return await in_thread(_encoded, part, self._compression, limiter=self._cpu)
 
     async def _upload(self, parts: Sequence[Buffer]) -> tuple[Handle, ...]:
         handles: list[Handle] = []
@@ -187,8 +189,7 @@ class Outbox:
 
     async def _upload_one(self, part: Buffer) -> Handle:
         """By the attempts that a segment is given, each under a name of its own; what loses is removed."""
-        encoded = await self._encode(part)
-        checksum = zlib.crc32(encoded)
+        encoded, checksum = await self._encode(part)
 
         async def attempt(_number: int) -> Handle:
             handle = Handle(PREFIX + self._new_name(), 0, len(encoded), checksum)
@@ -218,6 +219,11 @@ class Outbox:
         except ObjectNotFoundError as error:
             raise MissingObjectError("a commit names staged output that is gone", object=part.key) from error
         return await in_thread(read_part, data, part, limiter=self._cpu)
+
+
+def _encoded(part: Buffer, compression: Compression) -> tuple[bytes, int]:
+    data = encode_part(part, compression)
+    return data, zlib.crc32(data)
 
 
 def read_part(data: bytes, part: Handle) -> Buffer:

@@ -72,7 +72,7 @@ def key_from(text: str) -> Key:
     """A key as it is printed, in JSON; any other text is itself. So `7` is a number, `"7"` and `N7` are texts."""
     try:
         return _key(msgspec.json.decode(text))
-    except ValueError:  # msgspec's errors are ValueErrors
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return text
 
 

@@ -160,10 +160,15 @@ class Snapshots:
 
     async def reset(self, checkpoint_id: CheckpointId) -> None:
         """The same, where the local copies may yet be of use: nobody knows whether the commit was made."""
+        pending = self.withdraw(checkpoint_id)
+        await self._writer.reset(self._committed_to, pending.to, checkpoint_id)
+
+    def withdraw(self, checkpoint_id: CheckpointId) -> Pending:
+        """Nobody commits it: its bases are for the next one, unless another has them, too. The log keeps the rest."""
         pending = self._pending.pop(checkpoint_id)
         if all(other.bases is not pending.bases for other in self._pending.values()):
-            self._materializer.refused()
-        await self._writer.reset(self._committed_to, pending.to, checkpoint_id)
+            self._materializer.refused(pending.bases)
+        return pending
 
     async def _drain(self) -> None:
         """Hand every change to the changelog, as fast as the store takes them. Cancelled, the next call goes on."""

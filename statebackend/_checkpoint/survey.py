@@ -34,18 +34,12 @@ class View(msgspec.Struct, frozen=True):
     objects: tuple[ObjectInfo, ...]
     end: Entry | None
     retained: tuple[Commit, ...]
-    savepoints: Mapping[Mark, Commit]
     pinned: Mapping[int, str]
     known: Mapping[str, tuple[Verdict, str]]
     hint: int | None
     """The entry that the hint names."""
     begun_s: float
     """When the look began, by the monotonic clock."""
-
-    @property
-    def kept(self) -> Mapping[int, Commit]:
-        """Every commit that is retained or has a name, by sequence."""
-        return {commit.sequence: commit for commit in (*self.retained, *self.savepoints.values())}
 
 
 class Surveyor:
@@ -84,7 +78,6 @@ class Surveyor:
             objects=objects,
             end=end,
             retained=retained,
-            savepoints=savepoints,
             pinned=pinned,
             known={
                 **known,

@@ -23,7 +23,7 @@ from statebackend._codec.commit import Claim, Commit
 from statebackend._local.native_copies import NativeCopies
 from statebackend._tasks import in_order, in_thread
 from statebackend.abc import ObjectStore
-from statebackend.errors import DataError, ObjectNotFoundError
+from statebackend.errors import DataError, ObjectNotFoundError, StoreError
 from statebackend.ids import ChangeSetHandle, Handle, NativeBase, NativeFile
 
 Copy = Literal["primary", "local"]
@@ -146,6 +146,10 @@ class Verification:
             return None if copy == "local" else Damage(key, copy, None, "it is gone", checkpoints)
         except DataError as error:
             return _damage(key, copy, error, checkpoints)
+        except StoreError as error:
+            if copy == "primary":
+                raise
+            return Damage(key, copy, None, str(error), checkpoints)
         return len(data)
 
     async def _content(self, copy: Copy, wanted: _Wanted) -> bytes:

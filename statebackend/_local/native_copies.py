@@ -232,16 +232,20 @@ class KeptDirectory(msgspec.Struct, frozen=True):
 
 def kept_in(root: Path, job: str) -> Sequence[KeptDirectory]:
     """Every directory of a native base in one root, whoever wrote it. Blocks on the disk. Raises `OSError`."""
-    return [_kept_at(path) for path in sorted(job_directory(root, job).glob(f"op_{OPERATOR}_kg_*/chk_*"))]
+    found = map(_kept_at, sorted(job_directory(root, job).glob(f"op_{OPERATOR}_kg_*/chk_*")))
+    return [each for each in found if each is not None]
 
 
-def _kept_at(path: Path) -> KeptDirectory:
+def _kept_at(path: Path) -> KeptDirectory | None:
+    """`None` where a living process has removed it, or a part of it, meanwhile."""
     keys = frozenset[str]()
     with suppress(FileNotFoundError, DataError):
         snapshot = decode_local_snapshot(_content(path / SNAPSHOT_NAME), str(path))
         keys = frozenset(file.handle.key for file in snapshot.native)
-    sizes = [each.stat().st_size for each in path.iterdir()]
-    return KeptDirectory(path, keys, sum(sizes), path.stat().st_mtime)
+    with suppress(FileNotFoundError):
+        sizes = [each.stat().st_size for each in path.iterdir()]
+        return KeptDirectory(path, keys, sum(sizes), path.stat().st_mtime)
+    return None
 
 
 def _content(path: Path) -> bytes:

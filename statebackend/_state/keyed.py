@@ -1,5 +1,6 @@
 """The keyed states of one backend: what was declared, what was restored, and the way between state and changelog."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast, get_args
 
@@ -61,7 +62,127 @@ def heap_table(heap: type[AnyTable], _: int) -> AnyTable:
     return heap()
 
 
-class KeyedStates:
+class StateDeclarations(ABC):
+    """A method for each kind of state, which declares one by name. Of `KeyedStates`, and of who has one."""
+
+    @abstractmethod
+    def _declaring(self) -> "KeyedStates":
+        """Whose states they are. Called first; raises where none may be declared any more."""
+
+    def value_state(
+        self,
+        name: str,
+        type_: type[V] | Serializer[V],
+        *,
+        default: V | UnsetType = UNSET,
+        ttl: TimeToLive | None = None,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> ValueState[V]:
+        """The value state of that name, declared on first use: a mapping from key to values of `type_`.
+
+        `type_` is any type that msgspec can decode, or a `Serializer`. Its fields may be added with defaults, and
+        removed, from one run to the next. `migrate` holds one function for each other change there ever was: it gets
+        a value as it was before that change, as builtins, and returns it as after.
+
+        Raises `StateTypeError` where the state was written with another type, `InputError` for a type that msgspec
+        cannot decode. Nothing is written before the next checkpoint. All of this goes for the other kinds of state too.
+        """
+        states, values = self._declaring(), Values(type_, ttl=ttl, migrate=migrate)
+        state = states.declare(name, ValueState[V], (type_,), shape_of(value_state.KIND, values))
+        state.declare(values, default)
+        return state
+
+    def list_state(
+        self,
+        name: str,
+        type_: type[V] | Serializer[V],
+        *,
+        ttl: TimeToLive | None = None,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> ListState[V]:
+        """The list state of that name: a mapping from key to a list of elements of `type_`."""
+        states, values = self._declaring(), Values(type_, ttl=ttl, migrate=migrate)
+        state = states.declare(name, ListState[V], (type_,), shape_of(list_state.KIND, values))
+        state.declare(values)
+        return state
+
+    def map_state(
+        self,
+        name: str,
+        key_type: type[K] | Serializer[K],
+        type_: type[V] | Serializer[V],
+        *,
+        ttl: TimeToLive | None = None,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> MapState[K, V]:
+        """The map state of that name: a mapping from key to a map from `key_type` to `type_`."""
+        states, values, entry_keys = self._declaring(), Values(type_, ttl=ttl, migrate=migrate), EntryKeys(key_type)
+        shape = shape_of(map_state.KIND, values, entry_keys.schema)
+        state = states.declare(name, MapState[K, V], (key_type, type_), shape)
+        state.declare(values, entry_keys)
+        return state
+
+    def reducing_state(
+        self,
+        name: str,
+        type_: type[V] | Serializer[V],
+        reduce: Callable[[V, V], V],
+        *,
+        ttl: TimeToLive | None = None,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> ReducingState[V]:
+        """The reducing state of that name: a mapping from key to all that was added, reduced to one of `type_`."""
+        states, values = self._declaring(), Values(type_, ttl=ttl, migrate=migrate)
+        state = states.declare(name, ReducingState[V], (type_,), shape_of(reducing_state.KIND, values))
+        state.declare(values, reduce)
+        return state
+
+    def aggregating_state(
+        self,
+        name: str,
+        aggregate: Aggregate[Any, V, R],
+        *,
+        ttl: TimeToLive | None = None,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> AggregatingState[V, R]:
+        """The aggregating state of that name: a mapping from key to what `aggregate` makes of all that was added."""
+        states, type_ = self._declaring(), accumulator_type(aggregate)
+        values: Values[Any] = Values(type_, ttl=ttl, migrate=migrate)
+        state = states.declare(name, AggregatingState[V, R], (type_,), shape_of(aggregating_state.KIND, values))
+        state.declare(values, aggregate)
+        return state
+
+    def timers(self, name: str, clock: TimerClock = "event") -> Timers:
+        """The timers of that name: times of events, or of the processing, at which keys are due.
+
+        Raises `StateTypeError` where they were registered by the other clock.
+        """
+        states = self._declaring()
+        if clock not in get_args(TimerClock):
+            raise InputError("timers are of one of these clocks", clock=repr(clock), clocks=get_args(TimerClock))
+        return states.declare(name, Timers, (clock,), Shape(timers.KIND, clock))
+
+    def operator_state(
+        self,
+        name: str,
+        type_: type[V] | Serializer[V],
+        mode: Mode = "split",
+        *,
+        migrate: Upcast | Sequence[Upcast] = (),
+    ) -> OperatorState[V]:
+        """The operator state of that name: a list of elements of `type_` that belongs to this owner and to no key.
+
+        With another number of owners, `split` deals the elements of all out anew, `union` gives all of them to each,
+        and `broadcast` gives each a copy. All of it is in every commit: it is for offsets and the like. Raises
+        `InputError` in the backend of a part of the key groups that was not told its `owners`.
+        """
+        states, values = self._declaring(), Values(type_, migrate=migrate)
+        state: OperatorState[V] = states.declare_operator(name, (type_,), mode, values)
+        state.declare(values)
+        return state
+
+
+class KeyedStates(StateDeclarations):
     """Tables by state id, filled by a restore before anybody declares them, and the declared views on them.
 
     A state that a commit holds but nobody declares is kept as it is and goes into the next commits. Raises
@@ -114,103 +235,20 @@ class KeyedStates:
             if found.state_id in tables
         }
 
-    def value_state(
-        self,
-        name: str,
-        type_: type[V] | Serializer[V],
-        *,
-        default: V | UnsetType = UNSET,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
-    ) -> ValueState[V]:
-        """One value per key."""
-        values = Values(type_, ttl=ttl, migrate=migrate)
-        state = self._state(name, ValueState[V], (type_,), shape_of(value_state.KIND, values))
-        state.declare(values, default)
-        return state
+    def declare(self, name: str, class_: type[S], types: tuple[Any, ...], shape: Shape) -> S:
+        """The view of `class_` on that state, the same one each time."""
+        descriptor = self._describe(name, types, shape)
+        if descriptor.state_id not in self._tables:
+            self._tables[descriptor.state_id] = self._table_of(descriptor)
+        if name not in self._declared:
+            self._declared[name] = class_(name, self._tables[descriptor.state_id], self._keys)
+        return cast("S", self._declared[name])
 
-    def list_state(
-        self,
-        name: str,
-        type_: type[V] | Serializer[V],
-        *,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
-    ) -> ListState[V]:
-        """Many elements per key, in order."""
-        values = Values(type_, ttl=ttl, migrate=migrate)
-        state = self._state(name, ListState[V], (type_,), shape_of(list_state.KIND, values))
-        state.declare(values)
-        return state
-
-    def map_state(
-        self,
-        name: str,
-        key_type: type[K] | Serializer[K],
-        type_: type[V] | Serializer[V],
-        *,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
-    ) -> MapState[K, V]:
-        """A map per key."""
-        values, entry_keys = Values(type_, ttl=ttl, migrate=migrate), EntryKeys(key_type)
-        state = self._state(
-            name, MapState[K, V], (key_type, type_), shape_of(map_state.KIND, values, entry_keys.schema)
-        )
-        state.declare(values, entry_keys)
-        return state
-
-    def reducing_state(
-        self,
-        name: str,
-        type_: type[V] | Serializer[V],
-        reduce: Callable[[V, V], V],
-        *,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
-    ) -> ReducingState[V]:
-        """One value per key, to which others are added."""
-        values = Values(type_, ttl=ttl, migrate=migrate)
-        state = self._state(name, ReducingState[V], (type_,), shape_of(reducing_state.KIND, values))
-        state.declare(values, reduce)
-        return state
-
-    def aggregating_state(
-        self,
-        name: str,
-        aggregate: Aggregate[Any, V, R],
-        *,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
-    ) -> AggregatingState[V, R]:
-        """One accumulator per key."""
-        type_ = accumulator_type(aggregate)
-        values: Values[Any] = Values(type_, ttl=ttl, migrate=migrate)
-        state = self._state(name, AggregatingState[V, R], (type_,), shape_of(aggregating_state.KIND, values))
-        state.declare(values, aggregate)
-        return state
-
-    def timers(self, name: str, clock: TimerClock = "event") -> Timers:
-        """Times per key. Raises `StateTypeError` where they were registered by the other clock."""
-        if clock not in get_args(TimerClock):
-            raise InputError("timers are of one of these clocks", clock=repr(clock), clocks=get_args(TimerClock))
-        return self._state(name, Timers, (clock,), Shape(timers.KIND, clock))
-
-    def operator_state(
-        self,
-        name: str,
-        type_: type[V] | Serializer[V],
-        mode: Mode = "split",
-        *,
-        migrate: Upcast | Sequence[Upcast] = (),
-    ) -> OperatorState[V]:
-        """Elements under no key. Raises `InputError` where it is not known who the other owners are."""
-        values = Values(type_, migrate=migrate)
+    def declare_operator(self, name: str, types: tuple[Any, ...], mode: Mode, values: Values[V]) -> OperatorState[V]:
+        """The operator state of that name. Raises `InputError` where it is not known who the other owners are."""
         self._operator.check_owners()
-        descriptor = self._describe(name, (type_,), shape_of(OPERATOR_KINDS[as_mode(mode)], values))
-        state: OperatorState[V] = self._operator.state(name, descriptor.state_id)
-        state.declare(values)
-        return state
+        descriptor = self._describe(name, types, shape_of(OPERATOR_KINDS[as_mode(mode)], values))
+        return self._operator.state(name, descriptor.state_id)
 
     def forget_types(self) -> None:
         """States may be declared with other classes from now on, as they may in another process."""
@@ -255,13 +293,8 @@ class KeyedStates:
         tables = {state_id: table.copy() for state_id, table in self._tables.items()}
         return StatesSnapshot(tables, renew, self._keys)
 
-    def _state(self, name: str, class_: type[S], types: tuple[Any, ...], shape: Shape) -> S:
-        descriptor = self._describe(name, types, shape)
-        if descriptor.state_id not in self._tables:
-            self._tables[descriptor.state_id] = self._table_of(descriptor)
-        if name not in self._declared:
-            self._declared[name] = class_(name, self._tables[descriptor.state_id], self._keys)
-        return cast("S", self._declared[name])
+    def _declaring(self) -> "KeyedStates":
+        return self
 
     def _describe(self, name: str, types: tuple[Any, ...], shape: Shape) -> StateDescriptor:
         next_id = 1 + max((found.state_id for found in self._descriptors.values()), default=-1)

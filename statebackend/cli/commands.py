@@ -3,8 +3,8 @@
 import argparse
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Final, TextIO, TypeVar
@@ -15,7 +15,7 @@ import msgspec
 from statebackend._backend.rewriting import rewrite
 from statebackend._checkpoint.rows import Row, key_from
 from statebackend._checkpoint.sweep import SweepReport
-from statebackend._tasks import in_thread
+from statebackend._tasks import finish, in_thread
 from statebackend._upkeep import drop_savepoint, inspect, open_rows, report, savepoints, sweep, verify
 from statebackend.cli.options import parser, settings_of
 from statebackend.cli.picture import draw
@@ -39,6 +39,9 @@ WRONG_CALL: Final = 2
 NO_STORE: Final = 3
 NOT_UNDERSTOOD: Final = 4
 INTERRUPTED: Final = 130
+
+ROWS_AT_ONCE: Final = 1000
+"""Rows that are written before an interruption is heard."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -97,8 +100,7 @@ async def _restore(settings: Settings, options: argparse.Namespace) -> int:
             tell=tell,
         )
         async with opening as rows:
-            out = None if options.out is None else Path(options.out)
-            await in_thread(_write, islice(rows, options.limit), out, limiter=anyio.CapacityLimiter(1))
+            await _write(islice(rows, options.limit), None if options.out is None else Path(options.out))
     return OK
 
 
@@ -152,22 +154,38 @@ def _show(found: F, lines: Callable[[F], Iterable[str]], options: argparse.Names
     return status
 
 
-def _write(rows: Iterator[Row], out: Path | None) -> None:
-    """A line of JSON for each row. A file is there when all of it is, or not at all. Raises `InputError`."""
+async def _write(rows: Iterator[Row], out: Path | None) -> None:
+    """A line of JSON for each row. Raises `InputError`. No file is left by an error or an interruption."""
+    limiter = anyio.CapacityLimiter(1)
+    with _opened(out) as stream:
+        while await finish(lambda: in_thread(_write_some, rows, stream, limiter=limiter)):
+            pass
+
+
+@contextmanager
+def _opened(out: Path | None) -> Generator[TextIO]:
+    if out is None:
+        yield sys.stdout
+        return
     try:
-        file = None if out is None else out.open("x", encoding="utf-8")
+        file = out.open("x", encoding="utf-8")
     except OSError as error:
         raise InputError(f"the file cannot be made: {error.strerror}", out=str(out)) from error
     try:
-        with file or nullcontext(sys.stdout) as stream:
-            _write_lines(rows, stream)
-    except BaseException:
-        if out is not None:
-            out.unlink(missing_ok=True)
+        with file:
+            yield file
+    except BaseException as error:
+        out.unlink(missing_ok=True)
+        if isinstance(error, OSError) and not isinstance(error, StateBackendError):
+            raise InputError(f"the file cannot be written: {error.strerror}", out=str(out)) from error
         raise
 
 
-def _write_lines(rows: Iterator[Row], stream: TextIO) -> None:
-    for row in rows:
+def _write_some(rows: Iterator[Row], stream: TextIO) -> bool:
+    """Whether there may be more."""
+    room = ROWS_AT_ONCE
+    for row in islice(rows, ROWS_AT_ONCE):
         print(msgspec.json.encode(row).decode(), file=stream)
+        room -= 1
     stream.flush()
+    return not room

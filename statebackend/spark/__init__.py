@@ -7,9 +7,8 @@
 
 Who does what: `sink.py` takes one batch through, `replay.py` decides whether it is new, `driver.py` applies it here,
 `executors.py` on Spark's executors (`placement.py`, `worker.py`, `pickling.py`). `outbox.py` makes of rows what is
-staged, and of that what is published. `bridge.py` waits for coroutines
-without losing sight of the query, `frames.py` knows the batch's frame and threads, `keyed.py` runs processors, and
-`grouping.py` sorts rows by key for them.
+staged, and of that what is published. `bridge.py` waits for coroutines without losing sight of the query, `frames.py`
+knows the batch's frame and threads, `keyed.py` runs processors, and `grouping.py` sorts rows by key for them.
 """
 
 from statebackend.spark.driver import BatchFunction

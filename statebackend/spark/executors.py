@@ -66,6 +66,10 @@ BASE_BYTES_MAX: Final = 256 * 1024
 ADAPTIVE: Final = "spark.sql.adaptive.enabled"
 """Spark's setting of adaptive planning."""
 
+UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
+"""Spark's setting (since 4.1): how it talks with its Python workers. By TCP, its default, each task waits 40 ms for
+its rows: Spark sends them in a second small write, which the kernel holds back until the first is acknowledged."""
+
 _UNFIT: Final = (
     (re.escape(UNFIT_MARK) + "(.*)", "the workers need the package of the driver: install it, or ship it (--py-files)"),
     (r"(\[PYTHON_VERSION_MISMATCH\].*)", "the workers need the driver's minor version of Python: set PYSPARK_PYTHON"),
@@ -229,6 +233,7 @@ class OnExecutors:
 
     def _run_job(self, df: DataFrame, delivered: SourceMark, coordinator: CheckpointCoordinator) -> list[Result]:
         if self._placement is None:
+            _advise_unix_sockets(df)
             self._placement = Placement(
                 df, self._work.key, parallelism=len(self._ranges), max_parallelism=self._settings.max_parallelism
             )
@@ -289,6 +294,14 @@ def planned_at_once(df: DataFrame) -> Generator[None, None, None]:
         yield
     finally:
         conf.set(ADAPTIVE, before or "true")
+
+
+def _advise_unix_sockets(df: DataFrame) -> None:
+    context = context_of(df)
+    if context is not None and str(context.getConf().get(UNIX_SOCKETS, "false")).lower() != "true":
+        _logger.info(
+            "each batch waits 40 ms for its Python workers: start Spark with %s=true (4.1 or newer)", UNIX_SOCKETS
+        )
 
 
 def _check_shared(

@@ -49,7 +49,7 @@ class Applied(Publishes, Protocol):
 
 
 class Execution(Protocol):
-    """Where the work of a batch is done. All but `open` is called on Spark's callback thread."""
+    """Where the work of a batch is done. `check` and `apply` are called on Spark's callback thread."""
 
     def check(self, df: DataFrame) -> None:
         """Raise `SettingsError` where it cannot be done there. Before the job is opened: nobody is fenced for it."""

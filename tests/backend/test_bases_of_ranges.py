@@ -140,6 +140,24 @@ async def test_an_interval_counts_from_the_bases_whoever_wrote_them() -> None:
 
 
 @run_virtual
+async def test_jobs_that_share_a_process_do_not_disturb_each_others_intervals() -> None:
+    """By turns, each in a reign of another number."""
+    settings = msgspec.structs.replace(SETTINGS, materialize_handles_max=0, materialize_interval_s=100.0)
+    store, clock = MemoryStore(), VirtualClock()
+    async with (
+        open_run(settings, 1, store),
+        open_run(settings, 1, store) as one,
+        open_run(msgspec.structs.replace(settings, job="other"), 1, store) as other,
+        open_range_owners(store=store, clock=clock) as owners,
+    ):
+        for number in range(15):
+            for run in (one, other):
+                await run.batch(owners, batch(number, 1))
+            await anyio.sleep(10)
+    assert [bases for run in (one, other) for _, bases in sizes(run)] == [1, 1]
+
+
+@run_virtual
 async def test_owners_of_parts_write_bases_behind_their_snapshots() -> None:
     """Also when checkpoints overlap, and one of two is aborted: what was in it is in the other, or in the next."""
     store, model, clock = MemoryStore(), Model(), VirtualClock()

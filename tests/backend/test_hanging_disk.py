@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 import statebackend as sb
+from statebackend._backend.ranges import open_range_owners
+from tests.backend.parts import open_run
 
 SAFETY_NET_S = 20.0  # ends a test that would otherwise hang; no test depends on it
 
@@ -40,20 +42,22 @@ async def test_a_local_disk_that_hangs_neither_holds_up_a_commit_nor_the_end(
         assert dict(backend.value_state("n", int)) == {"k": 1}
 
 
-@pytest.mark.parametrize("call", ["access", "scandir"])
+@pytest.mark.parametrize("call", ["access", "scandir", "stat"])
 async def test_a_local_root_that_hangs_does_not_keep_a_backend_from_opening(
     call: str, settings: sb.Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While it is claimed, or cleared. All is read from the primary, the root gets nothing, and a warning names it."""
+    """While it is claimed, or cleared, or asked anything. All is read from the primary, the root gets nothing, and a
+    warning names it.
+    """
     async with sb.open_backend(settings) as backend:
         backend.value_state("n", int)["k"] = 1
         assert (await backend.checkpoint(1)).local
 
     may_end, gave_up, really = threading.Event(), threading.Event(), getattr(os, call)
 
-    def hang(path: Any = ".", *args: Any) -> Any:
+    def hang(path: Any = ".", *args: Any, **options: Any) -> Any:
         if isinstance(path, int) or not Path(path).is_relative_to(tmp_path / "local"):
-            return really(path, *args)
+            return really(path, *args, **options)
         if not may_end.wait(SAFETY_NET_S):
             gave_up.set()
         raise OSError("hung")
@@ -73,3 +77,29 @@ async def test_a_local_root_that_hangs_does_not_keep_a_backend_from_opening(
     monkeypatch.undo()
     async with sb.open_backend(settings) as backend:
         assert dict(backend.value_state("n", int)) == {"k": 2}
+
+
+async def test_a_local_root_that_begins_to_hang_does_not_hold_up_a_range(
+    settings: sb.Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked through when the work on the range is done. What that has contributed comes back all the same."""
+    may_end, gave_up, really = threading.Event(), threading.Event(), os.scandir
+
+    def hang(path: Any = ".") -> Any:
+        if Path(path).is_relative_to(tmp_path / "local") and not may_end.wait(SAFETY_NET_S):
+            gave_up.set()
+        return really(path)
+
+    hurried = msgspec.structs.replace(settings, local_read_timeout_s=0.05, close_timeout_s=0.05)
+    async with open_run(hurried, 1) as run, open_range_owners() as owners:
+        await run.batch(owners, [("k", 1)])  # until the reign has committed nothing is looked for
+        monkeypatch.setattr(os, "scandir", hang)
+        try:
+            for number in (2, 3):
+                await run.batch(owners, [("k", number)])
+            assert not gave_up.is_set(), "somebody has waited for the disk"
+        finally:
+            may_end.set()
+        monkeypatch.undo()
+    async with sb.open_backend(settings, read_only=True) as backend:
+        assert list(backend.list_state("rows", int)["k"]) == [1, 2, 3]

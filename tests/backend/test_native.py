@@ -482,6 +482,20 @@ async def test_every_byte_is_verified_in_both_copies(job: NativeJob) -> None:
 
 
 @run_virtual
+async def test_a_copy_that_the_disk_does_not_give_is_damage(job: NativeJob) -> None:
+    """And all else is verified."""
+    await with_a_base(job)
+    before = await verify(job.settings)
+    path = job.copies[0] / "CURRENT"
+    path.unlink()
+    path.mkdir()  # to read it fails
+    report = await verify(job.settings)
+    (damage,) = report.damages
+    assert (damage.copy, report.objects["local"]) == ("local", before.objects["local"] - 1)
+    assert report.objects["primary"] == before.objects["primary"]
+
+
+@run_virtual
 async def test_a_commit_says_how_much_it_points_into(job: NativeJob) -> None:
     """For people, as for other bases."""
     await with_a_base(job)

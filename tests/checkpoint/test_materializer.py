@@ -289,6 +289,30 @@ async def test_bases_of_a_checkpoint_that_is_cancelled_while_the_budget_holds_it
     assert await contents(job) == {"k": 1}
 
 
+@run_virtual
+async def test_bases_of_a_snapshot_stay_though_one_that_was_made_without_them_is_aborted() -> None:
+    """The newer one may be committed: leaving does not delete them."""
+    job = Job(materialize_handles_max=1)
+    parts = [sb.KeyGroupRange(0, 7), sb.KeyGroupRange(8, 15)]
+    (key,) = keys_in(0, 1)
+    async with sb.open_coordinator(job.settings, store=job.store) as coordinator:
+        async with job.open(key_groups=parts[1]) as other:
+            idle = await other.snapshot(2)
+        async with job.open(key_groups=parts[0]) as owner:
+            job.uploader.held = True
+            owner.value_state("n", int)[key] = 1
+            await owner.snapshot(1)
+            job.uploader.release()
+            await settle()
+            owner.value_state("n", int)[key] = 2
+            snapshot = await owner.snapshot(2)
+            assert len(snapshot.bases) == 1
+            await owner.notify_aborted(1)
+            await coordinator.commit(2, [snapshot, idle])
+    assert job.uploader.discarded == []
+    assert await contents(job) == {key: 2}
+
+
 # -------------------------------------------------------------------------------------------------------- failures
 
 

@@ -2,14 +2,17 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
+import anyio
 import msgspec
 import pytest
 
 import statebackend as sb
 from statebackend._state.key_groups import key_group
-from statebackend.errors import CheckpointExistsError, FencedError, InputError
+from statebackend.errors import BackendClosedError, CheckpointExistsError, FencedError, InputError
 from statebackend.objectstore import MemoryStore
+from statebackend.testing import FaultyStore, Hold
 
 SETTINGS = sb.Settings(job="fleet", primary="memory://unused", persist_delay_s=0.0, max_parallelism=12)
 RANGES = [sb.KeyGroupRange(0, 3), sb.KeyGroupRange(4, 4), sb.KeyGroupRange(5, 11)]
@@ -37,11 +40,13 @@ class Parts:
 
 
 @asynccontextmanager
-async def opened(store: sb.ObjectStore) -> AsyncGenerator[Parts]:
+async def opened(store: sb.ObjectStore, **options: Any) -> AsyncGenerator[Parts]:
+    """`options`: on which commit they stand."""
     async with AsyncExitStack() as stack:
-        coordinator = await stack.enter_async_context(sb.open_coordinator(SETTINGS, store=store))
+        coordinator = await stack.enter_async_context(sb.open_coordinator(SETTINGS, store=store, **options))
         owners = [
-            await stack.enter_async_context(sb.open_backend(SETTINGS, store=store, key_groups=part)) for part in RANGES
+            await stack.enter_async_context(sb.open_backend(SETTINGS, store=store, key_groups=part, **options))
+            for part in RANGES
         ]
         yield Parts(coordinator, owners)
 
@@ -69,6 +74,22 @@ async def test_parts_make_one_checkpoint_and_come_back_together_or_apart() -> No
         found = [dict(owner.value_state("n", int)) for owner in parts.owners]
     assert {key: value for part in found for key, value in part.items()} == expected
     assert sum(map(len, found)) == 100
+
+
+@pytest.mark.parametrize("options", [{"checkpoint_id": 1}, {"savepoint": "first"}])
+async def test_parts_begin_a_branch_at_an_older_checkpoint_or_a_savepoint(options: dict[str, Any]) -> None:
+    """Made and found by who commits; the owners go on from there with him."""
+    store = MemoryStore()
+    async with opened(store) as parts:
+        parts.write(range(40), 1)
+        await parts.coordinator.commit(1, await parts.snapshots(1), savepoint="first")
+        parts.write(range(40), 2)
+        await parts.checkpoint(2)
+    async with opened(store, **options) as parts:
+        parts.write(range(10), 3)
+        await parts.checkpoint(3)
+        assert [each.checkpoint_id async for each in parts.coordinator.history()] == [3, 1]
+    assert await state_of(store) == {key: 3 if key < 10 else 1 for key in range(40)}
 
 
 async def test_a_checkpoint_that_was_aborted_goes_with_the_next_one() -> None:
@@ -100,6 +121,25 @@ async def test_a_notification_that_is_missed_costs_nothing() -> None:
     assert await state_of(store) == {key: 2 if key < 10 else 1 for key in range(40)}
 
 
+async def test_a_commit_that_is_told_of_while_the_next_snapshot_is_made_is_in_that_once() -> None:
+    """What it holds is applied once, and not again as a change of the next one's."""
+    store = MemoryStore()
+    hold = Hold(operation="put", key="*segments*", nth=2)
+    key = next(key for key in range(100) if key_group(key, 12) in RANGES[0])
+    async with opened(FaultyStore(store, [hold])) as parts, anyio.create_task_group() as tasks:
+        hops = parts.owners[0].list_state("hops", str)
+        hops[key].append("a")
+        await parts.coordinator.commit(1, await parts.snapshots(1))
+        hops[key].append("b")
+        tasks.start_soon(parts.checkpoint, 2)
+        await hold.reached.wait()
+        tasks.start_soon(parts.owners[0].notify_complete, 1)
+        await anyio.wait_all_tasks_blocked()
+        hold.release()
+    async with sb.open_backend(SETTINGS, store=store, read_only=True) as backend:
+        assert list(backend.list_state("hops", str)[key]) == ["a", "b"]
+
+
 async def test_snapshots_that_do_not_make_a_checkpoint_are_refused() -> None:
     """A part is missing, there twice, of another checkpoint, of another reign, or knows another state by its number."""
     async with opened(MemoryStore()) as parts:
@@ -121,6 +161,17 @@ async def test_snapshots_that_do_not_make_a_checkpoint_are_refused() -> None:
         await parts.coordinator.commit(1, [third, first, second])
         with pytest.raises(CheckpointExistsError):
             await parts.coordinator.commit(1, [first, second, third])
+
+
+async def test_nothing_is_committed_by_a_claim_that_was_left() -> None:
+    """By whoever has kept the coordinator."""
+    store = MemoryStore()
+    async with opened(store) as parts:
+        parts.write(range(10), 1)
+        late = await parts.snapshots(1)
+    with pytest.raises(BackendClosedError):
+        await parts.coordinator.commit(1, late)
+    assert await state_of(store) == {}
 
 
 async def test_owners_neither_claim_nor_commit() -> None:

@@ -1,13 +1,17 @@
 """`restore`: a checkpoint in plain values, for whoever has none of the classes that it was written with."""
 
+import asyncio
 import json
 import operator
+import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.from_thread
 import msgspec
 import pytest
 from hypothesis import given
@@ -16,7 +20,7 @@ import statebackend as sb
 from statebackend import cli
 from statebackend._checkpoint.rows import Row, key_from, plain
 from statebackend._upkeep import open_rows
-from statebackend.cli.commands import _write
+from statebackend.cli.commands import ROWS_AT_ONCE, _write
 from statebackend.objectstore import MemoryStore
 from tests.aggregates import Mean
 from tests.cli.conftest import Place
@@ -153,8 +157,41 @@ def test_half_a_file_is_not_left(tmp_path: Path) -> None:
         raise sb.errors.ValueDecodeError("in the middle")
 
     with pytest.raises(sb.errors.ValueDecodeError):
-        _write(rows(), tmp_path / "out")
+        anyio.run(_write, rows(), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interruption_is_heard_between_rows(tmp_path: Path) -> None:
+    """Ctrl-C cancels the task. Whoever has asked for a hundred million rows does not get them all the same."""
+    given: list[Row] = []
+
+    async def write() -> None:
+        def rows() -> Iterator[Row]:
+            anyio.from_thread.run_sync(task.cancel)
+            for number in range(10 * ROWS_AT_ONCE):
+                given.append(Row("n", "value", "k", 0, number))
+                yield given[-1]
+
+        task = asyncio.ensure_future(_write(rows(), tmp_path / "out"))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    anyio.run(write)
+    assert len(given) == ROWS_AT_ONCE
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_is_full_is_told(kinds: Place) -> None:
+    """In one line, and no part of the file stays. The kernel lets no file grow."""
+    out = kinds.directory / "out.jsonl"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        status, printed = kinds.run("restore", "--out", str(out))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (status, "cannot be written" in printed) == (cli.WRONG_CALL, True)
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(
@@ -207,7 +244,11 @@ def test_a_key_is_asked_for_as_it_is_printed(key: sb.Key) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["N14228", "", "1.5", "true", "null", "[]", "[1.5]", '{"a": 1}', '{"base64": "?"}', "[1"]
+    "text",
+    [
+        *("N14228", "", "1.5", "true", "null", "[]", "[1.5]", '{"a": 1}', '{"base64": "?"}', "[1"),
+        pytest.param("[" * 100_000, id="deep"),
+    ],
 )
 def test_a_text_that_is_no_key_in_json_is_itself(text: str) -> None:
     """Most keys are plain words."""

@@ -169,10 +169,11 @@ async def test_bases_and_segments_share_the_budget_of_a_root(tmp_path: Path, fil
 
 
 async def test_what_lies_in_a_root_is_told(tmp_path: Path, files: Path) -> None:
-    """For a sweep: which objects it is of, and what was never complete."""
+    """For a sweep: which objects it is of, and what was never complete. One that is gone by now is not told of."""
     copies = copies_in(tmp_path)
     await copies.keep(base(1), files)
     await copies.keep(base(2), files)
+    (tmp_path / "root0/job_fleet/op_state_kg_0_63/chk_0").symlink_to(tmp_path / "gone")
     (tmp_path / "root0/job_fleet/op_state_kg_0_63/chk_2/snapshot").write_bytes(b"torn")
     first, second = kept_in(tmp_path / "root0", "fleet")
     assert (first.path.name, first.keys) == ("chk_1", {file.handle.key for file in base(1).files})

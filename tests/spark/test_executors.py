@@ -5,16 +5,19 @@ Here on `local[2]`: two worker processes, no second attempts. Clusters and chanc
 
 import ast
 import asyncio
+import logging
 import os
 import pickle
 import shutil
 import subprocess
 import sys
+import threading
 from collections import Counter
 
 import msgspec
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 
 import statebackend as sb
 from statebackend.errors import SettingsError
@@ -256,6 +259,36 @@ def test_a_driver_that_was_fenced_commits_nothing(stream, on_executors, read) ->
     sink = on_executors(Telling(), output=output)
     assert "FencedError" in stream.fail(sink, plan=split)
     assert read(stream.settings).batches == [0]
+    stream.run(sink, plan=split)
+    assert read(stream.settings).counts == counts
+
+
+def test_who_talks_tcp_with_its_workers_is_told_once(stream, on_executors, caplog: pytest.LogCaptureFixture) -> None:
+    """It costs each batch 40 ms, and only whoever starts Spark can change it."""
+    feed(stream, "ab", "c")
+    with caplog.at_level(logging.INFO, executors.__name__):
+        stream.run(on_executors(), plan=split)
+    assert len([record for record in caplog.records if executors.UNIX_SOCKETS in record.getMessage()]) == 1
+
+
+def test_closing_a_sink_under_a_batch_fails_that_batch(stream, on_executors, read) -> None:
+    """After its ranges have contributed: nothing is committed by a claim that was left. The batch comes again."""
+    counts = feed(stream, "ab")
+    inside, closed = threading.Event(), threading.Event()
+
+    def output(df, batch_id):
+        inside.set()
+        assert closed.wait(BOUND_S)
+
+    sink = on_executors(Telling(), output=output)
+    query = stream.start(sink, plan=split)
+    assert inside.wait(BOUND_S)
+    sink.close()
+    closed.set()
+    with pytest.raises(StreamingQueryException):
+        query.awaitTermination(BOUND_S)
+    assert "BackendClosedError" in str(query.exception())
+    assert read(stream.settings).batches == []
     stream.run(sink, plan=split)
     assert read(stream.settings).counts == counts
 

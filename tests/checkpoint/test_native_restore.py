@@ -1,0 +1,91 @@
+"""The files of a native base in the place of a database: what a slow local copy can do to them. Nothing."""
+
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from zlib import crc32
+
+import anyio
+
+from statebackend._backend.tables import open_files
+from statebackend._checkpoint.native_restore import NativeRestore
+from statebackend._checkpoint.restore import tell_nobody
+from statebackend._codec.commit import Commit, RangeState
+from statebackend._local.native_copies import NativeCopies, Verify
+from statebackend.errors import StoreUnavailableError
+from statebackend.ids import CheckpointId, CommitSequence, Epoch, Handle, KeyGroupRange, NativeBase, NativeFile
+from statebackend.objectstore import MemoryStore
+
+OWNER = KeyGroupRange(0, 63)
+CONTENT = {"000008.sst": b"table " * 100, "CURRENT": b"MANIFEST-000005\n"}
+FILES = tuple(NativeFile(name, Handle(name, 0, len(data), crc32(data))) for name, data in CONTENT.items())
+PART = RangeState(OWNER, (), native=(NativeBase(OWNER, CheckpointId(1), (OWNER,), FILES),))
+COMMIT = Commit(
+    job="fleet",
+    sequence=CommitSequence(1),
+    checkpoint_id=CheckpointId(1),
+    epoch=Epoch(1),
+    parent=None,
+    stamp="stamp",
+    max_parallelism=64,
+    ranges=(PART,),
+    states=(),
+)
+
+
+class LateCopies(NativeCopies):
+    """Gives up on each file, and has left a thread behind that goes on in the end."""
+
+    def __init__(self) -> None:
+        super().__init__((), "fleet", writable=False, timeout_s=0.0)
+        self._targets: list[Path] = []
+
+    async def place(self, base: NativeBase, file: NativeFile, target: Path, verify: Verify) -> None:
+        self._targets.append(target)
+        raise StoreUnavailableError("slow")
+
+    def go_on(self) -> None:
+        for target in self._targets:
+            with suppress(FileNotFoundError):
+                target.write_bytes(b"late")
+
+
+class Tables:
+    """Remembers what it was to take over."""
+
+    adopted: Path
+
+    def copy_files(self, directory: Path) -> None:
+        raise NotImplementedError
+
+    def adopt(self, directory: Path) -> None:
+        self.adopted = directory
+
+
+def names_in(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir()]
+
+
+def contents_of(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+async def test_a_local_copy_that_comes_too_late_does_not_touch_the_database(tmp_path: Path) -> None:
+    """By then the files are those of the primary, and the database may have them open, or have replaced them."""
+    store, tables, copies = MemoryStore(), Tables(), LateCopies()
+    for name, data in CONTENT.items():
+        await store.put(name, (data,))
+    restore = NativeRestore(
+        store,
+        copies,
+        tables=tables,
+        scratch=nullcontext(tmp_path),
+        open_files=open_files,
+        cache=None,
+        concurrency_max=4,
+        cpu=anyio.CapacityLimiter(1),
+    )
+    await restore.run(PART, COMMIT, lambda _: None, tell_nobody)
+    copies.go_on()
+    assert contents_of(tables.adopted) == CONTENT
+    assert names_in(tmp_path) == [tables.adopted.name]
+    assert [found.local for found in restore.fetched] == [False, False]
