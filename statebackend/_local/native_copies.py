@@ -71,8 +71,8 @@ class NativeCopies:
     async def place(self, base: NativeBase, file: NativeFile, target: Path, verify: Verify) -> None:
         """Have the file at `target` as well, if the copy is as it was written.
 
-        What is at `target` already stays: a thread that was left behind must not change what was put there since.
-        Raises `ObjectNotFoundError` where there is no copy, what `verify` raises, or `StoreUnavailableError`.
+        Nobody else may have that place: a thread that was left behind writes there after the call has ended. Raises
+        `ObjectNotFoundError` where there is no copy, what `verify` raises, or `StoreUnavailableError`.
         """
         source = self._directory(base) / file.name
 
@@ -80,8 +80,7 @@ class NativeCopies:
             content = _content(source)
             verify(content, file.handle)
             if not (file.never_changes and linked(source, target)):
-                with target.open("xb") as placed_file:
-                    placed_file.write(content)
+                target.write_bytes(content)
 
         await self._in_time(self._root_of(base), placed)
 

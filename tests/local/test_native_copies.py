@@ -1,11 +1,9 @@
 """The local copies of native bases: what is placed, kept, confirmed, aborted and pruned, and what a budget allows."""
 
 import os
-import threading
 from pathlib import Path
 from zlib import crc32
 
-import anyio
 import pytest
 
 from statebackend._changelog.reader import verify
@@ -80,31 +78,6 @@ async def test_a_copy_that_differs_is_not_placed(tmp_path: Path, files: Path) ->
     with pytest.raises(ObjectNotFoundError):
         await copies.place(base(2), table, tmp_path / "target", verify)
     assert not (tmp_path / "target").exists()
-
-
-async def test_a_file_that_is_placed_too_late_changes_nothing(tmp_path: Path, files: Path) -> None:
-    """The disk hung, and its thread was left behind: when it goes on, a database is open on what was fetched."""
-    await copies_in(tmp_path).keep(base(1), files)
-    target = tmp_path / "target"
-    target.mkdir()
-    may_go_on = threading.Event()
-    threads = set(threading.enumerate())
-
-    def hang(data: bytes, handle: Handle) -> None:
-        may_go_on.wait()
-        verify(data, handle)
-
-    try:
-        for file in base(1).files:
-            with pytest.raises(StoreUnavailableError, match="slow"):
-                await copies_in(tmp_path, timeout_s=0.05).place(base(1), file, target / file.name, hang)
-        for name in CONTENT:
-            (target / name).write_bytes(b"of the database by now")
-    finally:
-        may_go_on.set()
-    for thread in set(threading.enumerate()) - threads:
-        await anyio.to_thread.run_sync(thread.join, 20.0)
-    assert {path.read_bytes() for path in target.iterdir()} == {b"of the database by now"}
 
 
 async def test_confirming_a_base_removes_those_before_it(tmp_path: Path, files: Path) -> None:
