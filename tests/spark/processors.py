@@ -3,6 +3,7 @@
 Keys of the streams here are of the form `a:3`: the key `a` and the number 3.
 """
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -55,6 +56,16 @@ class Tables(KeyedProcessor):
             counts.append(self.counts.get(key, 0) + count)
             self.counts[key] = counts[-1]
         return pa.table([found["number_list"], found["key"], counts], names=["numbers", "key", "count"])
+
+
+class Sparing(Counting):
+    """Yields whether the garbage collector passes over most of what there is in its process."""
+
+    output_schema = pa.schema([("key", pa.string()), ("spared", pa.bool_())])
+
+    def process(self, key, rows, context):
+        super().process(key, rows, context)
+        yield {"key": key, "spared": gc.get_freeze_count() > len(gc.get_objects())}
 
 
 class Failing(Counting):

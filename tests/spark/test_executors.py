@@ -25,7 +25,7 @@ from statebackend.objectstore import MemoryStore
 from statebackend.spark import executors
 from statebackend.uploaders import PrimaryUploader
 from tests.spark.conftest import BOUND_S
-from tests.spark.processors import COUNTED, Counting, Dying, Failing, Tables, Telling, Waiting, split
+from tests.spark.processors import COUNTED, Counting, Dying, Failing, Sparing, Tables, Telling, Waiting, split
 
 
 @pytest.fixture
@@ -291,6 +291,14 @@ def test_closing_a_sink_under_a_batch_fails_that_batch(stream, on_executors, rea
     assert read(stream.settings).batches == []
     stream.run(sink, plan=split)
     assert read(stream.settings).counts == counts
+
+
+def test_workers_do_not_look_through_all_that_they_have_loaded(stream, on_executors) -> None:
+    """Spark has each worker collect its garbage after each task, and the next task waits for that."""
+    published = Published()
+    feed(stream, "abcdefg")
+    stream.run(on_executors(Sparing(), output=published), plan=split)
+    assert published.batches == [(0, [{"key": key, "spared": True} for key in "abcdefg"])]
 
 
 def test_stopping_the_query_ends_its_tasks(stream, on_executors, read, tmp_path) -> None:
