@@ -161,14 +161,18 @@ class Reign:
             self._observer.restored(result.contribution.report)
 
 
+class _Run(msgspec.Struct, frozen=True):
+    """What stays the same within a run of a query: where rows go, and the pickled `Program`."""
+
+    placement: Placement
+    program: bytes
+
+
 class OnExecutors:
     """Runs `work` on the executors, in `parallelism` ranges of key groups. The driver's observer hears of all of them.
 
     Raises `SettingsError` for what processes on several hosts cannot share.
     """
-
-    _placement: Placement | None
-    _program: bytes
 
     def __init__(
         self,
@@ -190,7 +194,7 @@ class OnExecutors:
         self._stages = stages
         self._observer = observer
         self._uploader = cast("OpenUploader | None", uploader)
-        self._start_afresh()
+        self._run: _Run | None = None
 
     def check(self, df: DataFrame) -> None:
         """Placing rows needs the JVM, which a session of Spark Connect does not reach."""
@@ -216,28 +220,24 @@ class OnExecutors:
 
     def close(self) -> None:
         """Let go of the anchor. The next batch begins a run."""
-        if self._placement is not None:
-            self._placement.close()
-        self._start_afresh()
+        run, self._run = self._run, None
+        if run is not None:
+            run.placement.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_placement", "_program")}
+        return {**vars(self), "_run": None}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._start_afresh()
-
-    def _start_afresh(self) -> None:
-        self._placement = None
-        self._program = b""
+    def _begin(self, df: DataFrame) -> _Run:
+        _advise_unix_sockets(df)
+        program = pickled(Program(self._work, self._uploader, stages=self._stages))
+        placement = Placement(
+            df, self._work.key, parallelism=len(self._ranges), max_parallelism=self._settings.max_parallelism
+        )
+        self._run = _Run(placement, program)
+        return self._run
 
     def _run_job(self, df: DataFrame, delivered: SourceMark, coordinator: CheckpointCoordinator) -> list[Result]:
-        if self._placement is None:
-            _advise_unix_sockets(df)
-            self._placement = Placement(
-                df, self._work.key, parallelism=len(self._ranges), max_parallelism=self._settings.max_parallelism
-            )
-            self._program = pickled(Program(self._work, self._uploader, stages=self._stages))
+        run = self._run or self._begin(df)
         task = RangeTask(
             settings=self._settings,
             key_groups=all_key_groups(self._settings.max_parallelism),  # each worker knows its own by its rows
@@ -246,10 +246,9 @@ class OnExecutors:
             checkpoint_id=coordinator.next_checkpoint_id,
             base=coordinator.committed(BASE_BYTES_MAX),
         )
-        placement = self._placement
-        errand = pickled(Errand(task, placement.salts, tuple(df.columns), delivered.batch_id))
-        placed: Any = placement.place(df)  # the types of mapInArrow are those of pyarrow, which has none
-        job: DataFrame = placed.mapInArrow(task_of(self._program, errand, __version__), RESULT_SCHEMA)
+        errand = pickled(Errand(task, run.placement.salts, tuple(df.columns), delivered.batch_id))
+        placed: Any = run.placement.place(df)  # the types of mapInArrow are those of pyarrow, which has none
+        job: DataFrame = placed.mapInArrow(task_of(run.program, errand, __version__), RESULT_SCHEMA)
         try:
             with planned_at_once(df):
                 rows = job.collect()

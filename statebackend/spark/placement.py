@@ -48,13 +48,12 @@ def ranges_of(parallelism: int, max_parallelism: int) -> tuple[KeyGroupRange, ..
 
 
 class Placement:
-    """Places the batches of one run of a query. Made on Spark's callback thread, with the first batch `df`.
+    """Places the batches of one run of a query in `ranges_of(parallelism, max_parallelism)`.
 
-    Raises `SettingsError` as `ranges_of`.
+    Made on Spark's callback thread, with the first batch `df`.
     """
 
     def __init__(self, df: DataFrame, key: Sequence[str], *, parallelism: int, max_parallelism: int) -> None:
-        self.ranges: Final = ranges_of(parallelism, max_parallelism)
         self.salts: Final = _salts(parallelism)
         self._key = key
         self._parallelism = parallelism

@@ -177,9 +177,9 @@ class StatefulSink:
         if (held := self._held) is None:
             return
         held.portal.refuse_on_loop()
-        self._execution.close()
         self._held = None
         if held.portal is process_portal():  # not the parent's, before a fork
+            self._execution.close()
             held.close(self.settings.close_timeout_s + CLOSE_GRACE_S)
 
     def __enter__(self) -> Self:

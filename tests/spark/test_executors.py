@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import venv
 from collections import Counter
 
 import msgspec
@@ -441,23 +442,50 @@ with open({str(sent)!r}, "rb") as file:
     assert sys.executable in str(failure)
 
 
+def bare(folder):
+    """A Python that has nothing installed."""
+    venv.create(folder, symlinks=True)
+    return str(folder / "bin" / "python")
+
+
+def of_another_version(folder):
+    """A Python of another minor version, if there is one."""
+    for minor in range(9, 20):
+        if minor != sys.version_info.minor and (found := shutil.which(f"python3.{minor}")):
+            if subprocess.run([found, "-c", ""], check=False, capture_output=True).returncode == 0:
+                return found
+    return pytest.skip("there is no Python of another minor version here")
+
+
+@pytest.fixture
+def workers(request, spark, monkeypatch, tmp_path) -> None:
+    """They run what the parameter gives for a folder of its own."""
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", request.param(tmp_path / "python"))
+
+
+@pytest.mark.usefixtures("workers")
 @pytest.mark.parametrize(
-    ("text", "advice"),
+    ("workers", "advice"),
     [
-        (
-            "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in driver: 3.11",
-            "PYSPARK_PYTHON",
-        ),
-        ("ModuleNotFoundError: No module named 'pyarrow'", "pyarrow"),
-        ("[PACKAGE_NOT_INSTALLED] PyArrow >= 15.0.0 must be installed", "packages"),
-        ('java.io.IOException: Cannot run program "python3.99": error=2', "PYSPARK_PYTHON"),
+        (bare, "the workers need pyarrow"),
+        (of_another_version, "the driver's minor version"),
+        (lambda folder: str(folder / "nowhere"), "the workers have no such Python"),
     ],
+    ids=["without pyarrow", "another version", "none"],
+    indirect=["workers"],
 )
-def test_workers_that_cannot_do_the_work_are_told_from_work_that_failed(text, advice) -> None:
-    """The texts are Spark's; an error of another kind stays what it is."""
-    failure = executors.in_our_words(f"Job aborted.\n{text}\n at org.apache.spark")
-    assert isinstance(failure, SettingsError)
-    assert advice in str(failure)
+def test_workers_that_cannot_do_the_work_are_told_of(stream, on_executors, advice) -> None:
+    """By the first task, from what real workers make Spark say; our words say what to do."""
+    feed(stream, "a")
+    message = stream.fail(on_executors(), plan=split)
+    assert "SettingsError" in message
+    assert advice in message
+
+
+def test_a_package_that_is_too_old_is_told_from_work_that_failed() -> None:
+    """The text is Spark's. An error of another kind stays what it is."""
+    text = "Job aborted.\n[UNSUPPORTED_PACKAGE_VERSION] PyArrow >= 18.0.0 must be installed\n at org.apache.spark"
+    assert isinstance(executors.in_our_words(text), SettingsError)
     assert executors.in_our_words("java.lang.InterruptedException") is None
 
 

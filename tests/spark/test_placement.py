@@ -80,7 +80,7 @@ def test_each_key_goes_to_the_range_that_owns_it(spark, kinds) -> None:
     for partition, placed in found.items():
         assert {row.pop(SALT) for row in placed} == {placement.salts[partition]}
         keys = [tuple(row.values()) if len(names) > 1 else next(iter(row.values())) for row in placed]
-        assert {key_group(key, MAX_PARALLELISM) in placement.ranges[partition] for key in keys} == {True}
+        assert {key_group(key, MAX_PARALLELISM) in ranges_of(3, MAX_PARALLELISM)[partition] for key in keys} == {True}
         seen.extend(keys)
     assert sorted(map(repr, seen)) == sorted(repr(row if len(names) > 1 else row[0]) for row in rows)
 
