@@ -4,6 +4,8 @@ import re
 from fnmatch import fnmatch
 from pathlib import Path
 
+from hypothesis import settings
+
 ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "statebackend"
 MAP = ROOT / "docs" / "explanation" / "internals.md"
@@ -66,3 +68,8 @@ def test_examples_are_named_alike_in_every_process() -> None:
         if re.search(r"\bids=(repr|str|ascii)\b", path.read_text(encoding="utf-8"))
     ]
     assert careless == []
+
+
+def test_no_example_has_a_deadline() -> None:
+    """It would be one by the clock, and fail where others keep the machine busy: `tests/conftest.py`."""
+    assert settings().deadline is None
