@@ -32,11 +32,13 @@ async def stray() -> None:
 
 async def test_a_thread_that_may_be_left_behind_is_left_behind() -> None:
     """It hangs, and was cancelled: the call ends, holds none of the limiter, and a thread that ends in time tells."""
-    begun, may_end, limiter = threading.Event(), threading.Event(), anyio.CapacityLimiter(1)
+    begun, may_end, gave_up = threading.Event(), threading.Event(), threading.Event()
+    limiter = anyio.CapacityLimiter(1)
 
     def hang() -> None:
         begun.set()
-        may_end.wait(SAFETY_NET_S)
+        if not may_end.wait(SAFETY_NET_S):
+            gave_up.set()
 
     try:
         async with anyio.create_task_group() as tasks:
@@ -44,31 +46,41 @@ async def test_a_thread_that_may_be_left_behind_is_left_behind() -> None:
             while not begun.is_set():
                 await anyio.lowlevel.checkpoint()
             tasks.cancel_scope.cancel()
-        assert not may_end.is_set()
         assert hops_under_way(asyncio.get_running_loop()) == 0
         assert await in_thread(int, "7", limiter=limiter, abandon_after_s=0.0) == 7
         with pytest.raises(ValueError, match="invalid"):
             await in_thread(int, "x", limiter=limiter, abandon_after_s=0.0)
+        assert not gave_up.is_set(), "somebody has waited for the thread"
     finally:
         may_end.set()
 
 
 async def test_a_thread_that_may_be_left_behind_has_its_time_first() -> None:
     """What it does after the cancellation is waited for, as long as was said."""
-    begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+    begun, may_end = threading.Event(), threading.Event()
+    ended: list[str] = []
 
     def work() -> None:
         begun.set()
         may_end.wait(SAFETY_NET_S)
-        ended.set()
+        ended.append("thread")
+
+    async def call() -> None:
+        try:
+            await in_thread(work, limiter=anyio.CapacityLimiter(1), abandon_after_s=10 * SAFETY_NET_S)
+        finally:
+            ended.append("caller")
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(partial(in_thread, work, limiter=anyio.CapacityLimiter(1), abandon_after_s=SAFETY_NET_S))
+        tasks.start_soon(call)
         while not begun.is_set():
             await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            for _ in range(100):
+                await anyio.lowlevel.checkpoint()
         may_end.set()
-    assert ended.is_set()
+    assert ended == ["thread", "caller"]
 
 
 @run_virtual
