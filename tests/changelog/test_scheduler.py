@@ -5,6 +5,7 @@ import gc
 from collections.abc import Sequence
 
 import anyio
+import anyio.lowlevel
 import pytest
 from anyio.abc import TaskGroup
 from hypothesis import given
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._codec.records import ChangeSet
-from statebackend._tasks import StrayCancellationError
+from statebackend._tasks import StrayCancellationError, hops_under_way
 from statebackend.abc import Segment
 from statebackend.errors import BackendClosedError, StoreUnavailableError, UploadError
 from statebackend.testing.virtual_time import RESOLUTION_S, VirtualClock, run_virtual, settle
@@ -239,14 +240,24 @@ async def test_change_sets_that_cannot_be_encoded_fail_their_batch_only() -> Non
     assert len(uploader.attempts) == 1
 
 
+@pytest.mark.parametrize(("size_bytes", "threads"), [(1_000_000, 1), (1_000, 0)])
 @run_virtual
-async def test_a_large_batch_is_encoded_in_a_thread() -> None:
-    """What takes long to encode does not stop the loop: the bytes are the same."""
-    uploader = Uploader()
-    async with open_scheduler(uploader) as scheduler:
-        (result,) = await scheduler.upload([set_of(1_000_000)])
+async def test_a_large_batch_is_encoded_in_a_thread_and_a_small_one_is_not(size_bytes: int, threads: int) -> None:
+    """What takes long to encode does not stop the loop, and what does not is not worth a thread."""
+    uploader, loop = Uploader(), asyncio.get_running_loop()
+    at_work: list[int] = []
+
+    async def watch() -> None:
+        while not uploader.stored:
+            at_work.append(hops_under_way(loop))
+            await anyio.lowlevel.checkpoint()
+
+    async with open_scheduler(uploader) as scheduler, anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        (result,) = await scheduler.upload([set_of(size_bytes)])
+    assert max(at_work) == threads
     assert result.handle.records == 1
-    assert len(uploader.stored[result.handle.segment.key]) > 1_000_000
+    assert len(uploader.stored[result.handle.segment.key]) > size_bytes
 
 
 @run_virtual
