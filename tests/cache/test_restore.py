@@ -14,7 +14,8 @@ from statebackend._state.key_groups import key_group
 from statebackend.errors import SettingsError, StoreUnavailableError
 from statebackend.objectstore import MemoryStore
 from statebackend.observers import Metrics
-from statebackend.testing import Fail, FaultyStore, Hold
+from statebackend.testing import Fail, FaultyStore, Hold, run_virtual
+from statebackend.testing.virtual_time import VirtualClock, settle
 from tests.cache.caches import files_below, segment_below, settings_of
 
 FILES = 16
@@ -103,12 +104,13 @@ async def test_of_a_shared_segment_the_whole_is_downloaded_once(tmp_path: Path) 
     assert set(downloads(store).values()) == {1}
 
 
+@run_virtual
 async def test_a_download_that_fails_fails_who_waited_and_the_next_open_has_it(tmp_path: Path) -> None:
     """Two restores share the failure, as they share the download; a third one succeeds."""
     async with written(tmp_path) as (settings, store):
         hold, fail = Hold(operation="get", key="*segments/*", nth=1), Fail(operation="get", key="*segments/*", nth=1)
         store.plan += [hold, fail]
-        async with sb.open_download_cache(settings, store=store) as cache:
+        async with sb.open_download_cache(settings, store=store, clock=VirtualClock()) as cache:
 
             async def restore() -> None:
                 with pytest.raises(StoreUnavailableError):
@@ -118,7 +120,7 @@ async def test_a_download_that_fails_fails_who_waited_and_the_next_open_has_it(t
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(restore)
                 tasks.start_soon(restore)
-                await anyio.wait_all_tasks_blocked()
+                await settle()  # also where one of them waits for a thread
                 hold.release()
             assert len(await restore_all(settings, store, cache)) == KEYS
 
@@ -131,6 +133,7 @@ async def test_a_bad_local_copy_is_repaired_from_the_cached_file(tmp_path: Path)
         primary=f"file://{tmp_path}/primary",
         local=(f"{tmp_path}/one",),
         cache_dir=f"{tmp_path}/cache",
+        secondary_grace_s=60.0,  # a slow machine must not cost the local copy
     )
     async with sb.open_backend(settings) as backend:
         backend.value_state("n", int)["k"] = 1
