@@ -50,6 +50,8 @@ def settings(tmp_path: Path) -> Settings:
         persist_delay_s=0.0,
         inline_bytes_max=0,
         primary_outage_s=0.0,
+        upload_timeout_s=0.0,  # a slow machine must cost neither another attempt nor a local copy
+        secondary_grace_s=60.0,
     )
 
 

@@ -35,6 +35,8 @@ async def written(tmp_path: Path) -> sb.Settings:
         local=(f"{tmp_path}/local",),
         persist_delay_s=0.0,
         inline_bytes_max=0,
+        upload_timeout_s=0.0,  # a slow machine must cost neither another attempt nor a local copy
+        secondary_grace_s=60.0,
     )
     async with sb.open_backend(settings) as backend:
         numbers = backend.value_state("n", int)

@@ -21,6 +21,7 @@ class Place:
             local=(f"{directory}/local",),
             persist_delay_s=0.0,
             inline_bytes_max=0,
+            secondary_grace_s=60.0,  # a slow machine must not cost a local copy
         )
         self._capsys = capsys
 

@@ -25,6 +25,8 @@ def settings_at(root: Path, **changed: object) -> sb.Settings:
         "local": (f"{root}/local",),
         "persist_delay_s": 0,
         "inline_bytes_max": 0,
+        "upload_timeout_s": 0,  # a slow machine must cost neither another attempt nor a local copy
+        "secondary_grace_s": 60,
     }
     return sb.Settings.from_mapping(plain | changed)
 

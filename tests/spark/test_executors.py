@@ -349,7 +349,7 @@ def test_the_drivers_observer_hears_of_ranges_and_of_requests(stream, on_executo
 
     watching = Watching()
     feed(stream, "abcdefghij", "abcdefghij")
-    settings = msgspec.structs.replace(stream.settings, inline_bytes_max=0)
+    settings = msgspec.structs.replace(stream.settings, inline_bytes_max=0, upload_timeout_s=0.0)  # one attempt each
     stream.run(on_executors(settings=settings, observer=watching), plan=split)
     assert watching.found[:2] == ["new", "new"]
     assert "new" not in watching.found[2:]

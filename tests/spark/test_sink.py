@@ -6,6 +6,7 @@ import threading
 
 import anyio
 import anyio.lowlevel
+import msgspec
 import pytest
 from pyspark.errors import StreamingQueryException
 
@@ -285,7 +286,8 @@ def test_a_local_copy_is_used_by_the_next_run(stream, open_sink, counting, read,
         def restored(self, report: sb.RestoreReport) -> None:
             reports.append(report)
 
-    settings = sb.Settings(job="stream", primary=stream.settings.primary, local=(str(tmp_path / "local"),))
+    unhurried = {"secondary_grace_s": 60.0}  # a slow machine must not cost the copy
+    settings = msgspec.structs.replace(stream.settings, local=(str(tmp_path / "local"),), **unhurried)
     sink = open_sink(counting, settings, observer=Restores())
     stream.feed("a")
     stream.run(sink)
