@@ -86,8 +86,8 @@ class Killing:
 
     def run(self, lives: int) -> None:
         """So many lives. Raises `AssertionError` where one finds what should not be."""
-        for _ in range(lives):
-            life = draw_life(self._chance, self._tables)
+        drawn = [draw_life(self._chance, self._tables) for _ in range(lives)]  # first: what there is to damage varies
+        for life in drawn:
             self._damage(life.damage)
             self._live(life)
 
