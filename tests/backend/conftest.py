@@ -33,8 +33,9 @@ def data_of(root: Path) -> Tree:
 
 
 def local_segments(root: Path, job: str = "fleet") -> list[Path]:
-    """The local copies of segments, oldest first."""
-    return sorted((root / f"job_{job}" / "taskowned" / "segments").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    """The local copies of segments, oldest first; of the same tick of the clock, by their names, which grow as well."""
+    paths = (root / f"job_{job}" / "taskowned" / "segments").iterdir()
+    return sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name))
 
 
 @pytest.fixture

@@ -25,7 +25,8 @@ def settings_of(tmp_path: Path, inline_bytes_max: int) -> sb.Settings:
         local=(f"{tmp_path}/host0/a", f"{tmp_path}/host0/b"),
         inline_bytes_max=inline_bytes_max,
         max_parallelism=12,
-        secondary_grace_s=60.0,  # a slow machine must not cost the local copy that the test counts on
+        upload_timeout_s=0.0,  # a slow machine must cost neither another attempt nor a copy that the test counts on
+        secondary_grace_s=60.0,
     )
 
 
