@@ -449,8 +449,8 @@ def bare(folder):
 
 
 def of_another_version(folder):
-    """A Python of another minor version, if there is one."""
-    for minor in range(9, 20):
+    """A Python of another minor version that Spark runs on, if there is one."""
+    for minor in range(10, 15):
         if minor != sys.version_info.minor and (found := shutil.which(f"python3.{minor}")):
             if subprocess.run([found, "-c", ""], check=False, capture_output=True).returncode == 0:
                 return found
