@@ -1,17 +1,24 @@
 """What executors cannot do is said early, and in words that say what to do: settings, processors, workers."""
 
+import gc
 import shutil
 import subprocess
 import sys
 import threading
 import venv
 
+import pyarrow as pa
 import pytest
 
 import statebackend as sb
-from statebackend.errors import SettingsError
+from statebackend._backend.ranges import RangeTask
+from statebackend.errors import BatchError, SettingsError
+from statebackend.ids import CheckpointId, Epoch, all_key_groups
 from statebackend.objectstore import MemoryStore
 from statebackend.spark import executors
+from statebackend.spark.keyed import KeyedWork
+from statebackend.spark.placement import SALT, ranges_of
+from statebackend.spark.worker import Errand, Program, run
 from statebackend.uploaders import PrimaryUploader
 from tests.spark.conftest import feed
 from tests.spark.processors import Counting, split
@@ -132,3 +139,19 @@ def test_a_package_that_is_too_old_is_told_from_work_that_failed() -> None:
     text = "Job aborted.\n[UNSUPPORTED_PACKAGE_VERSION] PyArrow >= 18.0.0 must be installed\n at org.apache.spark"
     assert isinstance(executors.in_our_words(text), SettingsError)
     assert executors.in_our_words("java.lang.InterruptedException") is None
+
+
+def test_rows_of_two_slots_in_one_partition_are_refused(tmp_path) -> None:
+    """However they came there: the task would write keys that another task owns. It says which range it was."""
+    settings = sb.Settings(job="job", primary=f"file://{tmp_path}")
+    owners = ranges_of(2, settings.max_parallelism)
+    task = RangeTask(settings, all_key_groups(settings.max_parallelism), owners, Epoch(1), CheckpointId(0), None)
+    program = executors.pickled(Program(KeyedWork(Counting(), key="key", order_by=(), has_output=False), None))
+    errand = executors.pickled(Errand(task, (2, 0), ("key",), 0))
+    batches = [pa.RecordBatch.from_pydict({"c0": ["a"], SALT: [salt]}) for salt in (2, 2, 0)]
+    try:
+        with pytest.raises(BatchError, match="several slots") as raised:
+            list(run(program, errand, batches))
+    finally:
+        gc.unfreeze()
+    assert str(owners[0]) in str(raised.value)
