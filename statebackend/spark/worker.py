@@ -10,12 +10,14 @@ another release of it, is able to say that.
 """
 
 import gc
+import itertools
 import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -159,17 +161,15 @@ def run(program: bytes, errand: bytes, batches: Iterable[Any]) -> Iterator[Any]:
     Raises `BatchError` with a `Failure` in its message. Nothing of the attempt goes on then, and what it has uploaded
     nobody will name.
     """
-    filled = [batch for batch in batches if batch.num_rows]
-    if not filled:
+    arriving = (batch for batch in batches if batch.num_rows)
+    first = next(arriving, None)
+    if first is None:
         return
-    table = _pa.Table.from_batches(filled)
     arrived: Errand = unpickled(errand)
-    slot, *others = {arrived.salts.index(salt) for salt in table.column(SALT).unique().to_pylist()}
-    if others:
-        raise BatchError("Spark has put rows of several slots into one partition", slots=[slot, *others])
+    slot = arrived.salts.index(first.column(SALT)[0].as_py())
     task = msgspec.structs.replace(arrived.task, key_groups=arrived.task.owners[slot])
+    rows = partial(_gathered, itertools.chain([first], arriving), arrived.salts[slot], arrived.columns)
     try:
-        rows = table.drop_columns([SALT]).rename_columns(list(arrived.columns))
         result = _attempt(_of_job(program, task), task, rows, arrived.batch_id)
     except BaseException as error:
         raise _failed(error, task) from error
@@ -177,11 +177,25 @@ def run(program: bytes, errand: bytes, batches: Iterable[Any]) -> Iterator[Any]:
     yield _pa.RecordBatch.from_arrays([row], names=["result"])
 
 
-def _attempt(running: _Running, task: RangeTask, table: Any, batch_id: int) -> Result:
-    """The user's code runs here, on the worker's main thread, and everything else on the loop."""
+def _gathered(batches: Iterable[Any], salt: int, columns: Sequence[str]) -> Any:
+    """All rows of the partition, under their names. Raises `BatchError` for a row of another slot."""
+    table = _pa.Table.from_batches(batches)
+    if (found := table.column(SALT).unique().to_pylist()) != [salt]:
+        raise BatchError("Spark has put rows of several slots into one partition", salts=found)
+    return table.drop_columns([SALT]).rename_columns(columns)
+
+
+def _attempt(running: _Running, task: RangeTask, rows: Callable[[], Any], batch_id: int) -> Result:
+    """The user's code runs here, on the worker's main thread, and everything else on the loop.
+
+    The rest of the rows arrives while the range is being opened.
+    """
     patience_s = 2 * task.settings.close_timeout_s + CLOSE_GRACE_S
     clock = SystemClock()
-    with _held(running.owners.result().attempt(task), patience_s) as attempt:
+    with _held(running.owners.result().attempt(task), patience_s) as held:
+        table = rows()
+        held.wait()
+        attempt = held.result()
         made = running.program.work(table, batch_id, attempt.backend)
         begun = clock.monotonic()
         staged = None
@@ -233,11 +247,10 @@ def _close(running: _Running) -> None:
 
 
 @contextmanager
-def _held(context: AbstractAsyncContextManager[T], patience_s: float) -> Generator[T, None, None]:
+def _held(context: AbstractAsyncContextManager[T], patience_s: float) -> Generator[Held[T], None, None]:
     held = process_portal().hold(context)
     try:
-        held.wait()
-        yield held.result()
+        yield held
     finally:
         held.close(patience_s)
 

@@ -14,6 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import statebackend as sb
+from tests.spark import processors
 
 ROOT = Path(__file__).parents[2]
 BOUND_S = 180
@@ -228,3 +230,25 @@ def open_sink() -> Iterator[Callable[..., sb.spark.StatefulSink]]:
     """Sinks, closed at the end of the test."""
     with contextlib.ExitStack() as sinks:
         yield lambda *args, **options: sinks.enter_context(sb.spark.StatefulSink(*args, **options))
+
+
+@pytest.fixture
+def on_executors(stream: Stream, open_sink: Callable[..., sb.spark.StatefulSink]) -> Callable[..., Any]:
+    """Sinks on executors, for keys of strings."""
+
+    def open_(
+        processor: sb.spark.KeyedProcessor | None = None, *, settings: sb.Settings | None = None, **options: Any
+    ) -> sb.spark.StatefulSink:
+        options = {"key": "key", "parallelism": 2, **options}
+        return open_sink(
+            processor or processors.Counting(), settings or stream.settings, execution="executors", **options
+        )
+
+    return open_
+
+
+def feed(stream: Stream, *batches: str) -> Counter[str]:
+    """Each batch a text of keys; returns how often each key occurs in all."""
+    for batch in batches:
+        stream.feed(*(f"{key}:{number}" for number, key in enumerate(batch)))
+    return Counter("".join(batches))

@@ -9,10 +9,7 @@ import logging
 import os
 import pickle
 import shutil
-import subprocess
-import sys
 import threading
-import venv
 from collections import Counter
 
 import msgspec
@@ -21,23 +18,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import statebackend as sb
-from statebackend.errors import SettingsError
-from statebackend.objectstore import MemoryStore
 from statebackend.spark import executors
-from statebackend.uploaders import PrimaryUploader
-from tests.spark.conftest import BOUND_S
+from tests.spark.conftest import BOUND_S, feed
 from tests.spark.processors import COUNTED, Counting, Dying, Failing, Sparing, Tables, Telling, Waiting, split
-
-
-@pytest.fixture
-def on_executors(stream, open_sink):
-    """Sinks on executors, for keys of strings."""
-
-    def open_(processor=None, *, settings=None, **options):
-        options = {"key": "key", "parallelism": 2, **options}
-        return open_sink(processor or Counting(), settings or stream.settings, execution="executors", **options)
-
-    return open_
 
 
 class Published:
@@ -52,13 +35,6 @@ class Published:
             self._fails_in = -1
             raise OSError("no room for the output")
         self.batches.append((batch_id, sorted((row.asDict() for row in df.collect()), key=lambda row: row["key"])))
-
-
-def feed(stream, *batches: str) -> Counter[str]:
-    """Each batch a text of keys; returns how often each key occurs in all."""
-    for batch in batches:
-        stream.feed(*(f"{key}:{number}" for number, key in enumerate(batch)))
-    return Counter("".join(batches))
 
 
 @pytest.mark.usefixtures("adaptive")
@@ -362,40 +338,6 @@ def test_the_drivers_observer_hears_of_ranges_and_of_requests(stream, on_executo
     assert watching.requests["put"] >= 4
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"parallelism": None},
-        {"parallelism": 0},
-        {"parallelism": 129},
-        {"settings": sb.Settings(job="j", primary="memory://m")},
-        {"settings": sb.Settings(job="j", primary="file:///m", put_budget_usd_month=1.0)},
-        {"store": object()},
-        {"uploader": PrimaryUploader(MemoryStore())},
-        {"function": lambda df, batch_id, backend: None, "key": ()},
-        {"execution": "driver", "parallelism": 2},
-        {"execution": "elsewhere"},
-    ],
-    ids=[
-        "no parallelism",
-        "parallelism 0",
-        "more than max_parallelism",
-        "memory",
-        "a budget",
-        "a store",
-        "an uploader",
-        "a function",
-        "parallelism in the driver",
-        "elsewhere",
-    ],
-)
-def test_what_executors_cannot_share_is_refused_at_once(stream, open_sink, options) -> None:
-    """Where it is written, and not in the first batch."""
-    arguments = {"function": Counting(), "settings": stream.settings, "key": "key", "execution": "executors"}
-    with pytest.raises(SettingsError):
-        open_sink(**{**arguments, "parallelism": 2, **options})
-
-
 @pytest.mark.parametrize("adaptive", ["true", "false"])
 def test_a_batch_is_planned_at_once_and_leaves_its_session_as_it_was(spark, adaptive) -> None:
     """Adaptive planning makes a job of each stage, which costs more than a small batch."""
@@ -404,89 +346,6 @@ def test_a_batch_is_planned_at_once_and_leaves_its_session_as_it_was(spark, adap
     with executors.planned_at_once(df):
         assert df.sparkSession.conf.get(executors.ADAPTIVE) == "false"
     assert df.sparkSession.conf.get(executors.ADAPTIVE) == adaptive
-
-
-def test_a_processor_that_does_not_pickle_says_so(stream, on_executors, read) -> None:
-    """Before any task is sent."""
-    processor = Counting()
-    processor.lock = __import__("threading").Lock()
-    feed(stream, "a")
-    assert "cannot be sent to the workers" in stream.fail(on_executors(processor), plan=split)
-    assert read(stream.settings).batches == []
-
-
-def test_a_worker_of_another_release_says_so(stream, on_executors, monkeypatch) -> None:
-    """In the first task, and in words that say what to do."""
-    feed(stream, "a")
-    monkeypatch.setattr(executors, "__version__", "0.0.0")
-    message = stream.fail(on_executors(), plan=split)
-    assert "SettingsError" in message
-    assert "the driver 0.0.0" in message
-
-
-def test_a_worker_without_the_package_says_so(tmp_path) -> None:
-    """What Spark sends it needs nothing of ours before it can say that."""
-    task = executors.task_of(b"", b"", "1.0")
-    sent = tmp_path / "task"
-    sent.write_bytes(executors.pickled(task))
-    code = f"""
-import pickle, sys
-sys.modules["statebackend"] = None
-with open({str(sent)!r}, "rb") as file:
-    list(pickle.load(file)([]))
-"""
-    worker = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    failure = executors.in_our_words(worker.stderr)
-    assert isinstance(failure, SettingsError)
-    assert "install it" in str(failure)
-    assert sys.executable in str(failure)
-
-
-def bare(folder):
-    """A Python that has nothing installed."""
-    venv.create(folder, symlinks=True)
-    return str(folder / "bin" / "python")
-
-
-def of_another_version(folder):
-    """A Python of another minor version, if there is one."""
-    for minor in range(9, 20):
-        if minor != sys.version_info.minor and (found := shutil.which(f"python3.{minor}")):
-            if subprocess.run([found, "-c", ""], check=False, capture_output=True).returncode == 0:
-                return found
-    return pytest.skip("there is no Python of another minor version here")
-
-
-@pytest.fixture
-def workers(request, spark, monkeypatch, tmp_path) -> None:
-    """They run what the parameter gives for a folder of its own."""
-    monkeypatch.setattr(spark.sparkContext, "pythonExec", request.param(tmp_path / "python"))
-
-
-@pytest.mark.usefixtures("workers")
-@pytest.mark.parametrize(
-    ("workers", "advice"),
-    [
-        (bare, "the workers need pyarrow"),
-        (of_another_version, "the driver's minor version"),
-        (lambda folder: str(folder / "nowhere"), "the workers have no such Python"),
-    ],
-    ids=["without pyarrow", "another version", "none"],
-    indirect=["workers"],
-)
-def test_workers_that_cannot_do_the_work_are_told_of(stream, on_executors, advice) -> None:
-    """By the first task, from what real workers make Spark say; our words say what to do."""
-    feed(stream, "a")
-    message = stream.fail(on_executors(), plan=split)
-    assert "SettingsError" in message
-    assert advice in message
-
-
-def test_a_package_that_is_too_old_is_told_from_work_that_failed() -> None:
-    """The text is Spark's. An error of another kind stays what it is."""
-    text = "Job aborted.\n[UNSUPPORTED_PACKAGE_VERSION] PyArrow >= 18.0.0 must be installed\n at org.apache.spark"
-    assert isinstance(executors.in_our_words(text), SettingsError)
-    assert executors.in_our_words("java.lang.InterruptedException") is None
 
 
 def test_a_sink_on_executors_travels_without_what_is_open(stream, on_executors, read) -> None:

@@ -1,0 +1,157 @@
+"""What executors cannot do is said early, and in words that say what to do: settings, processors, workers."""
+
+import gc
+import shutil
+import subprocess
+import sys
+import threading
+import venv
+
+import pyarrow as pa
+import pytest
+
+import statebackend as sb
+from statebackend._backend.ranges import RangeTask
+from statebackend.errors import BatchError, SettingsError
+from statebackend.ids import CheckpointId, Epoch, all_key_groups
+from statebackend.objectstore import MemoryStore
+from statebackend.spark import executors
+from statebackend.spark.keyed import KeyedWork
+from statebackend.spark.placement import SALT, ranges_of
+from statebackend.spark.worker import Errand, Program, run
+from statebackend.uploaders import PrimaryUploader
+from tests.spark.conftest import feed
+from tests.spark.processors import Counting, split
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"parallelism": None},
+        {"parallelism": 0},
+        {"parallelism": 129},
+        {"settings": sb.Settings(job="j", primary="memory://m")},
+        {"settings": sb.Settings(job="j", primary="file:///m", put_budget_usd_month=1.0)},
+        {"store": object()},
+        {"uploader": PrimaryUploader(MemoryStore())},
+        {"function": lambda df, batch_id, backend: None, "key": ()},
+        {"execution": "driver", "parallelism": 2},
+        {"execution": "elsewhere"},
+    ],
+    ids=[
+        "no parallelism",
+        "parallelism 0",
+        "more than max_parallelism",
+        "memory",
+        "a budget",
+        "a store",
+        "an uploader",
+        "a function",
+        "parallelism in the driver",
+        "elsewhere",
+    ],
+)
+def test_what_executors_cannot_share_is_refused_at_once(stream, open_sink, options) -> None:
+    """Where it is written, and not in the first batch."""
+    arguments = {"function": Counting(), "settings": stream.settings, "key": "key", "execution": "executors"}
+    with pytest.raises(SettingsError):
+        open_sink(**{**arguments, "parallelism": 2, **options})
+
+
+def test_a_processor_that_does_not_pickle_says_so(stream, on_executors, read) -> None:
+    """Before any task is sent."""
+    processor = Counting()
+    processor.lock = threading.Lock()
+    feed(stream, "a")
+    assert "cannot be sent to the workers" in stream.fail(on_executors(processor), plan=split)
+    assert read(stream.settings).batches == []
+
+
+def test_a_worker_of_another_release_says_so(stream, on_executors, monkeypatch) -> None:
+    """In the first task, and in words that say what to do."""
+    feed(stream, "a")
+    monkeypatch.setattr(executors, "__version__", "0.0.0")
+    message = stream.fail(on_executors(), plan=split)
+    assert "SettingsError" in message
+    assert "the driver 0.0.0" in message
+
+
+def test_a_worker_without_the_package_says_so(tmp_path) -> None:
+    """What Spark sends it needs nothing of ours before it can say that."""
+    task = executors.task_of(b"", b"", "1.0")
+    sent = tmp_path / "task"
+    sent.write_bytes(executors.pickled(task))
+    code = f"""
+import pickle, sys
+sys.modules["statebackend"] = None
+with open({str(sent)!r}, "rb") as file:
+    list(pickle.load(file)([]))
+"""
+    worker = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    failure = executors.in_our_words(worker.stderr)
+    assert isinstance(failure, SettingsError)
+    assert "install it" in str(failure)
+    assert sys.executable in str(failure)
+
+
+def bare(folder):
+    """A Python that has nothing installed."""
+    venv.create(folder, symlinks=True)
+    return str(folder / "bin" / "python")
+
+
+def of_another_version(folder):
+    """A Python of another minor version that Spark runs on, if there is one."""
+    for minor in range(10, 15):
+        if minor != sys.version_info.minor and (found := shutil.which(f"python3.{minor}")):
+            if subprocess.run([found, "-c", ""], check=False, capture_output=True).returncode == 0:
+                return found
+    return pytest.skip("there is no Python of another minor version here")
+
+
+@pytest.fixture
+def workers(request, spark, monkeypatch, tmp_path) -> None:
+    """They run what the parameter gives for a folder of its own."""
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", request.param(tmp_path / "python"))
+
+
+@pytest.mark.usefixtures("workers")
+@pytest.mark.parametrize(
+    ("workers", "advice"),
+    [
+        (bare, "the workers need pyarrow"),
+        (of_another_version, "the driver's minor version"),
+        (lambda folder: str(folder / "nowhere"), "the workers have no such Python"),
+    ],
+    ids=["without pyarrow", "another version", "none"],
+    indirect=["workers"],
+)
+def test_workers_that_cannot_do_the_work_are_told_of(stream, on_executors, advice) -> None:
+    """By the first task, from what real workers make Spark say; our words say what to do."""
+    feed(stream, "a")
+    message = stream.fail(on_executors(), plan=split)
+    assert "SettingsError" in message
+    assert advice in message
+
+
+def test_a_package_that_is_too_old_is_told_from_work_that_failed() -> None:
+    """The text is Spark's. An error of another kind stays what it is."""
+    text = "Job aborted.\n[UNSUPPORTED_PACKAGE_VERSION] PyArrow >= 18.0.0 must be installed\n at org.apache.spark"
+    assert isinstance(executors.in_our_words(text), SettingsError)
+    assert executors.in_our_words("java.lang.InterruptedException") is None
+
+
+def test_rows_of_two_slots_in_one_partition_are_refused(tmp_path) -> None:
+    """However they came there: the task would write keys that another task owns. It says which range it was."""
+    settings = sb.Settings(job="job", primary=f"file://{tmp_path}")
+    owners = ranges_of(2, settings.max_parallelism)
+    task = RangeTask(settings, all_key_groups(settings.max_parallelism), owners, Epoch(1), CheckpointId(0), None)
+    program = executors.pickled(Program(KeyedWork(Counting(), key="key", order_by=(), has_output=False), None))
+    errand = executors.pickled(Errand(task, (2, 0), ("key",), 0))
+    batches = [pa.RecordBatch.from_pydict({"c0": ["a"], SALT: [salt]}) for salt in (2, 2, 0)]
+    try:
+        with pytest.raises(BatchError, match="several slots") as raised:
+            list(run(program, errand, batches))
+    finally:
+        gc.unfreeze()
+    assert str(owners[0]) in str(raised.value)
