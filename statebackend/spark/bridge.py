@@ -4,8 +4,8 @@ Always holds: what leaves the sink for py4j is an `Exception` (anything else end
 and the query waits for that answer for ever), and it leaves only when the coroutine it waited for has unwound.
 
 The callback thread is pinned to the query's own thread in the JVM, so any call into the JVM made from here sees that
-thread's interrupt flag. `Thread.sleep(0)` asks for it, and raises exactly the exception by which Spark tells a query
-that was stopped from one that failed.
+thread's interrupt flag. `Thread.sleep(0)` asks for it. Spark tells a query that was stopped from one that failed by the
+text of what we raise.
 """
 
 import atexit
@@ -13,6 +13,7 @@ import concurrent.futures
 import contextlib
 import logging
 import os
+import traceback
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
@@ -28,6 +29,13 @@ POLL_S: Final = 0.1
 """How often the callback thread asks whether the query is being stopped. One ask costs under a millisecond."""
 UNWIND_POLLS: Final = 50
 """Polls, of a tenth of a second, that a cancelled coroutine may spend on cleaning up before it is cancelled again."""
+
+_CALLING: Final = "py4j.protocol.Py4JJavaError: An error occurred while calling"
+_INTERRUPTS: Final = (
+    "java.lang.InterruptedException",
+    "java.io.InterruptedIOException",
+    "java.nio.channels.ClosedByInterruptException",
+)
 
 _logger = logging.getLogger(__name__)
 _portals: dict[int, Portal] = {}
@@ -47,6 +55,17 @@ def process_portal() -> Portal:
     return portal
 
 
+class QueryStoppedError(Exception):
+    """Has the words that Spark takes for the stop of a query, and no more.
+
+    Spark's pattern (SPARK-39218) recurses with every character that comes after them. With the stack trace of Java that
+    py4j puts into its errors it overflows the stack of the query's thread, which then dies in the middle of stopping.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(f"{_CALLING} sleep: {_INTERRUPTS[0]}")
+
+
 class QueryThread:
     """Spark's callback thread and, behind it, the query's own thread in the JVM. To be used on the former only.
 
@@ -58,15 +77,26 @@ class QueryThread:
         self._run_id = run_id
         self._sleep: Callable[[int], None] | None = None
 
-    def raise_if_stopped(self) -> None:
-        """Raise the JVM's `InterruptedException`, once, if the query is being stopped."""
+    def raise_if_stopped(self, error: BaseException | None = None) -> None:
+        """Raise `QueryStoppedError`, once, if the query is being stopped.
+
+        `error` may say that already, where an action of the user's has met the interrupt.
+        """
         if self._context is None:
             return
         if self._sleep is None:  # looked up late: it takes some milliseconds, and a quick batch never asks
             # There is no public way to the JVM.
             jvm: Any = self._context._jvm  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
             self._sleep = cast("Callable[[int], None]", jvm.java.lang.Thread.sleep)
-        self._sleep(0)
+        try:
+            self._sleep(0)
+        except Exception as interrupt:
+            if _tells_of_an_interrupt(interrupt):
+                raise QueryStoppedError from None
+            raise
+        if error is not None and _tells_of_an_interrupt(error):
+            _logger.debug("an action was interrupted", exc_info=error)
+            raise QueryStoppedError from None
 
     def cancel_jobs(self) -> None:
         """Cancel the jobs of the query's run. Raises nothing: it is called where an error is on its way already."""
@@ -99,6 +129,12 @@ def _unwind(call: Call[Any], query: QueryThread) -> None:
             # starts after that would run on to its end, and we would wait for it.
             query.cancel_jobs()
         _logger.warning("a coroutine of a stopped batch does not end: cancelling it again")
+
+
+def _tells_of_an_interrupt(error: BaseException) -> bool:
+    """As Spark sees it, which has nothing but the text of an error and of what led to it."""
+    _, calling, told = "".join(traceback.format_exception(error)).partition(_CALLING)
+    return bool(calling) and any(name in told for name in _INTERRUPTS)
 
 
 def _close_at_exit(pid: int, portal: Portal) -> None:

@@ -220,11 +220,11 @@ class StatefulSink:
         query = QueryThread(df, delivered.run_id)
         try:
             self._apply(df, delivered, query)
-        except BaseException:
+        except BaseException as error:
             self._drop()
             # A stopped query's jobs are cancelled an instant before its thread is interrupted, so what failed may be a
-            # consequence. If so, this raises the interrupt, which Spark takes for a stop and not for a failure.
-            query.raise_if_stopped()
+            # consequence. If so, this raises what Spark takes for a stop and not for a failure.
+            query.raise_if_stopped(error)
             raise
 
     def _apply(self, df: DataFrame, delivered: SourceMark, query: QueryThread) -> None:

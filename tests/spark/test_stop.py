@@ -7,15 +7,40 @@ stream's thread, and with it our callback, has ended.
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import anyio
 import pytest
+from pyspark.java_gateway import ensure_callback_server_started
 
 import statebackend as sb
 from statebackend.objectstore import MemoryStore
 
 STOP_BOUND_S = 2.0
+
+
+class Uncaught:
+    """A handler, in the JVM, of what ends one of its threads."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+
+    def uncaughtException(self, thread, error) -> None:  # noqa: N802 - Java's name
+        self.errors.append(error.toString())
+
+    class Java:  # noqa: D106 - py4j's way to say what the class implements
+        implements = ("java.lang.Thread$UncaughtExceptionHandler",)
+
+
+@pytest.fixture(autouse=True)
+def nothing_ends_the_querys_thread(spark) -> Iterator[None]:
+    """It has to hear of the stop: an error in what it does then leaves `query.exception()` empty just as well."""
+    ensure_callback_server_started(spark.sparkContext._gateway)
+    threads, uncaught = spark.sparkContext._jvm.java.lang.Thread, Uncaught()
+    threads.setDefaultUncaughtExceptionHandler(uncaught)
+    yield
+    threads.setDefaultUncaughtExceptionHandler(None)
+    assert uncaught.errors == []
 
 
 def stop_timed(query) -> float:
