@@ -1,6 +1,7 @@
 """Who keeps the totals: each is given the rows and a folder, and returns a query that ends with the rows."""
 
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,8 @@ class RowTotals(_SparkTotals):
         count, total, last = self.known()
         for row in rows:
             count, total = count + 1, total + row["amount"]
-            last = row["at"] if last is None else max(last, row["at"])
+            # Of what comes back from the state and what is in a row, one has a time zone and one has none.
+            last = row["at"] if last is None else max(last, row["at"], key=datetime.timestamp)
         self._total.update((count, total, last))
         yield Row(key=key[0], count=count, total=total, last=last)
 

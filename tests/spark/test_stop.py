@@ -1,22 +1,21 @@
 """Stopping a query: the function is cancelled and cleaned up first, soon, and nothing of its batch is committed.
 
-The bound is the claim: well under two seconds. What is measured is Spark's own `stop()`, which returns when the
-stream's thread, and with it our callback, has ended.
+Spark's own `stop()` returns when the stream's thread, and with it our callback, has ended. It raises where that takes
+longer than the session of the tests allows; and what does not end by the first cancellation, the bridge logs.
 """
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import anyio
 import pytest
 from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql.streaming import StreamingQuery
 
 import statebackend as sb
 from statebackend.objectstore import MemoryStore
-
-STOP_BOUND_S = 2.0
+from statebackend.spark import bridge
 
 
 class Uncaught:
@@ -43,13 +42,17 @@ def nothing_ends_the_querys_thread(spark) -> Iterator[None]:
     assert uncaught.errors == []
 
 
-def stop_timed(query) -> float:
-    """Stop the query and return how long that took."""
-    begun_s = time.monotonic()
-    query.stop()
-    took_s = time.monotonic() - begun_s
-    assert not query.isActive
-    return took_s
+@pytest.fixture
+def stop(caplog: pytest.LogCaptureFixture) -> Callable[[StreamingQuery], None]:
+    """Stops a query, which ends at once, as one that has not failed."""
+
+    def stop_(query: StreamingQuery) -> None:
+        query.stop()
+        assert not query.isActive
+        assert query.exception() is None
+        assert [record for record in caplog.records if record.name == bridge.__name__] == []
+
+    return stop_
 
 
 class HangingStore(MemoryStore):
@@ -76,7 +79,7 @@ class HangingStore(MemoryStore):
         return await super().get(key)
 
 
-def test_stopping_cancels_a_coroutine_and_waits_for_its_cleanup(stream, open_sink, async_counting, read) -> None:
+def test_stopping_cancels_a_coroutine_and_waits_for_its_cleanup(stream, open_sink, async_counting, read, stop) -> None:
     """Its `finally` may await, as in any cancelled asyncio task, and has run when `stop()` returns."""
     begun, cleaned_up = threading.Event(), threading.Event()
 
@@ -95,16 +98,15 @@ def test_stopping_cancels_a_coroutine_and_waits_for_its_cleanup(stream, open_sin
     stream.feed("a", "b")
     query = stream.start(sink)
     assert begun.wait(60)
-    assert stop_timed(query) < STOP_BOUND_S
+    stop(query)
     assert cleaned_up.is_set()
-    assert query.exception() is None
     assert read(stream.settings).counts == {"a": 1}
     stream.run(sink)
     assert read(stream.settings).counts == {"a": 2, "b": 1}
     assert async_counting.batches == [0, 1, 1]
 
 
-def test_stopping_ends_a_spark_job_that_a_coroutine_waits_for(stream, open_sink, read) -> None:
+def test_stopping_ends_a_spark_job_that_a_coroutine_waits_for(stream, open_sink, read, stop) -> None:
     """The job belongs to the query though it was started from another thread, so Spark cancels it."""
     begun = threading.Event()
 
@@ -115,12 +117,11 @@ def test_stopping_ends_a_spark_job_that_a_coroutine_waits_for(stream, open_sink,
     stream.feed("a")
     query = stream.start(open_sink(function, stream.settings))
     assert begun.wait(60)
-    assert stop_timed(query) < STOP_BOUND_S
-    assert query.exception() is None
+    stop(query)
     assert read(stream.settings).batches == []
 
 
-def test_stopping_ends_a_job_that_starts_only_after_the_stop(stream, open_sink) -> None:
+def test_stopping_ends_a_job_that_starts_only_after_the_stop(stream, open_sink, stop) -> None:
     """Spark cancels a query's jobs first and interrupts it second; a job in between is ours to cancel."""
     in_thread, stopping = threading.Event(), threading.Event()
 
@@ -143,12 +144,11 @@ def test_stopping_ends_a_job_that_starts_only_after_the_stop(stream, open_sink) 
     stream.feed("a")
     query = stream.start(open_sink(function, stream.settings))
     assert in_thread.wait(60)
-    assert stop_timed(query) < STOP_BOUND_S
+    stop(query)
     assert stopping.is_set()
-    assert query.exception() is None
 
 
-def test_stopping_ends_a_spark_job_of_a_synchronous_function(stream, open_sink, read) -> None:
+def test_stopping_ends_a_spark_job_of_a_synchronous_function(stream, open_sink, read, stop) -> None:
     """It runs on the query's own thread, where Spark interrupts it; what it raises must get through as it is."""
     begun = threading.Event()
 
@@ -159,12 +159,11 @@ def test_stopping_ends_a_spark_job_of_a_synchronous_function(stream, open_sink, 
     stream.feed("a")
     query = stream.start(open_sink(function, stream.settings))
     assert begun.wait(60)
-    assert stop_timed(query) < STOP_BOUND_S
-    assert query.exception() is None
+    stop(query)
     assert read(stream.settings).batches == []
 
 
-def test_an_error_that_comes_after_the_stop_counts_as_the_stop(stream, open_sink, read) -> None:
+def test_an_error_that_comes_after_the_stop_counts_as_the_stop(stream, open_sink, read, stop) -> None:
     """It is mostly a consequence, as of a cancelled job. Spark hears of the stop, and so the query has not failed."""
     begun = threading.Event()
 
@@ -178,26 +177,24 @@ def test_an_error_that_comes_after_the_stop_counts_as_the_stop(stream, open_sink
     stream.feed("a")
     query = stream.start(open_sink(function, stream.settings))
     assert begun.wait(60)
-    assert stop_timed(query) < STOP_BOUND_S
-    assert query.exception() is None
+    stop(query)
     assert read(stream.settings).batches == []
 
 
 @pytest.mark.parametrize(
-    ("operation", "hangs_at"),
+    "hangs",
     [("get", lambda key: True), ("put", lambda key: "/commits/" not in key)],
     ids=["opening", "uploading"],
 )
-def test_stopping_ends_the_wait_for_a_store_that_hangs(stream, open_sink, counting, operation, hangs_at) -> None:
+def test_stopping_ends_the_wait_for_a_store_that_hangs(stream, open_sink, counting, stop, hangs) -> None:
     """A restore may take long and an upload may hang: both are waited for with an eye on the query."""
-    store = HangingStore(operation, hangs_at)
+    store = HangingStore(*hangs)
     settings = sb.Settings(job="stream", primary="memory://unused", upload_timeout_s=0, close_timeout_s=0.5)
     sink = open_sink(counting, settings, store=store)
     stream.feed("a")
     query = stream.start(sink)
     assert store.reached.wait(60)
-    assert stop_timed(query) < STOP_BOUND_S
-    assert query.exception() is None
+    stop(query)
     store.released = True
     before = list(counting.batches)
     stream.run(sink)
