@@ -132,8 +132,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """Bases are written so long after the last time, if anything changed. The first time comes earlier. 0: never."""
     materialize_changelog_ratio: Ratio = 1.0
     """Bases are written when the changelog is so many times as large as they are. 0: however large it is."""
-    materialize_changelog_bytes_min: Amount = 4 * MiB
-    """The changelog is not compared with the bases before it is as large as this."""
+    materialize_changelog_bytes_min: Amount = 32 * MiB
+    """The changelog is not compared with the bases before it is as large as this: about a second's work to replay."""
     materialize_handles_max: Amount = 512
     """Change sets in the changelog that make bases be written: each makes a commit 70 bytes larger. 0: however many."""
     materialize_failures_max: Amount = 3
