@@ -17,7 +17,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -222,21 +222,21 @@ def _of_job(pickled: bytes, task: RangeTask) -> _Running:
         requests = _Requests()
         owners = process_portal().hold(open_range_owners(uploader=program.uploader, observer=requests))
         owners.wait()
-        _spare_what_is_loaded()
+        _spare_what_is_loaded(os.getpid())
         running = _Running(pickled, program, requests, owners)
     _running[identity] = running
     return running
 
 
-def _spare_what_is_loaded() -> None:
-    """Have the garbage collector pass over the modules that this process has loaded. Once, before there is any state.
+@cache
+def _spare_what_is_loaded(_process: int) -> None:
+    """Have the garbage collector pass over the modules that a process has loaded. Once, before there is any state.
 
     Spark collects after each task, in every worker: 30 ms for the modules of Arrow and Spark alone, while the driver
     would go on.
     """
-    if not gc.get_freeze_count():
-        gc.collect()
-        gc.freeze()
+    gc.collect()
+    gc.freeze()
 
 
 def _close(running: _Running) -> None:
