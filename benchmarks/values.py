@@ -16,9 +16,9 @@ from statebackend import ValueState
 from statebackend._codec.frame import encode_frame
 from statebackend._codec.records import change_set
 from statebackend._codec.serializers import MsgspecSerializer
-from statebackend._state.heap import ValueTable
-from statebackend._state.key_groups import OwnedKeys
 from statebackend._state.values import Values
+from statebackend._tables.heap import ValueTable
+from statebackend._tables.key_groups import OwnedKeys
 from statebackend.ids import SequenceNumber, all_key_groups
 
 KEYS = [f"N{number:06d}" for number in range(20_000)]

@@ -27,7 +27,7 @@ from statebackend._clock import SystemClock
 from statebackend._codec.records import StateChange, key_of
 from statebackend._cost import Prices
 from statebackend._local.segments import LocalSegments
-from statebackend._state.key_groups import key_group
+from statebackend._tables.key_groups import key_group
 from statebackend.abc import Clock, ObjectStore
 from statebackend.errors import InputError
 from statebackend.ids import Key, KeyGroupRange, all_key_groups

@@ -18,12 +18,12 @@ from rocksdict import Rdict, WriteBatch
 
 from benchmarks.contest import Line, Report, Sample, contest, ratio
 from benchmarks.state.parts import keys, seconds
-from statebackend._state.heap import ValueTable
-from statebackend._state.key_groups import OwnedKeys
 from statebackend._state.keyed import KeyedStates
-from statebackend._state.rocks_tables import open_table
-from statebackend._state.rocksdb import PENDING_WRITES_MAX, RocksStore, _options, _without_log
 from statebackend._state.value_state import ValueState
+from statebackend._tables.heap import ValueTable
+from statebackend._tables.key_groups import OwnedKeys
+from statebackend._tables.rocksdb import PENDING_WRITES_MAX, RocksStore, _options, _without_log
+from statebackend._tables.rocksdb_tables import open_table
 from statebackend.ids import all_key_groups
 from statebackend.settings import MiB
 

@@ -15,14 +15,14 @@ from statebackend._checkpoint.lineage import Lineage, missing
 from statebackend._codec.commit import Commit
 from statebackend._local.range_directories import Mark, RangeDirectory, open_range_directory, remove_other_ranges
 from statebackend._local.scratch import scratch_parent
-from statebackend._state.key_groups import OwnedKeys
+from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tasks import in_thread
 from statebackend.errors import SettingsError, StoreUnavailableError
 from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, NativeBase
 from statebackend.settings import Settings
 
 if TYPE_CHECKING:
-    from statebackend._state.rocksdb import RocksStore
+    from statebackend._tables.rocksdb import RocksStore
 
 _log = logging.getLogger(__name__)
 
@@ -84,13 +84,13 @@ class _RangeFiles:
 
     def __init__(self, settings: Settings, key_groups: KeyGroupRange, directory: RangeDirectory) -> None:
         try:
-            from statebackend._state import rocks_tables, rocksdb  # noqa: PLC0415  # an extra
+            from statebackend._tables import rocksdb, rocksdb_tables  # noqa: PLC0415  # an extra
         except ImportError as error:
             raise SettingsError("this table needs the extra 'rocksdb'", table=settings.table) from error
         self._settings = settings
         self._key_groups = key_groups
         self._directory = directory
-        self._open_table = rocks_tables.open_table
+        self._open_table = rocksdb_tables.open_table
         self._open_store = partial(rocksdb.RocksStore, directory.files, memory_bytes=settings.table_memory_bytes)
         self._store: RocksStore | None = None
 

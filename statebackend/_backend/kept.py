@@ -11,7 +11,7 @@ from statebackend._checkpoint.contributions import Found
 from statebackend._checkpoint.lineage import Lineage, bases_id, missing
 from statebackend._codec.commit import Commit, RangeState
 from statebackend._state.keyed import KeyedStates
-from statebackend._state.tables import AnyTable, OpenTable
+from statebackend._tables.table import AnyTable, OpenTable
 from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, NativeBase
 from statebackend.settings import Settings
 

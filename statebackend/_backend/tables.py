@@ -12,9 +12,9 @@ import msgspec
 from statebackend._checkpoint.native import NativeTables
 from statebackend._codec.commit import Commit
 from statebackend._local.scratch import open_scratch, scratch_parent
-from statebackend._state.key_groups import OwnedKeys
 from statebackend._state.keyed import StatesSnapshot, heap_table
-from statebackend._state.tables import OpenTable
+from statebackend._tables.key_groups import OwnedKeys
+from statebackend._tables.table import OpenTable
 from statebackend._tasks import in_thread
 from statebackend.errors import SettingsError
 from statebackend.ids import KeyGroupRange
@@ -35,7 +35,7 @@ HEAP: Final = Tables(heap_table)
 def open_files(directory: Path, commit: Commit, key_groups: KeyGroupRange) -> AbstractContextManager[StatesSnapshot]:
     """The entries in the files of a native base. Raises `SettingsError` where rocksdict is missing."""
     try:
-        from statebackend._state.rocks_files import open_entries  # noqa: PLC0415  # an extra
+        from statebackend._checkpoint.rocksdb_entries import open_entries  # noqa: PLC0415  # an extra
     except ImportError as error:
         raise SettingsError("a base of this job is made of RocksDB's files: it needs the extra 'rocksdb'") from error
     return open_entries(directory, commit.states, key_groups, max_parallelism=commit.max_parallelism)
@@ -48,8 +48,8 @@ async def open_tables(settings: Settings, key_groups: KeyGroupRange) -> AsyncGen
         yield HEAP
         return
     try:
-        from statebackend._state.rocks_tables import open_table  # noqa: PLC0415  # an extra
-        from statebackend._state.rocksdb import RocksStore  # noqa: PLC0415  # as above
+        from statebackend._tables.rocksdb import RocksStore  # noqa: PLC0415  # as above
+        from statebackend._tables.rocksdb_tables import open_table  # noqa: PLC0415  # an extra
     except ImportError as error:
         raise SettingsError("this table needs the extra 'rocksdb'", table=settings.table) from error
     keys, limiter = OwnedKeys(key_groups, settings.max_parallelism), anyio.CapacityLimiter(1)

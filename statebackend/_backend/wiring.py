@@ -20,7 +20,7 @@ from statebackend._codec.commit import Commit, RangeState
 from statebackend._local.cache import DownloadCache
 from statebackend._local.retention import LocalRetention
 from statebackend._state.keyed import KeyedStates
-from statebackend._state.tables import OpenTable
+from statebackend._tables.table import OpenTable
 from statebackend.abc import Clock, Observer, RestoreReport
 from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, NativeBase
 from statebackend.settings import Settings

@@ -21,9 +21,9 @@ from statebackend._checkpoint.regrouping import regrouped, regrouped_owners
 from statebackend._checkpoint.restore import Restore
 from statebackend._codec.commit import Commit
 from statebackend._codec.records import StateChange
-from statebackend._state.key_groups import OwnedKeys
 from statebackend._state.keyed import KeyedStates
 from statebackend._state.operator_state import mode_of
+from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tasks import in_thread
 from statebackend.abc import UploadedSegment
 from statebackend.errors import InputError, StoreAccessError, StoreUnavailableError

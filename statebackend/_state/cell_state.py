@@ -5,9 +5,9 @@ from typing import Final, TypeVar, cast
 
 from statebackend._codec.records import SCALARS, Operation, StateChange
 from statebackend._state.bulk import Arrow, as_list, check_as_many
-from statebackend._state.key_groups import OwnedKeys
 from statebackend._state.keyed_state import KeyedState, cleared
-from statebackend._state.tables import AnyTable
+from statebackend._tables.key_groups import OwnedKeys
+from statebackend._tables.table import AnyTable
 from statebackend.ids import Key
 
 _SET: Final = int(Operation.SET)  # an enum takes as long as the rest of the change, to look up and to encode

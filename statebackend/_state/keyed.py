@@ -19,8 +19,6 @@ from statebackend._state import (
 )
 from statebackend._state.aggregating_state import Aggregate, AggregatingState, accumulator_type
 from statebackend._state.descriptors import Shape, described, shape_of
-from statebackend._state.heap import ListTable, MapTable, ValueTable
-from statebackend._state.key_groups import OwnedKeys
 from statebackend._state.keyed_state import KeyedState
 from statebackend._state.list_state import ListState
 from statebackend._state.map_state import EntryKeys, MapState
@@ -33,11 +31,13 @@ from statebackend._state.operator_state import (
     mode_of,
 )
 from statebackend._state.reducing_state import ReducingState
-from statebackend._state.tables import AnyTable, OpenTable, Renew
 from statebackend._state.timers import TimerClock, Timers
 from statebackend._state.ttl import TimeToLive
 from statebackend._state.value_state import ValueState
 from statebackend._state.values import Upcast, Values
+from statebackend._tables.heap import ListTable, MapTable, ValueTable
+from statebackend._tables.key_groups import OwnedKeys
+from statebackend._tables.table import AnyTable, OpenTable, Renew
 from statebackend.abc import Serializer
 from statebackend.errors import DataError, InputError, StateTypeError, UnsupportedVersionError
 from statebackend.ids import KeyGroupRange, OperatorElements, StateDescriptor, all_key_groups

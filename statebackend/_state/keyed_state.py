@@ -6,10 +6,10 @@ from collections.abc import Container, Iterable, Iterator, Mapping, MutableMappi
 from typing import Final, Generic, TypeVar
 
 from statebackend._codec.records import SCALARS, Operation, StateChange
-from statebackend._state.key_groups import OwnedKeys
-from statebackend._state.tables import AnyTable, Renew
 from statebackend._state.ttl import SWEEP_KEYS
 from statebackend._state.values import Values
+from statebackend._tables.key_groups import OwnedKeys
+from statebackend._tables.table import AnyTable, Renew
 from statebackend.ids import Key
 
 E = TypeVar("E")

@@ -6,10 +6,10 @@ from typing import Final, TypeVar, cast, overload
 from statebackend._codec.cells import count, framed, split
 from statebackend._codec.records import SCALARS, Operation, StateChange
 from statebackend._state.bulk import Arrow, as_list, check_as_many
-from statebackend._state.heap import ListTable, row_changes
-from statebackend._state.key_groups import OwnedKeys
 from statebackend._state.keyed_state import KeyedState, cleared
 from statebackend._state.values import Values
+from statebackend._tables.heap import ListTable, row_changes
+from statebackend._tables.key_groups import OwnedKeys
 from statebackend.ids import Key
 
 V = TypeVar("V")

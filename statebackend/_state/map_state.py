@@ -9,10 +9,10 @@ from statebackend._codec.cells import framed
 from statebackend._codec.records import SCALARS, Operation, StateChange
 from statebackend._codec.serializers import VALUE_BYTES_MAX, MsgspecSerializer, serializer_of
 from statebackend._state.bulk import Arrow, as_list, check_as_many
-from statebackend._state.heap import MapTable
-from statebackend._state.key_groups import OwnedKeys
 from statebackend._state.keyed_state import KeyedState, cleared
 from statebackend._state.values import Values
+from statebackend._tables.heap import MapTable
+from statebackend._tables.key_groups import OwnedKeys
 from statebackend.abc import Serializer
 from statebackend.ids import Key
 

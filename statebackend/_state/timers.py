@@ -8,10 +8,10 @@ from typing import Any, Final, Literal
 
 from statebackend._codec.records import Operation, StateChange
 from statebackend._state.bulk import Arrow, as_list, check_as_many
-from statebackend._state.heap import ValueTable
-from statebackend._state.key_groups import OwnedKeys
 from statebackend._state.keyed_state import KeyedState, cleared
 from statebackend._state.values import Values
+from statebackend._tables.heap import ValueTable
+from statebackend._tables.key_groups import OwnedKeys
 from statebackend.errors import InputError
 from statebackend.ids import Key
 

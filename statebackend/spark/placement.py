@@ -1,6 +1,6 @@
 """Which rows go to which task: their key group in the JVM, its slot, and a partition for each slot.
 
-    key group   pmod(xxhash64(key columns), max_parallelism), what `_state/key_groups.py` gives for the key
+    key group   pmod(xxhash64(key columns), max_parallelism), what `_tables/key_groups.py` gives for the key
     slot        key group * parallelism div max_parallelism: each slot is a range of key groups
     partition   pmod(hash(salt), parallelism): where `repartition` sends a column, and the slot's salt is an integer
                 that it sends to the slot's own number, found once by trying

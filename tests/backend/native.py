@@ -10,7 +10,7 @@ import msgspec
 
 import statebackend as sb
 from statebackend._codec.commit import Commit, decode_entry
-from statebackend._state.key_groups import key_group
+from statebackend._tables.key_groups import key_group
 from statebackend.ids import NativeBase
 from statebackend.objectstore import LocalStore
 from statebackend.testing import FaultyStore

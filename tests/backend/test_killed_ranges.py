@@ -25,7 +25,7 @@ BATCHES = int(os.environ.get("STATEBACKEND_RANGE_BATCHES", "12"))
 ANSWER_TIMEOUT_S = 60.0
 
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["tests.backend.range_worker", "statebackend._state.rocksdb"])
+_processes.set_forkserver_preload(["tests.backend.range_worker", "statebackend._tables.rocksdb"])
 
 
 class Worker:

@@ -18,7 +18,7 @@ from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, run_virtual
 from tests.backend.native import MAX_PARALLELISM, NativeJob, commit, contents, numbered
 
-rocksdb = pytest.importorskip("statebackend._state.rocksdb", reason="the extra rocksdb", exc_type=ImportError)
+rocksdb = pytest.importorskip("statebackend._tables.rocksdb", reason="the extra rocksdb", exc_type=ImportError)
 
 ALL = sb.KeyGroupRange(0, MAX_PARALLELISM - 1)
 
@@ -423,8 +423,8 @@ async def test_without_the_extra_it_is_a_wrong_setting(job: NativeJob, monkeypat
     """Said when it is opened; nothing is lost."""
     state = await with_a_base(job)
     with monkeypatch.context() as without:
-        for module in ("rocksdb", "rocks_tables", "rocks_files"):
-            without.delitem(sys.modules, f"statebackend._state.{module}", raising=False)
+        for module in ("_tables.rocksdb", "_tables.rocksdb_tables", "_checkpoint.rocksdb_entries"):
+            without.delitem(sys.modules, f"statebackend.{module}", raising=False)
         without.setitem(sys.modules, "rocksdict", None)
         with pytest.raises(SettingsError, match="rocksdb"):
             await restored(job, changes={"table": "heap"})

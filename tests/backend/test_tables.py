@@ -118,8 +118,8 @@ async def test_they_lie_where_the_settings_say(settings: sb.Settings, tmp_path: 
 
 async def test_without_the_extra_it_is_a_wrong_setting(settings: sb.Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Said when the backend is opened, with the name of what to install."""
-    for module in ("rocksdb", "rocks_tables"):
-        monkeypatch.delitem(sys.modules, f"statebackend._state.{module}", raising=False)
+    for module in ("_tables.rocksdb", "_tables.rocksdb_tables"):
+        monkeypatch.delitem(sys.modules, f"statebackend.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     with pytest.raises(SettingsError, match="rocksdb"):
         async with sb.open_backend(on(settings, "rocksdb")):

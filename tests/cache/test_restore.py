@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import statebackend as sb
-from statebackend._state.key_groups import key_group
+from statebackend._tables.key_groups import key_group
 from statebackend.errors import SettingsError, StoreUnavailableError
 from statebackend.objectstore import MemoryStore
 from statebackend.observers import Metrics

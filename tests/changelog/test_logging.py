@@ -4,8 +4,8 @@ import pytest
 
 from statebackend._codec.records import NO_KEY_GROUP, Operation, StateChange
 from statebackend._codec.segment import decode_segment
-from statebackend._state.key_groups import key_group
 from statebackend._state.keyed import KeyedStates
+from statebackend._tables.key_groups import key_group
 from statebackend.ids import KeyGroupRange, SequenceNumber
 from statebackend.testing.virtual_time import run_virtual
 from tests.changelog.fakes import Uploader, open_log

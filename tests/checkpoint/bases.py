@@ -11,7 +11,7 @@ import statebackend as sb
 from statebackend._checkpoint.commits import PREFIX
 from statebackend._checkpoint.materialization import LOG_ID
 from statebackend._codec.commit import Commit, decode_entry
-from statebackend._state.key_groups import key_group
+from statebackend._tables.key_groups import key_group
 from statebackend.abc import Segment, UploadedSegment
 from statebackend.objectstore import MemoryStore
 from statebackend.testing.virtual_time import VirtualClock, settle

@@ -15,7 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import statebackend as sb
-from statebackend._state.key_groups import key_group
+from statebackend._tables.key_groups import key_group
 from statebackend.abc import Body
 from statebackend.errors import InputError, MaterializationError, StoreUnavailableError
 from statebackend.objectstore import MemoryStore

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import statebackend as sb
-from statebackend._state.key_groups import key_group
+from statebackend._tables.key_groups import key_group
 from statebackend.errors import BackendClosedError, CheckpointExistsError, FencedError, InputError
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import FaultyStore, Hold

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 import statebackend as sb
-from statebackend._state.key_groups import key_group
+from statebackend._tables.key_groups import key_group
 from statebackend.errors import InputError
 from tests.models.contents import Pairs
 from tests.models.kinds import Kinds

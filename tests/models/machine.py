@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import statebackend as sb
-from statebackend._state.key_groups import key_group
+from statebackend._tables.key_groups import key_group
 from statebackend.errors import (
     CheckpointNotFoundError,
     DataError,

@@ -7,7 +7,7 @@ import pytest
 
 import statebackend as sb
 from statebackend._codec.commit import Commit, decode_entry
-from statebackend._state.key_groups import key_group
+from statebackend._tables.key_groups import key_group
 from statebackend.errors import OutcomeUnknownError
 from statebackend.testing import Fail, Hold
 from statebackend.testing.virtual_time import VirtualClock

@@ -7,7 +7,7 @@ from typing import Any
 
 import statebackend as sb
 from statebackend._codec.commit import Commit
-from statebackend._state.key_groups import key_group
+from statebackend._tables.key_groups import key_group
 from statebackend.testing import invariants
 from tests.aggregates import Mean
 

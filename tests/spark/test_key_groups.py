@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType
 
-from statebackend._state.key_groups import key_group
+from statebackend._tables.key_groups import key_group
 from tests.state.sample_keys import BYTES, INTEGERS, STRINGS
 
 COLUMNS: dict[str, tuple[DataType, Sequence[object]]] = {

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
-from statebackend._state.key_groups import key_group
+from statebackend._tables.key_groups import key_group
 from statebackend.errors import InputError, SettingsError
 from statebackend.ids import MAX_PARALLELISM_LIMIT
 from statebackend.spark import placement as placement_module

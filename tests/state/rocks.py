@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from statebackend._state.key_groups import OwnedKeys
-from statebackend._state.tables import OpenTable
+from statebackend._tables.key_groups import OwnedKeys
+from statebackend._tables.table import OpenTable
 from statebackend.ids import all_key_groups
 from statebackend.settings import MiB
 from tests.state import states
 
 if TYPE_CHECKING:
-    from statebackend._state.rocksdb import RocksStore
+    from statebackend._tables.rocksdb import RocksStore
 
-rocksdb = pytest.importorskip("statebackend._state.rocksdb", reason="the extra rocksdb", exc_type=ImportError)
-rocks_tables = importlib.import_module("statebackend._state.rocks_tables")
+rocksdb = pytest.importorskip("statebackend._tables.rocksdb", reason="the extra rocksdb", exc_type=ImportError)
+rocks_tables = importlib.import_module("statebackend._tables.rocksdb_tables")
 
 PENDING_WRITES_MAX = 3
 """So that the little that a test writes reaches the files."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend._state.key_groups import KEY_DEPTH_MAX, SEED, OwnedKeys, key_group, key_hash
+from statebackend._tables.key_groups import KEY_DEPTH_MAX, SEED, OwnedKeys, key_group, key_hash
 from statebackend.errors import KeyGroupError, KeyTypeError
 from statebackend.ids import MAX_PARALLELISM_LIMIT, KeyGroupRange
 from tests.codec.samples import KEYS

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from statebackend._codec.records import Operation, StateChange
-from statebackend._state.key_groups import key_group
 from statebackend._state.keyed import KeyedStates
+from statebackend._tables.key_groups import key_group
 from statebackend.errors import DataError, InputError, KeyGroupError, StateTypeError, UnsupportedVersionError
 from statebackend.ids import KeyGroupRange, StateDescriptor, all_key_groups
 from tests.examples import name_of

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from statebackend._state.heap import ListTable, MapTable, ValueTable
-from statebackend._state.key_groups import OwnedKeys, key_group
 from statebackend._state.keyed import KeyedStates
+from statebackend._tables.heap import ListTable, MapTable, ValueTable
+from statebackend._tables.key_groups import OwnedKeys, key_group
 from statebackend.errors import BackendClosedError, KeyGroupError, StoreUnavailableError
 from statebackend.ids import KeyGroupRange, all_key_groups
 from tests.state.rocks import ALL_KEYS, PENDING_WRITES_MAX, open_store, rocksdb, tables_in
 from tests.state.states import MAX_PARALLELISM, restored
 
 if TYPE_CHECKING:
-    from statebackend._state.rocksdb import RocksStore
+    from statebackend._tables.rocksdb import RocksStore
 
 Shape = rocksdb.Shape
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from statebackend._codec.records import Operation
-from statebackend._state.heap import ValueTable
-from statebackend._state.key_groups import OwnedKeys
 from statebackend._state.value_state import ValueState
 from statebackend._state.values import Values
+from statebackend._tables.heap import ValueTable
+from statebackend._tables.key_groups import OwnedKeys
 from statebackend.errors import KeyTypeError, ValueDecodeError, ValueEncodeError
 from statebackend.ids import Key, all_key_groups
 from tests.examples import name_of, short_name_of

@@ -16,7 +16,7 @@ from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.commits import commit_key
 from statebackend._checkpoint.savepoints import Savepoints
 from statebackend._checkpoint.sweep import Sweep
-from statebackend._state.key_groups import key_group
+from statebackend._tables.key_groups import key_group
 from statebackend._tasks import simulate_threads
 from statebackend.abc import ObjectStore
 from statebackend.errors import MissingObjectError, SavepointNotFoundError, StoreAccessError, StoreUnavailableError

@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from statebackend._state.key_groups import OwnedKeys
 from statebackend._state.keyed import KINDS, StatesSnapshot
-from statebackend._state.rocks_tables import open_table
-from statebackend._state.rocksdb import RocksStore
+from statebackend._tables.key_groups import OwnedKeys
+from statebackend._tables.rocksdb import RocksStore
+from statebackend._tables.rocksdb_tables import open_table
 from statebackend.ids import KeyGroupRange, StateDescriptor
 from statebackend.settings import MiB
 

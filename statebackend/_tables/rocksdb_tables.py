@@ -16,10 +16,10 @@ import msgspec
 
 from statebackend._codec.cells import framed, split
 from statebackend._codec.records import as_key
-from statebackend._state.heap import ListTable, MapTable, ValueTable
-from statebackend._state.key_groups import OwnedKeys
-from statebackend._state.rocksdb import RocksStore, View
-from statebackend._state.tables import AnyTable, Table
+from statebackend._tables.heap import ListTable, MapTable, ValueTable
+from statebackend._tables.key_groups import OwnedKeys
+from statebackend._tables.rocksdb import RocksStore, View
+from statebackend._tables.table import AnyTable, Table
 from statebackend.ids import Key
 
 E = TypeVar("E")

@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from statebackend._codec.cells import framed, split
 from statebackend._codec.records import SCALARS, Operation, StateChange, key_of
-from statebackend._state.tables import Renew, Table
+from statebackend._tables.table import Renew, Table
 from statebackend.errors import UnsupportedVersionError
 from statebackend.ids import Key
 

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, Final, Generic, Self, TypeVar
 
 from statebackend._codec.records import StateChange
-from statebackend._state.key_groups import OwnedKeys
+from statebackend._tables.key_groups import OwnedKeys
 from statebackend.ids import Key
 
 E = TypeVar("E")
