@@ -26,14 +26,14 @@ from statebackend._backend.downloads import open_download_cache
 from statebackend._backend.opening import open_backend, open_coordinator
 from statebackend._backend.rewriting import rewrite
 from statebackend._checkpoint.backend import StateBackend
-from statebackend._checkpoint.coordinator import CheckpointCoordinator, Committed
-from statebackend._checkpoint.outbox import Output
 from statebackend._checkpoint.progress import Progress
-from statebackend._checkpoint.retention import Classified, Verdict
 from statebackend._checkpoint.rewrite import RewriteReport
-from statebackend._checkpoint.savepoints import SavepointInfo
-from statebackend._checkpoint.sweep import SweepFailure, SweepReport
 from statebackend._local.cache import DownloadCache
+from statebackend._log.coordinator import CheckpointCoordinator, Committed
+from statebackend._log.outbox import Output
+from statebackend._log.retention import Classified, Verdict
+from statebackend._log.savepoints import SavepointInfo
+from statebackend._log.sweep import SweepFailure, SweepReport
 from statebackend._state.aggregating_state import Aggregate, AggregatingState
 from statebackend._state.list_state import ListState
 from statebackend._state.map_state import MapState

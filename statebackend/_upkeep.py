@@ -14,19 +14,19 @@ from statebackend._backend.reading import open_reading
 from statebackend._backend.stores import local_stores_of, native_copies, open_store
 from statebackend._checkpoint.inspect import Inspection
 from statebackend._checkpoint.inspect import inspect as inspect_job
-from statebackend._checkpoint.local_orphans import LocalFile, sweep_roots
 from statebackend._checkpoint.progress import Tell, reading
 from statebackend._checkpoint.report import JobReport, report_of
-from statebackend._checkpoint.retention import CLOCK_SKEW_MAX_S, ENTRY_AGE_MIN_S, Classified, Verdict
 from statebackend._checkpoint.rows import Row, operator_rows, rows_of, wanted_states
-from statebackend._checkpoint.savepoints import SavepointInfo, Savepoints
-from statebackend._checkpoint.survey import Surveyor
-from statebackend._checkpoint.sweep import MIN_AGE_S, SweepFailure, SweepReport
 from statebackend._checkpoint.verify import Verification, VerifyReport
 from statebackend._clock import SystemClock
 from statebackend._codec.records import StateChange, key_of
 from statebackend._cost import Prices
 from statebackend._local.segments import LocalSegments
+from statebackend._log.inventory import Surveyor
+from statebackend._log.local_sweep import LocalFile, sweep_roots
+from statebackend._log.retention import CLOCK_SKEW_MAX_S, ENTRY_AGE_MIN_S, Classified, Verdict
+from statebackend._log.savepoints import SavepointInfo, Savepoints
+from statebackend._log.sweep import MIN_AGE_S, SweepFailure, SweepReport
 from statebackend._tables.key_groups import key_group
 from statebackend.abc import Clock, ObjectStore
 from statebackend.errors import InputError

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import msgspec
 from anyio.abc import TaskGroup
 
-from statebackend._checkpoint.commits import commit_key
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._codec.commit import Commit
 from statebackend._local.retention import LocalRetention
+from statebackend._log.commits import commit_key
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
 from statebackend.settings import Settings
 from statebackend.uploaders import DuplicatingUploader, PrimaryUploader

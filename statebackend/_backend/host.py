@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from statebackend._backend.stores import clear_leftovers, local_stores_of
-from statebackend._checkpoint.commits import commit_key
 from statebackend._checkpoint.restore import LocalCopies
-from statebackend._checkpoint.superseded import superseded
 from statebackend._codec.commit import Commit
 from statebackend._local.directories import open_local_directories
 from statebackend._local.segments import LocalSegments
+from statebackend._log.commits import commit_key
+from statebackend._log.superseded import superseded
 from statebackend.abc import Clock
 from statebackend.errors import ObjectNotFoundError, StoreError
 from statebackend.ids import Epoch

@@ -5,13 +5,13 @@ from typing import Final
 
 import msgspec
 
-from statebackend._backend.names import new_names, new_stamp
-from statebackend._checkpoint.commits import CommitLog, LogEnd
-from statebackend._checkpoint.coordinator import CheckpointCoordinator
-from statebackend._checkpoint.outbox import Outbox
-from statebackend._checkpoint.savepoints import Savepoints
-from statebackend._checkpoint.sweep import MIN_AGE_S, Sweep
 from statebackend._codec.commit import Claim, Commit
+from statebackend._log.commits import CommitLog, LogEnd
+from statebackend._log.coordinator import CheckpointCoordinator
+from statebackend._log.names import new_names, new_stamp
+from statebackend._log.outbox import Outbox
+from statebackend._log.savepoints import Savepoints
+from statebackend._log.sweep import MIN_AGE_S, Sweep
 from statebackend._retry import RetryPolicy
 from statebackend._version import __version__
 from statebackend.abc import Clock, ObjectStore

@@ -8,15 +8,15 @@ import anyio
 from statebackend._backend.copies import OpenUploader, choose_copies, retain
 from statebackend._backend.host_tables import remove_ranges
 from statebackend._backend.job import Job, open_sweep
-from statebackend._backend.names import new_names
 from statebackend._backend.stores import open_local, open_store, primary_of, telling_requests
 from statebackend._backend.tables import open_tables
 from statebackend._backend.wiring import Opened, empty_states, put_together, restore
 from statebackend._checkpoint.backend import StateBackend
-from statebackend._checkpoint.coordinator import CheckpointCoordinator
-from statebackend._checkpoint.sweep import sweep_every
 from statebackend._clock import SystemClock
 from statebackend._local.cache import DownloadCache
+from statebackend._log.coordinator import CheckpointCoordinator
+from statebackend._log.names import new_names
+from statebackend._log.sweep import sweep_every
 from statebackend._observers import Observers
 from statebackend._tasks import open_tasks
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader

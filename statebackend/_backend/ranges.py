@@ -25,7 +25,6 @@ from statebackend._backend.host import HostCopies
 from statebackend._backend.host_tables import held_on_host
 from statebackend._backend.job import Job, Position
 from statebackend._backend.kept import Held, KeptRanges, held_in_memory
-from statebackend._backend.names import attempt_names, new_log_id
 from statebackend._backend.pace import BasePace
 from statebackend._backend.stores import Primary, primary_of, telling_requests
 from statebackend._backend.wiring import Opened
@@ -35,6 +34,7 @@ from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
+from statebackend._log.names import attempt_names, new_log_id
 from statebackend._observers import Observers
 from statebackend._tasks import foreign, open_tasks
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from statebackend._backend.native import native_restore
 from statebackend._backend.stores import open_local
 from statebackend._backend.tables import open_tables
-from statebackend._checkpoint.commits import CommitLog
 from statebackend._checkpoint.restore import Restore
 from statebackend._codec.commit import Commit
+from statebackend._log.commits import CommitLog
 from statebackend._state.keyed import KeyedStates
 from statebackend.abc import Clock, ObjectStore
 from statebackend.ids import StateDescriptor, all_key_groups

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from statebackend._checkpoint.commits import commit_key
-from statebackend._checkpoint.retention import entry_of
-from statebackend._checkpoint.savepoints import mark_of
-from statebackend._checkpoint.survey import Surveyor
 from statebackend._codec.commit import Claim, Commit, Entry
+from statebackend._log.commits import commit_key
+from statebackend._log.inventory import Surveyor
+from statebackend._log.retention import entry_of
+from statebackend._log.savepoints import mark_of
 from statebackend.abc import ObjectInfo, ObjectStore
 from statebackend.errors import DataError
 from statebackend.ids import SourceMark, StateDescriptor

@@ -6,10 +6,10 @@ from typing import Final
 
 import msgspec
 
-from statebackend._checkpoint.retention import Classified, entry_of, epoch_of
-from statebackend._checkpoint.savepoints import SavepointInfo
 from statebackend._codec.commit import Commit, RangeState
 from statebackend._cost import MONTH_S, Prices
+from statebackend._log.retention import Classified, entry_of, epoch_of
+from statebackend._log.savepoints import SavepointInfo
 from statebackend.ids import Base, CommitSummary, NativeBase, StateDescriptor
 
 WINDOW_S_MIN: Final = 60.0

@@ -14,13 +14,13 @@ import anyio
 import msgspec
 
 from statebackend._changelog.scheduler import UploadScheduler
-from statebackend._checkpoint.coordinator import CheckpointCoordinator
 from statebackend._checkpoint.materialization import SEGMENT_BYTES_MAX, Piece, base_of, pack
 from statebackend._checkpoint.progress import Progress, Tell, reading
 from statebackend._checkpoint.regrouping import regrouped, regrouped_owners
 from statebackend._checkpoint.restore import Restore
 from statebackend._codec.commit import Commit
 from statebackend._codec.records import StateChange
+from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._state.keyed import KeyedStates
 from statebackend._state.operator_state import mode_of
 from statebackend._tables.key_groups import OwnedKeys

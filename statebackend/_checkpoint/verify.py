@@ -11,16 +11,16 @@ import anyio
 import msgspec
 
 from statebackend._changelog.reader import SegmentRead, changes_of, frames_of, verify
-from statebackend._checkpoint.commits import PREFIX, commit_key
-from statebackend._checkpoint.outbox import PREFIX as OUTBOX
-from statebackend._checkpoint.outbox import read_part
 from statebackend._checkpoint.progress import Progress, Tell
-from statebackend._checkpoint.retention import entry_of
-from statebackend._checkpoint.savepoints import PREFIX as MARKS
-from statebackend._checkpoint.savepoints import mark_of
-from statebackend._checkpoint.survey import Surveyor
 from statebackend._codec.commit import Claim, Commit
 from statebackend._local.native_copies import NativeCopies
+from statebackend._log.commits import PREFIX, commit_key
+from statebackend._log.inventory import Surveyor
+from statebackend._log.outbox import PREFIX as OUTBOX
+from statebackend._log.outbox import read_part
+from statebackend._log.retention import entry_of
+from statebackend._log.savepoints import PREFIX as MARKS
+from statebackend._log.savepoints import mark_of
 from statebackend._tasks import in_order, in_thread
 from statebackend.abc import ObjectStore
 from statebackend.errors import DataError, ObjectNotFoundError, StoreError

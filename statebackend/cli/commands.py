@@ -14,7 +14,7 @@ import msgspec
 
 from statebackend._backend.rewriting import rewrite
 from statebackend._checkpoint.rows import Row, key_from
-from statebackend._checkpoint.sweep import SweepReport
+from statebackend._log.sweep import SweepReport
 from statebackend._tasks import finish, in_thread
 from statebackend._upkeep import drop_savepoint, inspect, open_rows, report, savepoints, sweep, verify
 from statebackend.cli.options import parser, settings_of

@@ -7,9 +7,9 @@ from typing import Final
 from statebackend._checkpoint.inspect import Inspection, LogRow
 from statebackend._checkpoint.report import JobReport, RangeRow
 from statebackend._checkpoint.rewrite import RewriteReport
-from statebackend._checkpoint.savepoints import SavepointInfo
-from statebackend._checkpoint.sweep import SweepReport
 from statebackend._checkpoint.verify import Damage, VerifyReport
+from statebackend._log.savepoints import SavepointInfo
+from statebackend._log.sweep import SweepReport
 from statebackend.cli.progress import size
 
 BAR_LENGTH: Final = 24

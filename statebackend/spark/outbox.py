@@ -1,6 +1,6 @@
 """Output by the outbox: a batch's rows are staged, named in its commit, and only then published.
 
-    a table -> Arrow streams -> staged (`_checkpoint/outbox.py`) -> commit -> `publish(Publication)`
+    a table -> Arrow streams -> staged (`_log/outbox.py`) -> commit -> `publish(Publication)`
 
 What is published is read from what was staged, the first time too: so it is the same, however often. In the driver a
 batch is one table. An executor's task stages its own rows, by the outbox of the backend that it works on, and brings
@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from statebackend._checkpoint.outbox import Outbox as JobOutbox
-from statebackend._checkpoint.outbox import Output as StagedRows
+from statebackend._log.outbox import Outbox as JobOutbox
+from statebackend._log.outbox import Output as StagedRows
 from statebackend.abc import Buffer
 from statebackend.errors import CorruptObjectError, InputError, SettingsError
 from statebackend.ids import Epoch, StagedOutput

@@ -2,9 +2,9 @@
 
 from collections.abc import Set as AbstractSet
 
-from statebackend._checkpoint.commits import HINT_KEY, commit_key
-from statebackend._checkpoint.savepoints import floor_key
 from statebackend._codec.commit import Commit
+from statebackend._log.commits import HINT_KEY, commit_key
+from statebackend._log.savepoints import floor_key
 from statebackend.ids import NativeFile
 from statebackend.testing.invariants import Objects, commits_of, read_log
 

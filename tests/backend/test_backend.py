@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import statebackend as sb
-from statebackend._checkpoint.commits import HINT_KEY, commit_key
+from statebackend._log.commits import HINT_KEY, commit_key
 from statebackend.errors import (
     BackendClosedError,
     CheckpointExistsError,

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 import statebackend as sb
-from statebackend._checkpoint.commits import commit_key
+from statebackend._log.commits import commit_key
 from statebackend.errors import (
     CorruptCommitError,
     CorruptSegmentError,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import statebackend as sb
-from statebackend._checkpoint.commits import HINT_EVERY, commit_key
+from statebackend._log.commits import HINT_EVERY, commit_key
 from statebackend.errors import CorruptSegmentError, FencedError, InputError, MissingObjectError, OutcomeUnknownError
 from statebackend.objectstore import LocalStore, MemoryStore
 from statebackend.objectstore.scoped import CountingStore

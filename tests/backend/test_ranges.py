@@ -8,8 +8,8 @@ import pytest
 
 import statebackend as sb
 from statebackend._backend.ranges import RangeTask, open_range_owners
-from statebackend._checkpoint.commits import commit_key
-from statebackend._checkpoint.coordinator import CommittedBase
+from statebackend._log.commits import commit_key
+from statebackend._log.coordinator import CommittedBase
 from statebackend.errors import BatchError, CheckpointExistsError, FencedError, InputError, MissingObjectError
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore

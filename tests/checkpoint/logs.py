@@ -1,8 +1,8 @@
 """Commits and claims as the log takes them, and a log on any store."""
 
-from statebackend._checkpoint.commits import CommitLog
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Claim, Commit
+from statebackend._log.commits import CommitLog
 from statebackend._retry import RetryPolicy
 from statebackend.abc import Clock, ObjectStore
 from statebackend.ids import CheckpointId, CommitSequence, Epoch

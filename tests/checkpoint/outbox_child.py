@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import statebackend as sb
-from statebackend._checkpoint.outbox import Output
+from statebackend._log.outbox import Output
 from statebackend.ids import SourceMark
 
 BATCHES = 3

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from statebackend._checkpoint.commits import HINT_KEY, LOG_CONTACT_MAX_S, commit_key
 from statebackend._codec.commit import Claim, encode_entry
+from statebackend._log.commits import HINT_KEY, LOG_CONTACT_MAX_S, commit_key
 from statebackend.errors import (
     CheckpointNotFoundError,
     CorruptCommitError,

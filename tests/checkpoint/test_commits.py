@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 import statebackend as sb
-from statebackend._checkpoint.commits import HINT_EVERY, HINT_KEY, CommitLog, LogEnd, commit_key
 from statebackend._codec.commit import Commit
+from statebackend._log.commits import HINT_EVERY, HINT_KEY, CommitLog, LogEnd, commit_key
 from statebackend.abc import ObjectStore
 from statebackend.errors import CheckpointNotFoundError, FencedError, OutcomeUnknownError, StoreAccessError
 from statebackend.ids import CheckpointId

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 import statebackend as sb
-from statebackend._checkpoint.commits import commit_key
+from statebackend._log.commits import commit_key
 from statebackend.errors import (
     FencedError,
     InputError,

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 import statebackend as sb
-from statebackend._checkpoint.outbox import Output, Staged, joined
 from statebackend._codec.staged import encode_part
+from statebackend._log.outbox import Output, Staged, joined
 from statebackend._upkeep import inspect, verify
 from statebackend.errors import (
     BackendClosedError,

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import statebackend as sb
-from statebackend._checkpoint.outbox import Output
+from statebackend._log.outbox import Output
 from statebackend.errors import FencedError, StateBackendError
 from statebackend.ids import SourceMark
 from statebackend.testing.crash_store import CrashStore

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 import statebackend as sb
-from statebackend._checkpoint.commits import commit_key
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit, RangeState, encode_entry
 from statebackend._codec.records import Operation, StateChange, change_set
 from statebackend._codec.segment import encode_segment
+from statebackend._log.commits import commit_key
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import CorruptSegmentError, MissingObjectError
 from statebackend.ids import ChangeSetHandle, CommitSequence, Handle, SequenceNumber

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend._checkpoint.commits import LOG_CONTACT_MAX_S, commit_key
-from statebackend._checkpoint.retention import (
+from statebackend._codec.commit import Commit, RangeState
+from statebackend._log.commits import LOG_CONTACT_MAX_S, commit_key
+from statebackend._log.retention import (
     CLOCK_SKEW_MAX_S,
     ENTRY_AGE_MIN_S,
     Ages,
@@ -21,7 +22,6 @@ from statebackend._checkpoint.retention import (
     epoch_of,
     plan_log,
 )
-from statebackend._codec.commit import Commit, RangeState
 from statebackend.abc import ObjectInfo
 from statebackend.ids import (
     ChangeSetHandle,

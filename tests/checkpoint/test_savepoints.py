@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 import statebackend as sb
-from statebackend._checkpoint.savepoints import Mark, mark_of
+from statebackend._log.savepoints import Mark, mark_of
 from statebackend.errors import (
     CheckpointExistsError,
     FencedError,

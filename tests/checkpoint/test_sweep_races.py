@@ -18,9 +18,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import statebackend as sb
-from statebackend._checkpoint.commits import commit_key
-from statebackend._checkpoint.savepoints import floor_of, mark_of
 from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
+from statebackend._log.commits import commit_key
+from statebackend._log.savepoints import floor_of, mark_of
 from statebackend._tasks import simulate_threads
 from statebackend.abc import Body
 from statebackend.errors import (

@@ -9,10 +9,10 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from statebackend._checkpoint import savepoints
 from statebackend._codec import cells as cell_format
 from statebackend._codec import commit, compression, frame, local_snapshot, records, schema, segment, staged
 from statebackend._codec.commit import Claim, Commit, RangeState
+from statebackend._log import savepoints
 from statebackend._state.keyed import KINDS
 from statebackend._state.operator_state import OPERATOR_KINDS
 from statebackend.ids import ChangeSetHandle, Handle, SourceMark, StagedOutput, StateDescriptor

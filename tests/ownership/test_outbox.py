@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 import statebackend as sb
-from statebackend._checkpoint.outbox import Output
+from statebackend._log.outbox import Output
 from statebackend.errors import StoreAccessError
 from statebackend.ids import SourceMark
 from statebackend.testing import Fail, Hold

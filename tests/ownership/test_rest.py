@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from statebackend._checkpoint.commits import HINT_EVERY
 from statebackend._local.directories import claim_root
+from statebackend._log.commits import HINT_EVERY
 from statebackend.errors import FencedError
 from statebackend.testing import Fail
 from tests.committed import stand_on

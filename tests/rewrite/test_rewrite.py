@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import statebackend as sb
-from statebackend._checkpoint.outbox import Output
+from statebackend._log.outbox import Output
 from statebackend.errors import FencedError, InputError, SettingsError, StoreAccessError, StoreUnavailableError
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, FaultyStore, Hold, run_virtual

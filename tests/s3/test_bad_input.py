@@ -10,8 +10,8 @@ import pytest
 import statebackend as sb
 from benchmarks.servers import Server, open_client
 from statebackend import Settings
-from statebackend._checkpoint.commits import commit_key
 from statebackend._codec.commit import VERSION
+from statebackend._log.commits import commit_key
 from statebackend.errors import (
     BucketNotFoundError,
     ClockSkewError,

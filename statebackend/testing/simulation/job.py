@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
-from statebackend._checkpoint.commits import HINT_KEY, PREFIX, commit_key
-from statebackend._checkpoint.savepoints import FLOORS, floor_of, mark_of
-from statebackend._checkpoint.savepoints import PREFIX as MARKS
 from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
+from statebackend._log.commits import HINT_KEY, PREFIX, commit_key
+from statebackend._log.savepoints import FLOORS, floor_of, mark_of
+from statebackend._log.savepoints import PREFIX as MARKS
 from statebackend.abc import CheckpointInfo
 from statebackend.testing import invariants
 from statebackend.testing.crash_store import Write

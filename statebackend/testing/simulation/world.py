@@ -13,9 +13,9 @@ import msgspec
 from statebackend._backend.job import open_sweep
 from statebackend._backend.opening import open_backend
 from statebackend._checkpoint.backend import StateBackend
-from statebackend._checkpoint.commits import commit_key
-from statebackend._checkpoint.savepoints import Savepoints
-from statebackend._checkpoint.sweep import Sweep
+from statebackend._log.commits import commit_key
+from statebackend._log.savepoints import Savepoints
+from statebackend._log.sweep import Sweep
 from statebackend._tables.key_groups import key_group
 from statebackend._tasks import simulate_threads
 from statebackend.abc import ObjectStore

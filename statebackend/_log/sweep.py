@@ -17,8 +17,10 @@ from typing import Final
 import anyio
 import msgspec
 
-from statebackend._checkpoint.commits import HINT_KEY, LOG_CONTACT_MAX_S, commit_key, hint_of
-from statebackend._checkpoint.retention import (
+from statebackend._codec.commit import Commit, Entry
+from statebackend._log.commits import HINT_KEY, LOG_CONTACT_MAX_S, commit_key, hint_of
+from statebackend._log.inventory import Surveyor, View
+from statebackend._log.retention import (
     Ages,
     Classified,
     LogPlan,
@@ -29,9 +31,7 @@ from statebackend._checkpoint.retention import (
     epoch_of,
     plan_log,
 )
-from statebackend._checkpoint.savepoints import floor_key
-from statebackend._checkpoint.survey import Surveyor, View
-from statebackend._codec.commit import Commit, Entry
+from statebackend._log.savepoints import floor_key
 from statebackend._tasks import in_order
 from statebackend.abc import Clock, ObjectStore
 from statebackend.errors import InputError, StoreError

@@ -9,8 +9,8 @@ So copies of those are in nobody's way to be removed, whatever else runs on the 
 
 from collections.abc import Collection
 
-from statebackend._checkpoint.retention import entry_of, epoch_of, standing_of
 from statebackend._codec.commit import Commit
+from statebackend._log.retention import entry_of, epoch_of, standing_of
 from statebackend.ids import Epoch
 
 

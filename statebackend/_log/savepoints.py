@@ -17,8 +17,8 @@ from typing import Final
 import anyio
 import msgspec
 
-from statebackend._checkpoint.commits import commit_key
 from statebackend._codec.commit import Commit, decode_entry
+from statebackend._log.commits import commit_key
 from statebackend.abc import Capability, ObjectStore
 from statebackend.errors import (
     InputError,

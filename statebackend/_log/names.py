@@ -5,9 +5,9 @@ import secrets
 import uuid
 from collections.abc import Callable
 
-from statebackend._checkpoint.retention import NAMES_PER_ATTEMPT
-from statebackend._checkpoint.superseded import standing
 from statebackend._codec.commit import Commit
+from statebackend._log.retention import NAMES_PER_ATTEMPT
+from statebackend._log.superseded import standing
 from statebackend.ids import Epoch, KeyGroupRange
 
 

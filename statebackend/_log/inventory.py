@@ -11,10 +11,10 @@ from typing import Final
 import anyio
 import msgspec
 
-from statebackend._checkpoint.commits import HINT_KEY, PREFIX, commit_key
-from statebackend._checkpoint.retention import Verdict, entry_of
-from statebackend._checkpoint.savepoints import Mark, Savepoints, floor_of, mark_of
 from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
+from statebackend._log.commits import HINT_KEY, PREFIX, commit_key
+from statebackend._log.retention import Verdict, entry_of
+from statebackend._log.savepoints import Mark, Savepoints, floor_of, mark_of
 from statebackend._tasks import in_order, in_thread
 from statebackend.abc import Capability, ObjectInfo, ObjectStore
 from statebackend.errors import CorruptCommitError, InputError, MissingObjectError, ObjectNotFoundError

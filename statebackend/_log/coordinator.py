@@ -6,10 +6,10 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from statebackend._checkpoint.commits import CommitLog, commit_key
-from statebackend._checkpoint.outbox import Outbox, Staged, check_source
-from statebackend._checkpoint.savepoints import Savepoints
 from statebackend._codec.commit import Claim, Commit, EncodedEntry, RangeState, encode_entry
+from statebackend._log.commits import CommitLog, commit_key
+from statebackend._log.outbox import Outbox, Staged, check_source
+from statebackend._log.savepoints import Savepoints
 from statebackend._tasks import finish
 from statebackend.abc import Buffer, Clock
 from statebackend.errors import BackendClosedError, CheckpointExistsError, InputError, OutcomeUnknownError
