@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 import anyio
 
 from statebackend._backend.copies import OpenUploader, choose_copies, retain
-from statebackend._backend.host_tables import remove_ranges
 from statebackend._backend.job import Job, open_sweep
 from statebackend._backend.stores import open_local, open_store, primary_of, telling_requests
 from statebackend._backend.tables import open_tables
@@ -14,6 +13,8 @@ from statebackend._backend.wiring import Opened, empty_states, put_together, res
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._clock import SystemClock
 from statebackend._local.cache import DownloadCache
+from statebackend._local.range_directories import remove_ranges
+from statebackend._local.scratch import scratch_parent
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.names import new_names
 from statebackend._log.sweep import sweep_every
@@ -78,7 +79,8 @@ async def open_backend(
         ):
             if commits:
                 position = await job.claim(position)
-                await remove_ranges(settings, position.epoch)
+                kept = scratch_parent(settings.table_dir, settings)
+                await remove_ranges(kept, settings.job, position.epoch, timeout_s=settings.local_read_timeout_s)
             opened = Opened(
                 settings=settings,
                 primary=primary,

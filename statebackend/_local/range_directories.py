@@ -104,6 +104,20 @@ async def open_range_directory(
         yield await in_thread(lambda: _claimed(parent, job, key_groups, claims), limiter=limiter)
 
 
+async def remove_ranges(
+    parent: Path, job: str, epoch: Epoch, *, but: Collection[KeyGroupRange] = (), timeout_s: float
+) -> None:
+    """Remove what older epochs have kept of the job on this host, unless it is of these ranges.
+
+    Best effort, for `timeout_s`; a thread that hangs is left behind, and does no harm when it goes on.
+    """
+    limiter = anyio.CapacityLimiter(1)
+    with anyio.move_on_after(timeout_s) as bounded:
+        await in_thread(remove_other_ranges, parent, job, but, epoch, limiter=limiter, abandon_after_s=0.0)
+    if bounded.cancelled_caught:
+        _logger.warning("the directory of the ranges hangs, and what is left of them stays: directory=%s", parent)
+
+
 def remove_other_ranges(parent: Path, job: str, owners: Collection[KeyGroupRange], epoch: Epoch) -> int:
     """Remove the files of ranges that there are no more; say of how many. Blocks on the disk.
 

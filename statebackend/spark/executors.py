@@ -19,7 +19,6 @@ from pyspark.sql import DataFrame
 
 from statebackend._backend.copies import OpenUploader
 from statebackend._backend.opening import open_coordinator
-from statebackend._backend.ranges import Contribution, RangeTask, combine
 from statebackend._backend.stores import open_store, telling_requests
 from statebackend._checkpoint.spending import Spending
 from statebackend._clock import SystemClock
@@ -27,6 +26,7 @@ from statebackend._codec.commit import Commit
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.outbox import Outbox, Staged, joined
 from statebackend._observers import Observers
+from statebackend._ranges.owners import Contribution, RangeTask, combine
 from statebackend._version import __version__
 from statebackend.abc import Buffer, CheckpointInfo, Clock, ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import BatchError, SettingsError

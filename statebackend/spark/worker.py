@@ -25,10 +25,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from statebackend._backend.copies import OpenUploader
-from statebackend._backend.ranges import Contribution, RangeOwners, RangeTask, open_range_owners
 from statebackend._clock import SystemClock
 from statebackend._log.outbox import Staged
 from statebackend._portal import Held
+from statebackend._ranges.owners import Contribution, RangeOwners, RangeTask, open_range_owners
 from statebackend.abc import Observer
 from statebackend.errors import BatchError
 from statebackend.spark.bridge import process_portal

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import msgspec
 
 import statebackend as sb
-from statebackend._backend.ranges import Contribution, RangeOwners, RangeTask, combine
 from statebackend._log.coordinator import Committed
+from statebackend._ranges.owners import Contribution, RangeOwners, RangeTask, combine
 from statebackend._tables.key_groups import key_group
 
 BODY_BYTES_MAX = 1 << 20

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 import statebackend as sb
-from statebackend._backend.ranges import open_range_owners
 from statebackend._checkpoint.rescale import range_of
+from statebackend._ranges.owners import open_range_owners
 from statebackend.errors import MaterializationError, StoreAccessError
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, FaultyStore, run_virtual

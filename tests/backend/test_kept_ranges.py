@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import statebackend as sb
-from statebackend._backend.kept import KeptRange, KeptRanges, KeptTables, range_name
-from statebackend._backend.ranges import open_range_owners
 from statebackend._checkpoint.lineage import lineage_of
+from statebackend._ranges.in_memory import KeptRange, KeptRanges, KeptTables, range_name
+from statebackend._ranges.owners import open_range_owners
 from statebackend._state.keyed import heap_table
 from statebackend.errors import BackendClosedError, BatchError
 from statebackend.objectstore import MemoryStore

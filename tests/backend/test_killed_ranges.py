@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 import statebackend as sb
-from statebackend._backend.ranges import Contribution, RangeTask
+from statebackend._ranges.owners import Contribution, RangeTask
 from tests.backend.parts import Changes, Model, Run, open_run
 from tests.backend.range_worker import Request, work
 

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 import statebackend as sb
-from statebackend._backend.ranges import RangeTask, open_range_owners
 from statebackend._log.commits import commit_key
 from statebackend._log.coordinator import CommittedBase
+from statebackend._ranges.owners import RangeTask, open_range_owners
 from statebackend.errors import BatchError, CheckpointExistsError, FencedError, InputError, MissingObjectError
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore

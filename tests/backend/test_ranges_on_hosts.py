@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 import statebackend as sb
-from statebackend._backend.ranges import open_range_owners
 from statebackend._codec.commit import Commit, RangeState
 from statebackend._log.retention import NAMES_PER_ATTEMPT
 from statebackend._log.superseded import superseded
+from statebackend._ranges.owners import open_range_owners
 from statebackend.ids import ChangeSetHandle, CheckpointId, CommitSequence, Epoch, Handle, SequenceNumber
 from tests.backend.parts import Model, Run, add, open_run
 

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 import statebackend as sb
-from statebackend._backend.ranges import Contribution, open_range_owners
 from statebackend._local import range_directories
+from statebackend._ranges.owners import Contribution, open_range_owners
 from statebackend._tables.key_groups import key_group
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import run_virtual

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from statebackend._checkpoint.contributions import Contribution, combine
 from statebackend._checkpoint.lineage import Lineage, extended, id_of, lineage_of, missing
 from statebackend._checkpoint.materialization import Bases, with_bases
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit, RangeState
+from statebackend._ranges.contribution import Contribution, combine
 from statebackend.ids import (
     Base,
     ChangeSetHandle,

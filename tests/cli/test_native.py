@@ -10,8 +10,8 @@ import pytest
 
 import statebackend as sb
 from statebackend import cli
-from statebackend._backend.ranges import open_range_owners
 from statebackend._codec.commit import Commit, decode_entry
+from statebackend._ranges.owners import open_range_owners
 from tests.backend.parts import Changes, Model, add, open_run
 from tests.cli.conftest import Place
 

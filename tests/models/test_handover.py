@@ -22,9 +22,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import statebackend as sb
-from statebackend._backend.ranges import Contribution, RangeOwners, RangeTask, combine, open_range_owners
 from statebackend._codec.commit import Commit, decode_entry
 from statebackend._log.outbox import Output, Staged, joined
+from statebackend._ranges.owners import Contribution, RangeOwners, RangeTask, combine, open_range_owners
 from statebackend._upkeep import verify
 from tests.backend.parts import Changes, Run, add
 

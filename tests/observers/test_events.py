@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 import statebackend as sb
-from statebackend._backend.ranges import open_range_owners
 from statebackend._observers import EVENTS
+from statebackend._ranges.owners import open_range_owners
 from statebackend.errors import StoreAccessError, StoreUnavailableError
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import ScopedStore

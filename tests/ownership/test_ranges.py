@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 import statebackend as sb
-from statebackend._backend.ranges import Contribution, RangeTask, open_range_owners
 from statebackend._log.local_sweep import sweep_roots
 from statebackend._log.outbox import Output
+from statebackend._ranges.owners import Contribution, RangeTask, open_range_owners
 from statebackend.testing.virtual_time import VirtualClock
 from tests.backend.parts import Run, open_run
 from tests.ownership.disk import JOB, Disk, Watch

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from statebackend import Key, Observer, Settings
-from statebackend._backend.ranges import open_range_owners
+from statebackend._ranges.owners import open_range_owners
 from tests.backend.parts import Model, open_run
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import statebackend as sb
-from statebackend._backend.ranges import RangeTask
+from statebackend._ranges.owners import RangeTask
 from statebackend.errors import BatchError, SettingsError
 from statebackend.ids import CheckpointId, Epoch, all_key_groups
 from statebackend.objectstore import MemoryStore

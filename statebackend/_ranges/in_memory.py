@@ -7,9 +7,9 @@ from typing import Final
 import msgspec
 
 from statebackend._backend.tables import HEAP, Tables
-from statebackend._checkpoint.contributions import Found
 from statebackend._checkpoint.lineage import Lineage, bases_id, missing
 from statebackend._codec.commit import Commit, RangeState
+from statebackend._ranges.contribution import Found
 from statebackend._state.keyed import KeyedStates
 from statebackend._tables.table import AnyTable, OpenTable
 from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, NativeBase

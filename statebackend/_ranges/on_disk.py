@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
-from statebackend._backend.kept import Held, KeptRange, KeptTables
 from statebackend._backend.tables import Tables, open_tables
 from statebackend._checkpoint.lineage import Lineage, missing
 from statebackend._codec.commit import Commit
-from statebackend._local.range_directories import Mark, RangeDirectory, open_range_directory, remove_other_ranges
+from statebackend._local.range_directories import Mark, RangeDirectory, open_range_directory, remove_ranges
 from statebackend._local.scratch import scratch_parent
+from statebackend._ranges.in_memory import Held, KeptRange, KeptTables
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tasks import in_thread
 from statebackend.errors import SettingsError, StoreUnavailableError
@@ -49,8 +49,8 @@ async def held_on_host(
     Where another process works in that place, in one of our own, and then nothing is kept. Raises `LocalRootError`,
     `SettingsError` where rocksdict is missing, `StoreUnavailableError` where the disk fails.
     """
-    await remove_ranges(settings, epoch, but=owners)
     parent, limiter = scratch_parent(settings.table_dir, settings), anyio.CapacityLimiter(1)
+    await remove_ranges(parent, settings.job, epoch, but=owners, timeout_s=settings.local_read_timeout_s)
     async with open_range_directory(parent, settings.job, key_groups) as directory:
         if directory is None:
             async with open_tables(settings, key_groups) as opened:
@@ -65,18 +65,6 @@ async def held_on_host(
         finally:
             with anyio.CancelScope(shield=True):
                 await in_thread(files.close, limiter=limiter)
-
-
-async def remove_ranges(settings: Settings, epoch: Epoch, *, but: Collection[KeyGroupRange] = ()) -> None:
-    """Remove what older reigns have kept of the job on this host, unless it is of these ranges.
-
-    Best effort, for `local_read_timeout_s`; a thread that hangs is left behind, and does no harm when it goes on.
-    """
-    parent, limiter = scratch_parent(settings.table_dir, settings), anyio.CapacityLimiter(1)
-    with anyio.move_on_after(settings.local_read_timeout_s) as bounded:
-        await in_thread(remove_other_ranges, parent, settings.job, but, epoch, limiter=limiter, abandon_after_s=0.0)
-    if bounded.cancelled_caught:
-        _log.warning("the directory of the ranges hangs, and what is left of them stays: directory=%s", parent)
 
 
 class _RangeFiles:
