@@ -24,10 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from statebackend._backend.downloads import open_download_cache
 from statebackend._backend.opening import open_backend, open_coordinator
-from statebackend._backend.rewriting import rewrite
 from statebackend._checkpoint.backend import StateBackend
-from statebackend._checkpoint.progress import Progress
-from statebackend._checkpoint.rewrite import RewriteReport
 from statebackend._local.cache import DownloadCache
 from statebackend._log.coordinator import CheckpointCoordinator, Committed
 from statebackend._log.outbox import Output
@@ -42,7 +39,10 @@ from statebackend._state.reducing_state import ReducingState
 from statebackend._state.timers import Timers
 from statebackend._state.ttl import TimeToLive
 from statebackend._state.value_state import ValueState
-from statebackend._upkeep import drop_savepoint, savepoints, sweep
+from statebackend._upkeep.jobs import drop_savepoint, savepoints, sweep
+from statebackend._upkeep.progress import Progress
+from statebackend._upkeep.rewrite import RewriteReport
+from statebackend._upkeep.rewriting import rewrite
 from statebackend._version import __version__
 from statebackend.abc import (
     Body,

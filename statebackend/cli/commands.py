@@ -12,11 +12,11 @@ from typing import Final, TextIO, TypeVar
 import anyio
 import msgspec
 
-from statebackend._backend.rewriting import rewrite
-from statebackend._checkpoint.rows import Row, key_from
 from statebackend._log.sweep import SweepReport
 from statebackend._tasks import finish, in_thread
-from statebackend._upkeep import drop_savepoint, inspect, open_rows, report, savepoints, sweep, verify
+from statebackend._upkeep.jobs import drop_savepoint, inspect, open_rows, report, savepoints, sweep, verify
+from statebackend._upkeep.rewriting import rewrite
+from statebackend._upkeep.rows import Row, key_from
 from statebackend.cli.options import parser, settings_of
 from statebackend.cli.picture import draw
 from statebackend.cli.progress import shown

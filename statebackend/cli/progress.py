@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Final, TextIO
 
-from statebackend._checkpoint.progress import Progress, Tell
+from statebackend._upkeep.progress import Progress, Tell
 
 TENTHS: Final = 10
 

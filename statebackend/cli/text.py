@@ -4,12 +4,12 @@ import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from statebackend._checkpoint.inspect import Inspection, LogRow
-from statebackend._checkpoint.report import JobReport, RangeRow
-from statebackend._checkpoint.rewrite import RewriteReport
-from statebackend._checkpoint.verify import Damage, VerifyReport
 from statebackend._log.savepoints import SavepointInfo
 from statebackend._log.sweep import SweepReport
+from statebackend._upkeep.inspect import Inspection, LogRow
+from statebackend._upkeep.report import JobReport, RangeRow
+from statebackend._upkeep.rewrite import RewriteReport
+from statebackend._upkeep.verify import Damage, VerifyReport
 from statebackend.cli.progress import size
 
 BAR_LENGTH: Final = 24

@@ -12,7 +12,7 @@ import anyio.lowlevel
 import pytest
 
 import statebackend as sb
-from statebackend._upkeep import inspect, verify
+from statebackend._upkeep.jobs import inspect, verify
 from statebackend.errors import SettingsError
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, run_virtual

@@ -9,7 +9,7 @@ import pytest
 import statebackend as sb
 from statebackend._codec.staged import encode_part
 from statebackend._log.outbox import Output, Staged, joined
-from statebackend._upkeep import inspect, verify
+from statebackend._upkeep.jobs import inspect, verify
 from statebackend.errors import (
     BackendClosedError,
     CorruptObjectError,

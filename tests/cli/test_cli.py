@@ -15,7 +15,7 @@ import statebackend as sb
 from statebackend import cli
 from statebackend._codec.commit import VERSION
 from statebackend._log.outbox import Output
-from statebackend._upkeep import verify
+from statebackend._upkeep.jobs import verify
 from statebackend.cli import commands
 from tests.cli.conftest import Place
 

@@ -7,7 +7,7 @@ import pytest
 
 import statebackend as sb
 from statebackend import cli
-from statebackend._upkeep import report
+from statebackend._upkeep.jobs import report
 from statebackend.objectstore import MemoryStore
 from tests.checkpoint.swept import HandClock
 from tests.cli.conftest import Place

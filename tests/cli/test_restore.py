@@ -18,8 +18,8 @@ from hypothesis import given
 
 import statebackend as sb
 from statebackend import cli
-from statebackend._checkpoint.rows import Row, key_from, plain
-from statebackend._upkeep import open_rows
+from statebackend._upkeep.jobs import open_rows
+from statebackend._upkeep.rows import Row, key_from, plain
 from statebackend.cli.commands import ROWS_AT_ONCE, _write
 from statebackend.objectstore import MemoryStore
 from tests.aggregates import Mean

@@ -11,7 +11,7 @@ from random import Random
 from typing import Literal
 
 import statebackend as sb
-from statebackend._upkeep import verify
+from statebackend._upkeep.jobs import verify
 from tests.models import killed_child
 from tests.models.crew import MAX_PARALLELISM, Plan
 from tests.models.killed_child import Death, Said, settings_in

@@ -10,14 +10,7 @@ from itertools import chain
 import msgspec
 
 from statebackend._backend.job import Job, open_sweep
-from statebackend._backend.reading import open_reading
 from statebackend._backend.stores import local_stores_of, native_copies, open_store
-from statebackend._checkpoint.inspect import Inspection
-from statebackend._checkpoint.inspect import inspect as inspect_job
-from statebackend._checkpoint.progress import Tell, reading
-from statebackend._checkpoint.report import JobReport, report_of
-from statebackend._checkpoint.rows import Row, operator_rows, rows_of, wanted_states
-from statebackend._checkpoint.verify import Verification, VerifyReport
 from statebackend._clock import SystemClock
 from statebackend._codec.records import StateChange, key_of
 from statebackend._cost import Prices
@@ -28,6 +21,13 @@ from statebackend._log.retention import CLOCK_SKEW_MAX_S, ENTRY_AGE_MIN_S, Class
 from statebackend._log.savepoints import SavepointInfo, Savepoints
 from statebackend._log.sweep import MIN_AGE_S, SweepFailure, SweepReport
 from statebackend._tables.key_groups import key_group
+from statebackend._upkeep.inspect import Inspection
+from statebackend._upkeep.inspect import inspect as inspect_job
+from statebackend._upkeep.progress import Tell, reading
+from statebackend._upkeep.reading import open_reading
+from statebackend._upkeep.report import JobReport, report_of
+from statebackend._upkeep.rows import Row, operator_rows, rows_of, wanted_states
+from statebackend._upkeep.verify import Verification, VerifyReport
 from statebackend.abc import Clock, ObjectStore
 from statebackend.errors import InputError
 from statebackend.ids import Key, KeyGroupRange, all_key_groups

@@ -15,8 +15,6 @@ import msgspec
 
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.materialization import SEGMENT_BYTES_MAX, Piece, base_of, pack
-from statebackend._checkpoint.progress import Progress, Tell, reading
-from statebackend._checkpoint.regrouping import regrouped, regrouped_owners
 from statebackend._checkpoint.restore import Restore
 from statebackend._codec.commit import Commit
 from statebackend._codec.records import StateChange
@@ -25,6 +23,8 @@ from statebackend._state.keyed import KeyedStates
 from statebackend._state.operator_state import mode_of
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tasks import in_thread
+from statebackend._upkeep.progress import Progress, Tell, reading
+from statebackend._upkeep.regrouping import regrouped, regrouped_owners
 from statebackend.abc import UploadedSegment
 from statebackend.errors import InputError, StoreAccessError, StoreUnavailableError
 from statebackend.ids import Base, CheckpointId, SnapshotResult, all_key_groups

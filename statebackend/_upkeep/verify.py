@@ -11,7 +11,6 @@ import anyio
 import msgspec
 
 from statebackend._changelog.reader import SegmentRead, changes_of, frames_of, verify
-from statebackend._checkpoint.progress import Progress, Tell
 from statebackend._codec.commit import Claim, Commit
 from statebackend._local.native_copies import NativeCopies
 from statebackend._log.commits import PREFIX, commit_key
@@ -22,6 +21,7 @@ from statebackend._log.retention import entry_of
 from statebackend._log.savepoints import PREFIX as MARKS
 from statebackend._log.savepoints import mark_of
 from statebackend._tasks import in_order, in_thread
+from statebackend._upkeep.progress import Progress, Tell
 from statebackend.abc import ObjectStore
 from statebackend.errors import DataError, ObjectNotFoundError, StoreError
 from statebackend.ids import ChangeSetHandle, Handle, NativeBase, NativeFile

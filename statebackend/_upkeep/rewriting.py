@@ -6,14 +6,14 @@ import msgspec
 
 from statebackend._backend.copies import OpenUploader, choose_copies
 from statebackend._backend.job import Job, Position
-from statebackend._backend.reading import open_reading
 from statebackend._backend.stores import Primary, open_store, primary_of
 from statebackend._changelog.scheduler import UploadScheduler
-from statebackend._checkpoint.progress import Tell
-from statebackend._checkpoint.rewrite import Rewrite, RewriteReport
 from statebackend._clock import SystemClock
 from statebackend._log.names import new_names
 from statebackend._tasks import open_tasks
+from statebackend._upkeep.progress import Tell
+from statebackend._upkeep.reading import open_reading
+from statebackend._upkeep.rewrite import Rewrite, RewriteReport
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import InputError
 from statebackend.settings import Settings
