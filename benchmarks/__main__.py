@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.contest import Report
 
-BENCHMARKS = ("changelog", "checkpoint", "state", "native", "restore", "values", "s3")
+BENCHMARKS = ("changelog", "checkpoint", "state", "rocksdb_bases", "restore", "values", "s3")
 ON_DEMAND = ("processing", "spark")  # need the extra `spark`; and the last one Java, and time
 HELP = f"any of: {', '.join(BENCHMARKS)}, and {', '.join(ON_DEMAND)}, which run only when they are named"
 

@@ -148,8 +148,8 @@ class Base(msgspec.Struct, frozen=True, array_like=True):
         return self.segment.length
 
 
-class NativeFile(msgspec.Struct, frozen=True, array_like=True):
-    """One file of a native base: its name among the others, and the object that holds it."""
+class RocksDBFile(msgspec.Struct, frozen=True, array_like=True):
+    """One file of a RocksDB base: its name among the others, and the object that holds it."""
 
     name: str
     handle: Handle
@@ -164,7 +164,7 @@ class NativeFile(msgspec.Struct, frozen=True, array_like=True):
         return self.name.endswith(".sst")
 
 
-class NativeBase(msgspec.Struct, frozen=True, array_like=True):
+class RocksDBBase(msgspec.Struct, frozen=True, array_like=True):
     """The files of a RocksDB that held every entry of `owner` as of `checkpoint_id`. It stands for `key_groups`.
 
     Several bases may name the same objects: a file that never changes is uploaded once.
@@ -173,7 +173,7 @@ class NativeBase(msgspec.Struct, frozen=True, array_like=True):
     owner: KeyGroupRange
     checkpoint_id: CheckpointId
     key_groups: tuple[KeyGroupRange, ...]
-    files: tuple[NativeFile, ...]
+    files: tuple[RocksDBFile, ...]
 
     def __post_init__(self) -> None:
         if not self.files:
@@ -214,7 +214,7 @@ class SnapshotResult(msgspec.Struct, frozen=True):
     """The reign in which it was uploaded: a commit of another one may find it swept."""
     states: tuple[StateDescriptor, ...] = ()
     """Every state that the owner knows."""
-    native: tuple[NativeBase, ...] = ()
+    rocksdb: tuple[RocksDBBase, ...] = ()
     """Applied before `bases`, whose key groups are others."""
     history: bytes = b""
     """Digest of all the change sets that ever made the state; empty: nobody keeps one."""

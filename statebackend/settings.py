@@ -235,7 +235,7 @@ class Settings(Tuning, frozen=True, kw_only=True):
     between two runs."""
     table_dir: str = ""
     """Absolute directory for the files of RocksDB. Empty: as for `cache_dir`."""
-    native_bases: bool = True
+    rocksdb_bases: bool = True
     """With `table="rocksdb"`: bases are RocksDB's own files, and only new ones among them are uploaded. Otherwise they
     are entries, as with `table="heap"`. May change between two runs."""
     max_parallelism: MaxParallelism = 128

@@ -18,7 +18,7 @@ from rocksdict import Rdict, WriteBatch
 
 from benchmarks.contest import Line, Report, Sample, contest, ratio
 from benchmarks.state.parts import keys, seconds
-from statebackend._state.keyed import KeyedStates
+from statebackend._state.declared import KeyedStates
 from statebackend._state.value_state import ValueState
 from statebackend._tables.heap import ValueTable
 from statebackend._tables.key_groups import OwnedKeys

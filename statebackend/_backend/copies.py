@@ -7,7 +7,7 @@ from anyio.abc import TaskGroup
 
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._codec.commit import Commit
-from statebackend._local.retention import LocalRetention
+from statebackend._local.removal import LocalRetention
 from statebackend._log.commits import commit_key
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
 from statebackend.settings import Settings
@@ -20,7 +20,7 @@ OpenUploader = Callable[[ObjectStore, ObjectStore | None], StateChangeUploader]
 class Copies(msgspec.Struct, frozen=True):
     """`uploader` is for segments; `of_commits` writes local copies of commits, `None` where we may not write.
 
-    `of_files` is for files of native bases, `None` for the same one: ours leaves their local copies to others.
+    `of_files` is for files of RocksDB bases, `None` for the same one: ours leaves their local copies to others.
     `inline_bytes_max`: how much a commit may carry by itself. Nothing passes by an uploader that is not ours.
     """
 

@@ -10,9 +10,9 @@ from statebackend._backend.job import Job, open_sweep
 from statebackend._backend.stores import open_local, open_store, primary_of, telling_requests
 from statebackend._backend.tables import open_tables
 from statebackend._backend.wiring import Opened, empty_states, put_together, restore
+from statebackend._cache.cache import DownloadCache
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._clock import SystemClock
-from statebackend._local.cache import DownloadCache
 from statebackend._local.range_directories import remove_ranges
 from statebackend._local.scratch import scratch_parent
 from statebackend._log.coordinator import CheckpointCoordinator

@@ -14,7 +14,7 @@ from statebackend._checkpoint.restore import LocalCopies
 from statebackend._checkpoint.spending import Spending
 from statebackend._local.directories import open_local_directories
 from statebackend._local.layout import segments_directory
-from statebackend._local.native_copies import NativeCopies
+from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.segments import LocalSegments
 from statebackend.abc import Clock, ObjectStore, Observer
 from statebackend.objectstore import LocalStore, open_memory_store
@@ -98,7 +98,7 @@ async def open_local(
             yield LocalCopies(
                 segments,
                 writable=all(owned),
-                native=native_copies(settings, segments, writable=all(owned), hanging=hanging),
+                rocksdb=rocksdb_copies(settings, segments, writable=all(owned), hanging=hanging),
             )
 
 
@@ -131,20 +131,20 @@ def _only_read(settings: Settings, instead: Sequence[ObjectStore] | None) -> Loc
     if not readable:
         return None
     segments = LocalSegments(readable, owned=[False] * len(readable), read_timeout_s=settings.local_read_timeout_s)
-    return LocalCopies(segments, writable=False, native=None if instead else native_copies(settings, segments))
+    return LocalCopies(segments, writable=False, rocksdb=None if instead else rocksdb_copies(settings, segments))
 
 
-def native_copies(
+def rocksdb_copies(
     settings: Settings,
     segments: LocalSegments | None = None,
     *,
     writable: bool = False,
     hanging: Collection[int] = (),
-) -> NativeCopies | None:
-    """The local copies of native bases, in the roots of `segments`; `None` where there are no roots."""
+) -> RocksDBCopies | None:
+    """The local copies of RocksDB bases, in the roots of `segments`; `None` where there are no roots."""
     if not settings.local:
         return None
-    return NativeCopies(
+    return RocksDBCopies(
         [Path(root) for root in settings.local],
         settings.job,
         writable=writable,

@@ -9,10 +9,10 @@ from typing import Final
 import anyio
 import msgspec
 
-from statebackend._checkpoint.native import NativeTables
+from statebackend._checkpoint.rocksdb_bases import TableFiles
 from statebackend._codec.commit import Commit
 from statebackend._local.scratch import open_scratch, scratch_parent
-from statebackend._state.keyed import StatesSnapshot, heap_table
+from statebackend._state.declared import StatesSnapshot, heap_table
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.table import OpenTable
 from statebackend._tasks import in_thread
@@ -25,7 +25,7 @@ class Tables(msgspec.Struct, frozen=True):
     """How the states get their tables. Those in RocksDB have `files`, and a `scratch` directory on the same disk."""
 
     open_table: OpenTable
-    files: NativeTables | None = None
+    files: TableFiles | None = None
     scratch: Path | None = None
 
 
@@ -33,7 +33,7 @@ HEAP: Final = Tables(heap_table)
 
 
 def open_files(directory: Path, commit: Commit, key_groups: KeyGroupRange) -> AbstractContextManager[StatesSnapshot]:
-    """The entries in the files of a native base. Raises `SettingsError` where rocksdict is missing."""
+    """The entries in the files of a RocksDB base. Raises `SettingsError` where rocksdict is missing."""
     try:
         from statebackend._checkpoint.rocksdb_entries import open_entries  # noqa: PLC0415  # an extra
     except ImportError as error:

@@ -7,22 +7,22 @@ from anyio.abc import TaskGroup
 
 from statebackend._backend.copies import Copies, needed
 from statebackend._backend.job import Job, Position
-from statebackend._backend.native import native_bases, native_restore
+from statebackend._backend.rocksdb import rocksdb_bases, rocksdb_restore
 from statebackend._backend.stores import Primary
 from statebackend._backend.tables import HEAP, Tables
+from statebackend._cache.cache import DownloadCache
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.backend import StateBackend
+from statebackend._checkpoint.base_writer import Materializer
 from statebackend._checkpoint.inline import InlineEncoder
-from statebackend._checkpoint.materializer import Materializer
 from statebackend._checkpoint.restore import LocalCopies, Restore
 from statebackend._codec.commit import Commit, RangeState
-from statebackend._local.cache import DownloadCache
-from statebackend._local.retention import LocalRetention
-from statebackend._state.keyed import KeyedStates
+from statebackend._local.removal import LocalRetention
+from statebackend._state.declared import KeyedStates
 from statebackend._tables.table import OpenTable
 from statebackend.abc import Clock, Observer, RestoreReport
-from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, NativeBase
+from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, RocksDBBase
 from statebackend.settings import Settings
 
 
@@ -52,12 +52,12 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
 class Restored(msgspec.Struct, frozen=True):
     """`changed`: the key groups that the changelog has changed since their base.
 
-    `adopted`: the native base whose files the tables have taken over.
+    `adopted`: the RocksDB base whose files the tables have taken over.
     """
 
     report: RestoreReport | None = None
     changed: Collection[int] = frozenset[int]()
-    adopted: NativeBase | None = None
+    adopted: RocksDBBase | None = None
 
 
 def empty_states(
@@ -88,8 +88,8 @@ async def restore(opened: Opened, cache: DownloadCache | None) -> Restored:
         restored = await fill(opened, base, restoring(opened, at_hand=at_hand, cache=cache))
     if local is not None and local.writable:
         await local.store.prune(needed(opened.position.newest, base))
-        if local.native is not None:
-            await local.native.prune(needed(opened.position.newest, base))
+        if local.rocksdb is not None:
+            await local.rocksdb.prune(needed(opened.position.newest, base))
     return restored
 
 
@@ -106,7 +106,7 @@ def restoring(
         clock=opened.clock,
         concurrency_max=opened.settings.restore_concurrency_max,
         cpu_threads_max=opened.settings.cpu_threads_max,
-        native=native_restore(opened.primary.store, opened.local, opened.settings, tables=opened.tables, cache=cache),
+        rocksdb=rocksdb_restore(opened.primary.store, opened.local, opened.settings, tables=opened.tables, cache=cache),
     )
 
 
@@ -136,7 +136,7 @@ def put_together(
         persist_delay_s=opened.primary.spending.persist_delay_s,
         files=copies.of_files,
     )
-    native = native_bases(
+    rocksdb = rocksdb_bases(
         opened.tables,
         settings,
         key_groups=states.key_groups,
@@ -163,7 +163,7 @@ def put_together(
             scheduler,
             settings,
             changed=restored.changed,
-            native=native,
+            rocksdb=rocksdb,
             tasks=tasks,
             clock=clock,
             observer=observer,

@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.limiter import ByteLimiter
 from statebackend._changelog.ownership import Ownership
-from statebackend._changelog.sender import Attempt, SegmentSender
+from statebackend._changelog.segment_upload import Attempt, SegmentSender
 from statebackend._codec.records import ChangeSet
 from statebackend._codec.segment import EncodedSegment
 from statebackend._observers import Observers

@@ -15,18 +15,18 @@ from typing import Final
 import anyio
 
 from statebackend._changelog.writer import ChangelogWriter
+from statebackend._checkpoint.base_writer import Materializer
 from statebackend._checkpoint.declaring import DeclaresStates
 from statebackend._checkpoint.inline import InlineEncoder
-from statebackend._checkpoint.materializer import Materializer
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.snapshots import Pending, Snapshots, state_of
 from statebackend._checkpoint.spending import Spending
-from statebackend._local.retention import LocalRetention
+from statebackend._local.removal import LocalRetention
 from statebackend._log.commits import CommitLog, commit_key
 from statebackend._log.coordinator import CheckpointCoordinator, Committed
 from statebackend._log.outbox import Outbox, Output, Staged, check_source
 from statebackend._log.savepoints import check_name
-from statebackend._state.keyed import KeyedStates
+from statebackend._state.declared import KeyedStates
 from statebackend._tasks import finish
 from statebackend.abc import Buffer, CheckpointInfo, Clock, Observer, RestoreReport
 from statebackend.errors import CheckpointExistsError, InputError, StoreAccessError, StoreUnavailableError

@@ -1,9 +1,9 @@
 """When an attempt at a range is to write bases: what a backend that stays open knows by itself."""
 
-from statebackend._checkpoint.materialization import first_interval_s, is_due
+from statebackend._checkpoint.bases import first_interval_s, is_due
 from statebackend._codec.commit import RangeState
 from statebackend.errors import MaterializationError
-from statebackend.ids import Base, KeyGroupRange, NativeBase
+from statebackend.ids import Base, KeyGroupRange, RocksDBBase
 from statebackend.settings import Settings
 
 
@@ -14,7 +14,7 @@ class BasePace:
         self._settings = settings
         self._interval_ends_s = now_s + first_interval_s(settings.job, key_groups, settings.materialize_interval_s)
         self._pause_ends_s = now_s
-        self._bases: tuple[Base | NativeBase, ...] = ()
+        self._bases: tuple[Base | RocksDBBase, ...] = ()
         self._failures = 0
 
     def is_due(self, committed: RangeState, now_s: float) -> bool:

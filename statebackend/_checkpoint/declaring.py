@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from statebackend._state.keyed import KeyedStates, StateDeclarations
+from statebackend._state.declared import KeyedStates, StateDeclarations
 from statebackend.errors import BackendClosedError, InputError
 
 

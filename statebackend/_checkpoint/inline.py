@@ -6,7 +6,7 @@ from typing import Final
 import anyio
 import msgspec
 
-from statebackend._changelog.sender import INLINE_ENCODE_BYTES_MAX
+from statebackend._changelog.segment_upload import INLINE_ENCODE_BYTES_MAX
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._codec.commit import encode_inline
 from statebackend._codec.records import ChangeSet

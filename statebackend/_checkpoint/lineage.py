@@ -17,7 +17,7 @@ import msgspec
 
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit
-from statebackend.ids import Base, ChangeSetHandle, KeyGroupRange, NativeBase, SequenceNumber
+from statebackend.ids import Base, ChangeSetHandle, KeyGroupRange, RocksDBBase, SequenceNumber
 
 DIGEST_BYTES: Final = 16
 
@@ -67,9 +67,9 @@ def id_of(handle: ChangeSetHandle) -> ChangeSetId:
     return handle.log_id, handle.sequence_number
 
 
-def bases_id(bases: Sequence[Base], native: Sequence[NativeBase]) -> bytes:
+def bases_id(bases: Sequence[Base], rocksdb: Sequence[RocksDBBase]) -> bytes:
     """What tells these bases from others."""
-    return blake2b(msgspec.msgpack.encode((bases, native)), digest_size=DIGEST_BYTES).digest()
+    return blake2b(msgspec.msgpack.encode((bases, rocksdb)), digest_size=DIGEST_BYTES).digest()
 
 
 def _digest(before: bytes, text: str) -> bytes:

@@ -12,9 +12,9 @@ import msgspec
 from msgspec import UNSET
 
 from statebackend._codec.commit import Commit, RangeState
-from statebackend.ids import Base, ChangeSetHandle, KeyGroupRange, NativeBase
+from statebackend.ids import Base, ChangeSetHandle, KeyGroupRange, RocksDBBase
 
-AnyBase = TypeVar("AnyBase", Base, NativeBase)
+AnyBase = TypeVar("AnyBase", Base, RocksDBBase)
 
 
 def range_of(commit: Commit | None, key_groups: KeyGroupRange) -> RangeState:
@@ -24,15 +24,15 @@ def range_of(commit: Commit | None, key_groups: KeyGroupRange) -> RangeState:
     """
     changelog: list[ChangeSetHandle] = []
     bases: list[Base] = []
-    native: list[NativeBase] = []
+    rocksdb: list[RocksDBBase] = []
     for part in () if commit is None else commit.ranges:
         if owned := part.key_groups.intersection(key_groups):
             changelog += _narrowed_handles(part, owned)
             bases += _narrowed_bases(part.bases, owned)
-            native += _narrowed_bases(part.native, owned)
+            rocksdb += _narrowed_bases(part.rocksdb, owned)
     own = [] if commit is None else [part for part in commit.ranges if part.key_groups == key_groups]
     history = own[0].history if own else UNSET
-    return RangeState(key_groups, tuple(changelog), tuple(bases), history=history, native=_joined(native))
+    return RangeState(key_groups, tuple(changelog), tuple(bases), history=history, rocksdb=_joined(rocksdb))
 
 
 def _narrowed_handles(part: RangeState, owned: KeyGroupRange) -> Iterator[ChangeSetHandle]:
@@ -44,9 +44,9 @@ def _narrowed_handles(part: RangeState, owned: KeyGroupRange) -> Iterator[Change
             yield msgspec.structs.replace(handle, key_groups=common)
 
 
-def _joined(parts: Iterable[NativeBase]) -> tuple[NativeBase, ...]:
+def _joined(parts: Iterable[RocksDBBase]) -> tuple[RocksDBBase, ...]:
     """Parts of one base together again: its files are read once, and perhaps it is whole."""
-    joined: dict[NativeBase, list[KeyGroupRange]] = {}
+    joined: dict[RocksDBBase, list[KeyGroupRange]] = {}
     for part in parts:
         joined.setdefault(msgspec.structs.replace(part, key_groups=()), []).extend(part.key_groups)
     return tuple(msgspec.structs.replace(base, key_groups=_neighbours_joined(found)) for base, found in joined.items())

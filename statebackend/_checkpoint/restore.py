@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import anyio
 import msgspec
 
+from statebackend._cache.cache import DownloadCache
 from statebackend._changelog.reader import (
     BaseRead,
     SegmentRead,
@@ -18,17 +19,16 @@ from statebackend._changelog.reader import (
     plan_reads,
     verify,
 )
-from statebackend._checkpoint.native_restore import NativeRestore
 from statebackend._checkpoint.rescale import range_of
+from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
 from statebackend._codec.commit import Commit, RangeState
 from statebackend._codec.records import StateChange
-from statebackend._local.cache import DownloadCache
-from statebackend._local.native_copies import NativeCopies
+from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.segments import LocalSegments
 from statebackend._tasks import in_order, in_thread
 from statebackend.abc import Clock, Fallback, ObjectStore, RestoreReport
 from statebackend.errors import DataError, MissingObjectError, ObjectNotFoundError, StoreError
-from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange, NativeBase
+from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange, RocksDBBase
 
 Apply = Callable[[list[StateChange]], Collection[int]]
 """Applies changes, and gives the key groups that they are of, as far as those are the owner's."""
@@ -46,12 +46,12 @@ Read = SegmentRead | BaseRead
 class LocalCopies(msgspec.Struct, frozen=True):
     """The secondary as a restore sees it: where to read, and whether bad copies may be replaced.
 
-    `native`: the copies of native bases, `None` where they have no place.
+    `rocksdb`: the copies of RocksDB bases, `None` where they have no place.
     """
 
     store: LocalSegments
     writable: bool
-    native: NativeCopies | None = None
+    rocksdb: RocksDBCopies | None = None
 
 
 class _Fetched(msgspec.Struct, frozen=True):
@@ -85,10 +85,10 @@ class Restore:
         clock: Clock,
         concurrency_max: int,
         cpu_threads_max: int,
-        native: NativeRestore | None = None,
+        rocksdb: RocksDBRestore | None = None,
     ) -> None:
-        """`native` restores native bases; without it there must be none."""
-        self._native = native
+        """`rocksdb` restores RocksDB bases; without it there must be none."""
+        self._rocksdb = rocksdb
         self._primary = primary
         self._local = local
         self._cache = cache
@@ -109,9 +109,9 @@ class Restore:
         return frozenset(self._changed)
 
     @property
-    def adopted(self) -> NativeBase | None:
-        """The native base whose files the tables have taken over. Known when `run` has ended."""
-        return None if self._native is None else self._native.adopted
+    def adopted(self) -> RocksDBBase | None:
+        """The RocksDB base whose files the tables have taken over. Known when `run` has ended."""
+        return None if self._rocksdb is None else self._rocksdb.adopted
 
     async def run(
         self,
@@ -136,7 +136,7 @@ class Restore:
             self._changed.update(groups)
             return groups
 
-        await self._run_native(part, commit, apply, applied)
+        await self._run_rocksdb(part, commit, apply, applied)
         await self._run_reads([BaseRead(base) for base in part.bases], apply, applied)
         await self._run_reads(plan_reads(part.changelog, key_groups), apply_since, applied)
         return RestoreReport(
@@ -151,20 +151,20 @@ class Restore:
             fallbacks=tuple(self._fallbacks),
         )
 
-    async def _run_native(self, part: RangeState, commit: Commit, apply: Apply, applied: Applied) -> None:
-        if self._native is None:
-            assert not part.native, "native bases, and nobody to restore them"
+    async def _run_rocksdb(self, part: RangeState, commit: Commit, apply: Apply, applied: Applied) -> None:
+        if self._rocksdb is None:
+            assert not part.rocksdb, "RocksDB bases, and nobody to restore them"
             return
-        await self._native.run(part, commit, apply, applied)
-        for found in self._native.fetched:
+        await self._rocksdb.run(part, commit, apply, applied)
+        for found in self._rocksdb.fetched:
             self._files[found.local] += 1
             self._bytes[found.local] += found.size_bytes
             if found.fallback is not None:
                 self._fallbacks.append(found.fallback)
-        if self._local is not None and self._local.native is None:  # so that nobody calls the next checkpoint local
-            keys = (file.handle.key for base in part.native for file in base.files)
-            self._fallbacks += (Fallback(key, "native bases have no place here", repaired=False) for key in keys)
-        self._changes += self._native.changes
+        if self._local is not None and self._local.rocksdb is None:  # so that nobody calls the next checkpoint local
+            keys = (file.handle.key for base in part.rocksdb for file in base.files)
+            self._fallbacks += (Fallback(key, "RocksDB bases have no place here", repaired=False) for key in keys)
+        self._changes += self._rocksdb.changes
 
     async def _run_reads(self, reads: Sequence[Read], apply: Apply, applied: Applied) -> None:
         async def consume(read: Read, fetched: _Fetched) -> None:

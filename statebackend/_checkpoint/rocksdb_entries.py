@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from statebackend._state.keyed import KINDS, StatesSnapshot
+from statebackend._state.declared import KINDS, StatesSnapshot
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.rocksdb import RocksStore
 from statebackend._tables.rocksdb_tables import open_table

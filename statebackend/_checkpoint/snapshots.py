@@ -15,14 +15,14 @@ import msgspec
 
 from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.writer import ChangelogWriter
+from statebackend._checkpoint.base_writer import Materializer
+from statebackend._checkpoint.bases import Bases, with_bases
 from statebackend._checkpoint.inline import InlineEncoder
 from statebackend._checkpoint.lineage import extended
-from statebackend._checkpoint.materialization import Bases, with_bases
-from statebackend._checkpoint.materializer import Materializer
 from statebackend._codec.commit import IN_HERE, RangeState
 from statebackend._codec.records import StateChange
-from statebackend._local.retention import LocalRetention
-from statebackend._state.keyed import KeyedStates
+from statebackend._local.removal import LocalRetention
+from statebackend._state.declared import KeyedStates
 from statebackend.abc import RestoreReport
 from statebackend.errors import InputError
 from statebackend.ids import CheckpointId, Epoch, SequenceNumber, SnapshotResult
@@ -130,7 +130,7 @@ class Snapshots:
             states=self._states.descriptors,
             operator=operator,
             bases=state.bases,
-            native=state.native,
+            rocksdb=state.rocksdb,
             history=extended(self._history, handles) if self._history else b"",
         )
         self._to = to
@@ -181,15 +181,15 @@ class Snapshots:
     def _with_new_bases(self, state: RangeState, bases: Bases | None) -> RangeState:
         if bases is None:
             return state
-        if bases.native is not None:  # what it shares may have had no copy before
-            self._only_primary.difference_update(file.handle.key for file in bases.native.files)
+        if bases.rocksdb is not None:  # what it shares may have had no copy before
+            self._only_primary.difference_update(file.handle.key for file in bases.rocksdb.files)
         self._only_primary.update(bases.only_primary)
         return with_bases(state, bases)
 
 
 def state_of(snapshot: SnapshotResult) -> RangeState:
     """What a snapshot says of its key groups, as a commit has it."""
-    return RangeState(snapshot.key_groups, snapshot.primary, snapshot.bases, native=snapshot.native)
+    return RangeState(snapshot.key_groups, snapshot.primary, snapshot.bases, rocksdb=snapshot.rocksdb)
 
 
 def _not_local(restored: RestoreReport | None) -> set[str]:

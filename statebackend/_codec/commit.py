@@ -12,7 +12,7 @@ to an inline part of the outbox; whole, it has the key of this object, and the p
 
 A field may be added with a default in the same version; a reader passes over fields it does not know. A reader that
 must not pass over something needs a new version: 2 is 1 with an outbox, which a reader of 1 would forget to publish; 3
-is either with native bases, without which the state would lack their key groups.
+is either with RocksDB bases, without which the state would lack their key groups.
 """
 
 import itertools
@@ -37,8 +37,8 @@ from statebackend.ids import (
     Epoch,
     Handle,
     KeyGroupRange,
-    NativeBase,
     OperatorElements,
+    RocksDBBase,
     SourceMark,
     StagedOutput,
     StateDescriptor,
@@ -72,13 +72,13 @@ class RangeState(msgspec.Struct, frozen=True, omit_defaults=True):
     """What its owner held besides, under no key."""
     history: bytes | UnsetType = UNSET
     """Digest of all the change sets that ever made this state (`_checkpoint/lineage.py`), where somebody keeps one."""
-    native: tuple[NativeBase, ...] = ()
+    rocksdb: tuple[RocksDBBase, ...] = msgspec.field(default=(), name="native")
     """Applied before `bases`, whose key groups are others."""
 
     @property
-    def all_bases(self) -> tuple[Base | NativeBase, ...]:
-        """Native ones and others. No two of them stand for the same key group."""
-        return (*self.native, *self.bases)
+    def all_bases(self) -> tuple[Base | RocksDBBase, ...]:
+        """RocksDB ones and others. No two of them stand for the same key group."""
+        return (*self.rocksdb, *self.bases)
 
     def segments(self) -> frozenset[str]:
         """Keys of every object the range points into."""
@@ -88,7 +88,7 @@ class RangeState(msgspec.Struct, frozen=True, omit_defaults=True):
         """Every object the range points into, some of them more than once."""
         yield from (handle.segment for handle in self.changelog)
         yield from (base.segment for base in self.bases)
-        yield from (file.handle for base in self.native for file in base.files)
+        yield from (file.handle for base in self.rocksdb for file in base.files)
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="commit", tag_field="entry"):
@@ -214,15 +214,15 @@ def decode_entry(data: bytes, key: str, *, job: str) -> Commit | Claim:
         entry = _decoder.decode(data[_START : _START + length])
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise CorruptCommitError(f"manifest does not decode: {error}", object=key, offset=_START) from error
-    if _is_native(entry) and version < _version_of(entry):
-        raise CorruptCommitError("native bases in a version that has none", object=key, offset=len(MAGIC))
+    if _has_rocksdb(entry) and version < _version_of(entry):
+        raise CorruptCommitError("RocksDB bases in a version that has none", object=key, offset=len(MAGIC))
     if entry.job != job:
         raise WrongJobError("the commit belongs to another job", object=key, job=job, job_found=entry.job)
     return _resolve(entry, key, data, _START + length) if isinstance(entry, Commit) else entry
 
 
-def _is_native(entry: Commit | Claim) -> bool:
-    return isinstance(entry, Commit) and any(part.native for part in entry.ranges)
+def _has_rocksdb(entry: Commit | Claim) -> bool:
+    return isinstance(entry, Commit) and any(part.rocksdb for part in entry.ranges)
 
 
 def _resolve(entry: _Entries, key: str, body: bytes, inline_offset: int) -> _Entries:
@@ -250,6 +250,6 @@ def _resolve(entry: _Entries, key: str, body: bytes, inline_offset: int) -> _Ent
 
 
 def _version_of(entry: Entry) -> int:
-    if _is_native(entry):
+    if _has_rocksdb(entry):
         return 3
     return 2 if isinstance(entry, Commit) and entry.outbox else 1

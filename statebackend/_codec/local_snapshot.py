@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from statebackend.errors import CorruptObjectError, UnsupportedVersionError
-from statebackend.ids import ChangeSetHandle, CheckpointId, KeyGroupRange, NativeFile
+from statebackend.ids import ChangeSetHandle, CheckpointId, KeyGroupRange, RocksDBFile
 
 MAGIC: Final = b"sblocal"
 VERSION: Final = 1
@@ -36,8 +36,8 @@ class LocalSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     checkpoint_id: CheckpointId
     key_groups: KeyGroupRange
     changelog: tuple[ChangeSetHandle, ...]
-    native: tuple[NativeFile, ...] = ()
-    """The files of a native base of that checkpoint, which lie beside this one under their own names."""
+    rocksdb: tuple[RocksDBFile, ...] = msgspec.field(default=(), name="native")
+    """The files of a RocksDB base of that checkpoint, which lie beside this one under their own names."""
 
 
 _decoder = msgspec.msgpack.Decoder(LocalSnapshot)

@@ -21,7 +21,7 @@ class ByteBudget:
         self.bytes_max: Final = bytes_max
         self.held_bytes = 0
         self.apart_bytes = 0
-        """Of what lies here and is somebody else's to count: native bases. It takes room, too."""
+        """Of what lies here and is somebody else's to count: RocksDB bases. It takes room, too."""
         self.counted = False
         self._sizes: dict[str, int] = {}
 

@@ -179,7 +179,9 @@ class CheckpointCoordinator:
             stamp=self._new_stamp(),
             max_parallelism=self._max_parallelism,
             ranges=tuple(
-                RangeState(each.key_groups, each.primary, each.bases, each.operator, each.history or UNSET, each.native)
+                RangeState(
+                    each.key_groups, each.primary, each.bases, each.operator, each.history or UNSET, each.rocksdb
+                )
                 for each in ordered
             ),
             states=_merged(ordered),

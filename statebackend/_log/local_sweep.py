@@ -13,7 +13,7 @@ import msgspec
 
 from statebackend._local.directories import LocalDirectory, claim_root
 from statebackend._local.layout import segments_directory
-from statebackend._local.native_copies import kept_in
+from statebackend._local.rocksdb_copies import kept_in
 from statebackend._local.snapshot_directory import remove_directory
 from statebackend._tasks import in_thread
 from statebackend.abc import ObjectInfo
@@ -50,7 +50,7 @@ async def sweep_roots(
         with closing(directory):
             for found in await _sweep_root(directory, needed, dry_run=dry_run):
                 yield found
-            for found in await in_thread(_sweep_native, directory, job, needed, dry_run, limiter=limiter):
+            for found in await in_thread(_sweep_rocksdb, directory, job, needed, dry_run, limiter=limiter):
                 yield found
 
 
@@ -72,8 +72,8 @@ async def _sweep_root(directory: LocalDirectory, needed: Collection[str], *, dry
     return found
 
 
-def _sweep_native(directory: LocalDirectory, job: str, needed: Collection[str], dry_run: bool) -> list[LocalFile]:
-    """The same for the directories of native bases, each of which is needed as a whole or not at all."""
+def _sweep_rocksdb(directory: LocalDirectory, job: str, needed: Collection[str], dry_run: bool) -> list[LocalFile]:
+    """The same for the directories of RocksDB bases, each of which is needed as a whole or not at all."""
     try:
         directories = kept_in(directory.root, job)
     except OSError as error:

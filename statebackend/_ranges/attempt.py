@@ -19,10 +19,10 @@ from statebackend._log.coordinator import CommittedBase
 from statebackend._ranges.contribution import Contribution, Found, reported_to
 from statebackend._ranges.in_memory import Held, KeptRange
 from statebackend._ranges.shared_copies import copying_base
-from statebackend._state.keyed import KeyedStates
+from statebackend._state.declared import KeyedStates
 from statebackend.abc import RestoreReport
 from statebackend.errors import CorruptCommitError, MissingObjectError, ObjectNotFoundError
-from statebackend.ids import CheckpointId, Epoch, KeyGroupRange, NativeBase, OperatorElements, SnapshotResult
+from statebackend.ids import CheckpointId, Epoch, KeyGroupRange, OperatorElements, RocksDBBase, SnapshotResult
 from statebackend.settings import KiB, Settings
 
 INLINE_BYTES_MIN: Final = 4 * KiB
@@ -62,10 +62,10 @@ class Attempt:
         *,
         held: Held,
         found: Found,
-        adopted: NativeBase | None,
+        adopted: RocksDBBase | None,
         pace: BasePace | None,
     ) -> None:
-        """`adopted`: the native base whose files the tables have. `pace`: told of bases, where these are written."""
+        """`adopted`: the RocksDB base whose files the tables have. `pace`: told of bases, where these are written."""
         self.task: Final = task
         self.backend: Final = backend
         self.found: Final[Found] = found
@@ -100,9 +100,9 @@ class Attempt:
             tables=self._held.tables,
             states=self._opened.states,
             epoch=self.task.epoch,
-            bases=bases_id(snapshot.bases, snapshot.native),
+            bases=bases_id(snapshot.bases, snapshot.rocksdb),
             changed=self.backend.changed,
-            native=next((native for native in snapshot.native if native not in before.native), self._adopted),
+            rocksdb=next((rocksdb for rocksdb in snapshot.rocksdb if rocksdb not in before.rocksdb), self._adopted),
         )
 
 
@@ -188,7 +188,7 @@ async def _caught_up(opened: Opened, held: Held, at_hand: Mapping[str, bytes]) -
     return msgspec.structs.replace(
         restored,
         changed=kept.changed_since(state, restored.changed),
-        adopted=kept.native if kept.native in state.native else None,  # else it may be swept while we point to it
+        adopted=kept.rocksdb if kept.rocksdb in state.rocksdb else None,  # else it may be swept while we point to it
     )
 
 

@@ -107,7 +107,7 @@ def _unchanged(
         local=False,  # on which host?
         operator=_operator(base, key_groups, owners, epoch),
         bases=state.bases,
-        native=state.native,
+        rocksdb=state.rocksdb,
         epoch=epoch,
         states=() if base is None or described else base.states,
         history=lineage_of(base, key_groups).history,

@@ -10,9 +10,9 @@ from statebackend._backend.tables import HEAP, Tables
 from statebackend._checkpoint.lineage import Lineage, bases_id, missing
 from statebackend._codec.commit import Commit, RangeState
 from statebackend._ranges.contribution import Found
-from statebackend._state.keyed import KeyedStates
+from statebackend._state.declared import KeyedStates
 from statebackend._tables.table import AnyTable, OpenTable
-from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, NativeBase
+from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, RocksDBBase
 from statebackend.settings import Settings
 
 RangeName = tuple[str, str, int, KeyGroupRange]
@@ -42,7 +42,7 @@ class KeptRange(msgspec.Struct, frozen=True):
 
     `states` are the views that the attempt had on `tables`, and are as good as new for who goes on at the very commit
     that it has made, in the same reign: `epoch`. `None` where that was another process. `changed`: the key groups that
-    were changed since the bases whose `bases_id` is `bases`. `native`: the base that the tables' own files were last
+    were changed since the bases whose `bases_id` is `bases`. `rocksdb`: the base that the tables' own files were last
     written as, or taken from.
     """
 
@@ -52,14 +52,14 @@ class KeptRange(msgspec.Struct, frozen=True):
     epoch: Epoch
     bases: bytes
     changed: frozenset[int]
-    native: NativeBase | None = None
+    rocksdb: RocksDBBase | None = None
 
     def changed_since(self, state: RangeState, tail: Iterable[int]) -> frozenset[int]:
         """The key groups that were changed since the bases of `state`, of which those of `tail` were not by then.
 
         Where others have written bases meanwhile, all that the changelog may have changed.
         """
-        if bases_id(state.bases, state.native) == self.bases:
+        if bases_id(state.bases, state.rocksdb) == self.bases:
             return self.changed.union(tail)
         return frozenset(group for handle in state.changelog for group in handle.key_groups)
 

@@ -18,7 +18,7 @@ from statebackend._ranges.in_memory import Held, KeptRange, KeptTables
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tasks import in_thread
 from statebackend.errors import SettingsError, StoreUnavailableError
-from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, NativeBase
+from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, RocksDBBase
 from statebackend.settings import Settings
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class _Content(msgspec.Struct, frozen=True):
     lineage: Lineage
     bases: bytes
     changed: tuple[int, ...]
-    native: NativeBase | None
+    rocksdb: RocksDBBase | None = msgspec.field(name="native")
 
 
 @asynccontextmanager
@@ -102,7 +102,7 @@ class _RangeFiles:
                     epoch=Epoch(0),
                     bases=content.bases,
                     changed=frozenset(content.changed),
-                    native=content.native,
+                    rocksdb=content.rocksdb,
                 )
                 return Held(opened, left, lacks, "host")
         self._make_empty()
@@ -112,7 +112,7 @@ class _RangeFiles:
     def keep(self, left: KeptRange) -> None:
         """Write all of it out, and say what it is. Where the disk fails the next one begins anew, and no more."""
         assert self._store is not None
-        content = _Content(left.lineage, left.bases, tuple(sorted(left.changed)), left.native)
+        content = _Content(left.lineage, left.bases, tuple(sorted(left.changed)), left.rocksdb)
         mark = Mark(
             primary=self._settings.primary,
             max_parallelism=self._settings.max_parallelism,

@@ -10,7 +10,7 @@ from itertools import chain
 import msgspec
 
 from statebackend._backend.job import Job, open_sweep
-from statebackend._backend.stores import local_stores_of, native_copies, open_store
+from statebackend._backend.stores import local_stores_of, open_store, rocksdb_copies
 from statebackend._clock import SystemClock
 from statebackend._codec.records import StateChange, key_of
 from statebackend._cost import Prices
@@ -114,7 +114,7 @@ async def verify(settings: Settings, *, store: ObjectStore | None = None, tell: 
             retained=settings.checkpoints_retained,
             concurrency_max=settings.restore_concurrency_max,
             tell=tell,
-            native=native_copies(settings),
+            rocksdb=rocksdb_copies(settings),
         ).run()
     _check_exists(settings, (*report.checkpoints, *report.damages))
     return report

@@ -3,13 +3,13 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
-from statebackend._backend.native import native_restore
+from statebackend._backend.rocksdb import rocksdb_restore
 from statebackend._backend.stores import open_local
 from statebackend._backend.tables import open_tables
 from statebackend._checkpoint.restore import Restore
 from statebackend._codec.commit import Commit
 from statebackend._log.commits import CommitLog
-from statebackend._state.keyed import KeyedStates
+from statebackend._state.declared import KeyedStates
 from statebackend.abc import Clock, ObjectStore
 from statebackend.ids import StateDescriptor, all_key_groups
 from statebackend.settings import Settings
@@ -41,6 +41,6 @@ async def open_reading(
             clock=clock,
             concurrency_max=settings.restore_concurrency_max,
             cpu_threads_max=settings.cpu_threads_max,
-            native=native_restore(primary, local, settings),
+            rocksdb=rocksdb_restore(primary, local, settings),
         )
         yield KeyedStates(owned, settings.max_parallelism, states, open_table=tables.open_table), restore

@@ -10,7 +10,7 @@ from statebackend._codec.commit import Commit, RangeState
 from statebackend._cost import MONTH_S, Prices
 from statebackend._log.retention import Classified, entry_of, epoch_of
 from statebackend._log.savepoints import SavepointInfo
-from statebackend.ids import Base, CommitSummary, NativeBase, StateDescriptor
+from statebackend.ids import Base, CommitSummary, RocksDBBase, StateDescriptor
 
 WINDOW_S_MIN: Final = 60.0
 """A rate over less than this says nothing about a month."""
@@ -93,7 +93,7 @@ def _range_row(part: RangeState) -> RangeRow:
     )
 
 
-def _live_bytes(base: Base | NativeBase) -> int:
+def _live_bytes(base: Base | RocksDBBase) -> int:
     size_bytes, written = base.size_bytes, base.key_groups_written
     return size_bytes * base.live // written if written else size_bytes
 

@@ -14,12 +14,12 @@ import anyio
 import msgspec
 
 from statebackend._changelog.scheduler import UploadScheduler
-from statebackend._checkpoint.materialization import SEGMENT_BYTES_MAX, Piece, base_of, pack
+from statebackend._checkpoint.bases import SEGMENT_BYTES_MAX, Piece, base_of, pack
 from statebackend._checkpoint.restore import Restore
 from statebackend._codec.commit import Commit
 from statebackend._codec.records import StateChange
 from statebackend._log.coordinator import CheckpointCoordinator
-from statebackend._state.keyed import KeyedStates
+from statebackend._state.declared import KeyedStates
 from statebackend._state.operator_state import mode_of
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tasks import in_thread

@@ -12,7 +12,7 @@ import msgspec
 
 from statebackend._changelog.reader import SegmentRead, changes_of, frames_of, verify
 from statebackend._codec.commit import Claim, Commit
-from statebackend._local.native_copies import NativeCopies
+from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._log.commits import PREFIX, commit_key
 from statebackend._log.inventory import Surveyor
 from statebackend._log.outbox import PREFIX as OUTBOX
@@ -24,7 +24,7 @@ from statebackend._tasks import in_order, in_thread
 from statebackend._upkeep.progress import Progress, Tell
 from statebackend.abc import ObjectStore
 from statebackend.errors import DataError, ObjectNotFoundError, StoreError
-from statebackend.ids import ChangeSetHandle, Handle, NativeBase, NativeFile
+from statebackend.ids import ChangeSetHandle, Handle, RocksDBBase, RocksDBFile
 
 Copy = Literal["primary", "local"]
 CPU_THREADS_MAX: Final = 2
@@ -51,16 +51,16 @@ class VerifyReport(msgspec.Struct, frozen=True):
 
 
 class _Wanted(msgspec.Struct):
-    """An object, the change sets in it, and who needs it. `native`: of which base it is a file, the newest one."""
+    """An object, the change sets in it, and who needs it. `rocksdb`: of which base it is a file, the newest one."""
 
     segment: Handle
     change_sets: dict[ChangeSetHandle, None]
     checkpoints: set[int]
-    native: tuple[NativeBase, NativeFile] | None = None
+    rocksdb: tuple[RocksDBBase, RocksDBFile] | None = None
 
 
 class Verification:
-    """Verifies one job. `local` is its local copies, for reading, or `None` where it has none; `native` likewise."""
+    """Verifies one job. `local` is its local copies, for reading, or `None` where it has none; `rocksdb` likewise."""
 
     def __init__(
         self,
@@ -71,10 +71,10 @@ class Verification:
         retained: int,
         concurrency_max: int,
         tell: Tell = lambda _: None,
-        native: NativeCopies | None = None,
+        rocksdb: RocksDBCopies | None = None,
     ) -> None:
         self._tell = tell
-        self._native = native
+        self._rocksdb = rocksdb
         self._stores: dict[Copy, ObjectStore] = {"primary": primary}
         if local is not None:
             self._stores["local"] = local
@@ -153,8 +153,8 @@ class Verification:
         return len(data)
 
     async def _content(self, copy: Copy, wanted: _Wanted) -> bytes:
-        if copy == "local" and self._native is not None and wanted.native is not None:
-            return await self._native.read(*wanted.native)
+        if copy == "local" and self._rocksdb is not None and wanted.rocksdb is not None:
+            return await self._rocksdb.read(*wanted.rocksdb)
         return await self._stores[copy].get(wanted.segment.key)
 
     async def _note(self, read: tuple[Copy, _Wanted], found: Damage | int | None) -> None:
@@ -207,8 +207,8 @@ def _parts_of(commits: Iterable[Commit]) -> dict[Handle, tuple[int, ...]]:
 def _wanted_by(commits: Iterable[Commit]) -> dict[str, _Wanted]:
     wanted: dict[str, _Wanted] = {}
     for commit in sorted(commits, key=lambda commit: commit.sequence):
-        for base, file in _native_files(commit):
-            wanted.setdefault(file.handle.key, _Wanted(file.handle, {}, set())).native = (base, file)
+        for base, file in _rocksdb_files(commit):
+            wanted.setdefault(file.handle.key, _Wanted(file.handle, {}, set())).rocksdb = (base, file)
         for segment, change_set in _handles(commit):
             each = wanted.setdefault(segment.key, _Wanted(segment, {}, set()))
             each.checkpoints.add(commit.checkpoint_id)
@@ -223,13 +223,13 @@ def _handles(commit: Commit) -> Iterator[tuple[Handle, ChangeSetHandle | None]]:
             yield handle.segment, handle
         for base in part.bases:
             yield base.segment, None
-        for native in part.native:
-            for file in native.files:
+        for rocksdb in part.rocksdb:
+            for file in rocksdb.files:
                 yield file.handle, None
 
 
-def _native_files(commit: Commit) -> Iterator[tuple[NativeBase, NativeFile]]:
-    return ((base, file) for part in commit.ranges for base in part.native for file in base.files)
+def _rocksdb_files(commit: Commit) -> Iterator[tuple[RocksDBBase, RocksDBFile]]:
+    return ((base, file) for part in commit.ranges for base in part.rocksdb for file in base.files)
 
 
 def _check(data: bytes, wanted: _Wanted) -> None:

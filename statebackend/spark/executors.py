@@ -44,9 +44,9 @@ from statebackend.settings import Settings
 from statebackend.spark.bridge import QueryThread, attend, process_portal
 from statebackend.spark.driver import Output, put_out
 from statebackend.spark.frames import context_of
-from statebackend.spark.keyed import KeyedWork
 from statebackend.spark.pickling import pickled
 from statebackend.spark.placement import Placement, ranges_of
+from statebackend.spark.processing import KeyedWork
 from statebackend.spark.worker import (
     FAILED_MARK,
     RESULT_SCHEMA,

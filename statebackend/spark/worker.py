@@ -32,10 +32,10 @@ from statebackend._ranges.owners import Contribution, RangeOwners, RangeTask, op
 from statebackend.abc import Observer
 from statebackend.errors import BatchError
 from statebackend.spark.bridge import process_portal
-from statebackend.spark.keyed import KeyedWork
 from statebackend.spark.outbox import output_of, stream_of
 from statebackend.spark.pickling import unpickled
 from statebackend.spark.placement import SALT
+from statebackend.spark.processing import KeyedWork
 
 T = TypeVar("T")
 _pa: Any = pa  # it ships no types

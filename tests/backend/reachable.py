@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from statebackend._codec.commit import Commit
 from statebackend._log.commits import HINT_KEY, commit_key
 from statebackend._log.savepoints import floor_key
-from statebackend.ids import NativeFile
+from statebackend.ids import RocksDBFile
 from statebackend.testing.invariants import Objects, commits_of, read_log
 
 
@@ -23,24 +23,24 @@ def reachable_keys(objects: Objects, job: str, *, retained: int) -> AbstractSet[
     return {HINT_KEY, floor_key(floor), *pointed_into, *(commit_key(entry.sequence) for entry in kept)}
 
 
-def native_files(commit: Commit) -> dict[str, NativeFile]:
-    """The files of the commit's native bases, by where their local copies lie below a job's directory."""
+def rocksdb_files(commit: Commit) -> dict[str, RocksDBFile]:
+    """The files of the commit's RocksDB bases, by where their local copies lie below a job's directory."""
     return {
         f"op_state_kg_{base.owner.first}_{base.owner.last}/chk_{base.checkpoint_id}/{file.name}": file
         for part in commit.ranges
-        for base in part.native
+        for base in part.rocksdb
         for file in base.files
     }
 
 
-def assert_native_copies_are_of_use(copies: Objects, primary: Objects, job: str) -> None:
-    """Directories of native bases are whole, to the byte, and of a commit that is retained; the newest one's is there.
+def assert_rocksdb_copies_are_of_use(copies: Objects, primary: Objects, job: str) -> None:
+    """Directories of RocksDB bases are whole, to the byte, and of a commit that is retained; the newest one's is there.
 
     `copies`: what lies in them, by paths below a job's directory.
     """
-    expected: dict[str, NativeFile] = {}
+    expected: dict[str, RocksDBFile] = {}
     for commit in commits_of(read_log(primary, job)):
-        files = native_files(commit)
+        files = rocksdb_files(commit)
         if commit.sequence == newest_of(primary, job).sequence or any(path in copies for path in files):
             expected |= files
     found = {path: content for path, content in copies.items() if not path.endswith("/snapshot")}
@@ -52,5 +52,5 @@ def assert_copies_are_of_use(copies: Objects, primary: Objects, job: str) -> Non
     """Each is equal to what the primary has, and of what the newest commit needs there is one."""
     newest = newest_of(primary, job)
     assert copies == {key: primary.get(key) for key in copies}
-    elsewhere = {file.handle.key for file in native_files(newest).values()}
+    elsewhere = {file.handle.key for file in rocksdb_files(newest).values()}
     assert copies.keys() >= {commit_key(newest.sequence), *newest.segments()} - elsewhere

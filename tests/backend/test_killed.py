@@ -15,7 +15,7 @@ from tests.backend.conftest import Tree, tree_of
 from tests.backend.killed_child import apply, batch_changes, live, settings_in
 from tests.backend.reachable import (
     assert_copies_are_of_use,
-    assert_native_copies_are_of_use,
+    assert_rocksdb_copies_are_of_use,
     newest_of,
     reachable_keys,
 )
@@ -55,11 +55,11 @@ async def check_swept(directory: Path, settings: sb.Settings) -> None:
     primary, *roots = (below(tree_of(directory), prefix) for prefix in PLACES)
     assert primary.keys() == reachable_keys(primary, "killed", retained=settings.checkpoints_retained)
     copies = [below(root, "taskowned/") for root in roots]
-    native = [{name: root[name] for name in root if name.startswith("op_")} for root in roots]
-    assert sum(map(len, roots)) == sum(map(len, [*copies, *native])) + len([root for root in roots if "lock" in root])
+    rocksdb = [{name: root[name] for name in root if name.startswith("op_")} for root in roots]
+    assert sum(map(len, roots)) == sum(map(len, [*copies, *rocksdb])) + len([root for root in roots if "lock" in root])
     assert not set[str]().intersection(*copies)
     assert_copies_are_of_use({**copies[0], **copies[1]}, primary, "killed")
-    assert_native_copies_are_of_use({**native[0], **native[1]}, primary, "killed")
+    assert_rocksdb_copies_are_of_use({**rocksdb[0], **rocksdb[1]}, primary, "killed")
 
 
 def below(tree: Tree, prefix: str) -> Tree:
@@ -102,7 +102,7 @@ async def test_killed_while_bases_are_written(tmp_path: Path) -> None:
     assert any(part.bases for part in newest.ranges)
 
 
-async def test_killed_while_native_bases_are_written(tmp_path: Path) -> None:
+async def test_killed_while_rocksdb_bases_are_written(tmp_path: Path) -> None:
     """At the upload of one of their files, and from outside, wherever it is: copying, linking, or opening them."""
     pytest.importorskip("rocksdict", reason="the extra rocksdb")
     acknowledged = -1
@@ -114,7 +114,7 @@ async def test_killed_while_native_bases_are_written(tmp_path: Path) -> None:
     assert report is not None
     assert report.files_primary == 0
     words = 4
-    while not any(part.native for part in newest_of(below(tree_of(tmp_path), PLACES[0]), "killed").ranges):
+    while not any(part.rocksdb for part in newest_of(below(tree_of(tmp_path), PLACES[0]), "killed").ranges):
         words *= 2  # on a busy machine none was done before its life ended
         last = last_word(live, tmp_path, "native", words=words)
         acknowledged, _ = await check(tmp_path, "native", max(acknowledged, last))

@@ -180,7 +180,7 @@ async def test_a_scratch_directory_that_is_made_beside_them_removes_none(setting
 async def test_whoever_takes_over_knows_what_has_no_base_yet(settings: sb.Settings) -> None:
     """Only the groups that were changed are written anew, whichever processes have changed them."""
     settings = msgspec.structs.replace(
-        settings, native_bases=False, materialize_handles_max=4, materialize_interval_s=0.0
+        settings, rocksdb_bases=False, materialize_handles_max=4, materialize_interval_s=0.0
     )
     store, model = MemoryStore(), Model()
     async with open_run(settings, 1, store) as run:
@@ -194,7 +194,7 @@ async def test_whoever_takes_over_knows_what_has_no_base_yet(settings: sb.Settin
 
 
 @pytest.mark.parametrize("moves", [False, True])
-async def test_native_bases_share_files_across_processes(settings: sb.Settings, tmp_path: Path, moves: bool) -> None:
+async def test_rocksdb_bases_share_files_across_processes(settings: sb.Settings, tmp_path: Path, moves: bool) -> None:
     """What one process has uploaded the next one points to: also one that has moved in here, with files and all.
 
     The batches have nothing in common, so that RocksDB has no reason to write anything anew.
@@ -214,7 +214,7 @@ async def test_native_bases_share_files_across_processes(settings: sb.Settings, 
             await run.commit([contribution])
             expected.update(numbers)
             found.append(contribution.found)
-            bases.append({file.handle.key for base in contribution.snapshot.native for file in base.files})
+            bases.append({file.handle.key for base in contribution.snapshot.rocksdb for file in base.files})
     assert found == ["new", "host", "host", "primary" if moves else "host", "host", "host"]
     assert [bool(one & other) for one, other in itertools.pairwise(bases)] == [False, True, True, True, True]
     async with sb.open_backend(settings, store=store, read_only=True) as backend:
@@ -222,7 +222,7 @@ async def test_native_bases_share_files_across_processes(settings: sb.Settings, 
 
 
 @run_virtual
-async def test_an_interval_counts_from_native_bases_too(settings: sb.Settings) -> None:
+async def test_an_interval_counts_from_rocksdb_bases_too(settings: sb.Settings) -> None:
     """Once in each interval all files are looked at, and not at each batch from the first interval on."""
     settings = msgspec.structs.replace(settings, materialize_handles_max=0, materialize_interval_s=100.0)
     store, clock, written = MemoryStore(), VirtualClock(), set[sb.CheckpointId]()
@@ -230,7 +230,7 @@ async def test_an_interval_counts_from_native_bases_too(settings: sb.Settings) -
         for number in range(30):
             await run.batch(owners, batch(number, [number]))
             assert run.coordinator.base is not None
-            written |= {base.checkpoint_id for base in run.coordinator.base.ranges[0].native}
+            written |= {base.checkpoint_id for base in run.coordinator.base.ranges[0].rocksdb}
             await anyio.sleep(10)
     assert 2 <= len(written) <= 4
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.writer import ChangelogWriter
-from statebackend._local.retention import LocalRetention
+from statebackend._local.removal import LocalRetention
 from statebackend._local.segments import LocalSegments
 from statebackend._tasks import open_tasks
 from statebackend.ids import CheckpointId, SequenceNumber

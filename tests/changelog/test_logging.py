@@ -4,7 +4,7 @@ import pytest
 
 from statebackend._codec.records import NO_KEY_GROUP, Operation, StateChange
 from statebackend._codec.segment import decode_segment
-from statebackend._state.keyed import KeyedStates
+from statebackend._state.declared import KeyedStates
 from statebackend._tables.key_groups import key_group
 from statebackend.ids import KeyGroupRange, SequenceNumber
 from statebackend.testing.virtual_time import run_virtual

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from statebackend._changelog.reader import changes_of, frames_of, plan_reads, verify
 from statebackend._codec.records import Operation, StateChange
-from statebackend._state.keyed import KeyedStates
+from statebackend._state.declared import KeyedStates
 from statebackend.errors import CorruptSegmentError
 from statebackend.ids import EMPTY_RANGE, ChangeSetHandle, KeyGroupRange, SequenceNumber
 from statebackend.settings import Compression

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
+from statebackend._checkpoint.bases import Bases, with_bases
 from statebackend._checkpoint.lineage import Lineage, extended, id_of, lineage_of, missing
-from statebackend._checkpoint.materialization import Bases, with_bases
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit, RangeState
 from statebackend._ranges.contribution import Contribution, combine

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend._checkpoint.materialization import (
+from statebackend._checkpoint.bases import (
     FRAME_BYTES_MAX,
     FRAME_BYTES_MIN,
     LOG_ID,
@@ -34,8 +34,8 @@ from statebackend.ids import (
     Epoch,
     Handle,
     KeyGroupRange,
-    NativeBase,
-    NativeFile,
+    RocksDBBase,
+    RocksDBFile,
     SequenceNumber,
     all_key_groups,
 )
@@ -54,17 +54,17 @@ def base(name: str, *groups: int, length: int = 1000, written: int = 0) -> Base:
     return Base(Handle(f"segments/{name}", 0, length, 1), ranges_of(groups), written or len(groups))
 
 
-def native(*groups: int, checkpoint_id: int = 7, length: int = 1000) -> NativeBase:
+def native(*groups: int, checkpoint_id: int = 7, length: int = 1000) -> RocksDBBase:
     """The files of all key groups, which stand for these."""
-    files = (NativeFile("000008.sst", Handle("segments/n", 0, length, 1)),)
-    return NativeBase(ALL, CheckpointId(checkpoint_id), ranges_of(groups), files)
+    files = (RocksDBFile("000008.sst", Handle("segments/n", 0, length, 1)),)
+    return RocksDBBase(ALL, CheckpointId(checkpoint_id), ranges_of(groups), files)
 
 
 def state(handles: int = 0, *bases: Base, length: int = 100) -> RangeState:
     return RangeState(ALL, tuple(handle(number, length) for number in range(handles)), bases)
 
 
-def groups_of(found: Base | NativeBase) -> set[int]:
+def groups_of(found: Base | RocksDBBase) -> set[int]:
     return {group for each in found.key_groups for group in each}
 
 
@@ -334,55 +334,55 @@ def test_split_and_put_together_again_every_change_set_stands_once_for_each_grou
     assert [group for each in again.bases for group in sorted(groups_of(each))] == list(range(16))
 
 
-# ------------------------------------------------------------------------------------------------------------- native
+# ------------------------------------------------------------------------------------------------------------- RocksDB
 
 
-def test_a_native_base_takes_the_place_of_all_others() -> None:
+def test_a_rocksdb_base_takes_the_place_of_all_others() -> None:
     """It stands for every key group of its owner."""
-    before = RangeState(ALL, state(3).changelog, (base("a", 1, 5),), native=(native(0, 2, 3),))
+    before = RangeState(ALL, state(3).changelog, (base("a", 1, 5),), rocksdb=(native(0, 2, 3),))
     new = native(*range(16), checkpoint_id=9)
     after = with_bases(before, Bases((), frozenset(range(16)), 2, frozenset(), new))
-    assert (after.native, after.bases, after.changelog) == ((new,), (), before.changelog[2:])
+    assert (after.rocksdb, after.bases, after.changelog) == ((new,), (), before.changelog[2:])
 
 
-def test_entries_that_were_written_anew_leave_the_rest_to_the_native_base() -> None:
+def test_entries_that_were_written_anew_leave_the_rest_to_the_rocksdb_base() -> None:
     """As they do with other bases; one that stands for nothing is gone."""
-    before = RangeState(ALL, (), native=(native(*range(16)),))
+    before = RangeState(ALL, (), rocksdb=(native(*range(16)),))
     some = Bases((base("a", 3, 4),), frozenset({3, 4}), 0, frozenset())
     after = with_bases(before, some)
-    assert [groups_of(each) for each in after.native] == [set(range(16)) - {3, 4}]
+    assert [groups_of(each) for each in after.rocksdb] == [set(range(16)) - {3, 4}]
     rest = Bases((base("b", *range(3), *range(5, 16)),), frozenset(range(16)) - {3, 4}, 0, frozenset())
-    assert with_bases(after, rest).native == ()
+    assert with_bases(after, rest).rocksdb == ()
 
 
-def test_the_heap_writes_what_a_native_base_stands_for() -> None:
+def test_the_heap_writes_what_a_rocksdb_base_stands_for() -> None:
     """From then on the job can do without RocksDB."""
     assert key_groups_to_write({3}, [base("a", 5, 6)], [native(0, 1, 9)]) == {0, 1, 3, 9}
 
 
-def test_native_bases_count_for_what_is_due() -> None:
+def test_rocksdb_bases_count_for_what_is_due() -> None:
     """By the share of them that is live."""
     tuning = settings_of(materialize_changelog_ratio=1.0, materialize_changelog_bytes_min=0)
     for groups, due in ((range(16), False), (range(8), True)):
-        committed = RangeState(ALL, state(6).changelog, native=(native(*groups, length=1000),))
+        committed = RangeState(ALL, state(6).changelog, rocksdb=(native(*groups, length=1000),))
         assert is_due(committed, tuning, interval_is_over=False) == due
 
 
 @given(st.lists(st.integers(1, 15), unique=True, max_size=4), st.integers(0, 15), st.integers(0, 15))
-def test_a_native_base_is_divided_and_whole_again(borders: list[int], one: int, other: int) -> None:
+def test_a_rocksdb_base_is_divided_and_whole_again(borders: list[int], one: int, other: int) -> None:
     """By whatever owners; each has of it what is his, and its files are named once in what comes together."""
-    whole = RangeState(ALL, (), native=(native(*range(16)),))
+    whole = RangeState(ALL, (), rocksdb=(native(*range(16)),))
     ends = [0, *sorted(borders), 16]
     parts = [range_of(commit_of(whole), KeyGroupRange(first, end - 1)) for first, end in pairwise(ends)]
-    assert [groups_of(part.native[0]) for part in parts] == [{*part.key_groups} for part in parts]
+    assert [groups_of(part.rocksdb[0]) for part in parts] == [{*part.key_groups} for part in parts]
     assert range_of(commit_of(*parts), ALL) == whole
     middle = KeyGroupRange(min(one, other), max(one, other))
-    (found,) = range_of(commit_of(*parts), middle).native
+    (found,) = range_of(commit_of(*parts), middle).rocksdb
     assert found.key_groups == (middle,)
 
 
 def test_bases_of_two_checkpoints_do_not_become_one() -> None:
     """They name different files."""
-    left = RangeState(KeyGroupRange(0, 7), (), native=(native(*range(8), checkpoint_id=7),))
-    right = RangeState(KeyGroupRange(8, 15), (), native=(native(*range(8, 16), checkpoint_id=8),))
-    assert range_of(commit_of(left, right), ALL).native == (*left.native, *right.native)
+    left = RangeState(KeyGroupRange(0, 7), (), rocksdb=(native(*range(8), checkpoint_id=7),))
+    right = RangeState(KeyGroupRange(8, 15), (), rocksdb=(native(*range(8, 16), checkpoint_id=8),))
+    assert range_of(commit_of(left, right), ALL).rocksdb == (*left.rocksdb, *right.rocksdb)

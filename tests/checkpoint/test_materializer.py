@@ -224,7 +224,7 @@ async def test_never_two_that_no_commit_has_confirmed() -> None:
 async def test_a_savepoint_stops_no_materialization(held: bool) -> None:
     """It is a commit like any other, which confirms the bases that it takes. Hazard 14, FLINK-40302.
 
-    Row: section 30, materialise: native savepoint between two materialisations. Also while the first is under way.
+    Row: section 30, materialise: RocksDB savepoint between two materialisations. Also while the first is under way.
     """
     job = Job(materialize_handles_max=1)
     async with job.open() as backend:

@@ -619,7 +619,7 @@ async def test_local_copies_of_nothing_that_is_kept_go(with_local: Job, tmp_path
 
 
 async def test_a_root_that_cannot_be_read_is_an_error_of_the_store(with_local: Job, tmp_path: Path) -> None:
-    """Whatever the disk says: here there is a file where a native base would be."""
+    """Whatever the disk says: here there is a file where a RocksDB base would be."""
     directory = tmp_path / "local" / f"job_{JOB}" / "op_state_kg_0_3"
     directory.mkdir()
     (directory / "chk_1").write_bytes(b"")

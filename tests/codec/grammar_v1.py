@@ -84,8 +84,8 @@ def read_commit(data: bytes) -> dict[str, Any]:
     assert checksum == zlib.crc32(data[:8] + data[12:])
     manifest = msgspec.msgpack.decode(data[16 : 16 + length])
     assert isinstance(manifest, dict)
-    native = any("native" in part for part in manifest.get("ranges", ()))
-    assert data[7] == (3 if native else 2 if "outbox" in manifest else 1)
+    rocksdb = any("native" in part for part in manifest.get("ranges", ()))
+    assert data[7] == (3 if rocksdb else 2 if "outbox" in manifest else 1)
     return manifest
 
 

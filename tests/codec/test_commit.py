@@ -18,8 +18,8 @@ from statebackend.ids import (
     Epoch,
     Handle,
     KeyGroupRange,
-    NativeBase,
-    NativeFile,
+    RocksDBBase,
+    RocksDBFile,
     SequenceNumber,
     SourceMark,
     StagedOutput,
@@ -53,9 +53,9 @@ OUTPUTS = st.builds(
     st.binary(max_size=9),
     st.lists(st.builds(Handle, st.text(max_size=20), COUNTS, COUNTS, COUNTS), max_size=2).map(tuple),
 )
-FILES = st.builds(NativeFile, st.from_regex(r"[0-9]{6}\.sst", fullmatch=True), SEGMENTS)
+FILES = st.builds(RocksDBFile, st.from_regex(r"[0-9]{6}\.sst", fullmatch=True), SEGMENTS)
 NATIVE = st.builds(
-    NativeBase, RANGES, COUNTS.map(CheckpointId), st.tuples(RANGES), st.lists(FILES, min_size=1, max_size=2).map(tuple)
+    RocksDBBase, RANGES, COUNTS.map(CheckpointId), st.tuples(RANGES), st.lists(FILES, min_size=1, max_size=2).map(tuple)
 )
 COMMITS = st.builds(
     Commit,
@@ -71,7 +71,7 @@ COMMITS = st.builds(
             RangeState,
             RANGES,
             st.lists(HANDLES, max_size=3).map(tuple),
-            native=st.lists(NATIVE, max_size=2).map(tuple),
+            rocksdb=st.lists(NATIVE, max_size=2).map(tuple),
         ),
         max_size=3,
     ).map(tuple),
@@ -205,7 +205,7 @@ def test_commit_of_another_release_is_told_from_damage(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_native_bases_in_a_version_that_has_none_are_refused(version: int) -> None:
+def test_rocksdb_bases_in_a_version_that_has_none_are_refused(version: int) -> None:
     """Whoever wrote that, another reader would pass over them."""
     manifest = read_commit((GOLDEN / "commit-v3-native.bin").read_bytes())
     error = error_of(CorruptCommitError, decode_entry, write_commit(manifest, version=version), NAME, job="fleet")

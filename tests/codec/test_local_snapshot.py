@@ -5,7 +5,7 @@ import pytest
 
 from statebackend._codec.local_snapshot import HEAD, LocalSnapshot, decode_local_snapshot, encode_local_snapshot
 from statebackend.errors import CorruptObjectError, UnsupportedVersionError
-from statebackend.ids import ChangeSetHandle, CheckpointId, Handle, KeyGroupRange, NativeFile, SequenceNumber
+from statebackend.ids import ChangeSetHandle, CheckpointId, Handle, KeyGroupRange, RocksDBFile, SequenceNumber
 from tests.codec.grammar_v1 import read_local_snapshot, write_local_snapshot
 
 HANDLE = ChangeSetHandle(Handle("segments/a", 0, 100, 7), "0-63", SequenceNumber(4), 8, 50, KeyGroupRange(3, 5), 2)
@@ -15,7 +15,7 @@ SAMPLE = LocalSnapshot(
     checkpoint_id=CheckpointId(42),
     key_groups=KeyGroupRange(0, 63),
     changelog=(HANDLE,),
-    native=(NativeFile("000008.sst", Handle("segments/b", 0, 1000, 8)),),
+    rocksdb=(RocksDBFile("000008.sst", Handle("segments/b", 0, 1000, 8)),),
 )
 NAME = "chk_42/snapshot"
 
@@ -24,7 +24,7 @@ def test_it_comes_back_by_both_readers() -> None:
     """The library's, and the one that knows the grammar only."""
     data = encode_local_snapshot(SAMPLE)
     assert decode_local_snapshot(data, NAME) == SAMPLE
-    assert list(read_local_snapshot(data)) == [field.name for field in msgspec.structs.fields(LocalSnapshot)]
+    assert list(read_local_snapshot(data)) == [field.encode_name for field in msgspec.structs.fields(LocalSnapshot)]
 
 
 def test_damage_at_every_offset_is_found() -> None:

@@ -13,7 +13,7 @@ from statebackend._codec.local_snapshot import LocalSnapshot, decode_local_snaps
 from statebackend._codec.records import key_of
 from statebackend._codec.segment import decode_segment
 from statebackend._codec.staged import decode_part
-from statebackend._state.keyed import KeyedStates
+from statebackend._state.declared import KeyedStates
 from statebackend.ids import EMPTY_RANGE, Handle, KeyGroupRange, SequenceNumber, StateDescriptor, all_key_groups
 from tests.aggregates import Mean
 from tests.codec import grammar_v1
@@ -162,7 +162,7 @@ def test_claim_holds_what_was_written() -> None:
     assert decode_entry(data, "claim-v1.bin", job="fleet") == msgspec.convert(content_v1.CLAIM, Claim)
 
 
-def test_commit_with_native_bases_holds_what_was_written() -> None:
+def test_commit_with_rocksdb_bases_holds_what_was_written() -> None:
     """By both readers. It points into their files, and is whole for whoever sweeps."""
     data = (GOLDEN / "commit-v3-native.bin").read_bytes()
     assert grammar_v1.read_commit(data) == content_v1.NATIVE

@@ -13,7 +13,7 @@ from statebackend._codec import cells as cell_format
 from statebackend._codec import commit, compression, frame, local_snapshot, records, schema, segment, staged
 from statebackend._codec.commit import Claim, Commit, RangeState
 from statebackend._log import savepoints
-from statebackend._state.keyed import KINDS
+from statebackend._state.declared import KINDS
 from statebackend._state.operator_state import OPERATOR_KINDS
 from statebackend.ids import ChangeSetHandle, Handle, SourceMark, StagedOutput, StateDescriptor
 from tests.formats.make_golden import GOLDEN
@@ -44,8 +44,8 @@ def cells(page: str, header: str) -> list[list[str]]:
 
 
 def field_names(type_: type[msgspec.Struct]) -> list[str]:
-    """The names of a struct's fields, in order."""
-    return [field.name for field in msgspec.structs.fields(type_)]
+    """The names of the fields of a struct as its bytes have them, in order."""
+    return [field.encode_name for field in msgspec.structs.fields(type_)]
 
 
 @pytest.mark.parametrize(

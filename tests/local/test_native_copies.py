@@ -1,4 +1,4 @@
-"""The local copies of native bases: what is placed, kept, confirmed, aborted and pruned, and what a budget allows."""
+"""The local copies of RocksDB bases: what is placed, kept, confirmed, aborted and pruned, and what a budget allows."""
 
 import os
 from pathlib import Path
@@ -7,28 +7,28 @@ from zlib import crc32
 import pytest
 
 from statebackend._changelog.reader import verify
-from statebackend._local.native_copies import NativeCopies, kept_in
+from statebackend._local.rocksdb_copies import RocksDBCopies, kept_in
 from statebackend._local.segments import LocalSegments
 from statebackend.errors import CorruptSegmentError, ObjectNotFoundError, StoreUnavailableError
-from statebackend.ids import CheckpointId, Handle, KeyGroupRange, NativeBase, NativeFile
+from statebackend.ids import CheckpointId, Handle, KeyGroupRange, RocksDBBase, RocksDBFile
 from statebackend.objectstore import MemoryStore
 
 OWNER = KeyGroupRange(0, 63)
 CONTENT = {"000008.sst": b"table " * 100, "CURRENT": b"MANIFEST-000005\n"}
 
 
-def copies_in(path: Path, *, roots: int = 1, **options: object) -> NativeCopies:
+def copies_in(path: Path, *, roots: int = 1, **options: object) -> RocksDBCopies:
     places = [path / f"root{number}" for number in range(roots)]
-    return NativeCopies(places, "fleet", **({"writable": True, "timeout_s": 60.0} | options))  # type: ignore[arg-type]
+    return RocksDBCopies(places, "fleet", **({"writable": True, "timeout_s": 60.0} | options))  # type: ignore[arg-type]
 
 
-def base(number: int, owner: KeyGroupRange = OWNER) -> NativeBase:
+def base(number: int, owner: KeyGroupRange = OWNER) -> RocksDBBase:
     """The base of checkpoint `number`. All share one file that never changes."""
     files = tuple(
-        NativeFile(name, Handle(name if name.endswith(".sst") else f"{name} {number}", 0, len(data), crc32(data)))
+        RocksDBFile(name, Handle(name if name.endswith(".sst") else f"{name} {number}", 0, len(data), crc32(data)))
         for name, data in CONTENT.items()
     )
-    return NativeBase(owner, CheckpointId(number), (owner,), files)
+    return RocksDBBase(owner, CheckpointId(number), (owner,), files)
 
 
 @pytest.fixture

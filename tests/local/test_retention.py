@@ -6,7 +6,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from statebackend._local.retention import LocalRetention
+from statebackend._local.removal import LocalRetention
 from statebackend._local.segments import LocalSegments
 from statebackend.ids import CheckpointId
 from statebackend.objectstore import MemoryStore

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from statebackend._codec.local_snapshot import LocalSnapshot, encode_local_snapshot
 from statebackend._local.layout import LocalLayout
-from statebackend._local.store import SNAPSHOT_NAME, LocalStateStore, open_local_state_store
+from statebackend._local.snapshots import SNAPSHOT_NAME, LocalStateStore, open_local_state_store
 from statebackend.errors import InputError, StoreUnavailableError
 from statebackend.ids import ChangeSetHandle, CheckpointId, Handle, KeyGroupRange, SequenceNumber
 

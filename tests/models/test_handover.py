@@ -74,7 +74,7 @@ class Job:
         choice = self.chance.choice
         self.tuning: dict[str, Any] = {
             "table": choice(self.tables),
-            "native_bases": choice([True, True, False]),
+            "rocksdb_bases": choice([True, True, False]),
             "materialize_handles_max": choice([0, 1, 3]),
             "inline_bytes_max": choice([0, 300, 64 << 10]),
             "ranges_kept": choice([1, 8]),

@@ -16,8 +16,8 @@ from statebackend.errors import BatchError, SettingsError
 from statebackend.ids import CheckpointId, Epoch, all_key_groups
 from statebackend.objectstore import MemoryStore
 from statebackend.spark import executors
-from statebackend.spark.keyed import KeyedWork
 from statebackend.spark.placement import SALT, ranges_of
+from statebackend.spark.processing import KeyedWork
 from statebackend.spark.worker import Errand, Program, run
 from statebackend.uploaders import PrimaryUploader
 from tests.spark.conftest import feed

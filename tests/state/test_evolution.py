@@ -8,7 +8,7 @@ import pytest
 
 from statebackend import TimeToLive
 from statebackend._codec.records import StateChange
-from statebackend._state.keyed import KeyedStates
+from statebackend._state.declared import KeyedStates
 from statebackend.errors import InputError, StateTypeError, ValueDecodeError, ValueEncodeError
 from tests.codec.test_schema import struct
 from tests.examples import name_of

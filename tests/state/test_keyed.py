@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from statebackend._codec.records import Operation, StateChange
-from statebackend._state.keyed import KeyedStates
+from statebackend._state.declared import KeyedStates
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import DataError, InputError, KeyGroupError, StateTypeError, UnsupportedVersionError
 from statebackend.ids import KeyGroupRange, StateDescriptor, all_key_groups

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from statebackend._codec.records import Operation
-from statebackend._state.keyed import KeyedStates
+from statebackend._state.declared import KeyedStates
 from statebackend.errors import (
     InputError,
     KeyGroupError,

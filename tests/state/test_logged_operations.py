@@ -10,7 +10,7 @@ import pytest
 
 from statebackend._codec.records import Operation, StateChange
 from statebackend._state.aggregating_state import AggregatingState
-from statebackend._state.keyed import KeyedStates
+from statebackend._state.declared import KeyedStates
 from statebackend._state.list_state import ListState
 from statebackend._state.map_state import MapState
 from statebackend._state.reducing_state import ReducingState

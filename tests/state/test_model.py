@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from statebackend._codec.records import Operation, StateChange, key_of
-from statebackend._state.keyed import KeyedStates
+from statebackend._state.declared import KeyedStates
 from statebackend._state.value_state import ValueState
 from statebackend.ids import KeyGroupRange
 from tests.codec.samples import KEYS

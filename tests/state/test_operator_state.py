@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statebackend._codec.commit import RangeState
-from statebackend._state.keyed import KeyedStates
+from statebackend._state.declared import KeyedStates
 from statebackend._state.operator_state import (
     OPERATOR_BYTES_MAX,
     OPERATOR_KINDS,

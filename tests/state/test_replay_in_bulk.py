@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from statebackend._codec.cells import framed, split
 from statebackend._codec.records import Operation, StateChange
-from statebackend._state.keyed import KeyedStates
+from statebackend._state.declared import KeyedStates
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import DataError, ValueDecodeError
 from statebackend.ids import KeyGroupRange

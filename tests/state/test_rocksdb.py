@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from statebackend._state.keyed import KeyedStates
+from statebackend._state.declared import KeyedStates
 from statebackend._tables.heap import ListTable, MapTable, ValueTable
 from statebackend._tables.key_groups import OwnedKeys, key_group
 from statebackend.errors import BackendClosedError, KeyGroupError, StoreUnavailableError

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from statebackend._state.keyed import KeyedStates
+from statebackend._state.declared import KeyedStates
 from statebackend.ids import KeyGroupRange
 from tests.state import sample_keys
 from tests.state.states import all_states, restored

@@ -8,7 +8,7 @@ import pytest
 
 from statebackend import TimeToLive
 from statebackend._codec.records import Operation, StateChange
-from statebackend._state.keyed import KeyedStates
+from statebackend._state.declared import KeyedStates
 from statebackend._state.ttl import SWEEP_KEYS
 from statebackend.errors import InputError
 from tests.aggregates import Mean

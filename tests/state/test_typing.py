@@ -16,7 +16,7 @@ from statebackend import (
     StateBackend,
     ValueState,
 )
-from statebackend._state.keyed import KeyedStates
+from statebackend._state.declared import KeyedStates
 from statebackend._state.list_state import ListView
 from statebackend._state.map_state import MapView
 from statebackend.ids import all_key_groups

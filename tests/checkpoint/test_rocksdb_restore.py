@@ -1,4 +1,4 @@
-"""The files of a native base in the place of a database: what a slow local copy can do to them. Nothing."""
+"""The files of a RocksDB base in the place of a database: what a slow local copy can do to them. Nothing."""
 
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -7,18 +7,18 @@ from zlib import crc32
 import anyio
 
 from statebackend._backend.tables import open_files
-from statebackend._checkpoint.native_restore import NativeRestore
 from statebackend._checkpoint.restore import tell_nobody
+from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
 from statebackend._codec.commit import Commit, RangeState
-from statebackend._local.native_copies import NativeCopies, Verify
+from statebackend._local.rocksdb_copies import RocksDBCopies, Verify
 from statebackend.errors import StoreUnavailableError
-from statebackend.ids import CheckpointId, CommitSequence, Epoch, Handle, KeyGroupRange, NativeBase, NativeFile
+from statebackend.ids import CheckpointId, CommitSequence, Epoch, Handle, KeyGroupRange, RocksDBBase, RocksDBFile
 from statebackend.objectstore import MemoryStore
 
 OWNER = KeyGroupRange(0, 63)
 CONTENT = {"000008.sst": b"table " * 100, "CURRENT": b"MANIFEST-000005\n"}
-FILES = tuple(NativeFile(name, Handle(name, 0, len(data), crc32(data))) for name, data in CONTENT.items())
-PART = RangeState(OWNER, (), native=(NativeBase(OWNER, CheckpointId(1), (OWNER,), FILES),))
+FILES = tuple(RocksDBFile(name, Handle(name, 0, len(data), crc32(data))) for name, data in CONTENT.items())
+PART = RangeState(OWNER, (), rocksdb=(RocksDBBase(OWNER, CheckpointId(1), (OWNER,), FILES),))
 COMMIT = Commit(
     job="fleet",
     sequence=CommitSequence(1),
@@ -32,14 +32,14 @@ COMMIT = Commit(
 )
 
 
-class LateCopies(NativeCopies):
+class LateCopies(RocksDBCopies):
     """Gives up on each file, and has left a thread behind that goes on in the end."""
 
     def __init__(self) -> None:
         super().__init__((), "fleet", writable=False, timeout_s=0.0)
         self._targets: list[Path] = []
 
-    async def place(self, base: NativeBase, file: NativeFile, target: Path, verify: Verify) -> None:
+    async def place(self, base: RocksDBBase, file: RocksDBFile, target: Path, verify: Verify) -> None:
         self._targets.append(target)
         raise StoreUnavailableError("slow")
 
@@ -74,7 +74,7 @@ async def test_a_local_copy_that_comes_too_late_does_not_touch_the_database(tmp_
     store, tables, copies = MemoryStore(), Tables(), LateCopies()
     for name, data in CONTENT.items():
         await store.put(name, (data,))
-    restore = NativeRestore(
+    restore = RocksDBRestore(
         store,
         copies,
         tables=tables,

@@ -1,4 +1,4 @@
-"""Native bases: who writes those of a backend, and who restores them."""
+"""RocksDB bases: who writes those of a backend, and who restores them."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -8,29 +8,29 @@ import anyio
 from anyio.abc import TaskGroup
 
 from statebackend._backend.tables import HEAP, Tables, open_files
+from statebackend._cache.cache import DownloadCache
 from statebackend._changelog.scheduler import UploadScheduler
-from statebackend._checkpoint.native import NativeBases
-from statebackend._checkpoint.native_restore import NativeRestore
 from statebackend._checkpoint.restore import LocalCopies
-from statebackend._local.cache import DownloadCache
+from statebackend._checkpoint.rocksdb_bases import RocksDBBases
+from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
 from statebackend._local.scratch import open_scratch, scratch_parent
 from statebackend.abc import ObjectStore, Observer
-from statebackend.ids import KeyGroupRange, NativeBase
+from statebackend.ids import KeyGroupRange, RocksDBBase
 from statebackend.settings import Settings
 
 
-def native_restore(
+def rocksdb_restore(
     primary: ObjectStore,
     local: LocalCopies | None,
     settings: Settings,
     *,
     tables: Tables = HEAP,
     cache: DownloadCache | None = None,
-) -> NativeRestore:
-    """Whoever restores native bases: into `tables`, if they can take over files, or entry by entry."""
-    return NativeRestore(
+) -> RocksDBRestore:
+    """Whoever restores RocksDB bases: into `tables`, if they can take over files, or entry by entry."""
+    return RocksDBRestore(
         primary,
-        None if local is None else local.native,
+        None if local is None else local.rocksdb,
         tables=tables.files,
         scratch=_scratch(tables, settings),
         open_files=open_files,
@@ -40,29 +40,29 @@ def native_restore(
     )
 
 
-def native_bases(
+def rocksdb_bases(
     tables: Tables,
     settings: Settings,
     *,
     key_groups: KeyGroupRange,
-    adopted: NativeBase | None,
+    adopted: RocksDBBase | None,
     scheduler: UploadScheduler,
     primary: ObjectStore,
     local: LocalCopies | None,
     tasks: TaskGroup,
     observer: Observer,
-) -> NativeBases | None:
+) -> RocksDBBases | None:
     """Whoever writes the bases of `tables` as their files, `None` where they are to be made of entries."""
-    if tables.files is None or tables.scratch is None or not settings.native_bases:
+    if tables.files is None or tables.scratch is None or not settings.rocksdb_bases:
         return None
-    return NativeBases(
+    return RocksDBBases(
         tables.files,
         tables.scratch,
         key_groups=key_groups,
         adopted=adopted,
         scheduler=scheduler,
         primary=primary,
-        copies=None if local is None else local.native,
+        copies=None if local is None else local.rocksdb,
         concurrency_max=settings.restore_concurrency_max,
         tasks=tasks,
         observer=observer,

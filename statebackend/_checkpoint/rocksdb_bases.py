@@ -1,4 +1,4 @@
-"""Native bases: the files that a RocksDB has at a commit, of which only new ones are uploaded.
+"""RocksDB bases: the files that a RocksDB has at a commit, of which only new ones are uploaded.
 
     copied -> each file: shared, or uploaded -> kept on this host -> in a commit: what the next one may share
 
@@ -16,12 +16,12 @@ import anyio
 from anyio.abc import TaskGroup
 
 from statebackend._changelog.scheduler import UploadScheduler
-from statebackend._local.native_copies import NativeCopies
+from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.snapshot_directory import remove_directory
 from statebackend._tasks import in_order, in_thread
 from statebackend.abc import ObjectStore, Observer, UploadedSegment
 from statebackend.errors import StoreError
-from statebackend.ids import CheckpointId, Handle, KeyGroupRange, NativeBase, NativeFile
+from statebackend.ids import CheckpointId, Handle, KeyGroupRange, RocksDBBase, RocksDBFile
 
 REMOVE_TIMEOUT_S: Final = 1.0
 """How long leaving a backend waits for directories to be removed. What is left is pruned at the next open."""
@@ -29,7 +29,7 @@ REMOVE_TIMEOUT_S: Final = 1.0
 _logger = logging.getLogger(__name__)
 
 
-class NativeTables(Protocol):
+class TableFiles(Protocol):
     """A RocksDB, as far as bases are concerned. Methods block on the disk."""
 
     def copy_files(self, directory: Path) -> None:
@@ -41,7 +41,7 @@ class NativeTables(Protocol):
         ...
 
 
-class NativeBases:
+class RocksDBBases:
     """Those of the owner of `key_groups`, whose entries lie in `tables`. `scratch` is on the same disk as its files.
 
     `adopted` is the base that it was restored from, if its files are that one's.
@@ -49,14 +49,14 @@ class NativeBases:
 
     def __init__(
         self,
-        tables: NativeTables,
+        tables: TableFiles,
         scratch: Path,
         *,
         key_groups: KeyGroupRange,
-        adopted: NativeBase | None,
+        adopted: RocksDBBase | None,
         scheduler: UploadScheduler,
         primary: ObjectStore,
-        copies: NativeCopies | None,
+        copies: RocksDBCopies | None,
         concurrency_max: int,
         tasks: TaskGroup,
         observer: Observer,
@@ -75,7 +75,7 @@ class NativeBases:
 
     async def write(
         self, checkpoint_id: CheckpointId, copied: Callable[[], None], uploaded: list[UploadedSegment]
-    ) -> tuple[NativeBase, bool]:
+    ) -> tuple[RocksDBBase, bool]:
         """The tables as they are in the commit of `checkpoint_id`, durable; and whether this host has a copy of that.
 
         When `copied` is called, they may be changed again. What was stored so far is in `uploaded`, and belongs to the
@@ -86,33 +86,33 @@ class NativeBases:
             await in_thread(self._tables.copy_files, directory, limiter=self._disk)
             copied()
             files = await self._stored(directory, uploaded)
-            base = NativeBase(self._key_groups, checkpoint_id, (self._key_groups,), files)
+            base = RocksDBBase(self._key_groups, checkpoint_id, (self._key_groups,), files)
             return base, await self._is_kept(base, directory)
         finally:
             with anyio.CancelScope(shield=True):
                 await in_thread(remove_directory, directory, limiter=self._disk)
 
-    def confirmed(self, base: NativeBase) -> None:
+    def confirmed(self, base: RocksDBBase) -> None:
         """A commit has this base: the next one may share its files."""
         self._shared = shareable(base)
         if self._copies is not None:
             self._soon(self._copies.confirm, base)
 
-    def discarded(self, base: NativeBase) -> None:
+    def discarded(self, base: RocksDBBase) -> None:
         """No commit has this base, or ever will. What was uploaded for it is for the caller to remove."""
         if self._copies is not None:
             self._soon(self._copies.abort, base)
 
-    async def _stored(self, directory: Path, uploaded: list[UploadedSegment]) -> tuple[NativeFile, ...]:
+    async def _stored(self, directory: Path, uploaded: list[UploadedSegment]) -> tuple[RocksDBFile, ...]:
         sizes = await in_thread(_sizes, directory, limiter=self._disk)
-        files: list[NativeFile] = []
+        files: list[RocksDBFile] = []
 
         async def take(name: str, shared: Handle | None) -> None:
             if shared is None:
                 found = await self._scheduler.upload_file(sizes[name], (directory / name).read_bytes)
                 uploaded.append(found)
                 shared = found.primary
-            files.append(NativeFile(name, shared))
+            files.append(RocksDBFile(name, shared))
 
         async def find(name: str) -> Handle | None:
             return await self._find_shared(name, sizes[name])
@@ -131,7 +131,7 @@ class NativeBases:
         _logger.error("a file that a commit needs is gone from the primary, and is uploaded again: key=%s", handle.key)
         return None
 
-    async def _is_kept(self, base: NativeBase, directory: Path) -> bool:
+    async def _is_kept(self, base: RocksDBBase, directory: Path) -> bool:
         """Keep a copy on this host, as far as that can be done; say whether there is one."""
         if self._copies is None or not self._copies.writable:
             return False
@@ -142,19 +142,19 @@ class NativeBases:
             return False
         return True
 
-    def _soon(self, call: Callable[[NativeBase], Awaitable[None]], base: NativeBase) -> None:
+    def _soon(self, call: Callable[[RocksDBBase], Awaitable[None]], base: RocksDBBase) -> None:
         with suppress(RuntimeError):  # anyio's word for a task group that has ended: the next open prunes
             self._tasks.start_soon(self._told, call, base)
 
-    async def _told(self, call: Callable[[NativeBase], Awaitable[None]], base: NativeBase) -> None:
+    async def _told(self, call: Callable[[RocksDBBase], Awaitable[None]], base: RocksDBBase) -> None:
         try:
             with anyio.move_on_after(REMOVE_TIMEOUT_S, shield=True):  # also while the backend is being left
                 await call(base)
         except StoreError as error:
-            _logger.warning("local copies of native bases stay: checkpoint=%d reason=%s", base.checkpoint_id, error)
+            _logger.warning("local copies of RocksDB bases stay: checkpoint=%d reason=%s", base.checkpoint_id, error)
 
 
-def shareable(base: NativeBase) -> Mapping[str, Handle]:
+def shareable(base: RocksDBBase) -> Mapping[str, Handle]:
     """Where those files of a base are stored that never change, by name."""
     return {file.name: file.handle for file in base.files if file.never_changes}
 

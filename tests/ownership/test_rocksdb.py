@@ -1,4 +1,4 @@
-"""The files of native bases: which are shared, whose the others are, and the directories of their local copies."""
+"""The files of RocksDB bases: which are shared, whose the others are, and the directories of their local copies."""
 
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def newest(disk: Disk) -> Commit:
 
 def objects_of(disk: Disk) -> dict[str, Path]:
     """The files of the base in the newest commit, by their names: their objects in the primary."""
-    ((base,),) = (part.native for part in newest(disk).ranges)
+    ((base,),) = (part.rocksdb for part in newest(disk).ranges)
     return {file.name: disk.directory / "primary" / JOB / file.handle.key for file in base.files}
 
 
@@ -54,7 +54,7 @@ def copies_of(disk: Disk, checkpoint_id: int) -> set[Path]:
     return found
 
 
-@row("native-failed")
+@row("rocksdb-failed")
 async def test_files_go_when_another_one_of_their_base_cannot_be_uploaded(disk: Disk) -> Fate:
     """The first two are stored when the third fails."""
     hold = Hold(operation="put", key=SEGMENTS, nth=3)
@@ -68,7 +68,7 @@ async def test_files_go_when_another_one_of_their_base_cannot_be_uploaded(disk: 
         return watch.fate()
 
 
-@row("native-left")
+@row("rocksdb-left")
 async def test_files_go_when_the_backend_is_left_before_the_others_are_uploaded(disk: Disk) -> Fate:
     """The first two are stored, the third is on its way."""
     disk.primary.plan.append(Hold(operation="put", key=SEGMENTS, nth=3))
@@ -78,7 +78,7 @@ async def test_files_go_when_the_backend_is_left_before_the_others_are_uploaded(
     return watch.fate()
 
 
-@row("native-unclaimed")
+@row("rocksdb-unclaimed")
 async def test_files_go_when_the_backend_is_left_before_a_commit_takes_them(disk: Disk) -> Fate:
     """In the primary, and the directory with their copies."""
     async with disk.backend() as backend:
@@ -87,7 +87,7 @@ async def test_files_go_when_the_backend_is_left_before_a_commit_takes_them(disk
     return watch.fate()
 
 
-@row("native-shared-left")
+@row("rocksdb-shared-left")
 async def test_what_the_newest_commit_has_stays_when_a_base_that_shares_it_is_left(disk: Disk) -> Fate:
     """The base is unclaimed, as above; only what is new in it goes."""
     async with disk.backend() as backend:
@@ -99,7 +99,7 @@ async def test_what_the_newest_commit_has_stays_when_a_base_that_shares_it_is_le
     return watch.fate()
 
 
-@row("native-unknown")
+@row("rocksdb-unknown")
 async def test_files_stay_when_the_commit_of_their_base_gets_no_answer(disk: Disk) -> Fate:
     """The commit was made, as the next open finds out, and all that it needs is on this host."""
     async with disk.backend() as backend:
@@ -115,7 +115,7 @@ async def test_files_stay_when_the_commit_of_their_base_gets_no_answer(disk: Dis
     return watch.fate()
 
 
-@row("native-shared-swept")
+@row("rocksdb-shared-swept")
 async def test_a_file_that_a_newer_base_shares_is_not_swept(disk: Disk) -> Fate:
     """The commit that uploaded it is gone; a retained one points to it."""
     async with disk.backend() as backend:
@@ -136,7 +136,7 @@ async def test_a_file_that_a_newer_base_shares_is_not_swept(disk: Disk) -> Fate:
     return watch.fate()
 
 
-@row("native-superseded")
+@row("rocksdb-superseded")
 async def test_a_file_that_only_bases_of_old_commits_have_is_swept(disk: Disk) -> Fate:
     """RocksDB has merged it with others, or changed it, since."""
     async with disk.backend() as backend:
@@ -152,7 +152,7 @@ async def test_a_file_that_only_bases_of_old_commits_have_is_swept(disk: Disk) -
     return watch.fate()
 
 
-@row("native-copy-replaced")
+@row("rocksdb-copy-replaced")
 async def test_the_directory_of_a_base_goes_when_another_one_is_committed(disk: Disk) -> Fate:
     """Behind that commit; until then it is what a restart reads."""
     async with disk.backend() as backend:
@@ -164,7 +164,7 @@ async def test_the_directory_of_a_base_goes_when_another_one_is_committed(disk: 
         return watch.fate()
 
 
-@row("native-copy-incomplete")
+@row("rocksdb-copy-incomplete")
 async def test_a_directory_that_was_never_complete_is_pruned_at_the_next_open(disk: Disk) -> Fate:
     """Its process was killed while it took in the files."""
     async with disk.backend() as backend:
@@ -179,7 +179,7 @@ async def test_a_directory_that_was_never_complete_is_pruned_at_the_next_open(di
     return watch.fate()
 
 
-@row("native-copy-uncommitted")
+@row("rocksdb-copy-uncommitted")
 async def test_the_directory_of_a_base_that_no_commit_took_is_pruned_at_the_next_open(disk: Disk) -> Fate:
     """Its process was killed before the next commit: it is complete, and of no use."""
     async with disk.backend() as backend:
@@ -198,7 +198,7 @@ async def test_the_directory_of_a_base_that_no_commit_took_is_pruned_at_the_next
 HALVES = (sb.KeyGroupRange(0, 63), sb.KeyGroupRange(64, 127))
 
 
-@row("native-copy-former")
+@row("rocksdb-copy-former")
 async def test_the_directory_of_a_former_owner_is_pruned_when_no_commit_has_its_base(disk: Disk) -> Fate:
     """Its key groups have other owners now, who have written their own."""
     async with disk.backend() as backend:
@@ -218,12 +218,12 @@ async def test_the_directory_of_a_former_owner_is_pruned_when_no_commit_has_its_
             for each in (first, second):
                 await each.notify_complete(checkpoint_id)
             await settle()
-    assert [base.owner for part in newest(disk).ranges for base in part.native] == [*HALVES]
+    assert [base.owner for part in newest(disk).ranges for base in part.rocksdb] == [*HALVES]
     await disk.reopen()
     return watch.fate()
 
 
-@row("native-copy-swept")
+@row("rocksdb-copy-swept")
 async def test_the_directory_of_a_base_of_which_nothing_is_kept_is_swept(disk: Disk) -> Fate:
     """On this host, while nobody has the lock of its root."""
     async with disk.backend() as backend:

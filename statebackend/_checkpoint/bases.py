@@ -19,7 +19,7 @@ import msgspec
 from statebackend._changelog.ledger import size_of
 from statebackend._codec.commit import RangeState
 from statebackend._codec.records import ChangeSet, StateChange, change_set
-from statebackend.ids import Base, Handle, KeyGroupRange, NativeBase, SequenceNumber
+from statebackend.ids import Base, Handle, KeyGroupRange, RocksDBBase, SequenceNumber
 from statebackend.settings import KiB, MiB, Tuning
 
 LOG_ID: Final = "base"
@@ -32,7 +32,7 @@ SEGMENT_BYTES_MAX: Final = 16 * MiB
 """What a segment has before another one is begun, at the next key group."""
 
 
-AnyBase = TypeVar("AnyBase", Base, NativeBase)
+AnyBase = TypeVar("AnyBase", Base, RocksDBBase)
 
 
 class Bases(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class Bases(msgspec.Struct, frozen=True):
     handles: int
     only_primary: frozenset[str]
     """Keys of those that have no local copy."""
-    native: NativeBase | None = None
+    rocksdb: RocksDBBase | None = None
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -74,13 +74,13 @@ def first_interval_s(job: str, key_groups: KeyGroupRange, interval_s: float) -> 
 
 
 def key_groups_to_write(
-    changed: Iterable[int], bases: Iterable[Base], native: Iterable[NativeBase] = ()
+    changed: Iterable[int], bases: Iterable[Base], rocksdb: Iterable[RocksDBBase] = ()
 ) -> frozenset[int]:
     """The groups that were changed since their last base, and those whose base is mostly stale without them.
 
-    And those of native bases: once they are written, the job can do without RocksDB.
+    And those of RocksDB bases: once they are written, the job can do without RocksDB.
     """
-    wanted = {*changed, *(group for base in native for each in base.key_groups for group in each)}
+    wanted = {*changed, *(group for base in rocksdb for each in base.key_groups for group in each)}
     for base in bases:
         live = {group for each in base.key_groups for group in each} - wanted
         if 2 * len(live) < base.key_groups_written:
@@ -90,12 +90,12 @@ def key_groups_to_write(
 
 def with_bases(state: RangeState, bases: Bases) -> RangeState:
     """The state of a range in the next commit: `bases`, what they leave of the others, and the changes since."""
-    native = _without(state.native, bases.key_groups)
+    rocksdb = _without(state.rocksdb, bases.key_groups)
     return RangeState(
         state.key_groups,
         state.changelog[bases.handles :],
         (*_without(state.bases, bases.key_groups), *bases.written),
-        native=native if bases.native is None else (*native, bases.native),
+        rocksdb=rocksdb if bases.rocksdb is None else (*rocksdb, bases.rocksdb),
     )
 
 
@@ -166,5 +166,5 @@ def _base_bytes(state: RangeState) -> float:
     return sum(base.size_bytes * _live_share(base) for base in state.all_bases)
 
 
-def _live_share(base: Base | NativeBase) -> float:
+def _live_share(base: Base | RocksDBBase) -> float:
     return base.live / base.key_groups_written if base.key_groups_written else 1.0

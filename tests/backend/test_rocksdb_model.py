@@ -1,9 +1,9 @@
-"""Random lives of a job whose bases are native, on real files in virtual time, against a dictionary.
+"""Random lives of a job whose bases are RocksDB, on real files in virtual time, against a dictionary.
 
 It changes its table and its owners, is killed, goes back to older checkpoints, loses and finds damaged what this host
 has; uploads fail. The state is always the dictionary's, and every commit ever made is whole.
 
-`STATEBACKEND_NATIVE_LIVES` says how many lives there are.
+`STATEBACKEND_ROCKSDB_LIVES` says how many lives there are.
 """
 
 import os
@@ -25,11 +25,11 @@ from statebackend.errors import StoreUnavailableError
 from statebackend.objectstore.scoped import ScopedStore
 from statebackend.testing import Fail, invariants, run_virtual
 from statebackend.testing.virtual_time import settle
-from tests.backend.native import JOB, MAX_PARALLELISM, NativeJob, commit, contents
+from tests.backend.rocksdb_job import JOB, MAX_PARALLELISM, RocksDBJob, commit, contents
 
 pytest.importorskip("rocksdict", reason="the extra rocksdb")
 
-LIVES_MAX = int(os.environ.get("STATEBACKEND_NATIVE_LIVES", "5"))
+LIVES_MAX = int(os.environ.get("STATEBACKEND_ROCKSDB_LIVES", "5"))
 KEYS = st.integers(0, 9).map("key {}".format)
 NUMBERS = st.integers(0, 2**16)
 OPERATIONS = st.one_of(
@@ -70,7 +70,7 @@ class Life:
     """The job, and what its state has to be."""
 
     def __init__(self, directory: Path) -> None:
-        self.job = NativeJob(directory, roots=2, materialize_failures_max=1000)
+        self.job = RocksDBJob(directory, roots=2, materialize_failures_max=1000)
         self.table = "rocksdb"
         self.state: dict[sb.Key, int] = {}
         self.history: list[tuple[int, dict[sb.Key, int]]] = []

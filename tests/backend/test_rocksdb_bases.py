@@ -1,4 +1,4 @@
-"""Native bases: RocksDB's own files behind the checkpoints, what is new among them, and the way back from them."""
+"""RocksDB bases: RocksDB's own files behind the checkpoints, what is new among them, and the way back from them."""
 
 import asyncio
 import shutil
@@ -16,7 +16,7 @@ from statebackend._upkeep.jobs import inspect, verify
 from statebackend.errors import SettingsError
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, run_virtual
-from tests.backend.native import MAX_PARALLELISM, NativeJob, commit, contents, numbered
+from tests.backend.rocksdb_job import MAX_PARALLELISM, RocksDBJob, commit, contents, numbered
 
 rocksdb = pytest.importorskip("statebackend._tables.rocksdb", reason="the extra rocksdb", exc_type=ImportError)
 
@@ -24,12 +24,12 @@ ALL = sb.KeyGroupRange(0, MAX_PARALLELISM - 1)
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> NativeJob:
-    return NativeJob(tmp_path)
+def job(tmp_path: Path) -> RocksDBJob:
+    return RocksDBJob(tmp_path)
 
 
-async def with_a_base(job: NativeJob) -> dict[str, int]:
-    """A job whose newest commit has a native base and nothing else; and what is in it."""
+async def with_a_base(job: RocksDBJob) -> dict[str, int]:
+    """A job whose newest commit has a RocksDB base and nothing else; and what is in it."""
     state = numbered(range(100), 1)
     async with job.open() as backend:
         await commit(backend, state)
@@ -37,7 +37,7 @@ async def with_a_base(job: NativeJob) -> dict[str, int]:
     return state
 
 
-async def restored(job: NativeJob, **options: object) -> tuple[dict[sb.Key, int], sb.RestoreReport]:
+async def restored(job: RocksDBJob, **options: object) -> tuple[dict[sb.Key, int], sb.RestoreReport]:
     """What is there when the job is opened again, and how it came."""
     async with job.open(**options) as backend:  # type: ignore[arg-type]
         assert backend.restored is not None
@@ -48,12 +48,12 @@ async def restored(job: NativeJob, **options: object) -> tuple[dict[sb.Key, int]
 
 
 @run_virtual
-async def test_a_base_is_the_files_of_rocksdb(job: NativeJob) -> None:
+async def test_a_base_is_the_files_of_rocksdb(job: RocksDBJob) -> None:
     """The commit after the one at which they were copied has them, in the place of all changes up to there."""
     async with job.open() as backend:
         await commit(backend, numbered(range(100), 1))
         first = job.commits()[-1].ranges[0]
-        assert (len(first.changelog), first.native) == (1, ())
+        assert (len(first.changelog), first.rocksdb) == (1, ())
         await commit(backend)
         second = job.commits()[-1].ranges[0]
         assert (second.changelog, second.bases) == ((), ())
@@ -71,7 +71,7 @@ async def test_a_base_is_the_files_of_rocksdb(job: NativeJob) -> None:
 
 
 @run_virtual
-async def test_only_files_that_are_new_are_uploaded(job: NativeJob) -> None:
+async def test_only_files_that_are_new_are_uploaded(job: RocksDBJob) -> None:
     """What never changes is pointed to again, under the handle by which it was uploaded."""
     async with job.open() as backend:
         await commit(backend, numbered(range(100), 1))
@@ -92,7 +92,7 @@ def big(number: int, size: int = 100_000) -> str:
 
 
 @run_virtual
-async def test_a_process_shares_the_files_that_it_was_restored_from(job: NativeJob) -> None:
+async def test_a_process_shares_the_files_that_it_was_restored_from(job: RocksDBJob) -> None:
     """Its first base names what the last one of the process before has uploaded."""
     await with_a_base(job)
     before = {file.handle for file in job.newest_base().files if file.never_changes}
@@ -108,7 +108,7 @@ async def test_a_process_shares_the_files_that_it_was_restored_from(job: NativeJ
 
 
 @run_virtual
-async def test_a_name_alone_is_nothing_to_share_by(job: NativeJob) -> None:
+async def test_a_name_alone_is_nothing_to_share_by(job: RocksDBJob) -> None:
     """Two lives that begin with the same files give the same names to different content (FLINK-29913)."""
     state = await with_a_base(job)
     fork = job.commits()[-1].checkpoint_id
@@ -119,7 +119,7 @@ async def test_a_name_alone_is_nothing_to_share_by(job: NativeJob) -> None:
             await commit(backend)
             lives.append(job.commits()[-1].checkpoint_id)
     first, second = (
-        next(each for each in job.commits() if each.checkpoint_id == life).ranges[0].native[0] for life in lives
+        next(each for each in job.commits() if each.checkpoint_id == life).ranges[0].rocksdb[0] for life in lives
     )
     assert {file.name for file in first.files} & {file.name for file in second.files}
     for life, value in zip(lives, (10, 20), strict=True):
@@ -128,7 +128,7 @@ async def test_a_name_alone_is_nothing_to_share_by(job: NativeJob) -> None:
 
 
 @run_virtual
-async def test_a_shared_file_that_is_gone_is_uploaded_again(job: NativeJob) -> None:
+async def test_a_shared_file_that_is_gone_is_uploaded_again(job: RocksDBJob) -> None:
     """Somebody has deleted it. The next base is whole again; the commits before are not."""
     state = await with_a_base(job)
     (shared,) = {file.handle.key for file in job.newest_base().files if file.never_changes}
@@ -142,7 +142,7 @@ async def test_a_shared_file_that_is_gone_is_uploaded_again(job: NativeJob) -> N
     assert (await restored(job))[0] == state
 
 
-async def test_a_checkpoint_waits_until_the_files_are_copied(job: NativeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_checkpoint_waits_until_the_files_are_copied(job: RocksDBJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is committed by then. When it is over the states may be changed, and the copy is not."""
     let_go, begun, loop = threading.Event(), anyio.Event(), asyncio.get_running_loop()
     copy_files = rocksdb.RocksStore.copy_files
@@ -177,7 +177,7 @@ async def test_a_checkpoint_waits_until_the_files_are_copied(job: NativeJob, mon
 
 
 @run_virtual
-async def test_the_local_copy_is_a_directory_of_links(job: NativeJob) -> None:
+async def test_the_local_copy_is_a_directory_of_links(job: RocksDBJob) -> None:
     """What never changes lies on the disk once, while RocksDB has it too."""
     async with job.open() as backend:
         await commit(backend, numbered(range(100), 1))
@@ -190,7 +190,7 @@ async def test_the_local_copy_is_a_directory_of_links(job: NativeJob) -> None:
 
 
 @run_virtual
-async def test_a_restart_reads_nothing_from_the_primary(job: NativeJob) -> None:
+async def test_a_restart_reads_nothing_from_the_primary(job: RocksDBJob) -> None:
     """The files are linked, RocksDB opens them, and not an entry is applied."""
     state = await with_a_base(job)
     found, report = await restored(job)
@@ -202,7 +202,7 @@ async def test_a_restart_reads_nothing_from_the_primary(job: NativeJob) -> None:
 
 
 @run_virtual
-async def test_what_was_committed_since_is_applied_to_the_files(job: NativeJob) -> None:
+async def test_what_was_committed_since_is_applied_to_the_files(job: RocksDBJob) -> None:
     """And what is removed since is not there, though the files have it."""
     state = await with_a_base(job)
     async with job.open(changes={"materialize_handles_max": 0, "materialize_changelog_ratio": 0}) as backend:
@@ -215,9 +215,9 @@ async def test_what_was_committed_since_is_applied_to_the_files(job: NativeJob) 
 
 
 @run_virtual
-async def test_the_newest_base_is_the_only_one_that_stays_on_the_host(job: NativeJob) -> None:
+async def test_the_newest_base_is_the_only_one_that_stays_on_the_host(job: RocksDBJob) -> None:
     """With the commit that has it: until then the last one is needed. They take the roots in turn."""
-    job = NativeJob(job.directory, roots=3)
+    job = RocksDBJob(job.directory, roots=3)
     async with job.open() as backend:
         await commit(backend, numbered(range(10), 1))
         for number in range(4):
@@ -234,7 +234,7 @@ async def test_the_newest_base_is_the_only_one_that_stays_on_the_host(job: Nativ
 
 
 @run_virtual
-async def test_a_lost_copy_comes_from_the_primary_and_is_repaired(job: NativeJob) -> None:
+async def test_a_lost_copy_comes_from_the_primary_and_is_repaired(job: RocksDBJob) -> None:
     """As a whole: the next restart reads it again."""
     state = await with_a_base(job)
     shutil.rmtree(job.copies[0])
@@ -249,7 +249,7 @@ async def test_a_lost_copy_comes_from_the_primary_and_is_repaired(job: NativeJob
 
 
 @run_virtual
-async def test_a_damaged_file_comes_from_the_primary_and_the_others_do_not(job: NativeJob) -> None:
+async def test_a_damaged_file_comes_from_the_primary_and_the_others_do_not(job: RocksDBJob) -> None:
     """A bit in each file, and each is there for the next restart."""
     state = await with_a_base(job)
     files = job.newest_base().files
@@ -267,7 +267,7 @@ async def test_a_damaged_file_comes_from_the_primary_and_the_others_do_not(job: 
 
 
 @run_virtual
-async def test_a_copy_that_lacks_a_file_is_not_taken_as_whole(job: NativeJob) -> None:
+async def test_a_copy_that_lacks_a_file_is_not_taken_as_whole(job: RocksDBJob) -> None:
     """Each file alone; RocksDB would open without some of them, and have less in it."""
     state = await with_a_base(job)
     files = job.newest_base().files
@@ -279,7 +279,7 @@ async def test_a_copy_that_lacks_a_file_is_not_taken_as_whole(job: NativeJob) ->
 
 
 @run_virtual
-async def test_a_copy_that_was_never_complete_is_removed(job: NativeJob) -> None:
+async def test_a_copy_that_was_never_complete_is_removed(job: RocksDBJob) -> None:
     """What its files are worth is seen file by file; then it is made anew."""
     state = await with_a_base(job)
     (job.copies[0] / "snapshot").unlink()
@@ -292,7 +292,7 @@ async def test_a_copy_that_was_never_complete_is_removed(job: NativeJob) -> None
 
 @run_virtual
 async def test_without_a_local_root_all_comes_from_the_primary(tmp_path: Path) -> None:
-    job = NativeJob(tmp_path, roots=0)
+    job = RocksDBJob(tmp_path, roots=0)
     state = await with_a_base(job)
     found, report = await restored(job)
     assert found == state
@@ -303,7 +303,7 @@ async def test_without_a_local_root_all_comes_from_the_primary(tmp_path: Path) -
 @run_virtual
 async def test_local_copies_without_a_place_for_a_base_are_not_called_complete(tmp_path: Path) -> None:
     """In stores of the user's own there are segments only: said by the restore, and by each checkpoint after it."""
-    job = NativeJob(tmp_path, roots=0)
+    job = RocksDBJob(tmp_path, roots=0)
     local = MemoryStore()
     state = await with_a_base(job)
     async with job.open(local_stores=[local]) as backend:
@@ -315,7 +315,7 @@ async def test_local_copies_without_a_place_for_a_base_are_not_called_complete(t
 
 
 @run_virtual
-async def test_a_base_goes_without_a_copy_where_the_disk_does_not_take_it(job: NativeJob) -> None:
+async def test_a_base_goes_without_a_copy_where_the_disk_does_not_take_it(job: RocksDBJob) -> None:
     """The checkpoint knows that it is not local, and does not fail."""
     async with job.open() as backend:
         (job.directory / "local0" / "job_fleet" / f"op_state_kg_0_{MAX_PARALLELISM - 1}").write_bytes(b"in the way")
@@ -333,7 +333,7 @@ async def test_a_base_goes_without_a_copy_where_the_disk_does_not_take_it(job: N
 @run_virtual
 async def test_a_copy_that_exceeds_the_budget_is_not_made(tmp_path: Path) -> None:
     """The bytes of all local copies in a root count."""
-    job = NativeJob(tmp_path, local_bytes_max=5_000)
+    job = RocksDBJob(tmp_path, local_bytes_max=5_000)
     await with_a_base(job)
     assert job.newest_base().size_bytes > 5_000
     assert job.copies == []
@@ -348,7 +348,7 @@ THREE = (sb.KeyGroupRange(0, 2), sb.KeyGroupRange(3, 7), sb.KeyGroupRange(8, 11)
 
 @pytest.mark.parametrize("table", ["rocksdb", "heap"])
 @run_virtual
-async def test_it_is_restored_by_whatever_owners_there_are(job: NativeJob, table: str) -> None:
+async def test_it_is_restored_by_whatever_owners_there_are(job: RocksDBJob, table: str) -> None:
     """1 -> 2 -> 3 -> 1, a commit by each: nobody's base is written anew, and each takes what is his."""
     state = await with_a_base(job)
     for number, parts in enumerate((TWO, THREE)):
@@ -368,7 +368,7 @@ async def test_it_is_restored_by_whatever_owners_there_are(job: NativeJob, table
 
 
 @run_virtual
-async def test_parts_of_a_base_that_come_together_are_whole_again(job: NativeJob) -> None:
+async def test_parts_of_a_base_that_come_together_are_whole_again(job: RocksDBJob) -> None:
     """Its files are read once, and taken over."""
     state = await with_a_base(job)
     async with job.open_parts(*TWO) as owners:
@@ -380,33 +380,33 @@ async def test_parts_of_a_base_that_come_together_are_whole_again(job: NativeJob
 
 
 @run_virtual
-async def test_the_table_may_change_between_two_runs(job: NativeJob) -> None:
-    """From RocksDB to the heap and back. The heap's first bases take the place of the native one."""
+async def test_the_table_may_change_between_two_runs(job: RocksDBJob) -> None:
+    """From RocksDB to the heap and back. The heap's first bases take the place of the RocksDB one."""
     state = await with_a_base(job)
     async with job.open(changes={"table": "heap"}) as backend:
         assert contents(backend) == state
         await commit(backend, {"on the heap": 1})
-        assert job.commits()[-1].ranges[0].native
+        assert job.commits()[-1].ranges[0].rocksdb
         await commit(backend)
     part = job.commits()[-1].ranges[0]
-    assert (part.native, part.changelog) == ((), ())
+    assert (part.rocksdb, part.changelog) == ((), ())
     async with job.open() as backend:
         assert contents(backend) == state | {"on the heap": 1}
         await commit(backend, {"in RocksDB": 2})
         await commit(backend)
     part = job.commits()[-1].ranges[0]
-    assert (len(part.native), part.bases, part.changelog) == (1, (), ())
+    assert (len(part.rocksdb), part.bases, part.changelog) == (1, (), ())
     assert (await restored(job, changes={"table": "heap"}))[0] == state | {"on the heap": 1, "in RocksDB": 2}
 
 
 @run_virtual
 async def test_bases_may_be_entries_in_rocksdb_too(tmp_path: Path) -> None:
-    """As `native_bases` says, which may change between two runs."""
-    job = NativeJob(tmp_path, native_bases=False)
+    """As `rocksdb_bases` says, which may change between two runs."""
+    job = RocksDBJob(tmp_path, rocksdb_bases=False)
     state = await with_a_base(job)
     part = job.commits()[-1].ranges[0]
-    assert (part.native, len(part.bases)) == ((), 1)
-    async with job.open(changes={"native_bases": True}) as backend:
+    assert (part.rocksdb, len(part.bases)) == ((), 1)
+    async with job.open(changes={"rocksdb_bases": True}) as backend:
         await commit(backend, {"native": 1})
         await commit(backend)
     assert job.newest_base()
@@ -414,12 +414,12 @@ async def test_bases_may_be_entries_in_rocksdb_too(tmp_path: Path) -> None:
         await commit(backend, {"entries": 2})
         await commit(backend)
     part = job.commits()[-1].ranges[0]
-    assert (part.native, len(part.bases)) == ((), 1)
+    assert (part.rocksdb, len(part.bases)) == ((), 1)
     assert (await restored(job))[0] == state | {"native": 1, "entries": 2}
 
 
 @run_virtual
-async def test_without_the_extra_it_is_a_wrong_setting(job: NativeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_extra_it_is_a_wrong_setting(job: RocksDBJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """Said when it is opened; nothing is lost."""
     state = await with_a_base(job)
     with monkeypatch.context() as without:
@@ -436,7 +436,7 @@ async def test_without_the_extra_it_is_a_wrong_setting(job: NativeJob, monkeypat
 
 @pytest.mark.parametrize("nth", [1, 3, 5])
 @run_virtual
-async def test_a_base_that_fails_leaves_nothing_behind(job: NativeJob, nth: int) -> None:
+async def test_a_base_that_fails_leaves_nothing_behind(job: RocksDBJob, nth: int) -> None:
     """Whichever of its files is refused. The next one is written from the start, and is whole."""
     state = await with_a_base(job)
     async with job.open() as backend:
@@ -458,7 +458,7 @@ async def test_a_base_that_fails_leaves_nothing_behind(job: NativeJob, nth: int)
 
 
 @run_virtual
-async def test_every_byte_is_verified_in_both_copies(job: NativeJob) -> None:
+async def test_every_byte_is_verified_in_both_copies(job: RocksDBJob) -> None:
     """Each file of the newest commits, wherever its copy is. A copy that is missing is no damage."""
     await with_a_base(job)
     files = job.newest_base().files
@@ -482,7 +482,7 @@ async def test_every_byte_is_verified_in_both_copies(job: NativeJob) -> None:
 
 
 @run_virtual
-async def test_a_copy_that_the_disk_does_not_give_is_damage(job: NativeJob) -> None:
+async def test_a_copy_that_the_disk_does_not_give_is_damage(job: RocksDBJob) -> None:
     """And all else is verified."""
     await with_a_base(job)
     before = await verify(job.settings)
@@ -496,7 +496,7 @@ async def test_a_copy_that_the_disk_does_not_give_is_damage(job: NativeJob) -> N
 
 
 @run_virtual
-async def test_a_commit_says_how_much_it_points_into(job: NativeJob) -> None:
+async def test_a_commit_says_how_much_it_points_into(job: RocksDBJob) -> None:
     """For people, as for other bases."""
     await with_a_base(job)
     found = await inspect(job.settings)

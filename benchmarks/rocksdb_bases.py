@@ -29,7 +29,7 @@ CHECKPOINTS: Final = 10
 SETTLING: Final = 3
 """The base of the table as it was filled, and the next ones: RocksDB puts all of that in order meanwhile."""
 AT_ONCE: Final = 20_000
-JOB: Final = "native"
+JOB: Final = "rocksdb"
 
 
 class Bases(sb.Observer):
@@ -138,5 +138,5 @@ def _base_bytes(directory: Path) -> int:
     path = max(each for each in directory.glob(f"primary/{JOB}/commits/*") if not each.name.startswith("."))
     commit = decode_entry(path.read_bytes(), path.name, job=JOB)
     assert isinstance(commit, Commit)
-    ((base,),) = (part.native for part in commit.ranges)
+    ((base,),) = (part.rocksdb for part in commit.ranges)
     return base.size_bytes

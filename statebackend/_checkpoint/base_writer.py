@@ -9,7 +9,7 @@ It begins at a commit, with a snapshot of the states as they are in that commit,
 bases take the place of what that commit listed, in the first commit after they are all durable. Until then they belong
 to the materializer, which deletes them if they come to nothing; what a commit may hold it does not touch.
 
-States in RocksDB are written as the files that it has then (`native`); others, entry by entry.
+States in RocksDB are written as the files that it has then (`rocksdb`); others, entry by entry.
 """
 
 import enum
@@ -24,7 +24,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from statebackend._changelog.scheduler import UploadScheduler
-from statebackend._checkpoint.materialization import (
+from statebackend._checkpoint.bases import (
     SEGMENT_BYTES_MAX,
     Bases,
     base_of,
@@ -33,10 +33,10 @@ from statebackend._checkpoint.materialization import (
     key_groups_to_write,
     pack,
 )
-from statebackend._checkpoint.native import NativeBases
+from statebackend._checkpoint.rocksdb_bases import RocksDBBases
 from statebackend._codec.commit import RangeState
 from statebackend._codec.records import StateChange
-from statebackend._state.keyed import KeyedStates, StatesSnapshot
+from statebackend._state.declared import KeyedStates, StatesSnapshot
 from statebackend._tasks import breathe, in_thread
 from statebackend.abc import Clock, Observer, UploadedSegment
 from statebackend.errors import BackendClosedError, MaterializationError
@@ -61,7 +61,7 @@ class _Phase(enum.Enum):
 class Materializer:
     """The bases of one backend. Its work runs in `tasks`; no call but `wait_closed` waits for it.
 
-    `changed`: the key groups that the restored changelog has changed since their last base. `native` writes the files
+    `changed`: the key groups that the restored changelog has changed since their last base. `rocksdb` writes the files
     of the tables; without it bases are made of entries.
     """
 
@@ -72,13 +72,13 @@ class Materializer:
         settings: Settings,
         *,
         changed: Iterable[int],
-        native: NativeBases | None = None,
+        rocksdb: RocksDBBases | None = None,
         tasks: TaskGroup,
         clock: Clock,
         observer: Observer,
     ) -> None:
         self._states = states
-        self._native = native
+        self._rocksdb = rocksdb
         self._scheduler = scheduler
         self._settings = settings
         self._tasks = tasks
@@ -139,11 +139,11 @@ class Materializer:
         ):
             return
         copied, handles = anyio.Event(), len(committed.changelog)
-        if self._native is not None:
+        if self._rocksdb is not None:
             key_groups = frozenset(self._states.key_groups)
-            write = partial(self._write_files, self._native, checkpoint_id, key_groups, handles, copied.set)
+            write = partial(self._write_files, self._rocksdb, checkpoint_id, key_groups, handles, copied.set)
         else:
-            key_groups = key_groups_to_write(self._changed, committed.bases, committed.native)
+            key_groups = key_groups_to_write(self._changed, committed.bases, committed.rocksdb)
             write = partial(self._write_entries, self._states.snapshot(), key_groups, handles)
             copied.set()
         with suppress(RuntimeError):  # anyio's word for a task group that has ended: the next owner does it
@@ -164,8 +164,8 @@ class Materializer:
     def confirmed(self, bases: Bases | None) -> None:
         """A commit holds these bases, or none that were offered."""
         if bases is not None and bases is self._bases:
-            if self._native is not None and bases.native is not None:
-                self._native.confirmed(bases.native)
+            if self._rocksdb is not None and bases.rocksdb is not None:
+                self._rocksdb.confirmed(bases.rocksdb)
             self._phase, self._bases, self._uploaded = _Phase.IDLE, None, []
 
     async def settled(self) -> None:
@@ -211,13 +211,13 @@ class Materializer:
 
     async def _write_files(
         self,
-        native: NativeBases,
+        rocksdb: RocksDBBases,
         checkpoint_id: CheckpointId,
         key_groups: frozenset[int],
         handles: int,
         copied: Callable[[], None],
     ) -> Bases:
-        base, is_local = await native.write(checkpoint_id, copied, self._uploaded)
+        base, is_local = await rocksdb.write(checkpoint_id, copied, self._uploaded)
         only_primary = () if is_local else (file.handle.key for file in base.files)
         return Bases((), key_groups, handles, frozenset(only_primary), base)
 
@@ -275,8 +275,8 @@ class Materializer:
         return now_s
 
     def _discard(self) -> None:
-        if self._native is not None and self._bases is not None and self._bases.native is not None:
-            self._native.discarded(self._bases.native)
+        if self._rocksdb is not None and self._bases is not None and self._bases.rocksdb is not None:
+            self._rocksdb.discarded(self._bases.rocksdb)
         if self._uploaded:
             self._discarded = self._scheduler.discard(self._uploaded)
             self._uploaded = []

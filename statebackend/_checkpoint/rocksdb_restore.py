@@ -1,4 +1,4 @@
-"""Brings native bases back: each file from its local copy if that verifies, from the primary otherwise.
+"""Brings RocksDB bases back: each file from its local copy if that verifies, from the primary otherwise.
 
     same key groups, into RocksDB:    the files, linked or copied, are the database from then on
     anything else:                    the files are opened to be read, and the entries that are wanted are applied
@@ -23,14 +23,14 @@ from typing import Final
 import anyio
 import msgspec
 
+from statebackend._cache.cache import DownloadCache
 from statebackend._changelog.reader import verify
-from statebackend._checkpoint.native import NativeTables
+from statebackend._checkpoint.rocksdb_bases import TableFiles
 from statebackend._codec.commit import Commit, RangeState
 from statebackend._codec.records import StateChange
-from statebackend._local.cache import DownloadCache
-from statebackend._local.native_copies import NativeCopies
+from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.snapshot_directory import remove_directory
-from statebackend._state.keyed import StatesSnapshot
+from statebackend._state.declared import StatesSnapshot
 from statebackend._tasks import in_order, in_thread
 from statebackend.abc import Fallback, ObjectStore
 from statebackend.errors import (
@@ -40,7 +40,7 @@ from statebackend.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from statebackend.ids import KeyGroupRange, NativeBase, NativeFile
+from statebackend.ids import KeyGroupRange, RocksDBBase, RocksDBFile
 from statebackend.settings import MiB
 
 CHANGES_AT_ONCE: Final = 4096
@@ -67,8 +67,8 @@ class FetchedFile(msgspec.Struct, frozen=True):
     fallback: Fallback | None = None
 
 
-class NativeRestore:
-    """One restore of native bases. `tables` may take over whole files, `None` where they are no RocksDB's.
+class RocksDBRestore:
+    """One restore of RocksDB bases. `tables` may take over whole files, `None` where they are no RocksDB's.
 
     `scratch` is a directory for what is fetched; it is entered only where there is something to be. A failed or
     cancelled restore has changed no stored state, but for local copies that it has repaired.
@@ -77,9 +77,9 @@ class NativeRestore:
     def __init__(
         self,
         primary: ObjectStore,
-        copies: NativeCopies | None,
+        copies: RocksDBCopies | None,
         *,
-        tables: NativeTables | None,
+        tables: TableFiles | None,
         scratch: AbstractAsyncContextManager[Path],
         open_files: OpenFiles,
         cache: DownloadCache | None,
@@ -96,19 +96,19 @@ class NativeRestore:
         self._cpu = cpu
         self.fetched: Final[list[FetchedFile]] = []
         self.changes = 0
-        self.adopted: NativeBase | None = None
+        self.adopted: RocksDBBase | None = None
 
     async def run(self, part: RangeState, commit: Commit, apply: Apply, applied: Applied) -> None:
-        """Apply the entries of the native bases of `part`, or have the tables take over their files.
+        """Apply the entries of the RocksDB bases of `part`, or have the tables take over their files.
 
         Raises `CorruptSegmentError` or `MissingObjectError` where no copy of a file can be used, `SettingsError` where
         there is no RocksDB to read them with.
         """
-        if not part.native:
+        if not part.rocksdb:
             return
         async with AsyncExitStack() as stack:
             scratch = await stack.enter_async_context(self._scratch)
-            for number, base in enumerate(part.native):
+            for number, base in enumerate(part.rocksdb):
                 directory = scratch / f"restored-{number}"
                 await self._fetch(base, directory, applied)
                 if self._tables is not None and is_whole(base, part):
@@ -119,11 +119,11 @@ class NativeRestore:
                     applied(base.files[0].handle.key, 0, entries)
                     await in_thread(remove_directory, directory, limiter=self._cpu)
 
-    async def _fetch(self, base: NativeBase, directory: Path, applied: Applied) -> None:
+    async def _fetch(self, base: RocksDBBase, directory: Path, applied: Applied) -> None:
         placed = await in_thread(_made, directory, limiter=self._cpu)
         fetched: list[FetchedFile] = []
 
-        async def take(file: NativeFile, found: FetchedFile) -> None:
+        async def take(file: RocksDBFile, found: FetchedFile) -> None:
             fetched.append(found)
             applied(file.handle.key, found.size_bytes, 0)
 
@@ -136,7 +136,7 @@ class NativeRestore:
             fetched = [_with_repair(found, repaired=repaired) for found in fetched]
         self.fetched.extend(fetched)
 
-    async def _fetch_file(self, base: NativeBase, directory: Path, placed: Path, file: NativeFile) -> FetchedFile:
+    async def _fetch_file(self, base: RocksDBBase, directory: Path, placed: Path, file: RocksDBFile) -> FetchedFile:
         """`placed`: where local copies go first. A thread that was left behind may still write there."""
         target, fallback = directory / file.name, None
         if self._copies is not None:
@@ -152,7 +152,7 @@ class NativeRestore:
         await in_thread(_write, target, data, limiter=self._cpu)
         return FetchedFile(file.handle.length, local=False, fallback=fallback)
 
-    async def _download(self, file: NativeFile) -> bytes:
+    async def _download(self, file: RocksDBFile) -> bytes:
         try:
             if self._cache is not None:
                 return await self._cache.get(file.handle)
@@ -162,7 +162,7 @@ class NativeRestore:
         await in_thread(verify, data, file.handle, limiter=self._cpu)
         return data
 
-    async def _is_repaired(self, base: NativeBase, directory: Path) -> bool:
+    async def _is_repaired(self, base: RocksDBBase, directory: Path) -> bool:
         if self._copies is None or not self._copies.writable:
             return False
         try:
@@ -171,7 +171,7 @@ class NativeRestore:
             return False  # reported as not repaired; the files themselves are all there
         return True
 
-    def _apply(self, base: NativeBase, directory: Path, commit: Commit, apply: Apply) -> int:
+    def _apply(self, base: RocksDBBase, directory: Path, commit: Commit, apply: Apply) -> int:
         count = 0
         with self._open_files(directory, commit, base.owner) as entries:
             changes = entries.changes(frozenset(_groups(base)))
@@ -182,12 +182,12 @@ class NativeRestore:
         return count
 
 
-def is_whole(base: NativeBase, part: RangeState) -> bool:
+def is_whole(base: RocksDBBase, part: RangeState) -> bool:
     """Whether the files of a base hold all entries of an owner, and of no other."""
     return base.key_groups == (base.owner,) == (part.key_groups,)
 
 
-def _groups(base: NativeBase) -> Iterator[int]:
+def _groups(base: RocksDBBase) -> Iterator[int]:
     return (group for each in base.key_groups for group in each)
 
 

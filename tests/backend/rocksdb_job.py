@@ -11,7 +11,7 @@ import msgspec
 import statebackend as sb
 from statebackend._codec.commit import Commit, decode_entry
 from statebackend._tables.key_groups import key_group
-from statebackend.ids import NativeBase
+from statebackend.ids import RocksDBBase
 from statebackend.objectstore import LocalStore
 from statebackend.testing import FaultyStore
 from statebackend.testing.virtual_time import VirtualClock, settle
@@ -22,7 +22,7 @@ MAX_PARALLELISM = 12
 
 
 @dataclass
-class NativeWatcher(Watcher):
+class RocksDBWatcher(Watcher):
     """Also of local copies."""
 
     dropped: list[str] = field(default_factory=list[str])
@@ -31,13 +31,13 @@ class NativeWatcher(Watcher):
         self.dropped.append(reason)
 
 
-class NativeJob:
+class RocksDBJob:
     """The job in `directory`, opened again and again, by one owner or by several."""
 
     def __init__(self, directory: Path, *, roots: int = 1, **changes: Any) -> None:
         self.directory = directory
         self.primary = FaultyStore(LocalStore(directory / "primary"))
-        self.watcher = NativeWatcher()
+        self.watcher = RocksDBWatcher()
         self.settings = sb.Settings(
             job=JOB,
             primary=f"file://{directory}/primary",
@@ -85,15 +85,15 @@ class NativeJob:
         entries = [decode_entry(path.read_bytes(), path.name, job=JOB) for path in paths]
         return [entry for entry in entries if isinstance(entry, Commit)]
 
-    def newest_base(self) -> NativeBase:
-        """The native base of the newest commit, which has one."""
+    def newest_base(self) -> RocksDBBase:
+        """The RocksDB base of the newest commit, which has one."""
         (part,) = self.commits()[-1].ranges
-        (base,) = part.native
+        (base,) = part.rocksdb
         return base
 
-    def newest_of_all(self) -> NativeBase:
-        """The native base of the newest commit, in however many parts."""
-        return next(base for part in self.commits()[-1].ranges for base in part.native)
+    def newest_of_all(self) -> RocksDBBase:
+        """The RocksDB base of the newest commit, in however many parts."""
+        return next(base for part in self.commits()[-1].ranges for base in part.rocksdb)
 
     @property
     def objects(self) -> set[str]:
@@ -102,7 +102,7 @@ class NativeJob:
 
     @property
     def copies(self) -> list[Path]:
-        """The directories of native bases in all local roots."""
+        """The directories of RocksDB bases in all local roots."""
         return sorted(self.directory.glob(f"local*/job_{JOB}/op_*/chk_*"))
 
     @property

@@ -1,4 +1,4 @@
-"""The local copies of native bases: of each a directory of its own, complete or not there.
+"""The local copies of RocksDB bases: of each a directory of its own, complete or not there.
 
     <root i>/job_<job>/op_state_kg_<first>_<last>/chk_<id>/    i = id mod roots; see `layout`, `store`
 
@@ -21,10 +21,10 @@ from statebackend._codec.local_snapshot import LocalSnapshot, decode_local_snaps
 from statebackend._local.layout import LocalLayout, job_directory, owner_of
 from statebackend._local.segments import LocalSegments
 from statebackend._local.snapshot_directory import linked
-from statebackend._local.store import SNAPSHOT_NAME, LocalStateStore, open_local_state_store
+from statebackend._local.snapshots import SNAPSHOT_NAME, LocalStateStore, open_local_state_store
 from statebackend._tasks import in_thread
 from statebackend.errors import DataError, ObjectNotFoundError, StoreError, StoreFullError, StoreUnavailableError
-from statebackend.ids import Handle, KeyGroupRange, NativeBase, NativeFile
+from statebackend.ids import Handle, KeyGroupRange, RocksDBBase, RocksDBFile
 from statebackend.settings import MiB
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ KEPT_BYTES_PER_S: Final = 16 * MiB
 _logger = logging.getLogger(__name__)
 
 
-class NativeCopies:
+class RocksDBCopies:
     """Those of one job on this host, in `roots`, whoever wrote them. `writable`: this backend owns the roots.
 
     `bytes_max` bounds what lies in one root, together with the copies of `segments` there; 0: nothing does. A call
@@ -68,7 +68,7 @@ class NativeCopies:
         self._slow = set(hanging)
         self._disk = anyio.CapacityLimiter(4)
 
-    async def place(self, base: NativeBase, file: NativeFile, target: Path, verify: Verify) -> None:
+    async def place(self, base: RocksDBBase, file: RocksDBFile, target: Path, verify: Verify) -> None:
         """Have the file at `target` as well, if the copy is as it was written.
 
         Nobody else may have that place: a thread that was left behind writes there after the call has ended. Raises
@@ -84,12 +84,12 @@ class NativeCopies:
 
         await self._in_time(self._root_of(base), placed)
 
-    async def read(self, base: NativeBase, file: NativeFile) -> bytes:
+    async def read(self, base: RocksDBBase, file: RocksDBFile) -> bytes:
         """The copy, unchecked. Raises as `place`."""
         source = self._directory(base) / file.name
         return await self._in_time(self._root_of(base), lambda: _content(source))
 
-    async def keep(self, base: NativeBase, files: Path) -> None:
+    async def keep(self, base: RocksDBBase, files: Path) -> None:
         """Keep a copy of the base, whose files lie in `files`, in place of one that is there. Raises `StoreError`s."""
         root = self._root_of(base)
         if self._bytes_max:
@@ -100,7 +100,7 @@ class NativeCopies:
             checkpoint_id=base.checkpoint_id,
             key_groups=base.owner,
             changelog=(),
-            native=base.files,
+            rocksdb=base.files,
         )
 
         async def keep() -> None:
@@ -112,7 +112,7 @@ class NativeCopies:
         await self._bounded(root, self._timeout_s + base.size_bytes / KEPT_BYTES_PER_S, keep)
         await self._count(root)
 
-    async def confirm(self, base: NativeBase) -> None:
+    async def confirm(self, base: RocksDBBase) -> None:
         """A commit has this base: those that its owner wrote before are removed. Errors are logged."""
 
         async def confirm(root: int) -> None:
@@ -122,7 +122,7 @@ class NativeCopies:
 
         await self._in_each_root(confirm)
 
-    async def abort(self, base: NativeBase) -> None:
+    async def abort(self, base: RocksDBBase) -> None:
         """No commit will ever have this base."""
         root = self._root_of(base)
 
@@ -151,8 +151,8 @@ class NativeCopies:
             for checkpoint_id in list(store.checkpoints)
             if self._layout(owner).root_of(checkpoint_id) == self._roots[root]
             and (found := await store.retrieve(checkpoint_id)) is not None
-            and found.native
-            and all(file.handle.key in needed for file in found.native)
+            and found.rocksdb
+            and all(file.handle.key in needed for file in found.rocksdb)
         }
         await store.prune(kept.__contains__)
 
@@ -162,7 +162,7 @@ class NativeCopies:
                 await remove(root)
                 await self._count(root)
             except StoreError as error:
-                _logger.warning("could not prune the native bases of one root: root=%d reason=%s", root, error)
+                _logger.warning("could not prune the RocksDB bases of one root: root=%d reason=%s", root, error)
 
     async def _store_of(self, root: int, owner: KeyGroupRange) -> LocalStateStore:
         if (root, owner) not in self._stores:
@@ -170,7 +170,7 @@ class NativeCopies:
             self._stores[root, owner] = await open_local_state_store(layout, abandon_after_s=0.0)
         return self._stores[root, owner]
 
-    def _check_room(self, base: NativeBase) -> None:
+    def _check_room(self, base: RocksDBBase) -> None:
         index = self._root_of(base)
         held_bytes = _bytes_in(self._roots[index], self._job)
         if self._segments is not None:
@@ -193,10 +193,10 @@ class NativeCopies:
     def _layout(self, owner: KeyGroupRange) -> LocalLayout:
         return LocalLayout(self._roots, self._job, OPERATOR, owner)
 
-    def _directory(self, base: NativeBase) -> Path:
+    def _directory(self, base: RocksDBBase) -> Path:
         return self._layout(base.owner).checkpoint_directory(base.checkpoint_id)
 
-    def _root_of(self, base: NativeBase) -> int:
+    def _root_of(self, base: RocksDBBase) -> int:
         return base.checkpoint_id % len(self._roots)
 
     async def _in_time(self, root: int, function: Callable[[], T]) -> T:
@@ -216,12 +216,12 @@ class NativeCopies:
             except OSError as error:
                 raise StoreUnavailableError("the local copy cannot be used", reason=error.strerror) from error
             self._slow.add(root)
-            _logger.warning("a local root is too slow for native bases, and is left alone: root=%d", root)
+            _logger.warning("a local root is too slow for RocksDB bases, and is left alone: root=%d", root)
         raise StoreUnavailableError("slow")
 
 
 class KeptDirectory(msgspec.Struct, frozen=True):
-    """A directory of a native base: of which objects its files are copies; none, where it was never complete."""
+    """A directory of a RocksDB base: of which objects its files are copies; none, where it was never complete."""
 
     path: Path
     keys: frozenset[str]
@@ -230,7 +230,7 @@ class KeptDirectory(msgspec.Struct, frozen=True):
 
 
 def kept_in(root: Path, job: str) -> Sequence[KeptDirectory]:
-    """Every directory of a native base in one root, whoever wrote it. Blocks on the disk. Raises `OSError`."""
+    """Every directory of a RocksDB base in one root, whoever wrote it. Blocks on the disk. Raises `OSError`."""
     found = map(_kept_at, sorted(job_directory(root, job).glob(f"op_{OPERATOR}_kg_*/chk_*")))
     return [each for each in found if each is not None]
 
@@ -240,7 +240,7 @@ def _kept_at(path: Path) -> KeptDirectory | None:
     keys = frozenset[str]()
     with suppress(FileNotFoundError, DataError):
         snapshot = decode_local_snapshot(_content(path / SNAPSHOT_NAME), str(path))
-        keys = frozenset(file.handle.key for file in snapshot.native)
+        keys = frozenset(file.handle.key for file in snapshot.rocksdb)
     with suppress(FileNotFoundError):
         sizes = [each.stat().st_size for each in path.iterdir()]
         return KeptDirectory(path, keys, sum(sizes), path.stat().st_mtime)

@@ -25,7 +25,7 @@ for number in range(4):
 
 @pytest.fixture
 def natives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Place:
-    """Of four batches in two ranges; the third is a savepoint, and both that and the newest have native bases."""
+    """Of four batches in two ranges; the third is a savepoint, and both that and the newest have RocksDB bases."""
     place = Place(tmp_path, capsys)
     place.settings = sb.Settings(
         job="fleet",
@@ -40,7 +40,7 @@ def natives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Place:
         inline_bytes_max=0,
     )
     anyio.run(_work, place.settings)
-    assert all(part.native for part in newest(place).ranges)
+    assert all(part.rocksdb for part in newest(place).ranges)
     return place
 
 
@@ -84,7 +84,7 @@ def test_it_is_rewritten_and_what_came_before_is_kept_or_swept(natives: Place, t
     """The savepoint has its files, and its number of key groups; the job goes on, in the driver and in ranges."""
     status, printed = natives.run("rewrite", "--max-parallelism", "7", "--table", table)
     assert status == cli.OK, printed
-    assert not any(part.native for part in newest(natives).ranges)
+    assert not any(part.rocksdb for part in newest(natives).ranges)
     for entry in natives.job.glob("commits/[!.]*"):
         os.utime(entry, (1.0, 1.0))
     status, printed = natives.run("sweep", "--delete", "--min-age-s", "0")

@@ -1,7 +1,7 @@
 """What this host keeps of one owner's checkpoints, by their ids.
 
     <checkpoint directory>/snapshot    see `layout`, and `_codec/local_snapshot.py` for what is in it
-    <checkpoint directory>/<file>      the files of a native base, if there is one
+    <checkpoint directory>/<file>      the files of a RocksDB base, if there is one
 
 It lies on disk so that a process that is started here again finds it (FLINK-25817). The commit decides what is
 restored; this only says what a restore here could save. The copies of segments belong to the local registry.
@@ -22,7 +22,7 @@ from statebackend._local.layout import LocalLayout, checkpoint_of
 from statebackend._local.snapshot_directory import SnapshotDirectory, remove_directory
 from statebackend._tasks import in_thread
 from statebackend.errors import DataError, InputError, StoreUnavailableError
-from statebackend.ids import CheckpointId, NativeFile
+from statebackend.ids import CheckpointId, RocksDBFile
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class LocalStateStore:
     async def store(self, snapshot: LocalSnapshot, files: Path | None = None) -> None:
         """Keep a snapshot, also through a power cut, in place of one of the same checkpoint.
 
-        The files of a native base are taken in from the directory `files`, and shared with it where they never change.
+        The files of a RocksDB base are taken in from the directory `files`, and shared with it where they never change.
         One that comes late is not kept: a newer one is, or was confirmed. Raises `InputError` for another owner's,
         `StoreUnavailableError`, an `OSError`, where the disk does not take it; then nothing of that checkpoint is kept.
         A cancelled call has stored it or not, whole either way.
@@ -76,7 +76,7 @@ class LocalStateStore:
         directory = SnapshotDirectory(self.layout.checkpoint_directory(checkpoint_id))
         self._snapshots[checkpoint_id] = None  # from now on something may lie there
         try:
-            sources = {file: files / file.name for file in snapshot.native} if files is not None else {}
+            sources = {file: files / file.name for file in snapshot.rocksdb} if files is not None else {}
             await self._on_disk(partial(_write, directory, encode_local_snapshot(snapshot), sources))
         except OSError as error:
             self._snapshots.pop(checkpoint_id, None)
@@ -185,7 +185,7 @@ def _find(layout: LocalLayout) -> Collection[CheckpointId]:
     return found
 
 
-def _write(directory: SnapshotDirectory, content: bytes, files: Mapping[NativeFile, Path]) -> None:
+def _write(directory: SnapshotDirectory, content: bytes, files: Mapping[RocksDBFile, Path]) -> None:
     """Fill the directory anew and complete it, or leave nothing of it."""
     remove_directory(directory.path)
     try:
