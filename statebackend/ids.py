@@ -21,7 +21,8 @@ CommitSequence = NewType("CommitSequence", int)
 have gaps."""
 
 Epoch = NewType("Epoch", int)
-"""Number of a writer's reign over a job, from 1. No commit of a lower one can exist after a claim."""
+"""Number of a writer's turn at a job, from 1: each claim begins the next epoch. After a claim no commit of a lower one
+can be made."""
 
 Key = str | int | bytes | tuple["Key", ...]
 """A key: `str`, `int` within 64 bits, `bytes`, or a non-empty tuple of the three."""
@@ -211,7 +212,7 @@ class SnapshotResult(msgspec.Struct, frozen=True):
     operator: tuple[OperatorElements, ...] = ()
     bases: tuple[Base, ...] = ()
     epoch: Epoch = Epoch(0)
-    """The reign in which it was uploaded: a commit of another one may find it swept."""
+    """The epoch in which it was uploaded: a commit of another one may find it swept."""
     states: tuple[StateDescriptor, ...] = ()
     """Every state that the owner knows."""
     rocksdb: tuple[RocksDBBase, ...] = ()

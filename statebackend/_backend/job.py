@@ -114,7 +114,7 @@ class Job:
     ) -> CheckpointCoordinator:
         """Who commits what comes after `position`, and has `copies` write local copies of it.
 
-        `new_name` makes names for what is staged, where these tell more than the reign of the position.
+        `new_name` makes names for what is staged, where these tell more than the epoch of the position.
         """
         return CheckpointCoordinator(
             self.log,

@@ -128,7 +128,7 @@ async def open_coordinator(
 ) -> AsyncGenerator[CheckpointCoordinator, None]:
     """Claim the job, to commit what the owners of its key groups contribute, each in a process of its own.
 
-    They are opened after this, with `open_backend(key_groups=...)`: what they upload is of this reign then. It stands
+    They are opened after this, with `open_backend(key_groups=...)`: what they upload is of this epoch then. It stands
     on the newest checkpoint, on `checkpoint_id` or on `savepoint`, and they have to as well. Raises as `open_backend`.
     Once the context is left the coordinator raises `BackendClosedError`.
     """

@@ -29,7 +29,7 @@ from statebackend.settings import Settings
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
     """All that a backend is made of, and how far it is: `states` are empty until they are restored.
 
-    `epoch`: the reign that what is uploaded belongs to, by `new_name`. `log_id`: the name of the changelog; of an
+    `epoch`: the epoch that what is uploaded belongs to, by `new_name`. `log_id`: the name of the changelog; of an
     attempt that may have others beside it, one that no other has.
     """
 

@@ -112,9 +112,9 @@ class StateBackend(DeclaresStates):
 
     @property
     def epoch(self) -> Epoch:
-        """The reign that opening has begun: who opens the job after this has a larger one.
+        """The epoch that opening has begun: who opens the job after this has a larger one.
 
-        Of a part of the key groups, and opened to read: the reign that it was opened in.
+        Of a part of the key groups, and opened to read: the epoch that it was opened in.
         """
         return self._epoch
 

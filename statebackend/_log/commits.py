@@ -232,7 +232,7 @@ class CommitLog:
     async def claim(
         self, end: LogEnd | None, *, stamp: str, release: str, base: CommitSequence | None = None
     ) -> Claim | None:
-        """Begin a reign behind `end`: no older writer can append from now on. `None` where somebody was first.
+        """Begin a epoch behind `end`: no older writer can append from now on. `None` where somebody was first.
 
         `base` is the commit to be continued, the newest by default. Another one has to be looked for *after* the claim:
         until then a sweep may not know that it is wanted.
@@ -288,7 +288,7 @@ class CommitLog:
         if entry.sequence % HINT_EVERY == 0:
             await self.write_hint()
 
-    async def check_reign(self, last: Entry) -> None:
+    async def check_epoch(self, last: Entry) -> None:
         """Raise `FencedError` where somebody has appended behind `last`, the own last entry. Usually one request.
 
         What is done after this may still be done after somebody else's claim: it has to be such that this harms nobody.

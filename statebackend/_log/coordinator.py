@@ -156,7 +156,7 @@ class CheckpointCoordinator:
         """Commit one checkpoint from the snapshots of every owner. It exists when this returns: `notify_complete` them.
 
         With `savepoint` it is kept under that name. Raises `CheckpointExistsError`, `SavepointExistsError`, or
-        `InputError` for snapshots that do not cover every key group once, are of another checkpoint or reign, or
+        `InputError` for snapshots that do not cover every key group once, are of another checkpoint or epoch, or
         disagree on a state, or `BackendClosedError`: nothing was committed, `notify_aborted` them. Raises
         `FencedError`, or `OutcomeUnknownError`: close, and open the job again. A cancelled call finishes first.
 
@@ -169,7 +169,7 @@ class CheckpointCoordinator:
         ordered = sorted(snapshots, key=lambda snapshot: snapshot.key_groups)
         _check_coverage([snapshot.key_groups for snapshot in ordered], self._max_parallelism)
         _check_equal("another checkpoint", checkpoint_id, [snapshot.checkpoint_id for snapshot in ordered])
-        _check_equal("another reign: open its owner again", self.epoch, [snapshot.epoch for snapshot in ordered])
+        _check_equal("another epoch: open its owner again", self.epoch, [snapshot.epoch for snapshot in ordered])
         commit = Commit(
             job=self._job,
             sequence=CommitSequence(self._last.sequence + 1),
@@ -208,7 +208,7 @@ class CheckpointCoordinator:
             return None
         if self._last is None:
             raise InputError("opened to read, or for a part of the key groups: it cannot publish")
-        await self._log.check_reign(self._last)
+        await self._log.check_epoch(self._last)
         output = self.outbox.pending[0]
         return output, await self.outbox.read(output)
 

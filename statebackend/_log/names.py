@@ -17,9 +17,9 @@ def new_stamp() -> str:
 
 
 def new_names(epoch: Epoch) -> Callable[[], str]:
-    """Names that nobody else makes. They sort in the order in which they were made, and tell the reign they are of.
+    """Names that nobody else makes. They sort in the order in which they were made, and tell the epoch they are of.
 
-    A sweep goes by that: what no commit reaches, and is of an older reign than the newest, never will be reached.
+    A sweep goes by that: what no commit reaches, and is of an older epoch than the newest, never will be reached.
     """
     numbers = itertools.count()
     return lambda: f"{epoch:08d}-{next(numbers):08d}-{uuid.uuid4().hex}"

@@ -6,7 +6,7 @@ What is staged is immutable, under a name of its own, and means nothing before a
 its own batch put out, and what is left of the commit before. So what the newest commit names may be published or not,
 and is published again by whoever opens the job next, before anything newer; what only older ones name is published.
 
-An object that is staged for a commit that is never made is garbage, for a sweep: by its name it is known which reign
+An object that is staged for a commit that is never made is garbage, for a sweep: by its name it is known which epoch
 staged it, as of a segment. Executors stage what their tasks put out, each for itself, and the driver names it all.
 """
 
@@ -92,7 +92,7 @@ def joined(staged: Sequence[Staged]) -> Staged:
 class Outbox:
     """The outbox of one job, for whoever commits to it, or stages for who does. `store` is confined to the job.
 
-    `pending` is what the commit names that the state stands on. `new_name` makes names that tell the reign.
+    `pending` is what the commit names that the state stands on. `new_name` makes names that tell the epoch.
     """
 
     def __init__(

@@ -5,8 +5,8 @@
 
 What always holds: a commit that can be opened is whole. What only older ones point into is superseded. Of an entry that
 is superseded as a commit the object stays for as long as newer commits point into the change sets that it carries. An
-object that no commit points into is garbage where its writer's reign is over, because that writer can commit no more;
-in the reign that lasts it may be about to be committed. What does not bear one of our names is not ours, and stays.
+object that no commit points into is garbage where its writer's epoch is over, because that writer can commit no more;
+in the epoch that lasts it may be about to be committed. What does not bear one of our names is not ours, and stays.
 """
 
 import enum
@@ -52,7 +52,7 @@ class Verdict(enum.Enum):
     SUPERSEDED = "superseded"
     """An entry of the log that is not retained any more, or what only such entries point into. Deleted."""
     ORPHAN = "orphan"
-    """Left by a writer whose reign is over, and no commit points into it. Deleted."""
+    """Left by a writer whose epoch is over, and no commit points into it. Deleted."""
 
     @property
     def is_garbage(self) -> bool:
@@ -170,7 +170,7 @@ def classify(
 ) -> Iterator[Classified]:
     """A verdict on each object. `known`: what was found out about the hint and about marks, by key.
 
-    `epoch`: the reign that lasts, that of the log's last entry. `newest`: its newest commit, if it has made one.
+    `epoch`: the epoch that lasts, that of the log's last entry. `newest`: its newest commit, if it has made one.
     """
     entries = {entry_key(sequence): (Verdict.RETAINED, reason) for sequence, reason in log.keep.items()}
     entries.update((entry_key(sequence), (Verdict.SUPERSEDED, "not retained")) for sequence in log.remove)
@@ -203,7 +203,7 @@ def _judge_unreached(key: str, made_in: Epoch, epoch: Epoch, newest: int) -> tup
 
 
 def epoch_of(key: str) -> Epoch | None:
-    """The reign in which a data object was made, by its name; `None` for what bears no name of ours."""
+    """The epoch in which a data object was made, by its name; `None` for what bears no name of ours."""
     if key.startswith(_NOT_DATA):
         return None
     match = _DATA_NAME.fullmatch(key.rpartition("/")[2])
@@ -213,7 +213,7 @@ def epoch_of(key: str) -> Epoch | None:
 def standing_of(key: str) -> int | None:
     """Behind which entry of the log the attempt stood that made a data object; `None` for what no attempt made.
 
-    What it made is in the next commit of its reign, or in none.
+    What it made is in the next commit of its epoch, or in none.
     """
     match = _DATA_NAME.fullmatch(key.rpartition("/")[2])
     return int(match[2]) // NAMES_PER_ATTEMPT if match is not None and len(match[2]) >= _ATTEMPT_DIGITS else None

@@ -3,7 +3,7 @@
     <epoch>-<standing><number>-<random>       name of a segment of an attempt; standing: 1 + the sequence of its base
 
 An attempt knows its base, and that is a commit of all ranges. What was made by attempts on an earlier base of this
-reign has been taken into a commit by then, or never will be; what the base does not point into, no later commit does.
+epoch has been taken into a commit by then, or never will be; what the base does not point into, no later commit does.
 So copies of those are in nobody's way to be removed, whatever else runs on the host, and no lock is needed to know it.
 """
 
@@ -20,10 +20,10 @@ def standing(base: Commit | None) -> int:
 
 
 def superseded(keys: Collection[str], base: Commit, epoch: Epoch) -> frozenset[str]:
-    """Of the copies with these keys those that neither `base` needs nor whatever follows it, in the reign `epoch`.
+    """Of the copies with these keys those that neither `base` needs nor whatever follows it, in the epoch `epoch`.
 
-    None before that reign has committed, because the commit before is not the newest where an older one was opened.
-    None where there are copies of a later reign: then ours is over, and we know nothing of what is needed.
+    None before that epoch has committed, because the commit before is not the newest where an older one was opened.
+    None where there are copies of a later epoch: then ours is over, and we know nothing of what is needed.
     """
     made = {key: (found, standing_of(key) or 0) for key in keys if (found := epoch_of(key)) is not None}
     if base.epoch != epoch or any(epoch_made > epoch for epoch_made, _ in made.values()):

@@ -124,9 +124,9 @@ def _operator(
 def reported_to(
     base: Commit | None, key_groups: KeyGroupRange, owners: Sequence[KeyGroupRange], epoch: Epoch
 ) -> tuple[Sequence[RangeState], Sequence[KeyGroupRange]]:
-    """Whose operator state this owner shares with whom: within a reign its own with nobody, or else all with all.
+    """Whose operator state this owner shares with whom: within a epoch its own with nobody, or else all with all.
 
-    An owner is opened anew for each checkpoint. What `union` hands out to everybody is handed out once in a reign.
+    An owner is opened anew for each checkpoint. What `union` hands out to everybody is handed out once in a epoch.
     """
     if base is None:
         return (), owners

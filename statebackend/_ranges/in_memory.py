@@ -41,7 +41,7 @@ class KeptRange(msgspec.Struct, frozen=True):
     """The state of a range as an attempt has left it, which may have won or not.
 
     `states` are the views that the attempt had on `tables`, and are as good as new for who goes on at the very commit
-    that it has made, in the same reign: `epoch`. `None` where that was another process. `changed`: the key groups that
+    that it has made, in the same epoch: `epoch`. `None` where that was another process. `changed`: the key groups that
     were changed since the bases whose `bases_id` is `bases`. `rocksdb`: the base that the tables' own files were last
     written as, or taken from.
     """

@@ -154,12 +154,12 @@ class RangeOwners:
         return held_on_host(task.settings, task.key_groups, task.owners, task.epoch, base)
 
     def _pace_of(self, task: RangeTask, base: Commit | None) -> BasePace | None:
-        """The pace of the range, if it is to write bases. Raises `MaterializationError`. It begins with the reign."""
+        """The pace of the range, if it is to write bases. Raises `MaterializationError`. It begins with the epoch."""
         job, now_s = (task.settings.primary, task.settings.job), self._clock.monotonic()
-        reign = self._paces.get(job)
-        if reign is None or reign[0] != task.epoch:
-            reign = self._paces[job] = task.epoch, dict[KeyGroupRange, BasePace]()
-        _, paces = reign
+        found = self._paces.get(job)
+        if found is None or found[0] != task.epoch:
+            found = self._paces[job] = task.epoch, dict[KeyGroupRange, BasePace]()
+        _, paces = found
         if task.key_groups not in paces:
             paces[task.key_groups] = BasePace(task.settings, task.key_groups, now_s)
         pace = paces[task.key_groups]

@@ -82,7 +82,7 @@ _UNFIT: Final = (
 _logger = logging.getLogger(__name__)
 
 
-class Reign:
+class ClaimedJob:
     """The job as the driver of a run has claimed it. Made by `OnExecutors.open`; its coroutines run on the loop."""
 
     def __init__(
@@ -201,11 +201,11 @@ class OnExecutors:
         if context_of(df) is None:
             raise SettingsError("Spark Connect has no way to place keys on executors: use execution='driver'")
 
-    def open(self, checkpoint_id: CheckpointId | None) -> AbstractAsyncContextManager[Reign]:
+    def open(self, checkpoint_id: CheckpointId | None) -> AbstractAsyncContextManager[ClaimedJob]:
         """The job, claimed, on its newest checkpoint or on `checkpoint_id`."""
-        return _open_reign(self._settings, checkpoint_id, Observers(self._observer or Observer()))
+        return _open_claimed(self._settings, checkpoint_id, Observers(self._observer or Observer()))
 
-    def apply(self, df: DataFrame, delivered: SourceMark, state: Reign, query: QueryThread) -> None:
+    def apply(self, df: DataFrame, delivered: SourceMark, state: ClaimedJob, query: QueryThread) -> None:
         """Run the job, put out what came out, and commit.
 
         Raises `BatchError` for a range whose attempts failed, `SettingsError` for workers that cannot do the work, and
@@ -268,16 +268,16 @@ class OnExecutors:
 
 
 @asynccontextmanager
-async def _open_reign(
+async def _open_claimed(
     settings: Settings, checkpoint_id: CheckpointId | None, observer: Observer
-) -> AsyncGenerator[Reign]:
+) -> AsyncGenerator[ClaimedJob]:
     clock = SystemClock()
     async with open_store(settings, commits=True) as store:
         counting = CountingStore(store)
         spending = Spending(counting, settings, clock=clock, observer=observer)
         opening = open_coordinator(settings, checkpoint_id=checkpoint_id, store=counting, clock=clock)
         async with telling_requests(spending), opening as coordinator:
-            yield Reign(coordinator, spending, clock=clock, observer=observer)
+            yield ClaimedJob(coordinator, spending, clock=clock, observer=observer)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def add(backend: sb.StateBackend, changes: Changes) -> None:
 
 
 class Run:
-    """One reign: `tasks` are what it hands out for a batch, and `commit` makes one checkpoint of what comes back."""
+    """One epoch: `tasks` are what it hands out for a batch, and `commit` makes one checkpoint of what comes back."""
 
     def __init__(self, settings: sb.Settings, coordinator: sb.CheckpointCoordinator, parts: int) -> None:
         self.settings = settings

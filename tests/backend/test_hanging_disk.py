@@ -92,7 +92,7 @@ async def test_a_local_root_that_begins_to_hang_does_not_hold_up_a_range(
 
     hurried = msgspec.structs.replace(settings, local_read_timeout_s=0.05, close_timeout_s=0.05)
     async with open_run(hurried, 1) as run, open_range_owners() as owners:
-        await run.batch(owners, [("k", 1)])  # until the reign has committed nothing is looked for
+        await run.batch(owners, [("k", 1)])  # until the epoch has committed nothing is looked for
         monkeypatch.setattr(os, "scandir", hang)
         try:
             for number in (2, 3):

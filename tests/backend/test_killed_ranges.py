@@ -113,7 +113,7 @@ async def contributed(
 
 @pytest.mark.parametrize(("table", "inline_bytes_max"), [("heap", 0), ("rocksdb", 64 * 1024)])
 async def test_killed_again_and_again(tmp_path: Path, table: Any, inline_bytes_max: int) -> None:
-    """On two hosts, in several reigns, cut into more and fewer ranges; and after a sweep."""
+    """On two hosts, in several epochs, cut into more and fewer ranges; and after a sweep."""
     chance, model = random.Random(f"{table} {BATCHES}"), Model()
     settings = sb.Settings(
         job="fleet",

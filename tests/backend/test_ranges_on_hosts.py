@@ -161,5 +161,5 @@ def test_superseded_is_what_earlier_attempts_have_made_and_the_base_does_not_nee
     keys |= {"commits/000000000007", "commits/000000000008"}
     base = commit_of(7, 3, needed, "commits/000000000006")
     assert superseded(keys, base, Epoch(3)) == {lost, older, "commits/000000000003"}
-    assert superseded(keys, base, Epoch(4)) == set()  # the reign has not committed
-    assert superseded({*keys, name_of(4, 8)}, base, Epoch(3)) == set()  # the reign is over
+    assert superseded(keys, base, Epoch(4)) == set()  # the epoch has not committed
+    assert superseded({*keys, name_of(4, 8)}, base, Epoch(3)) == set()  # the epoch is over

@@ -142,7 +142,7 @@ async def test_files_that_do_not_open_are_made_anew(settings: sb.Settings, tmp_p
 
 
 async def test_the_files_of_ranges_that_there_are_no_more_go(settings: sb.Settings, tmp_path: Path) -> None:
-    """When the job is cut otherwise; those of a later reign stay, whoever comes along."""
+    """When the job is cut otherwise; those of a later epoch stay, whoever comes along."""
     store, model = MemoryStore(), Model()
     directory = tmp_path / "tables/job_fleet"
 

@@ -109,7 +109,7 @@ async def test_output_without_rows_is_published_too() -> None:
 
 @pytest.mark.parametrize(("inline_bytes_max", "puts"), [(INLINE, 0), (OBJECTS, 2)])
 async def test_small_output_costs_no_request(inline_bytes_max: int, puts: int) -> None:
-    """The commit carries it. What is larger is an object for each part, named by the reign."""
+    """The commit carries it. What is larger is an object for each part, named by the epoch."""
     job = Job(inline_bytes_max=inline_bytes_max)
     store = CountingStore(job.store)
     async with sb.open_backend(job.settings, store=store) as backend:

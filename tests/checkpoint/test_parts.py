@@ -141,7 +141,7 @@ async def test_a_commit_that_is_told_of_while_the_next_snapshot_is_made_is_in_th
 
 
 async def test_snapshots_that_do_not_make_a_checkpoint_are_refused() -> None:
-    """A part is missing, there twice, of another checkpoint, of another reign, or knows another state by its number."""
+    """A part is missing, there twice, of another checkpoint, of another epoch, or knows another state by its number."""
     async with opened(MemoryStore()) as parts:
         parts.write(range(40), 1)
         first, second, third = await parts.snapshots(1)
@@ -190,7 +190,7 @@ async def test_owners_neither_claim_nor_commit() -> None:
 
 
 async def test_a_coordinator_that_another_one_followed_is_fenced_with_all_its_parts() -> None:
-    """What the parts upload belongs to its reign."""
+    """What the parts upload belongs to its epoch."""
     store = MemoryStore()
     async with opened(store) as older:
         older.write(range(10), 1)

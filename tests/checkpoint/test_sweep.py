@@ -485,7 +485,7 @@ async def test_a_damaged_entry_that_is_retained_stops_the_sweep(sequence: int) -
 
 
 async def test_a_damaged_entry_that_is_not_retained_goes() -> None:
-    """What only it pointed into is found by the reign it was made in."""
+    """What only it pointed into is found by the epoch it was made in."""
     job = await worked()
     await job.store.put(f"{JOB}/{commit_key(3)}", [b"nonsense"])
     job.clock.now_s += 3700.0

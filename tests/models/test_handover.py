@@ -69,7 +69,7 @@ class Job:
         self.committed: dict[int, Expected] = {}
         self.savepoints: dict[str, int] = {}
 
-    async def reign(self) -> None:
+    async def epoch(self) -> None:
         """Whoever opens the job next, on its newest checkpoint or on an older one, and what he does."""
         choice = self.chance.choice
         self.tuning: dict[str, Any] = {
@@ -261,5 +261,5 @@ async def _reigns(directory: Path, chance: Random, tables: Sequence[str]) -> Non
         processes = [await stack.enter_async_context(open_range_owners()) for _ in range(PROCESSES)]
         job = Job(directory, chance, tables, processes)
         for _ in range(REIGNS):
-            await job.reign()
+            await job.epoch()
             await job.check()

@@ -82,5 +82,5 @@ def test_what_tasks_put_out_is_published_once_it_is_committed_and_again_as_it_wa
     assert receiver.counts == [{}, {"a": 2, "b": 2, "c": 1, "d": 1}, {"a": 3}]
     assert read(settings).counts == {"a": 3, "b": 2, "c": 1, "d": 1}
     staged = list(Path(settings.primary.removeprefix("file://")).glob("*/outbox/*"))
-    assert {path.name[:8] for path in staged} == {"00000001"}  # what tasks stage is of the driver's reign
+    assert {path.name[:8] for path in staged} == {"00000001"}  # what tasks stage is of the driver's epoch
     assert [key.partition("/")[0] for key in named(settings)] == ["commits"]
