@@ -1,4 +1,4 @@
-"""The one real clock. Everything else is handed a `Clock`, so that a test can hand it another one."""
+"""The one real clock. All other code takes a `Clock` as an argument, so that a test can pass another one."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The one place that tells observers what happened, so that none of them can break what it watches."""
+"""Delivers events to observers, so that no observer can break what it watches."""
 
 import asyncio
 import logging
@@ -14,10 +14,10 @@ EVENTS: Final = tuple(name for name in vars(Observer) if not name.startswith("_"
 
 
 class Observers(Observer):
-    """Several observers as one: each event goes to all of them, in the order given. None of its methods raises.
+    """Combines several observers: each event goes to all of them, in the order given. No method raises.
 
-    An observer that raises keeps nothing from the others. The error is logged the first time an event of it fails, and
-    it goes on being told. An event that nobody overrides costs a call and no more.
+    If an observer raises, the others still get the event. The first error per observer and event is logged, and the
+    observer keeps getting events. An event that no observer overrides costs one call.
     """
 
     def __init__(self, *observers: Observer) -> None:
@@ -29,7 +29,7 @@ class Observers(Observer):
 
 
 class _Telling:
-    """One event, and who wants to know of it. Called like the method it stands for."""
+    """One event and the observers that override it. Called like the method it stands for."""
 
     def __init__(self, event: str, watching: list[Callable[..., None]]) -> None:
         self._event = event
@@ -40,7 +40,7 @@ class _Telling:
         for index, watch in enumerate(self._watching):
             try:
                 watch(*args, **facts)
-            except (Exception, asyncio.CancelledError):  # noqa: BLE001  # a stray one: nothing here waits
+            except (Exception, asyncio.CancelledError):  # noqa: BLE001  # a stray one: nothing here awaits
                 if index not in self._logged:
                     self._logged.add(index)
                     _log.warning("an observer raised in %s; it is not logged again", self._event, exc_info=True)
@@ -51,6 +51,6 @@ def _members(observer: Observer) -> tuple[Observer, ...]:
 
 
 def _override(observer: Observer, event: str) -> Callable[..., None] | None:
-    """The method, unless it is the one that does nothing."""
+    """The observer's method for `event`, or `None` if it inherits the empty one."""
     method = getattr(observer, event, None)
     return None if getattr(method, "__func__", None) is getattr(Observer, event) else method

@@ -1,12 +1,12 @@
-"""Run the event loop from synchronous code: one loop thread, owned by one `Portal`, and no globals.
+"""Run coroutines from synchronous code: one event loop on one thread, owned by one `Portal`, without globals.
 
-What always holds: whatever a coroutine raises ends its own call and nothing else. `KeyboardInterrupt`, `SystemExit`
-and a `CancelledError` that nobody asked for become a `BatchError` on the loop, before they can end it or look like
-a cancellation of ours. A cancelled call counts as over only when its coroutine has unwound.
+Always true: an exception of a coroutine ends its own call and nothing else. `KeyboardInterrupt`, `SystemExit` and a
+stray `CancelledError` become a `BatchError` on the loop, before they can end it or pass for a real cancellation. A
+cancelled call counts as ended only when its coroutine has unwound.
 
-anyio's `BlockingPortal` was weighed and not taken. Its calls and its stop wait for the loop without a bound, so one
-coroutine that blocks the loop holds up every thread that wants to start, cancel or close; a `BaseException` falls
-through it and ends the loop; and cancelling its future forgets the coroutine while that is still running.
+Why not anyio's `BlockingPortal`: its calls and its stop wait for the loop without a bound, so one coroutine that blocks
+the loop holds up every thread that wants to start, cancel or close; a `BaseException` falls through it and ends the
+loop; and cancelling its future forgets the coroutine while it is still running.
 """
 
 import asyncio
@@ -31,22 +31,22 @@ T = TypeVar("T")
 
 CLOSE_TIMEOUT_S: Final = 10.0
 UNWIND_S: Final = 1.0
-"""How long a coroutine that was cancelled may take to unwind before a bounded close goes on without it."""
+"""Seconds a cancelled coroutine may take to unwind before a bounded close continues without it."""
 
 _logger = logging.getLogger(__name__)
 
 
 def as_exception(error: BaseException) -> Exception:
-    """`error` itself if it is an `Exception`, else a `BatchError` with `error` as its cause."""
+    """Return `error` if it is an `Exception`, else a `BatchError` with `error` as its cause."""
     if isinstance(error, Exception):
         return error
-    failure = BatchError("the function ended in something that is not an Exception", raised=type(error).__name__)
+    failure = BatchError("the function raised something that is not an Exception", raised=type(error).__name__)
     failure.__cause__ = error
     return failure
 
 
 class Call(Generic[T]):
-    """A coroutine under way on a portal's loop, seen from other threads. Made by `Portal.start`."""
+    """A coroutine running on a portal's loop, seen from other threads. Made by `Portal.start`."""
 
     def __init__(self, portal: "Portal", function: Callable[[], Awaitable[T]], *, once: bool) -> None:
         self._portal = portal
@@ -61,29 +61,31 @@ class Call(Generic[T]):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the coroutine has returned, raised, or unwound."""
+        """True once the coroutine has returned, raised, or unwound."""
         return self._ended.is_set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Whether the coroutine has ended, after waiting up to `timeout_s` seconds for it. `None`: for ever."""
+        """Wait up to `timeout_s` seconds, `None` for ever; return true if the coroutine has ended."""
         self._portal.refuse_on_loop()
         return self._ended.wait(timeout_s)
 
     def cancel(self) -> None:
-        """Ask the coroutine to end. Returns at once; not an error if it has ended or was asked before.
+        """Ask the coroutine to end, and return at once. No error if it has ended or was asked before.
 
-        A coroutine that has not begun when this returns does not begin.
+        A coroutine that has not started when this returns never starts.
         """
-        self._asked_to_end = True  # here and not on the loop: what asks may stand behind the coroutine in its queue
+        self._asked_to_end = (
+            True  # set here, not on the loop: there the request could queue behind the coroutine itself
+        )
         self._portal.post(self.cancel_on_loop)
 
     def unwind(self, timeout_s: float) -> bool:
-        """Cancel, and wait up to `timeout_s` seconds. Whether the coroutine has unwound."""
+        """Cancel, and wait up to `timeout_s` seconds; return true if the coroutine has unwound."""
         self.cancel()
         return self.wait(timeout_s)
 
     def result(self) -> T:
-        """What the ended coroutine returned, or raise what it raised: always an `Exception`.
+        """Return what the ended coroutine returned, or raise what it raised: always an `Exception`.
 
         Raises `concurrent.futures.CancelledError` if it was cancelled, by `cancel` or by closing the portal.
         """
@@ -93,7 +95,7 @@ class Call(Generic[T]):
         return self._values[0]
 
     def cancel_on_loop(self) -> None:
-        """What `cancel` has the loop do."""
+        """The part of `cancel` that runs on the loop."""
         self._asked_to_end = True
         if self._once and self._task is not None:
             self._task.cancel()
@@ -101,7 +103,7 @@ class Call(Generic[T]):
             self._scope.cancel()
 
     async def run_on_loop(self) -> None:
-        """Run the coroutine and keep what comes of it. Raises nothing."""
+        """Run the coroutine and store its result or error. Raises nothing."""
         try:
             self._task = asyncio.current_task()
             with anyio.CancelScope() as self._scope:
@@ -109,7 +111,7 @@ class Call(Generic[T]):
                     self._values.append(await self._function())
             if not self._values:
                 self._error = concurrent.futures.CancelledError()
-        except BaseException as error:  # noqa: BLE001 - nothing may get past: it would end the loop for all callers
+        except BaseException as error:  # noqa: BLE001 - whatever gets past here would end the loop for all callers
             ours = self._asked_to_end and isinstance(error, asyncio.CancelledError)
             self._error = concurrent.futures.CancelledError() if ours else as_exception(error)
         finally:
@@ -117,16 +119,16 @@ class Call(Generic[T]):
             self._ended.set()
 
     def abandon(self) -> None:
-        """End without the loop, which is over."""
+        """End the call without the loop, which has ended."""
         if not self._ended.is_set():
             self._error = concurrent.futures.CancelledError()
             self._ended.set()
 
 
-class Held(Generic[T]):
-    """An asynchronous context kept open on the loop across calls: entered and left in one and the same task.
+class OpenContext(Generic[T]):
+    """An asynchronous context that stays open on the loop across calls, entered and left in the same task.
 
-    Opening is waited for like a `Call`: `wait`, then `result`. `call` spans the whole: opening, being open, leaving.
+    Wait for its opening as for a `Call`: `wait`, then `result`. `call` spans all of it: opening, being open, leaving.
     Made by `Portal.hold`.
     """
 
@@ -140,25 +142,25 @@ class Held(Generic[T]):
 
     @property
     def is_open(self) -> bool:
-        """Whether the resource can be used: entered, and neither left nor ended by a failure inside it."""
+        """True while the resource can be used: entered, not left, and not ended by a failure inside it."""
         return bool(self._resources) and not self.call.has_ended
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Whether opening is over, well or badly, after waiting up to `timeout_s` seconds for it."""
+        """Wait up to `timeout_s` seconds; return true if opening has succeeded or failed."""
         self.portal.refuse_on_loop()
         return self._settled.wait(timeout_s)
 
     def result(self) -> T:
-        """The resource, or raise what opening it raised."""
+        """Return the resource, or raise what opening it raised."""
         if not self._resources:
             self.call.wait()
             self.call.result()
         return self._resources[0]
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Leave the context and wait for that, at most `timeout_s` seconds; beyond, cancel it and raise `TimeoutError`.
+        """Leave the context and wait at most `timeout_s` seconds; after that cancel it and raise `TimeoutError`.
 
-        Raises what leaving raised; nothing if it was never entered. Closing again waits again and says the same.
+        Raises what leaving raised, nothing if it was never entered. A second call waits again with the same outcome.
         """
         self.portal.post(self._release.set)
         if not self.call.wait(timeout_s) and not self.call.unwind(UNWIND_S):
@@ -180,10 +182,10 @@ class Held(Generic[T]):
 
 
 class Portal:
-    """One event loop on one thread of its own, for use from any other thread.
+    """One event loop on a thread of its own, for use from any other thread.
 
-    The thread starts with the first call. It and the loop's worker threads are daemons, so that a portal that nobody
-    closes does not keep the process alive. Once closed, a portal stays closed.
+    The thread starts with the first call. It and the loop's worker threads are daemons, so a portal that is never
+    closed does not keep the process alive. Once closed, a portal stays closed.
     """
 
     def __init__(self, *, name: str = "statebackend-loop") -> None:
@@ -192,9 +194,9 @@ class Portal:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._close_timeout_s = CLOSE_TIMEOUT_S
-        # The calls under way, and how each is asked to end. Grows under the lock, shrinks on the loop.
+        # The running calls and how to ask each one to end. Grows under the lock, shrinks on the loop.
         self._closers: dict[Call[Any], Callable[[], None]] = {}
-        # What follows belongs to the loop.
+        # The fields below belong to the loop.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._stop = anyio.Event()
@@ -209,9 +211,9 @@ class Portal:
     ) -> Call[T]:
         """Start `function(*args)` on the loop, in a copy of this thread's context variables, and return at once.
 
-        `once` says how it is cancelled. False: by anyio's rule, every await raises until the coroutine has ended.
-        True: as asyncio does it, one `CancelledError`, after which `finally` may await; for code that is not ours.
-        `on_close` runs on the loop where closing the portal would cancel the call, and asks it to end in its own way.
+        `once` chooses how it is cancelled. False: anyio's way, every await raises until the coroutine has ended. True:
+        asyncio's way, one `CancelledError`, after which `finally` may await; for code that is not ours. `on_close` runs
+        on the loop in place of the cancellation when the portal closes, and asks the call to end in its own way.
 
         Raises `BackendClosedError` on a closed portal.
         """
@@ -225,7 +227,7 @@ class Portal:
         return call
 
     def call(self, function: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
-        """What `function(*args)` returns or raises. An interrupt of this thread cancels it and waits for its end."""
+        """Run `function(*args)` to its end: return or raise its outcome. Interrupting this thread cancels it first."""
         call = self.start(function, *args)
         try:
             call.wait()
@@ -234,14 +236,14 @@ class Portal:
             raise
         return call.result()
 
-    def hold(self, context: AbstractAsyncContextManager[T]) -> Held[T]:
+    def hold(self, context: AbstractAsyncContextManager[T]) -> OpenContext[T]:
         """Start to enter `context` on the loop and return at once. Raises `BackendClosedError` on a closed portal."""
-        return Held(self, context)
+        return OpenContext(self, context)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Cancel calls, leave held contexts, end the thread: within `timeout_s` and two seconds, whatever they do.
+        """Cancel calls, leave open contexts, end the thread: within `timeout_s` plus two seconds, whatever they do.
 
-        What has not ended by then is logged and left to its daemon thread. Closing again is not an error.
+        Anything still running by then is logged and left to its daemon thread. Closing again is not an error.
         """
         self.refuse_on_loop()
         with self._lock:
@@ -264,13 +266,13 @@ class Portal:
         self.close()
 
     def refuse_on_loop(self) -> None:
-        """Raise `RuntimeError` on the loop's own thread, where waiting for the loop would be for ever."""
+        """Raise `RuntimeError` on the loop's own thread, where waiting for the loop would never end."""
         if self._thread is threading.current_thread():
             raise RuntimeError("this waits for the loop and was called on the loop: await instead")
 
     def post(self, function: Callable[[*Args], object], *args: *Args) -> None:
-        """Have the loop run `function(*args)` soon. Nothing happens if the loop is over."""
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+        """Schedule `function(*args)` on the loop. Does nothing if the loop has ended."""
+        with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(function, *args)
 
@@ -292,7 +294,7 @@ class Portal:
             started.set()
             with self._lock:
                 self._closed = True
-            for call in tuple(self._closers):  # whatever ended the loop, nobody waits for it in vain
+            for call in tuple(self._closers):  # whatever ended the loop, no caller waits in vain
                 call.abandon()
 
     async def _serve(self, started: threading.Event) -> None:
@@ -325,10 +327,10 @@ class Portal:
 
 
 class _SturdyLoop(asyncio.SelectorEventLoop):
-    """A loop that `KeyboardInterrupt` and `SystemExit` do not end.
+    """An event loop that survives `KeyboardInterrupt` and `SystemExit`.
 
-    asyncio lets both out of `run_forever` even when a task holds them already, and a task that user code started itself
-    is out of reach of `Call`. Signals go to the main thread, so what comes out here was raised by a coroutine.
+    asyncio raises both out of `run_forever` even if a task has already caught them, and `Call` cannot guard tasks that
+    user code started itself. Signals go to the main thread, so an exception seen here was raised by a coroutine.
     """
 
     def run_forever(self) -> None:

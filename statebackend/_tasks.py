@@ -1,7 +1,7 @@
-"""Ways to run things beside each other: in worker threads, in tasks, and in code that others wrote.
+"""Concurrency: worker threads, task groups, and awaiting code that is not ours.
 
-Every hop to a thread goes through `in_thread`: a thread that has begun is always waited for, so no write goes on behind
-the back of a caller who was told that the call is over. The limiters bound how many threads a kind of work may use.
+Every hop to a thread goes through `in_thread`. A thread that has started is always waited for, so no write continues
+after its caller was told that the call is over. The limiters bound how many threads a kind of work may use.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ Item = TypeVar("Item")
 T = TypeVar("T")
 
 BREATH_S: Final = 0.0001
-"""Long enough for another thread to wake up."""
+"""Seconds to sleep: long enough for another thread to wake up."""
 
 _hops: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, int]] = WeakKeyDictionary()
 _pauses: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Callable[[], Awaitable[None]]]] = WeakKeyDictionary()
 
 
 class StrayCancellationError(RuntimeError):
-    """Foreign code raised `CancelledError`, and nobody had cancelled it. A defect there; final, not to be retried."""
+    """Foreign code raised `CancelledError` without having been cancelled: a defect there. Do not retry."""
 
 
 async def in_thread(
@@ -41,12 +41,13 @@ async def in_thread(
 ) -> T:
     """Run blocking `function(*args)` in a worker thread, at most `limiter.total_tokens` at a time.
 
-    A cancelled call that still waits for a thread has not run at all; one that has begun runs to its end first, and
-    only then is the cancellation delivered. That holds within anyio's scopes and task groups; asyncio's own
-    `task.cancel()` of the very task that waits here breaks through, and is what `finish` is for.
+    A call cancelled while it waits for a thread has not run at all. Once started, it runs to its end, and only then is
+    the cancellation delivered. This holds for anyio's scopes and task groups; asyncio's own `task.cancel()` of the
+    waiting task breaks through, which is what `finish` is for.
 
-    `abandon_after_s`: so long after the cancellation a thread that has not ended is left behind, for a disk that may
-    hang for ever. It holds none of the limiter then, and dies with the process. Only where it harms nobody.
+    `abandon_after_s`: for a disk that may hang for ever. This many seconds after the cancellation the thread is left
+    behind: it no longer counts against the limiter and dies with the process. Use it only where a late write is
+    harmless.
     """
     loop = asyncio.get_running_loop()
     if (pause := _pauses.get(loop)) is not None:
@@ -87,7 +88,7 @@ async def _abandonable(
 
 
 async def _daemon(function: Callable[[], None], failures: list[Exception]) -> None:
-    """Run `function` in a thread of its own, which keeps no process from ending. Cancelled, it goes on alone."""
+    """Run `function` in a daemon thread of its own. If this call is cancelled the thread continues alone."""
     loop, ended = asyncio.get_running_loop(), anyio.Event()
 
     def run() -> None:
@@ -103,11 +104,11 @@ async def _daemon(function: Callable[[], None], failures: list[Exception]) -> No
 
 
 async def finish(function: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
-    """The result of `function(*args)`, which runs to its end however its caller is cancelled.
+    """Return the result of `function(*args)`, which runs to its end however its caller is cancelled.
 
-    By a scope or by asyncio's `task.cancel()`, once or again: the cancellation is delivered when the function has
-    ended, and its result is then lost. So what must not be lost, the function itself puts where it belongs. Raises what
-    the function raises; a stray `CancelledError` of its own as `StrayCancellationError`.
+    A cancellation, by a scope or by asyncio's `task.cancel()`, once or repeatedly, is delivered after the function has
+    ended, and the result is then lost. So the function itself must store whatever must not be lost. Raises what the
+    function raises; a stray `CancelledError` becomes a `StrayCancellationError`.
     """
     results: list[T] = []
     failures: list[Exception] = []
@@ -119,7 +120,7 @@ async def finish(function: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
             except Exception as error:  # noqa: BLE001  # raised below: a task group would wrap it
                 failures.append(error)
 
-    # A task of its own: a shield keeps out the scopes around it, not a cancellation of its very task.
+    # In a task of its own: a shield stops the scopes around it, but not `task.cancel()` of the task it runs in.
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
     if failures:
@@ -128,17 +129,17 @@ async def finish(function: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
 
 
 def breathe() -> None:
-    """In a worker thread that computes for long, some thousand times a second: let others have the interpreter.
+    """Give other threads the interpreter; a worker thread that computes for long calls this about 1,000 times a second.
 
-    Who computes gives it away every 5 ms only, so the loop would lose as much each time it wakes up.
+    CPython switches threads every 5 ms only, so without this the loop would lose up to 5 ms each time it wakes up.
     """
-    time.sleep(BREATH_S)  # noqa: TID251  # not on the loop; a sleep of 0 would take the lock again before anybody else
+    time.sleep(BREATH_S)  # noqa: TID251  # never on the loop; after a sleep of 0 this thread would get the lock back first
 
 
 def simulate_threads(loop: asyncio.AbstractEventLoop, pause: Callable[[], Awaitable[None]]) -> None:
-    """From now on `in_thread` on `loop` uses none: the function runs on the loop, after a `pause` for its hop.
+    """Make `in_thread` on `loop` run its function on the loop itself, after a `pause` that stands for the hop.
 
-    For a simulation, in which the order in which threads end would be chance. What is promised of threads holds.
+    For simulations, where the order in which threads end would be chance. The guarantees of `in_thread` still hold.
     """
     _pauses[loop] = pause
 
@@ -155,21 +156,21 @@ async def _on_loop(
             with anyio.CancelScope(shield=True):
                 await pause()
         except asyncio.CancelledError:
-            function(*args)  # what has begun runs to its end, also when `task.cancel()` has broken through to us
+            function(*args)  # once started it runs to its end, even when `task.cancel()` has broken through
             raise
         return function(*args)
 
 
 def hops_under_way(loop: asyncio.AbstractEventLoop) -> int:
-    """Calls of `in_thread` on `loop` that have not returned. While there are any, a clock of ours must not jump."""
+    """Calls of `in_thread` on `loop` that have not returned. While there are any, a virtual clock must not jump."""
     return _hops.get(loop, 0)
 
 
 async def foreign(call: Awaitable[T]) -> T:
-    """Await code that others wrote: the result of `call`, or its error.
+    """Await code that is not ours: return the result of `call`, or raise its error.
 
-    A `CancelledError` that nobody here asked for becomes a `StrayCancellationError`. Let through, it would end the
-    nearest task group without a word, and what follows the group would run as if all had gone well.
+    A `CancelledError` without a cancellation becomes a `StrayCancellationError`. Let through, it would silently end the
+    nearest task group, and the code after the group would run as if all had gone well.
     """
     try:
         return await call
@@ -186,10 +187,10 @@ def _is_cancelled() -> bool:
 
 @asynccontextmanager
 async def open_tasks() -> AsyncGenerator[TaskGroup]:
-    """A task group for work behind a user's block: what still runs when the block ends is cancelled and awaited.
+    """Open a task group for work behind a user's block; tasks still running when the block ends are cancelled, awaited.
 
-    An exception of the block comes out as it is; anyio's own group would wrap it. Raises `StrayCancellationError` where
-    a task's stray `CancelledError` cut the block short; anyio's own group would go on as if the block had ended.
+    An exception of the block is raised as it is; anyio's own group would wrap it. Raises `StrayCancellationError` if a
+    task's stray `CancelledError` cut the block short; anyio's own group would continue as if the block had ended.
     """
     failure: Exception | None = None
     ended = False
@@ -215,10 +216,10 @@ async def in_order(
     *,
     concurrency_max: int,
 ) -> None:
-    """Fetch items concurrently and consume the results one by one, in the order of `items`.
+    """Fetch items concurrently, and consume the results one by one in the order of `items`.
 
-    At most `concurrency_max` items are being fetched or wait to be consumed. The first error in the order of `items`,
-    of either function, cancels the rest and is raised as it is.
+    At most `concurrency_max` items are being fetched or waiting to be consumed. The first error of either function, in
+    the order of `items`, cancels the rest and is raised as it is.
     """
     results: list[T | Exception | None] = [None] * len(items)
     ready = [anyio.Event() for _ in items]

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar, cast
 
 from pyspark.sql import DataFrame
 
-from statebackend._portal import Call, Held, Portal
+from statebackend._portal import Call, OpenContext, Portal
 from statebackend.errors import BackendClosedError
 from statebackend.spark.frames import context_of
 
@@ -105,13 +105,13 @@ class QueryThread:
                 self._context.cancelJobGroup(self._run_id)
 
 
-def attend(call: Call[T] | Held[T], query: QueryThread) -> T:
+def attend(call: Call[T] | OpenContext[T], query: QueryThread) -> T:
     """The result of `call`. If the query is stopped meanwhile, raise that, after the coroutine has unwound."""
     try:
         while not call.wait(POLL_S):
             query.raise_if_stopped()
     except BaseException:
-        _unwind(call.call if isinstance(call, Held) else call, query)
+        _unwind(call.call if isinstance(call, OpenContext) else call, query)
         raise
     try:
         return call.result()

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, Protocol, Self, get_args
 from pyspark.sql import DataFrame
 
 from statebackend._backend.copies import OpenUploader
-from statebackend._portal import Held, as_exception
+from statebackend._portal import OpenContext, as_exception
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import InputError, RewindError, SettingsError
 from statebackend.ids import CheckpointId, CommitSummary, SourceMark, StagedOutput
@@ -95,7 +95,7 @@ class StatefulSink:
     Raises `SettingsError` for arguments that are none of these.
     """
 
-    _held: Held[Applied] | None
+    _held: OpenContext[Applied] | None
     _run_id: str
 
     def __init__(
@@ -268,7 +268,7 @@ class StatefulSink:
         return state
 
     def _open(self, query: QueryThread, checkpoint_id: CheckpointId | None = None) -> Applied:
-        held: Held[Applied] = process_portal().hold(self._execution.open(checkpoint_id))
+        held: OpenContext[Applied] = process_portal().hold(self._execution.open(checkpoint_id))
         self._held = held
         return attend(held, query)
 

@@ -27,7 +27,7 @@ from pyspark import TaskContext
 from statebackend._backend.copies import OpenUploader
 from statebackend._clock import SystemClock
 from statebackend._log.outbox import Staged
-from statebackend._portal import Held
+from statebackend._portal import OpenContext
 from statebackend._ranges.owners import Contribution, RangeOwners, RangeTask, open_range_owners
 from statebackend.abc import Observer
 from statebackend.errors import BatchError
@@ -128,7 +128,7 @@ class _Running(msgspec.Struct):
     pickled: bytes
     program: Program
     requests: _Requests
-    owners: Held[RangeOwners]
+    owners: OpenContext[RangeOwners]
 
 
 _running: dict[tuple[int, str, str], _Running] = {}  # by process, job and primary; the one used last is last
@@ -247,7 +247,7 @@ def _close(running: _Running) -> None:
 
 
 @contextmanager
-def _held(context: AbstractAsyncContextManager[T], patience_s: float) -> Generator[Held[T], None, None]:
+def _held(context: AbstractAsyncContextManager[T], patience_s: float) -> Generator[OpenContext[T], None, None]:
     held = process_portal().hold(context)
     try:
         yield held
