@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from statebackend._backend.copies import OpenUploader, choose_copies, retain
+from statebackend._backend.assembly import Opened, empty_states, put_together, restore
+from statebackend._backend.copy_writers import OpenUploader, choose_copies, retain
 from statebackend._backend.job import Job, open_sweep
 from statebackend._backend.stores import open_local, open_store, primary_of, telling_requests
 from statebackend._backend.tables import open_tables
-from statebackend._backend.wiring import Opened, empty_states, put_together, restore
 from statebackend._cache.cache import DownloadCache
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._clock import SystemClock

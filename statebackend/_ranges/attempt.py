@@ -7,8 +7,8 @@ from typing import Final
 import anyio
 import msgspec
 
+from statebackend._backend.assembly import Opened, Restored, empty_states, fill, put_together, restoring
 from statebackend._backend.stores import Primary
-from statebackend._backend.wiring import Opened, Restored, empty_states, fill, put_together, restoring
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.base_schedule import BasePace
 from statebackend._checkpoint.lineage import Lineage, bases_id, id_of, lineage_of
@@ -16,9 +16,9 @@ from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit, decode_entry
 from statebackend._log.commits import commit_key
 from statebackend._log.coordinator import CommittedBase
+from statebackend._ranges.cached_in_process import Held, KeptRange
 from statebackend._ranges.contribution import Contribution, Found, reported_to
-from statebackend._ranges.in_memory import Held, KeptRange
-from statebackend._ranges.shared_copies import copying_base
+from statebackend._ranges.shared_local_copies import copying_base
 from statebackend._state.declared import KeyedStates
 from statebackend.abc import RestoreReport
 from statebackend.errors import CorruptCommitError, MissingObjectError, ObjectNotFoundError

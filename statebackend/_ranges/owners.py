@@ -18,10 +18,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from anyio.abc import TaskGroup
 
-from statebackend._backend.copies import OpenUploader, choose_copies
+from statebackend._backend.assembly import Opened
+from statebackend._backend.copy_writers import OpenUploader, choose_copies
 from statebackend._backend.job import Job, Position
 from statebackend._backend.stores import Primary, primary_of, telling_requests
-from statebackend._backend.wiring import Opened
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.base_schedule import BasePace
 from statebackend._checkpoint.rescale import range_of
@@ -31,11 +31,11 @@ from statebackend._codec.commit import Commit
 from statebackend._log.names import attempt_names, new_log_id
 from statebackend._observers import Observers
 from statebackend._ranges.attempt import Attempt, RangeTask, TaskBase, base_of, begun, settings_of, states_of
+from statebackend._ranges.cached_in_process import Held, KeptRanges, held_in_memory
+from statebackend._ranges.cached_on_host import held_on_host
 from statebackend._ranges.contribution import Contribution, combine
-from statebackend._ranges.in_memory import Held, KeptRanges, held_in_memory
-from statebackend._ranges.on_disk import held_on_host
-from statebackend._ranges.open_stores import HeldStores
-from statebackend._ranges.shared_copies import HostCopies
+from statebackend._ranges.open_primary import HeldStores
+from statebackend._ranges.shared_local_copies import HostCopies
 from statebackend._tasks import foreign, open_tasks
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import BackendClosedError

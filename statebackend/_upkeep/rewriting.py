@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from statebackend._backend.copies import OpenUploader, choose_copies
+from statebackend._backend.copy_writers import OpenUploader, choose_copies
 from statebackend._backend.job import Job, Position
 from statebackend._backend.stores import Primary, open_store, primary_of
 from statebackend._changelog.scheduler import UploadScheduler

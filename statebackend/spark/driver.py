@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from pyspark.sql import DataFrame
 
-from statebackend._backend.copies import OpenUploader
+from statebackend._backend.copy_writers import OpenUploader
 from statebackend._backend.opening import open_backend
 from statebackend._checkpoint.backend import StateBackend
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader

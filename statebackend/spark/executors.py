@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from statebackend._backend.copies import OpenUploader
+from statebackend._backend.copy_writers import OpenUploader
 from statebackend._backend.opening import open_coordinator
 from statebackend._backend.stores import open_store, telling_requests
 from statebackend._checkpoint.spending import Spending

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, Protocol, Self, get_args
 
 from pyspark.sql import DataFrame
 
-from statebackend._backend.copies import OpenUploader
+from statebackend._backend.copy_writers import OpenUploader
 from statebackend._portal import OpenContext, as_exception
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import InputError, RewindError, SettingsError

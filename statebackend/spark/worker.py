@@ -24,7 +24,7 @@ import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 
-from statebackend._backend.copies import OpenUploader
+from statebackend._backend.copy_writers import OpenUploader
 from statebackend._clock import SystemClock
 from statebackend._log.outbox import Staged
 from statebackend._portal import OpenContext

@@ -10,7 +10,7 @@ import pytest
 
 import statebackend as sb
 from statebackend._ranges.owners import open_range_owners
-from tests.backend.parts import open_run
+from tests.ranges.parts import open_run
 
 SAFETY_NET_S = 20.0  # ends a test that would otherwise hang; no test depends on it
 

@@ -23,7 +23,7 @@ from statebackend.ids import (
     SequenceNumber,
     SnapshotResult,
 )
-from tests.backend.parts import ranges_of
+from tests.ranges.parts import ranges_of
 
 GROUPS = 4
 Content = Mapping[int, tuple[str, ...]]

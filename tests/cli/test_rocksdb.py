@@ -12,8 +12,8 @@ import statebackend as sb
 from statebackend import cli
 from statebackend._codec.commit import Commit, decode_entry
 from statebackend._ranges.owners import open_range_owners
-from tests.backend.parts import Changes, Model, add, open_run
 from tests.cli.conftest import Place
+from tests.ranges.parts import Changes, Model, add, open_run
 
 pytest.importorskip("rocksdict", reason="the extra rocksdb")
 

@@ -26,7 +26,7 @@ from statebackend._codec.commit import Commit, decode_entry
 from statebackend._log.outbox import Output, Staged, joined
 from statebackend._ranges.owners import Contribution, RangeOwners, RangeTask, combine, open_range_owners
 from statebackend._upkeep.jobs import verify
-from tests.backend.parts import Changes, Run, add
+from tests.ranges.parts import Changes, Run, add
 
 HOSTS = PROCESSES = 2
 RETAINED = 3

@@ -21,9 +21,9 @@ from statebackend.objectstore.scoped import ScopedStore
 from statebackend.observers import Metrics, Observers
 from statebackend.testing import Fail, FaultyStore, run_virtual
 from statebackend.testing.virtual_time import VirtualClock, settle
-from tests.backend.parts import open_run
 from tests.changelog.fakes import HeldUploader, SlowUploader, Uploader, open_scheduler, set_of
 from tests.checkpoint.bases import BaseUploader
+from tests.ranges.parts import open_run
 
 ARGUMENTS = {name: list(inspect.signature(getattr(sb.Observer, name)).parameters.values())[1:] for name in EVENTS}
 

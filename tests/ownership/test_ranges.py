@@ -11,9 +11,9 @@ from statebackend._log.local_sweep import sweep_roots
 from statebackend._log.outbox import Output
 from statebackend._ranges.owners import Contribution, RangeTask, open_range_owners
 from statebackend.testing.virtual_time import VirtualClock
-from tests.backend.parts import Run, open_run
 from tests.ownership.disk import JOB, Disk, Watch
 from tests.ownership.table import Fate, row
+from tests.ranges.parts import Run, open_run
 
 
 async def attempt(disk: Disk, task: RangeTask, number: int = 1) -> Contribution:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from statebackend import Key, Observer, Settings
 from statebackend._ranges.owners import open_range_owners
-from tests.backend.parts import Model, open_run
+from tests.ranges.parts import Model, open_run
 
 
 class Requests(Observer):

@@ -17,7 +17,7 @@ from statebackend._ranges.owners import RangeOwners, RangeTask, open_range_owner
 from statebackend.objectstore import LocalStore
 from statebackend.testing import FaultyStore
 from tests.backend.killed_child import Suicide
-from tests.backend.parts import Changes, add
+from tests.ranges.parts import Changes, add
 
 Step = Literal["opened", "worked", "contributed", "left"]
 

@@ -18,14 +18,14 @@ import pytest
 
 import statebackend as sb
 from statebackend._ranges.owners import Contribution, RangeTask
-from tests.backend.parts import Changes, Model, Run, open_run
-from tests.backend.range_worker import Request, work
+from tests.ranges.parts import Changes, Model, Run, open_run
+from tests.ranges.range_worker import Request, work
 
 BATCHES = int(os.environ.get("STATEBACKEND_RANGE_BATCHES", "12"))
 ANSWER_TIMEOUT_S = 60.0
 
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["tests.backend.range_worker", "statebackend._tables.rocksdb"])
+_processes.set_forkserver_preload(["tests.ranges.range_worker", "statebackend._tables.rocksdb"])
 
 
 class Worker:

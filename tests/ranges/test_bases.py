@@ -14,7 +14,7 @@ from statebackend.errors import MaterializationError, StoreAccessError
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, FaultyStore, run_virtual
 from statebackend.testing.virtual_time import VirtualClock, settle
-from tests.backend.parts import Model, Run, add, open_run
+from tests.ranges.parts import Model, Run, add, open_run
 
 SETTINGS = sb.Settings(
     job="fleet",

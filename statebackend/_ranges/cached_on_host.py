@@ -14,7 +14,7 @@ from statebackend._checkpoint.lineage import Lineage, missing
 from statebackend._codec.commit import Commit
 from statebackend._local.range_directories import Mark, RangeDirectory, open_range_directory, remove_ranges
 from statebackend._local.scratch import scratch_parent
-from statebackend._ranges.in_memory import Held, KeptRange, KeptTables
+from statebackend._ranges.cached_in_process import Held, KeptRange, KeptTables
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tasks import in_thread
 from statebackend.errors import SettingsError, StoreUnavailableError

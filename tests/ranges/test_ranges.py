@@ -13,7 +13,7 @@ from statebackend._ranges.owners import RangeTask, open_range_owners
 from statebackend.errors import BatchError, CheckpointExistsError, FencedError, InputError, MissingObjectError
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore
-from tests.backend.parts import Model, open_run, ranges_of
+from tests.ranges.parts import Model, open_run, ranges_of
 
 SETTINGS = sb.Settings(job="fleet", primary="memory://unused", persist_delay_s=0.0, max_parallelism=12)
 KEYS = range(40)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import msgspec
 from anyio.abc import TaskGroup
 
-from statebackend._backend.copies import Copies, needed
+from statebackend._backend.copy_writers import Copies, needed
 from statebackend._backend.job import Job, Position
 from statebackend._backend.rocksdb import rocksdb_bases, rocksdb_restore
 from statebackend._backend.stores import Primary

@@ -11,7 +11,7 @@ from statebackend._log.retention import NAMES_PER_ATTEMPT
 from statebackend._log.superseded import superseded
 from statebackend._ranges.owners import open_range_owners
 from statebackend.ids import ChangeSetHandle, CheckpointId, CommitSequence, Epoch, Handle, SequenceNumber
-from tests.backend.parts import Model, Run, add, open_run
+from tests.ranges.parts import Model, Run, add, open_run
 
 
 def batch(number: int) -> list[tuple[sb.Key, int]]:

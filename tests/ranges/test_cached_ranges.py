@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import statebackend as sb
 from statebackend._checkpoint.lineage import lineage_of
-from statebackend._ranges.in_memory import KeptRange, KeptRanges, KeptTables, range_name
+from statebackend._ranges.cached_in_process import KeptRange, KeptRanges, KeptTables, range_name
 from statebackend._ranges.owners import open_range_owners
 from statebackend._state.declared import heap_table
 from statebackend.errors import BackendClosedError, BatchError
@@ -23,7 +23,7 @@ from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore
 from statebackend.observers import Metrics
 from statebackend.testing import FaultyStore, Hold
-from tests.backend.parts import Changes, Model, open_run, ranges_of
+from tests.ranges.parts import Changes, Model, open_run, ranges_of
 
 SETTINGS = sb.Settings(job="fleet", primary="memory://unused", max_parallelism=12)
 

@@ -17,7 +17,7 @@ from statebackend._tables.key_groups import key_group
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import run_virtual
 from statebackend.testing.virtual_time import VirtualClock
-from tests.backend.parts import Model, Run, open_run
+from tests.ranges.parts import Model, Run, open_run
 
 pytest.importorskip("rocksdict")
 
