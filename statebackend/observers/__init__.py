@@ -1,10 +1,10 @@
-"""Ready-made observers: one that counts, one that Prometheus reads, and one that passes on to several.
+"""Ready-made observers: `Metrics` counts, `PrometheusObserver` exports, `Observers` combines several.
 
     metrics = Metrics()
     async with sb.open_backend(settings, observer=metrics) as backend: ...
     metrics.number_of_upload_requests, metrics.upload_sizes.max, metrics.local_fallbacks
 
-Every number is listed in `docs/reference/metrics.md`. An observer of your own subclasses `statebackend.Observer`.
+`docs/reference/metrics.md` lists every metric. Subclass `statebackend.Observer` to write an observer of your own.
 """
 
 import importlib

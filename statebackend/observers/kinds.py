@@ -1,14 +1,13 @@
-"""What a metric is, and where its number is kept.
+"""The kinds of metrics, and the class that stores their values.
 
     class Weather(Numbers):
         storms = Counter("Storms so far.", unit="storms")
 
     Weather.storms        the definition: name, kind, unit, meaning
-    weather.storms        the number, read from any thread
+    weather.storms        the value, readable from any thread
     weather.record(Weather.storms, 1)
 
-A definition stands in one place and says everything about its metric. What is made from it: the numbers here,
-the Prometheus series, and the page in the docs.
+Each metric is defined once. Its values here, its Prometheus series and its row in the docs are derived from that.
 """
 
 import collections
@@ -20,17 +19,17 @@ from typing import Any, ClassVar, Final, Generic, Literal, Self, TypeVar, cast, 
 
 import msgspec
 
-KEPT_MAX: Final = 1000
-"""Values that a histogram keeps."""
+VALUES_MAX: Final = 1000
+"""Most recent values that a histogram stores."""
 
 LABELS_MAX: Final = 20
-"""Labels that a counter keeps apart. What comes under another one is counted as `OTHER`."""
+"""Labels that a counter counts separately. Further labels are counted as `OTHER`."""
 
 OTHER: Final = "other"
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """Values that were recorded: how many and their sum since the start, and the last 1000 of them, oldest first."""
+    """Recorded values: their count and sum since the start, and the last 1000 of them, oldest first."""
 
     count: int = 0
     total: float = 0
@@ -38,34 +37,34 @@ class Distribution(msgspec.Struct, frozen=True):
 
     @property
     def min(self) -> float:
-        """The smallest of `last`, not a number if there is none."""
+        """The smallest of `last`, NaN if there are none."""
         return min(self.last, default=math.nan)
 
     @property
     def max(self) -> float:
-        """The largest of `last`, not a number if there is none."""
+        """The largest of `last`, NaN if there are none."""
         return max(self.last, default=math.nan)
 
     @property
     def mean(self) -> float:
-        """The mean of `last`, not a number if there is none."""
+        """The mean of `last`, NaN if there are none."""
         return sum(self.last) / len(self.last) if self.last else math.nan
 
     def quantile(self, fraction: float) -> float:
-        """The smallest of `last` that at least this fraction of them do not exceed; not a number if there is none."""
+        """The smallest of `last` that at least this fraction of them do not exceed, NaN if there are none."""
         if not self.last:
             return math.nan
         return sorted(self.last)[max(0, math.ceil(fraction * len(self.last)) - 1)]
 
 
 Value = int | float | Mapping[str, int] | Distribution
-"""What a counter or gauge, a total or level, a counter by label, and a histogram read as."""
+"""The value of a counter or gauge, a total or level, a counter by label, and a histogram."""
 
 V_co = TypeVar("V_co", bound=Value, covariant=True)
 
 
 class Metric(Generic[V_co]):
-    """The definition of one number, as an attribute of a `Numbers` class, which names it."""
+    """The definition of one metric: an attribute of a `Numbers` class, which also gives it its name."""
 
     kind: ClassVar[Literal["counter", "gauge", "histogram"]]
 
@@ -74,17 +73,17 @@ class Metric(Generic[V_co]):
         self.unit: Final = unit
         self.meaning: Final = meaning
         self.label: Final = label
-        """What the number is told apart by, if it is."""
+        """The dimension of the metric, empty if it has none."""
 
     @property
     def series(self) -> str:
-        """Its name in Prometheus: with the unit, and `_total` for what only grows."""
+        """The Prometheus name: with the unit, and with `_total` if the metric only grows."""
         unit = f"_{self.unit}" if self.unit in ("bytes", "seconds") else ""
         name = f"statebackend_{self.name.removesuffix(unit)}{unit}"
         return f"{name}_total" if self.kind == "counter" else name
 
     def read(self, numbers: "Numbers") -> V_co:
-        """The number as it is now."""
+        """The current value."""
         raise NotImplementedError
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -99,7 +98,7 @@ class Metric(Generic[V_co]):
 
 
 class Counter(Metric[int]):
-    """Only grows: recording adds."""
+    """An integer that only grows: recording adds."""
 
     kind = "counter"
 
@@ -108,9 +107,9 @@ class Counter(Metric[int]):
 
 
 class CounterByLabel(Metric[Mapping[str, int]]):
-    """A counter for each of some reasons or kinds, 0 for one that has not occurred.
+    """One counter per label, such as a reason or a kind; 0 for a label that has not occurred.
 
-    At most `LABELS_MAX` are told apart; the rest is counted as `OTHER`.
+    At most `LABELS_MAX` labels are counted separately, the rest as `OTHER`.
     """
 
     kind = "counter"
@@ -120,7 +119,7 @@ class CounterByLabel(Metric[Mapping[str, int]]):
 
 
 class Gauge(Metric[int]):
-    """Goes up and down: recording sets. 0 at first."""
+    """An integer that goes up and down: recording sets it. Starts at 0."""
 
     kind = "gauge"
 
@@ -129,7 +128,7 @@ class Gauge(Metric[int]):
 
 
 class Total(Metric[float]):
-    """A counter of what does not come in whole numbers: recording adds."""
+    """A fractional counter: recording adds."""
 
     kind = "counter"
 
@@ -138,7 +137,7 @@ class Total(Metric[float]):
 
 
 class Level(Metric[float]):
-    """A gauge of what does not come in whole numbers: recording sets. 0 at first."""
+    """A fractional gauge: recording sets it. Starts at 0."""
 
     kind = "gauge"
 
@@ -147,7 +146,7 @@ class Level(Metric[float]):
 
 
 class Histogram(Metric[Distribution]):
-    """Values one by one: recording appends. The last `KEPT_MAX` are kept."""
+    """A distribution: recording appends a value. The last `VALUES_MAX` values are stored."""
 
     kind = "histogram"
 
@@ -166,7 +165,7 @@ class _Recorded:
     def __init__(self) -> None:
         self.count = 0
         self.total = 0.0
-        self.last: collections.deque[float] = collections.deque(maxlen=KEPT_MAX)
+        self.last: collections.deque[float] = collections.deque(maxlen=VALUES_MAX)
 
     def append(self, value: float) -> None:
         self.count += 1
@@ -175,9 +174,9 @@ class _Recorded:
 
 
 class Numbers:
-    """Keeps the metrics that its class defines. Recorded and read from any thread, each number whole.
+    """Stores the values of the metrics that its class defines. Any thread may record and read; no value is torn.
 
-    Override `record` to send them elsewhere too. Pickles without its numbers: a copy starts at zero.
+    Override `record` to also send the values elsewhere. A pickled copy starts at zero.
     """
 
     def __init__(self) -> None:
@@ -195,14 +194,14 @@ class Numbers:
     @classmethod
     @functools.cache
     def definitions(cls) -> Sequence[AnyMetric]:
-        """The metrics of this class, in the order in which they stand there."""
+        """The metrics of this class, in the order of their definition."""
         attributes = (each for owner in reversed(cls.__mro__) for each in vars(owner).values())
         return tuple(cast("AnyMetric", each) for each in attributes if isinstance(each, Metric))
 
     def record(self, metric: AnyMetric, value: float, label: str = "") -> None:
         """Add to a counter or total, set a gauge or level, append to a histogram.
 
-        `label` is one that `bounded` has returned.
+        `label` must come from `bounded`.
         """
         with self._lock:
             if isinstance(metric, Histogram):
@@ -216,26 +215,26 @@ class Numbers:
                 counts[label] = int(value) if isinstance(metric, Gauge) else counts[label] + int(value)
 
     def bounded(self, metric: CounterByLabel, label: str) -> str:
-        """`label`, or `OTHER` where the metric tells enough labels apart already."""
+        """Return `label`, or `OTHER` if the metric has `LABELS_MAX` labels already."""
         counts = self._counts[metric]
         return label if label in counts or len(counts) < LABELS_MAX - 1 else OTHER
 
     def snapshot(self) -> Mapping[str, Value]:
-        """Every number by name. Each is whole; between two of them something may happen."""
+        """Every value by name. Each is consistent in itself; an event may fall between two of them."""
         return {each.name: each.read(self) for each in self.definitions()}
 
     def counted(self, metric: AnyMetric) -> Mapping[str, int]:
-        """A copy of the counts of a metric, by label, 0 for others; one without labels has the label ''."""
+        """A copy of a metric's counts by label, 0 for other labels; a metric without labels uses the label ''."""
         with self._lock:
             return self._counts[metric].copy()
 
     def amount(self, metric: Total | Level) -> float:
-        """The number of a total or level."""
+        """The value of a total or level."""
         with self._lock:
             return self._amounts[metric]
 
     def distribution(self, metric: Histogram) -> Distribution:
-        """The values of a histogram."""
+        """The distribution of a histogram."""
         with self._lock:
             recorded = self._values[metric]
             return Distribution(recorded.count, recorded.total, tuple(recorded.last))

@@ -1,7 +1,7 @@
-"""Every number that is kept, defined once, and the events that change it.
+"""Every metric, defined once, and the events that change it.
 
-Names and meanings of the first eight are those of Flink's changelog storage metrics, in snake_case; where a
-duration is in another unit than there, the name says so. `docs/reference/metrics.md` is made from this class.
+The first eight have the names, in snake_case, and the meanings of Flink's changelog storage metrics; the name states
+the unit of a duration if it differs from Flink's. `docs/reference/metrics.md` is generated from this class.
 """
 
 from collections.abc import Mapping
@@ -11,101 +11,103 @@ from statebackend.ids import Handle
 from statebackend.observers.kinds import Counter, CounterByLabel, Gauge, Histogram, Level, Numbers, Total
 
 MISSING = "missing"
-"""The reason of a fallback where there was no local copy."""
+"""The reason of a fallback if there was no local copy."""
 
 
 class Metrics(Numbers, Observer):
-    """Counts what a backend does: `open_backend(observer=metrics)`. Read it at any time, from any thread.
+    """Counts what a backend does: `open_backend(observer=metrics)`. Readable at any time, from any thread.
 
-    Use it for one backend at a time; the next one of the same job goes on with the same numbers.
+    Use it for one backend at a time. The next backend of the job continues with the same numbers.
     """
 
-    number_of_upload_requests = Counter("Upload attempts begun. Every retry counts.", unit="attempts")
+    number_of_upload_requests = Counter("Upload attempts started, retries included.", unit="attempts")
     number_of_upload_failures = Counter(
-        "Attempts that ended in an I/O error. One that is only late is none.", unit="attempts"
+        "Upload attempts that ended in an I/O error. An attempt that is only late does not count.", unit="attempts"
     )
-    upload_sizes = Histogram(
-        "Size of the segment that a successful attempt has stored, before compression.", unit="bytes"
-    )
+    upload_sizes = Histogram("Size of the segment that a successful attempt stored, before compression.", unit="bytes")
     upload_latencies_seconds = Histogram("Duration of a successful attempt, whether it won or lost.", unit="seconds")
     upload_batch_sizes = Histogram("Uploads that were batched into one segment.", unit="uploads")
-    attempts_per_upload = Histogram("Number of the attempt that won. Nothing where none did.", unit="attempts")
+    attempts_per_upload = Histogram("Number of the attempt that won. Not recorded if none did.", unit="attempts")
     total_attempts_per_upload = Histogram(
-        "Attempts that had begun when one won, and one that was waiting to begin. Nothing where none won.",
+        "Attempts started when one won, plus one that was waiting to start. Not recorded if none won.",
         unit="attempts",
     )
-    upload_queue_size = Gauge("Uploads that wait to share a segment.", unit="uploads")
+    upload_queue_size = Gauge("Uploads waiting to share a segment.", unit="uploads")
 
-    uploads_failed = Counter("Segments that no attempt could store: whoever waited got the error.", unit="uploads")
+    uploads_failed = Counter("Segments that no attempt could store; the waiting callers got the error.", unit="uploads")
     uploaded_bytes = CounterByLabel(
         "Stored size of the segments uploaded, compressed, by copy: `primary`, `local`.", unit="bytes", label="copy"
     )
     local_copies_dropped = CounterByLabel(
-        "Local copies that were given up while the primary succeeded.", unit="copies", label="reason"
+        "Local copies given up while the primary succeeded.", unit="copies", label="reason"
     )
     in_flight_bytes = Gauge(
         "Bytes queued or being uploaded, as `in_flight_bytes_max` limits them: before compression.", unit="bytes"
     )
     room_wait_seconds = Histogram(
-        "How long an upload, or who appends, was held back by `in_flight_bytes_max`. Nothing where there was room.",
+        "Time that an upload or an append waited because of `in_flight_bytes_max`. Not recorded if there was room.",
         unit="seconds",
     )
     primary_requests = CounterByLabel("Requests to the primary.", unit="requests", label="kind")
-    primary_usd = Total("What these requests cost, by the prices of the settings.", unit="USD")
+    primary_usd = Total("Cost of these requests, by the prices in the settings.", unit="USD")
 
     checkpoints = Counter("Checkpoints committed.", unit="checkpoints")
     checkpoint_seconds = Histogram("Duration of a checkpoint, from the call to the commit.", unit="seconds")
-    checkpoint_bytes = Histogram("Stored size of what a checkpoint added to the primary.", unit="bytes")
-    checkpoint_usd = Histogram("What the requests made while a checkpoint ran cost.", unit="USD")
+    checkpoint_bytes = Histogram("Stored bytes that a checkpoint added to the primary.", unit="bytes")
+    checkpoint_usd = Histogram("Cost of the requests made while a checkpoint ran.", unit="USD")
     usd_month = Level(
-        "What 30 days of requests would cost at the rate of the last ten minutes. As of the last checkpoint.",
+        "Cost of 30 days of requests at the rate of the last ten minutes, as of the last checkpoint.",
         unit="USD",
     )
     persist_delay_seconds = Level(
-        "The persist delay, as `put_budget_usd_month` has lengthened it. As of the last checkpoint.", unit="seconds"
+        "Current persist delay, lengthened by `put_budget_usd_month`, as of the last checkpoint.", unit="seconds"
     )
 
-    started_materializations = Counter("Times that the writing of bases has begun.", unit="materializations")
-    completed_materializations = Counter("Times that all bases were written.", unit="materializations")
-    failed_materializations = Counter("Times that they could not be. A cancelled one is none.", unit="materializations")
-    materialization_seconds = Histogram("How long it took to write the bases.", unit="seconds")
-    materialized_bytes = Histogram("Stored size of the bases written at a time.", unit="bytes")
+    started_materializations = Counter(
+        "Materializations started: times that bases began to be written.", unit="materializations"
+    )
+    completed_materializations = Counter("Materializations completed: all bases were written.", unit="materializations")
+    failed_materializations = Counter(
+        "Materializations that failed. A cancelled one does not count.", unit="materializations"
+    )
+    materialization_seconds = Histogram("Duration of a completed materialization.", unit="seconds")
+    materialized_bytes = Histogram("Stored size of the bases that one materialization wrote.", unit="bytes")
 
     ranges_opened = CounterByLabel(
-        "Attempts at a range of key groups, by where its state was: `process`, `host`, `primary`, or it was `new`.",
+        "Attempts at a range of key groups, by where its state was: `process`, `host`, `primary`, or `new` if empty.",
         unit="attempts",
         label="found",
     )
 
-    restores = Counter("Backends that were restored from a commit.", unit="restores")
+    restores = Counter("Backends restored from a commit.", unit="restores")
     restore_seconds = Histogram("Duration of a restore.", unit="seconds")
     restored_bytes = CounterByLabel(
-        "Stored size of what restores have read, by source: `local`, `primary`.", unit="bytes", label="source"
+        "Stored bytes that restores read, by source: `local`, `primary`.", unit="bytes", label="source"
     )
-    local_hits = Counter("Files that a restore read from their local copy.", unit="files")
+    local_hits = Counter("Files that a restore read from the local copy.", unit="files")
     local_misses = Counter(
-        "Files that a restore looked for in the local copy, and had to read from the primary.", unit="files"
+        "Files that a restore looked for in the local copy but had to read from the primary.", unit="files"
     )
     local_fallbacks = CounterByLabel(
-        "The misses by reason: `missing` where there was no local copy, else what was wrong with it.",
+        "The misses by reason: `missing` if there was no local copy, else what was wrong with it.",
         unit="files",
         label="reason",
     )
-    local_repairs = Counter("Misses after which the local copy was written anew.", unit="files")
+    local_repairs = Counter("Misses after which the local copy was rewritten.", unit="files")
 
     cache_downloads = Counter("Files that a download cache fetched from the primary.", unit="files")
-    cache_download_failures = Counter("Downloads that failed. A cancelled one is none.", unit="files")
+    cache_download_failures = Counter("Downloads that failed. A cancelled one does not count.", unit="files")
     cache_downloaded_bytes = Counter("Size of the files that download caches fetched.", unit="bytes")
     cache_download_seconds = Histogram("Duration of a download that succeeded.", unit="seconds")
     cache_hits = Counter(
-        "Readers that found their file in a download cache, or waited for a download under way.", unit="readers"
+        "Readers that found their file in a download cache or joined a running download.", unit="readers"
     )
     cache_evictions = CounterByLabel(
-        "Files that went from a download cache: `idle` for too long, `room` needed, or found `damaged`.",
+        "Files removed from a download cache: `idle` for too long, to make `room`, or `damaged`.",
         unit="files",
         label="reason",
     )
-    cache_bytes = Gauge("Bytes that lie in a download cache, or are being downloaded.", unit="bytes")
+    cache_bytes = Gauge("Bytes in a download cache or being downloaded.", unit="bytes")
 
     def waited_for_room(self, seconds: float) -> None:
         self.record(Metrics.room_wait_seconds, seconds)
@@ -207,5 +209,5 @@ class Metrics(Numbers, Observer):
 
 
 def _without_facts(reason: str) -> str:
-    """The reason in words that come again: an error's message ends with its facts, which differ each time."""
+    """The sentence of an error message, without the facts at its end, which differ each time."""
     return reason.partition(" (")[0]

@@ -1,4 +1,4 @@
-"""The metrics as Prometheus reads them. Needs the extra `prometheus`."""
+"""The metrics as Prometheus series. Needs the extra `prometheus`."""
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +17,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 JOB_LABEL: Final = "state_job"
-"""Not `job`: a Prometheus server puts that label on whatever it scrapes."""
+"""Not `job`: a Prometheus server sets that label itself on everything it scrapes."""
 
 BUCKETS: Final[Mapping[str, tuple[float, ...]]] = {
     "bytes": tuple(float(1024 * 4**power) for power in range(11)),  # 1 KiB to 1 GiB
@@ -31,7 +31,7 @@ BUCKETS: Final[Mapping[str, tuple[float, ...]]] = {
 _Collector = prometheus.Counter | prometheus.Gauge | prometheus.Histogram
 _Record = Callable[[float], Any]
 
-# A registry takes a name only once, and observers of several jobs meet in one registry.
+# A registry accepts a name only once, and observers of several jobs share one registry.
 _lock = threading.Lock()
 _collectors: Final[WeakKeyDictionary[prometheus.CollectorRegistry, dict[str, _Collector]]] = WeakKeyDictionary()
 
@@ -39,12 +39,11 @@ _collectors: Final[WeakKeyDictionary[prometheus.CollectorRegistry, dict[str, _Co
 class PrometheusObserver(Metrics):
     """`Metrics` that a Prometheus server can scrape: `open_backend(observer=PrometheusObserver(job="fleet"))`.
 
-    `registry`: where the series appear, `prometheus_client.REGISTRY` by default. `job`: the value of their label
-    `state_job`. Observers of several jobs share a registry; what two of the same job count adds up there. Names are
-    those of `docs/reference/metrics.md`. A histogram's buckets cover everything since the start and not, as `Metrics`
-    does, the last 1000 values.
+    `registry` gets the series, `prometheus_client.REGISTRY` by default. `job` is the value of their label `state_job`.
+    Observers of several jobs can share a registry; the counts of two observers of the same job add up. The names are in
+    `docs/reference/metrics.md`. A histogram's buckets cover all values since the start; `Metrics` stores the last 1000.
 
-    How they are served is up to you: `prometheus_client.start_http_server`, or the web server you have.
+    Serve them as you like: `prometheus_client.start_http_server`, or the web server you have.
     """
 
     def __init__(self, registry: prometheus.CollectorRegistry | None = None, *, job: str) -> None:
@@ -68,7 +67,7 @@ class PrometheusObserver(Metrics):
         return partial(type(self), self._registry, job=self.job), ()
 
     def _open_series(self, metric: AnyMetric, label: str) -> _Record:
-        """What records a value under this label. Kept: looking it up costs more than recording."""
+        """The function that records a value under this label. Cached, since the lookup costs more than recording."""
         series = self._collectors[metric.name].labels(self.job, *([label] if metric.label else ()))
         if isinstance(series, prometheus.Counter):
             return series.inc
@@ -76,7 +75,7 @@ class PrometheusObserver(Metrics):
 
 
 def _collectors_in(registry: prometheus.CollectorRegistry, metrics: Iterable[AnyMetric]) -> Mapping[str, _Collector]:
-    """The collectors of this registry, by the names of the metrics; those of `metrics` are among them."""
+    """The collectors of this registry by metric name, created as needed for `metrics`."""
     with _lock:
         known = _collectors.setdefault(registry, {})
         for metric in metrics:

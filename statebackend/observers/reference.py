@@ -1,16 +1,16 @@
-"""The page on the metrics: `python -m statebackend.observers.reference > docs/reference/metrics.md`."""
+"""Generates the page on the metrics: `python -m statebackend.observers.reference > docs/reference/metrics.md`."""
 
 import sys
 from typing import Final
 
-from statebackend.observers.kinds import KEPT_MAX, LABELS_MAX, OTHER, AnyMetric
+from statebackend.observers.kinds import LABELS_MAX, OTHER, VALUES_MAX, AnyMetric
 from statebackend.observers.metrics import Metrics
 
 _PAGE: Final = """# Metrics
 
-What a backend does is told to an `Observer`, and `statebackend.observers` has three: `Metrics` keeps numbers in memory,
-to be read from any thread; `PrometheusObserver` (the extra `prometheus`) does the same and lets Prometheus read them;
-`Observers` is several as one. None of them can make the backend fail.
+A backend reports its events to an `Observer`. `statebackend.observers` has three: `Metrics` counts in memory and can be
+read from any thread; `PrometheusObserver` (the extra `prometheus`) also exports the numbers to Prometheus; `Observers`
+combines several observers. None of them can make the backend fail.
 
 ```python
 import asyncio
@@ -35,15 +35,14 @@ async def main() -> None:
 asyncio.run(main())
 ```
 
-- A **counter** only grows and reads as an `int`, or as a `float` where its unit is USD; one with a label reads as a
-  mapping from label to `int`. At most {labels_max} labels are told apart, and what comes after them is counted as
-  `{other}`.
-- A **gauge** goes up and down and reads as an `int`, or as a `float` where its unit is USD or seconds.
-- A **histogram** reads as a `Distribution`: `count` and `total` of everything since the start, and the last {kept_max}
-  values with their `min`, `max`, `mean` and `quantile(fraction)`. In Prometheus it has buckets, over everything since
-  the start.
+- A **counter** only grows. It reads as an `int`, or as a `float` if its unit is USD; with a label it reads as a mapping
+  from label to `int`. At most {labels_max} labels are counted separately, further ones as `{other}`.
+- A **gauge** goes up and down. It reads as an `int`, or as a `float` if its unit is USD or seconds.
+- A **histogram** reads as a `Distribution`: `count` and `total` of all values so far, and the last {values_max}
+  values with their `min`, `max`, `mean` and `quantile(fraction)`. Its Prometheus buckets cover all values since the
+  start.
 - Every Prometheus series has the label `state_job`.
-- Numbers begin at 0 when the observer is made, and go on over all backends that it is given to, one after the other.
+- Numbers start at 0 when the observer is made, and continue across the backends it is passed to, one after the other.
 
 The first eight are Flink's changelog storage metrics, with Flink's meanings.
 
@@ -51,7 +50,7 @@ The first eight are Flink's changelog storage metrics, with Flink's meanings.
 | --- | --- | --- | --- | --- |
 {rows}
 
-This page is made from the definitions in `statebackend/observers/metrics.py`, by
+This page is generated from the definitions in `statebackend/observers/metrics.py`, by
 `python -m statebackend.observers.reference`.
 """
 
@@ -59,7 +58,7 @@ This page is made from the definitions in `statebackend/observers/metrics.py`, b
 def reference_page() -> str:
     """`docs/reference/metrics.md`."""
     rows = "\n".join(map(_row, Metrics.definitions()))
-    return _PAGE.format(rows=rows, kept_max=KEPT_MAX, labels_max=LABELS_MAX, other=OTHER)
+    return _PAGE.format(rows=rows, values_max=VALUES_MAX, labels_max=LABELS_MAX, other=OTHER)
 
 
 def _row(metric: AnyMetric) -> str:

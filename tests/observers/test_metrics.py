@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 import statebackend as sb
 from statebackend._codec.commit import Commit, decode_entry
 from statebackend.observers import Distribution, Histogram, Metrics, PrometheusObserver
-from statebackend.observers.kinds import KEPT_MAX, LABELS_MAX, OTHER
+from statebackend.observers.kinds import LABELS_MAX, OTHER, VALUES_MAX
 from statebackend.testing import Fail, FaultyUploader, run_virtual
 from statebackend.testing.virtual_time import VirtualClock
 from statebackend.uploaders import PrimaryUploader
@@ -52,11 +52,11 @@ async def commit(settings: sb.Settings, observer: sb.Observer, *checkpoint_ids: 
 def test_a_histogram_keeps_the_last_thousand_values() -> None:
     """Section 4. Count and total are those of all values."""
     metrics = Metrics()
-    for value in range(KEPT_MAX + 500):
+    for value in range(VALUES_MAX + 500):
         metrics.waited_for_room(value)
     waits = metrics.room_wait_seconds
-    assert waits.last == tuple(range(500, KEPT_MAX + 500))
-    assert (waits.count, waits.total) == (KEPT_MAX + 500, sum(range(KEPT_MAX + 500)))
+    assert waits.last == tuple(range(500, VALUES_MAX + 500))
+    assert (waits.count, waits.total) == (VALUES_MAX + 500, sum(range(VALUES_MAX + 500)))
     assert (waits.min, waits.max, waits.mean) == (500, 1499, 999.5)
 
 
