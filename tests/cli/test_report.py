@@ -9,8 +9,8 @@ import statebackend as sb
 from statebackend import cli
 from statebackend._upkeep.jobs import report
 from statebackend.objectstore import MemoryStore
-from tests.checkpoint.swept import HandClock
 from tests.cli.conftest import Place
+from tests.log.swept import HandClock
 from tests.rewrite.jobs import JOB, settings_of
 
 

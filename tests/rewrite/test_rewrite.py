@@ -16,7 +16,7 @@ from statebackend.errors import FencedError, InputError, SettingsError, StoreAcc
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, FaultyStore, Hold, run_virtual
 from statebackend.testing.virtual_time import settle
-from tests.checkpoint.swept import HandClock
+from tests.log.swept import HandClock
 from tests.rewrite.jobs import (
     BATCH,
     JOB,

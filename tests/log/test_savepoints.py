@@ -19,8 +19,8 @@ from statebackend.errors import (
 from statebackend.ids import CommitSequence
 from statebackend.testing import Fail, Hold
 from statebackend.testing.virtual_time import run_virtual
-from tests.checkpoint.swept import JOB, Job, forget, put
-from tests.checkpoint.test_sweep import Blind
+from tests.log.swept import JOB, Job, forget, put
+from tests.log.test_sweep import Blind
 
 
 async def names(job: Job) -> list[str]:

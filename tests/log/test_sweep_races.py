@@ -35,7 +35,7 @@ from statebackend.errors import (
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fault, FaultyStore
 from statebackend.testing.virtual_time import run_virtual, settle
-from tests.checkpoint.swept import JOB, Job, forget, put
+from tests.log.swept import JOB, Job, forget, put
 
 STREAK = 0.85
 """How likely it is that whoever made the last request makes the next one: pauses in bad places need long streaks."""

@@ -31,8 +31,8 @@ from statebackend.ids import Handle
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, Fault, FaultyStore, Hold
 from statebackend.testing.virtual_time import VirtualClock, run_virtual
-from tests.checkpoint.swept import JOB, Job, forget, put
 from tests.committed import committed_handles, stand_on
+from tests.log.swept import JOB, Job, forget, put
 
 HEX = "0123456789abcdef" * 2
 

@@ -13,7 +13,7 @@ from statebackend.ids import CheckpointId
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore
 from statebackend.testing import Fail, FaultyStore, Hold
-from tests.checkpoint.logs import commit, log_on
+from tests.log.logs import commit, log_on
 
 
 async def newest_on(store: ObjectStore) -> Commit | None:

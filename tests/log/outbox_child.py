@@ -1,6 +1,6 @@
 """A process that commits and publishes three batches, or kills itself with SIGKILL on the way.
 
-    python -m tests.checkpoint.outbox_child DIRECTORY PLACE
+    python -m tests.log.outbox_child DIRECTORY PLACE
 
 PLACE: `committed`, `half` of the rows published, `published`, or `nowhere`; the first three in the second batch. What
 a batch gives is chance. The receiver is a folder: a file for each batch, of which a part may be missing.

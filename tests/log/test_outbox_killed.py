@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import statebackend as sb
-from tests.checkpoint.outbox_child import BATCHES, main, settings_in
+from tests.log.outbox_child import BATCHES, main, settings_in
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +24,7 @@ async def committed_in(directory: Path) -> dict[sb.Key, bytes]:
 def test_rows_are_received_as_they_were_committed_wherever_the_process_dies(place: str, tmp_path: Path) -> None:
     """Each batch whole and once, though no process would have given the same rows again."""
     (tmp_path / "received").mkdir()
-    command = [sys.executable, "-m", "tests.checkpoint.outbox_child", str(tmp_path), place]
+    command = [sys.executable, "-m", "tests.log.outbox_child", str(tmp_path), place]
     killed = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert sorted(path.name for path in (tmp_path / "received").iterdir()) == (

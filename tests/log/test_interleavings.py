@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from statebackend._codec.commit import Claim
 from statebackend.testing.virtual_time import run_virtual
-from tests.checkpoint.turns import Race, Schedule, run_chosen, run_race
+from tests.log.turns import Race, Schedule, run_chosen, run_race
 
 
 def judge(race: Race) -> None:

@@ -23,8 +23,8 @@ from statebackend.ids import Handle, SourceMark
 from statebackend.objectstore.scoped import CountingStore
 from statebackend.testing import Fail, FaultyStore, Hold
 from statebackend.testing.virtual_time import run_virtual
-from tests.checkpoint.swept import JOB, Job, put
 from tests.committed import stand_on
+from tests.log.swept import JOB, Job, put
 
 QUERY = "query"
 INLINE, OBJECTS = 100_000, 0

@@ -17,7 +17,7 @@ from statebackend.errors import (
 from statebackend.ids import CheckpointId, CommitSequence
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, FaultyStore
-from tests.checkpoint.logs import claim, commit, log_on
+from tests.log.logs import claim, commit, log_on
 
 
 @dataclass
