@@ -12,6 +12,7 @@ from statebackend._backend.stores import open_local, open_store, primary_of, tel
 from statebackend._backend.tables import open_tables
 from statebackend._cache.cache import DownloadCache
 from statebackend._checkpoint.backend import StateBackend
+from statebackend._checkpoint.spending import Spending
 from statebackend._clock import SystemClock
 from statebackend._local.range_directories import remove_ranges
 from statebackend._local.scratch import scratch_parent
@@ -23,7 +24,6 @@ from statebackend._tasks import open_tasks
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import SettingsError
 from statebackend.ids import KeyGroupRange, all_key_groups
-from statebackend.objectstore.scoped import ScopedStore
 from statebackend.settings import Settings
 
 
@@ -126,24 +126,44 @@ async def open_coordinator(
     store: ObjectStore | None = None,
     clock: Clock | None = None,
 ) -> AsyncGenerator[CheckpointCoordinator, None]:
-    """Claim the job, to commit what the owners of its key groups contribute, each in a process of its own.
+    """Claim the job in order to commit what the owners of its key groups contribute, each in a process of its own.
 
-    They are opened after this, with `open_backend(key_groups=...)`: what they upload is of this epoch then. It stands
-    on the newest checkpoint, on `checkpoint_id` or on `savepoint`, and they have to as well. Raises as `open_backend`.
-    Once the context is left the coordinator raises `BackendClosedError`.
+    Open the owners after this, with `open_backend(key_groups=...)`, so that what they upload belongs to this epoch.
+    The coordinator continues from the newest checkpoint, from `checkpoint_id` or from `savepoint`; the owners must
+    continue from the same one. Raises as `open_backend`. After the context is left, the coordinator raises
+    `BackendClosedError`.
     """
-    clock = clock or SystemClock()
-    async with open_store(settings, commits=True, instead=store) as opened, open_tasks() as tasks:
-        primary = ScopedStore(opened, f"{settings.job}/")
-        job = Job(primary, settings, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint)
-        position = await job.claim(await job.look())
-        if settings.sweep_interval_s:
-            tasks.start_soon(sweep_every, settings.sweep_interval_s, open_sweep(primary, settings, clock=clock))
-        at_hand: Mapping[str, bytes] = job.log.take_body(position.base) if position.base is not None else {}
-        coordinator = job.coordinator(position, base_body=next(iter(at_hand.values()), b""))
-        try:
-            yield coordinator
-        finally:
-            coordinator.close()
-            with anyio.move_on_after(settings.close_timeout_s, shield=True):
-                await job.log.write_hint()
+    async with open_counted_coordinator(
+        settings, checkpoint_id=checkpoint_id, savepoint=savepoint, store=store, clock=clock
+    ) as (coordinator, _):
+        yield coordinator
+
+
+@asynccontextmanager
+async def open_counted_coordinator(
+    settings: Settings,
+    *,
+    checkpoint_id: int | None = None,
+    savepoint: str | None = None,
+    store: ObjectStore | None = None,
+    clock: Clock | None = None,
+    observer: Observer | None = None,
+) -> AsyncGenerator[tuple[CheckpointCoordinator, Spending], None]:
+    """As `open_coordinator`, with the count of the coordinator's requests, of which `observer` is told."""
+    clock, observer = clock or SystemClock(), Observers(observer or Observer())
+    async with open_store(settings, commits=True, instead=store) as opened:
+        primary = primary_of(settings, opened, clock=clock, observer=observer)
+        async with telling_requests(primary.spending), open_tasks() as tasks:
+            job = Job(primary.store, settings, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint)
+            position = await job.claim(await job.look())
+            if settings.sweep_interval_s:
+                sweep = open_sweep(primary.store, settings, clock=clock)
+                tasks.start_soon(sweep_every, settings.sweep_interval_s, sweep)
+            at_hand: Mapping[str, bytes] = job.log.take_body(position.base) if position.base is not None else {}
+            coordinator = job.coordinator(position, base_body=next(iter(at_hand.values()), b""))
+            try:
+                yield coordinator, primary.spending
+            finally:
+                coordinator.close()
+                with anyio.move_on_after(settings.close_timeout_s, shield=True):
+                    await job.log.write_hint()

@@ -18,8 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from statebackend._backend.copy_writers import OpenUploader
-from statebackend._backend.opening import open_coordinator
-from statebackend._backend.stores import open_store, telling_requests
+from statebackend._backend.opening import open_counted_coordinator
 from statebackend._checkpoint.spending import Spending
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
@@ -39,7 +38,6 @@ from statebackend.ids import (
     StagedOutput,
     all_key_groups,
 )
-from statebackend.objectstore.scoped import CountingStore
 from statebackend.settings import Settings
 from statebackend.spark.bridge import QueryThread, attend, process_portal
 from statebackend.spark.driver import Output, put_out
@@ -272,12 +270,9 @@ async def _open_claimed(
     settings: Settings, checkpoint_id: CheckpointId | None, observer: Observer
 ) -> AsyncGenerator[ClaimedJob]:
     clock = SystemClock()
-    async with open_store(settings, commits=True) as store:
-        counting = CountingStore(store)
-        spending = Spending(counting, settings, clock=clock, observer=observer)
-        opening = open_coordinator(settings, checkpoint_id=checkpoint_id, store=counting, clock=clock)
-        async with telling_requests(spending), opening as coordinator:
-            yield ClaimedJob(coordinator, spending, clock=clock, observer=observer)
+    opening = open_counted_coordinator(settings, checkpoint_id=checkpoint_id, clock=clock, observer=observer)
+    async with opening as (coordinator, spending):
+        yield ClaimedJob(coordinator, spending, clock=clock, observer=observer)
 
 
 @contextmanager
