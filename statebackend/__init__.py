@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from statebackend._backend.downloads import open_download_cache
 from statebackend._backend.opening import open_backend, open_coordinator
-from statebackend._cache.cache import DownloadCache
+from statebackend._cache.download_cache import DownloadCache
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._log.coordinator import CheckpointCoordinator, Committed
 from statebackend._log.outbox import Output

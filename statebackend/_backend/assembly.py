@@ -10,7 +10,7 @@ from statebackend._backend.job import Job, Position
 from statebackend._backend.rocksdb import rocksdb_bases, rocksdb_restore
 from statebackend._backend.stores import Primary
 from statebackend._backend.tables import HEAP, Tables
-from statebackend._cache.cache import DownloadCache
+from statebackend._cache.download_cache import DownloadCache
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.backend import StateBackend

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from statebackend._backend.stores import open_store, primary_of, telling_requests
-from statebackend._cache.cache import DownloadCache, open_cache
+from statebackend._cache.download_cache import DownloadCache, open_cache
 from statebackend._changelog.reader import verify
 from statebackend._clock import SystemClock
 from statebackend._local.scratch import scratch_parent

@@ -10,7 +10,7 @@ from statebackend._backend.copy_writers import OpenUploader, choose_copies, reta
 from statebackend._backend.job import Job, open_sweep
 from statebackend._backend.stores import open_local, open_store, primary_of, telling_requests
 from statebackend._backend.tables import open_tables
-from statebackend._cache.cache import DownloadCache
+from statebackend._cache.download_cache import DownloadCache
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.spending import Spending
 from statebackend._clock import SystemClock

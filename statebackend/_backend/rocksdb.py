@@ -8,7 +8,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from statebackend._backend.tables import HEAP, Tables, open_files
-from statebackend._cache.cache import DownloadCache
+from statebackend._cache.download_cache import DownloadCache
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._checkpoint.rocksdb_bases import RocksDBBases

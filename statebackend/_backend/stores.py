@@ -12,7 +12,7 @@ import msgspec
 
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._checkpoint.spending import Spending
-from statebackend._local.directories import open_local_directories
+from statebackend._local.job_directories import open_local_directories
 from statebackend._local.layout import segments_directory
 from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.segments import LocalSegments

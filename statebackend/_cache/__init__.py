@@ -1,4 +1,4 @@
 """The download cache: one download for each file, however many backends restore from it.
 
-`files` decides, purely, which files it holds, who uses them, and what goes when; `cache` carries that out.
+`cached_files` decides which files it has, who uses them and what is evicted; `download_cache` carries that out.
 """

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import anyio
 import msgspec
 
-from statebackend._cache.cache import DownloadCache
+from statebackend._cache.download_cache import DownloadCache
 from statebackend._changelog.reader import (
     BaseRead,
     SegmentRead,

@@ -23,7 +23,7 @@ from typing import Final
 import anyio
 import msgspec
 
-from statebackend._cache.cache import DownloadCache
+from statebackend._cache.download_cache import DownloadCache
 from statebackend._changelog.reader import verify
 from statebackend._checkpoint.rocksdb_bases import TableFiles
 from statebackend._codec.commit import Commit, RangeState

@@ -1,6 +1,6 @@
 """Where things of the local copy lie. Pure: nothing here touches the disk.
 
-    <root>/job_<job>/lock                                              see `directories`
+    <root>/job_<job>/lock                                              see `job_directories`
     <root>/job_<job>/taskowned/<segment>                               the copies of segments, of all owners
     <root i>/job_<job>/op_<operator>_kg_<first>_<last>/chk_<id>/...    one owner's checkpoint; i = id mod roots
 

@@ -24,7 +24,7 @@ from typing import Final
 import anyio
 import msgspec
 
-from statebackend._local.directories import make_directory
+from statebackend._local.job_directories import make_directory
 from statebackend._local.layout import job_directory
 from statebackend._local.locks import lock_file
 from statebackend._local.scratch import check_ours

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
-from statebackend._local.directories import make_directory
+from statebackend._local.job_directories import make_directory
 from statebackend.errors import StoreUnavailableError
 
 State = Literal["ongoing", "completed", "deleted"]

@@ -11,7 +11,7 @@ from typing import Final
 import anyio
 import msgspec
 
-from statebackend._local.directories import LocalDirectory, claim_root
+from statebackend._local.job_directories import LocalDirectory, claim_root
 from statebackend._local.layout import segments_directory
 from statebackend._local.rocksdb_copies import kept_in
 from statebackend._local.snapshot_directory import remove_directory

@@ -12,7 +12,7 @@ from typing import Final
 from statebackend._backend.stores import clear_leftovers, local_stores_of
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._codec.commit import Commit
-from statebackend._local.directories import open_local_directories
+from statebackend._local.job_directories import open_local_directories
 from statebackend._local.segments import LocalSegments
 from statebackend._log.commits import commit_key
 from statebackend._log.superseded import superseded

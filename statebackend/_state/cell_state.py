@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar, cast
 
 from statebackend._codec.records import SCALARS, Operation, StateChange
-from statebackend._state.base import KeyedState, cleared
-from statebackend._state.many import Arrow, as_list, check_as_many
+from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
+from statebackend._state.every_kind import KeyedState, cleared
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.table import AnyTable
 from statebackend.ids import Key

@@ -18,8 +18,8 @@ from statebackend._state import (
     value_state,
 )
 from statebackend._state.aggregating_state import Aggregate, AggregatingState, accumulator_type
-from statebackend._state.base import KeyedState
 from statebackend._state.descriptors import Shape, described, shape_of
+from statebackend._state.every_kind import KeyedState
 from statebackend._state.list_state import ListState
 from statebackend._state.map_state import EntryKeys, MapState
 from statebackend._state.operator_state import (

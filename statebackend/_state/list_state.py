@@ -5,8 +5,8 @@ from typing import Final, TypeVar, cast, overload
 
 from statebackend._codec.cells import count, framed, split
 from statebackend._codec.records import SCALARS, Operation, StateChange
-from statebackend._state.base import KeyedState, cleared
-from statebackend._state.many import Arrow, as_list, check_as_many
+from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
+from statebackend._state.every_kind import KeyedState, cleared
 from statebackend._state.values import Values
 from statebackend._tables.heap import ListTable, row_changes
 from statebackend._tables.key_groups import OwnedKeys

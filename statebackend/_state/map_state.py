@@ -8,8 +8,8 @@ import msgspec
 from statebackend._codec.cells import framed
 from statebackend._codec.records import SCALARS, Operation, StateChange
 from statebackend._codec.serializers import VALUE_BYTES_MAX, MsgspecSerializer, serializer_of
-from statebackend._state.base import KeyedState, cleared
-from statebackend._state.many import Arrow, as_list, check_as_many
+from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
+from statebackend._state.every_kind import KeyedState, cleared
 from statebackend._state.values import Values
 from statebackend._tables.heap import MapTable
 from statebackend._tables.key_groups import OwnedKeys

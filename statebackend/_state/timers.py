@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal
 
 from statebackend._codec.records import Operation, StateChange
-from statebackend._state.base import KeyedState, cleared
-from statebackend._state.many import Arrow, as_list, check_as_many
+from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
+from statebackend._state.every_kind import KeyedState, cleared
 from statebackend._state.values import Values
 from statebackend._tables.heap import ValueTable
 from statebackend._tables.key_groups import OwnedKeys

@@ -6,8 +6,8 @@ from typing import Any, Final, TypeVar, overload
 from msgspec import UNSET, UnsetType
 
 from statebackend._codec.records import SCALARS
+from statebackend._state.bulk_arguments import Arrow, as_list
 from statebackend._state.cell_state import CellState
-from statebackend._state.many import Arrow, as_list
 from statebackend._state.values import Values
 from statebackend.errors import ValueDecodeError
 from statebackend.ids import Key

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from statebackend._cache.cache import DownloadCache, open_cache
+from statebackend._cache.download_cache import DownloadCache, open_cache
 from statebackend.abc import ObjectStore
 from statebackend.errors import CorruptSegmentError
 from statebackend.ids import Handle

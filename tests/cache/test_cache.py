@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from statebackend._cache.cache import CachedFile
+from statebackend._cache.download_cache import CachedFile
 from statebackend._tasks import simulate_threads
 from statebackend.errors import (
     BackendClosedError,

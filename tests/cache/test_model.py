@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend._cache.cache import CachedFile, DownloadCache
+from statebackend._cache.download_cache import CachedFile, DownloadCache
 from statebackend._tasks import simulate_threads
 from statebackend.errors import BackendClosedError, StoreUnavailableError
 from statebackend.objectstore import MemoryStore

@@ -13,14 +13,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from statebackend._local import directories as directories_module
-from statebackend._local.directories import claim_root, open_local_directories
+from statebackend._local import job_directories
+from statebackend._local.job_directories import claim_root, open_local_directories
 from statebackend._local.locks import FileLock
 from statebackend.errors import LocalRootError
 
 OWNER = """
 import os, subprocess, sys
-from statebackend._local.directories import claim_root
+from statebackend._local.job_directories import claim_root
 
 directory = claim_root(sys.argv[1], "job")
 if sys.argv[2] == "alone":
@@ -159,7 +159,7 @@ def test_a_root_that_cannot_be_used_is_named_with_the_reason(case: str, tmp_path
 
 UNPRIVILEGED = """
 import os, sys
-from statebackend._local.directories import claim_root
+from statebackend._local.job_directories import claim_root
 from statebackend.errors import LocalRootError
 
 if os.geteuid() == 0:
@@ -233,7 +233,7 @@ async def test_a_claim_that_hangs_is_given_up_and_holds_nothing_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk comes back long after it was left alone: the lock that the thread gets then is let go of at once."""
-    may_end, locked, really_lock = threading.Event(), list[bool](), directories_module.lock_file
+    may_end, locked, really_lock = threading.Event(), list[bool](), job_directories.lock_file
 
     def hang(path: Path, *, shared: bool) -> FileLock:
         may_end.wait()
@@ -241,7 +241,7 @@ async def test_a_claim_that_hangs_is_given_up_and_holds_nothing_in_the_end(
         locked.append(lock.held)
         return lock
 
-    monkeypatch.setattr(directories_module, "lock_file", hang)
+    monkeypatch.setattr(job_directories, "lock_file", hang)
     threads = set(threading.enumerate())
     try:
         async with open_local_directories([tmp_path], "job", timeout_s=0.05) as directories:

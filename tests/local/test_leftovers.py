@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import statebackend as sb
-from statebackend._local.directories import claim_root
+from statebackend._local.job_directories import claim_root
 from statebackend.objectstore import LocalStore
 
 LIMIT_BYTES = 10_000

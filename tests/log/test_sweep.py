@@ -14,7 +14,7 @@ import pytest
 
 import statebackend as sb
 from statebackend._codec.commit import VERSION
-from statebackend._local.directories import claim_root
+from statebackend._local.job_directories import claim_root
 from statebackend._log.commits import commit_key
 from statebackend.abc import Capability
 from statebackend.errors import (

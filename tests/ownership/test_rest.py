@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from statebackend._local.directories import claim_root
+from statebackend._local.job_directories import claim_root
 from statebackend._log.commits import HINT_EVERY
 from statebackend.errors import FencedError
 from statebackend.testing import Fail

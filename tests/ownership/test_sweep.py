@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import statebackend as sb
-from statebackend._local.directories import claim_root
+from statebackend._local.job_directories import claim_root
 from tests.committed import stand_on
 from tests.ownership.disk import JOB, Disk, Watch, commit, settle
 from tests.ownership.table import Fate, row

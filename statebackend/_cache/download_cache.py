@@ -19,7 +19,7 @@ from typing import Final
 import anyio
 from anyio.abc import TaskGroup
 
-from statebackend._cache.files import CachedFiles, FileState, HeldFile
+from statebackend._cache.cached_files import CachedFiles, FileState, HeldFile
 from statebackend._local.scratch import open_scratch
 from statebackend._tasks import foreign, in_thread, open_tasks
 from statebackend.abc import Clock, ObjectStore, Observer
