@@ -6,9 +6,10 @@ a `KeyGroupRange` includes both ends, as in the field's usual drawing of key gro
 
 import re
 from collections.abc import Iterator
-from typing import Final, NewType
+from typing import Any, Final, NewType
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 SequenceNumber = NewType("SequenceNumber", int)
 """Position of a change set in one writer's log: 0, 1, 2, ... A boundary marker, not a count of records."""
@@ -196,29 +197,59 @@ class RocksDBBase(msgspec.Struct, frozen=True, array_like=True):
         return sum(file.handle.length for file in self.files)
 
 
-class SnapshotResult(msgspec.Struct, frozen=True):
-    """What one owner of a key-group range contributes to a checkpoint.
+def _none() -> tuple[Any, ...]:
+    """A default that is written nevertheless: `omit_defaults` does not see through a function."""
+    return ()
 
-    `bases`, and `primary` behind them, are complete, in the order in which they have to be applied. `local` is true
-    only when *every* part has a local copy as well: a readable but incomplete local copy restores wrong state silently.
+
+class RangeState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The state of one range of key groups, as a commit holds it: bases, then change sets in order.
+
+    A field that was added later is written only where it says something, so that older commits keep their bytes.
+    """
+
+    key_groups: KeyGroupRange
+    changelog: tuple[ChangeSetHandle, ...]
+    bases: tuple[Base, ...] = msgspec.field(default_factory=_none)
+    operator: tuple[OperatorElements, ...] = msgspec.field(default_factory=_none)
+    """The owner's operator state, which lies under no key."""
+    history: bytes | UnsetType = UNSET
+    """Digest of all change sets that ever made this state (`_checkpoint/lineage.py`); unset where none is recorded."""
+    rocksdb: tuple[RocksDBBase, ...] = msgspec.field(default=(), name="native")
+    """Applied before `bases`, which hold other key groups."""
+
+    @property
+    def all_bases(self) -> tuple[Base | RocksDBBase, ...]:
+        """RocksDB ones and others. No two of them stand for the same key group."""
+        return (*self.rocksdb, *self.bases)
+
+    def segments(self) -> frozenset[str]:
+        """Keys of every object the range points into."""
+        return frozenset(handle.key for handle in self.objects())
+
+    def objects(self) -> Iterator[Handle]:
+        """Every object the range points into, some of them more than once."""
+        yield from (handle.segment for handle in self.changelog)
+        yield from (base.segment for base in self.bases)
+        yield from (file.handle for base in self.rocksdb for file in base.files)
+
+
+class SnapshotResult(msgspec.Struct, frozen=True):
+    """One owner's contribution to a checkpoint: `state` is what the commit will say of its key groups.
+
+    `local` is true only when *every* part of it has a local copy as well: a readable but incomplete local copy would
+    restore wrong state silently. `primary_bytes` and `local_bytes`: stored bytes of the segments uploaded for it.
     """
 
     checkpoint_id: CheckpointId
-    key_groups: KeyGroupRange
-    primary: tuple[ChangeSetHandle, ...]
+    state: RangeState
     local: bool
     primary_bytes: int = 0
     local_bytes: int = 0
-    operator: tuple[OperatorElements, ...] = ()
-    bases: tuple[Base, ...] = ()
     epoch: Epoch = Epoch(0)
-    """The epoch in which it was uploaded: a commit of another one may find it swept."""
+    """The epoch in which it was uploaded: a sweep may have deleted it before a commit of another epoch names it."""
     states: tuple[StateDescriptor, ...] = ()
     """Every state that the owner knows."""
-    rocksdb: tuple[RocksDBBase, ...] = ()
-    """Applied before `bases`, whose key groups are others."""
-    history: bytes = b""
-    """Digest of all the change sets that ever made the state; empty: nobody keeps one."""
 
 
 class SourceMark(msgspec.Struct, frozen=True):

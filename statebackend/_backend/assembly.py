@@ -17,12 +17,12 @@ from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.base_writer import Materializer
 from statebackend._checkpoint.inline import InlineEncoder
 from statebackend._checkpoint.restore import LocalCopies, Restore
-from statebackend._codec.commit import Commit, RangeState
+from statebackend._codec.commit import Commit
 from statebackend._local.removal import LocalRetention
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.table import OpenTable
 from statebackend.abc import Clock, Observer, RestoreReport
-from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, RocksDBBase
+from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, RangeState, RocksDBBase
 from statebackend.settings import Settings
 
 

@@ -13,13 +13,15 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 import anyio
+import msgspec
+from msgspec import UNSET
 
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.base_writer import Materializer
 from statebackend._checkpoint.declaring import DeclaresStates
 from statebackend._checkpoint.inline import InlineEncoder
 from statebackend._checkpoint.rescale import range_of
-from statebackend._checkpoint.snapshots import Pending, Snapshots, state_of
+from statebackend._checkpoint.snapshots import Pending, Snapshots
 from statebackend._checkpoint.spending import Spending
 from statebackend._local.removal import LocalRetention
 from statebackend._log.commits import CommitLog, commit_key
@@ -84,8 +86,7 @@ class StateBackend(DeclaresStates):
             materializer,
             retention,
             epoch=epoch,
-            committed=range_of(coordinator.base, states.key_groups),
-            history=history,
+            committed=msgspec.structs.replace(range_of(coordinator.base, states.key_groups), history=history or UNSET),
             restored=restored,
         )
         self._checkpointing = anyio.Lock()
@@ -231,7 +232,7 @@ class StateBackend(DeclaresStates):
                 contribution = await self._snapshot(CheckpointId(checkpoint_id), inline=inline)
                 if begin:
                     snapshot, _ = contribution
-                    await self._materializer.begin_if_due(state_of(snapshot), snapshot.checkpoint_id)
+                    await self._materializer.begin_if_due(snapshot.state, snapshot.checkpoint_id)
                 return contribution
 
     async def notify_complete(self, checkpoint_id: int) -> None:
@@ -254,7 +255,7 @@ class StateBackend(DeclaresStates):
     async def _notify_complete(self, checkpoint_id: int) -> None:
         async with self._checkpointing:  # a snapshot goes on from where its owner stood when it was begun
             snapshot = self._pending(checkpoint_id).snapshot
-            await self._snapshots.complete(snapshot.checkpoint_id, state_of(snapshot))
+            await self._snapshots.complete(snapshot.checkpoint_id, snapshot.state)
 
     async def _notify_aborted(self, checkpoint_id: int) -> None:
         async with self._checkpointing:

@@ -1,9 +1,8 @@
 """When an attempt at a range is to write bases: what a backend that stays open knows by itself."""
 
 from statebackend._checkpoint.bases import first_interval_s, is_due
-from statebackend._codec.commit import RangeState
 from statebackend.errors import MaterializationError
-from statebackend.ids import Base, KeyGroupRange, RocksDBBase
+from statebackend.ids import Base, KeyGroupRange, RangeState, RocksDBBase
 from statebackend.settings import Settings
 
 

@@ -34,13 +34,12 @@ from statebackend._checkpoint.bases import (
     pack,
 )
 from statebackend._checkpoint.rocksdb_bases import RocksDBBases
-from statebackend._codec.commit import RangeState
 from statebackend._codec.records import StateChange
 from statebackend._state.declared import KeyedStates, StatesSnapshot
 from statebackend._tasks import breathe, in_thread
 from statebackend.abc import Clock, Observer, UploadedSegment
 from statebackend.errors import BackendClosedError, MaterializationError
-from statebackend.ids import Base, CheckpointId
+from statebackend.ids import Base, CheckpointId, RangeState
 from statebackend.settings import Settings
 
 _log = logging.getLogger(__name__)

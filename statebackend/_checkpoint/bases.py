@@ -17,9 +17,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from statebackend._changelog.ledger import size_of
-from statebackend._codec.commit import RangeState
 from statebackend._codec.records import ChangeSet, StateChange, change_set
-from statebackend.ids import Base, Handle, KeyGroupRange, RocksDBBase, SequenceNumber
+from statebackend.ids import Base, Handle, KeyGroupRange, RangeState, RocksDBBase, SequenceNumber
 from statebackend.settings import KiB, MiB, Tuning
 
 LOG_ID: Final = "base"
@@ -91,10 +90,10 @@ def key_groups_to_write(
 def with_bases(state: RangeState, bases: Bases) -> RangeState:
     """The state of a range in the next commit: `bases`, what they leave of the others, and the changes since."""
     rocksdb = _without(state.rocksdb, bases.key_groups)
-    return RangeState(
-        state.key_groups,
-        state.changelog[bases.handles :],
-        (*_without(state.bases, bases.key_groups), *bases.written),
+    return msgspec.structs.replace(
+        state,
+        changelog=state.changelog[bases.handles :],
+        bases=(*_without(state.bases, bases.key_groups), *bases.written),
         rocksdb=rocksdb if bases.rocksdb is None else (*rocksdb, bases.rocksdb),
     )
 

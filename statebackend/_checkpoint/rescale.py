@@ -11,8 +11,8 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET
 
-from statebackend._codec.commit import Commit, RangeState
-from statebackend.ids import Base, ChangeSetHandle, KeyGroupRange, RocksDBBase
+from statebackend._codec.commit import Commit
+from statebackend.ids import Base, ChangeSetHandle, KeyGroupRange, RangeState, RocksDBBase
 
 AnyBase = TypeVar("AnyBase", Base, RocksDBBase)
 

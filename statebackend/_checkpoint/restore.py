@@ -21,14 +21,14 @@ from statebackend._changelog.reader import (
 )
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
-from statebackend._codec.commit import Commit, RangeState
+from statebackend._codec.commit import Commit
 from statebackend._codec.records import StateChange
 from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.segments import LocalSegments
 from statebackend._tasks import in_order, in_thread
 from statebackend.abc import Clock, Fallback, ObjectStore, RestoreReport
 from statebackend.errors import DataError, MissingObjectError, ObjectNotFoundError, StoreError
-from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange, RocksDBBase
+from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange, RangeState, RocksDBBase
 
 Apply = Callable[[list[StateChange]], Collection[int]]
 """Applies changes, and gives the key groups that they are of, as far as those are the owner's."""

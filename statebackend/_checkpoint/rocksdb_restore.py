@@ -26,7 +26,7 @@ import msgspec
 from statebackend._cache.download_cache import DownloadCache
 from statebackend._changelog.reader import verify
 from statebackend._checkpoint.rocksdb_bases import TableFiles
-from statebackend._codec.commit import Commit, RangeState
+from statebackend._codec.commit import Commit
 from statebackend._codec.records import StateChange
 from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.snapshot_directory import remove_directory
@@ -40,7 +40,7 @@ from statebackend.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from statebackend.ids import KeyGroupRange, RocksDBBase, RocksDBFile
+from statebackend.ids import KeyGroupRange, RangeState, RocksDBBase, RocksDBFile
 from statebackend.settings import MiB
 
 CHANGES_AT_ONCE: Final = 4096

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.writer import ChangelogWriter
@@ -19,13 +20,13 @@ from statebackend._checkpoint.base_writer import Materializer
 from statebackend._checkpoint.bases import Bases, with_bases
 from statebackend._checkpoint.inline import InlineEncoder
 from statebackend._checkpoint.lineage import extended
-from statebackend._codec.commit import IN_HERE, RangeState
+from statebackend._codec.commit import IN_HERE
 from statebackend._codec.records import StateChange
 from statebackend._local.removal import LocalRetention
 from statebackend._state.declared import KeyedStates
 from statebackend.abc import RestoreReport
 from statebackend.errors import InputError
-from statebackend.ids import CheckpointId, Epoch, SequenceNumber, SnapshotResult
+from statebackend.ids import CheckpointId, Epoch, RangeState, SequenceNumber, SnapshotResult
 
 DRAIN_STEP: Final = 2048
 """Changes handed to the changelog between two turns of the loop."""
@@ -43,8 +44,7 @@ class Pending(msgspec.Struct, frozen=True):
 class Snapshots:
     """The snapshots of the owner of `states`, who stands on `committed`.
 
-    `history`: of the state that it begins with, where the log's name is that of no other log. `restored` tells which of
-    the committed files have no local copy.
+    If `committed` has a history, each snapshot extends it. `restored` says which committed files have no local copy.
     """
 
     def __init__(
@@ -56,7 +56,6 @@ class Snapshots:
         *,
         epoch: Epoch,
         committed: RangeState,
-        history: bytes,
         restored: RestoreReport | None,
     ) -> None:
         self.committed = committed
@@ -65,7 +64,6 @@ class Snapshots:
         self._materializer = materializer
         self._retention = retention
         self._epoch: Final = epoch
-        self._history = history
         self._only_primary = _not_local(restored)  # keys of files without a local copy
         self._changes: Iterator[StateChange] = iter(())  # drained from the states and not logged yet
         self._committed_to = SequenceNumber(0)  # everything below is in `committed`
@@ -116,22 +114,22 @@ class Snapshots:
         self._only_primary.update(each.handle.segment.key for each in uploaded if not each.local)
         bases = self._materializer.ready()
         committed = self.committed
-        state = msgspec.structs.replace(committed, changelog=(*committed.changelog, *handles))
+        state = msgspec.structs.replace(
+            committed,
+            changelog=(*committed.changelog, *handles),
+            operator=operator,
+            history=extended(committed.history, handles) if committed.history else UNSET,
+        )
         state = self._with_new_bases(state, bases)
         segments = state.segments() - {IN_HERE.key}
         snapshot = SnapshotResult(
             checkpoint_id=checkpoint_id,
-            key_groups=state.key_groups,
-            primary=state.changelog,
+            state=state,
             local=self.is_local(segments),
             primary_bytes=primary_bytes,
             local_bytes=local_bytes,
             epoch=self._epoch,
             states=self._states.descriptors,
-            operator=operator,
-            bases=state.bases,
-            rocksdb=state.rocksdb,
-            history=extended(self._history, handles) if self._history else b"",
         )
         self._to = to
         self._pending[checkpoint_id] = Pending(to, snapshot, sum(handle.records for handle in handles), bases)
@@ -142,7 +140,6 @@ class Snapshots:
     async def complete(self, checkpoint_id: CheckpointId, state: RangeState) -> None:
         """The checkpoint is committed: stand on it, that is on `state`."""
         pending = self._pending[checkpoint_id]
-        self._history = pending.snapshot.history
         self._writer.confirm(self._committed_to, pending.to, checkpoint_id)
         self._materializer.confirmed(pending.bases)
         self.committed, self._committed_to = state, pending.to
@@ -185,11 +182,6 @@ class Snapshots:
             self._only_primary.difference_update(file.handle.key for file in bases.rocksdb.files)
         self._only_primary.update(bases.only_primary)
         return with_bases(state, bases)
-
-
-def state_of(snapshot: SnapshotResult) -> RangeState:
-    """What a snapshot says of its key groups, as a commit has it."""
-    return RangeState(snapshot.key_groups, snapshot.primary, snapshot.bases, rocksdb=snapshot.rocksdb)
 
 
 def _not_local(restored: RestoreReport | None) -> set[str]:

@@ -18,27 +18,23 @@ is either with RocksDB bases, without which the state would lack their key group
 import itertools
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Sequence
+from typing import Final, Generic, TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from statebackend._codec.frame import encode_frame
 from statebackend._codec.records import ChangeSet
 from statebackend._codec.segment import checksum_of
 from statebackend.errors import CorruptCommitError, InputError, UnsupportedVersionError, WrongJobError
 from statebackend.ids import (
-    Base,
     ChangeSetHandle,
     CheckpointId,
     CommitSequence,
     CommitSummary,
     Epoch,
     Handle,
-    KeyGroupRange,
-    OperatorElements,
-    RocksDBBase,
+    RangeState,
     SourceMark,
     StagedOutput,
     StateDescriptor,
@@ -52,43 +48,6 @@ _HEAD_LENGTH: Final = len(MAGIC) + 1
 _CHECKSUM = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
 _START = _HEAD_LENGTH + _CHECKSUM.size + _LENGTH.size
-
-
-def _none() -> tuple[Any, ...]:
-    """As a default of what is always written: `omit_defaults` knows no functions."""
-    return ()
-
-
-class RangeState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The state of one range of key groups: its bases, then change sets, in the order in which they are applied.
-
-    Fields that came later are written only where they say something: a commit without them keeps its bytes.
-    """
-
-    key_groups: KeyGroupRange
-    changelog: tuple[ChangeSetHandle, ...]
-    bases: tuple[Base, ...] = msgspec.field(default_factory=_none)
-    operator: tuple[OperatorElements, ...] = msgspec.field(default_factory=_none)
-    """What its owner held besides, under no key."""
-    history: bytes | UnsetType = UNSET
-    """Digest of all the change sets that ever made this state (`_checkpoint/lineage.py`), where somebody keeps one."""
-    rocksdb: tuple[RocksDBBase, ...] = msgspec.field(default=(), name="native")
-    """Applied before `bases`, whose key groups are others."""
-
-    @property
-    def all_bases(self) -> tuple[Base | RocksDBBase, ...]:
-        """RocksDB ones and others. No two of them stand for the same key group."""
-        return (*self.rocksdb, *self.bases)
-
-    def segments(self) -> frozenset[str]:
-        """Keys of every object the range points into."""
-        return frozenset(handle.key for handle in self.objects())
-
-    def objects(self) -> Iterator[Handle]:
-        """Every object the range points into, some of them more than once."""
-        yield from (handle.segment for handle in self.changelog)
-        yield from (base.segment for base in self.bases)
-        yield from (file.handle for base in self.rocksdb for file in base.files)
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="commit", tag_field="entry"):

@@ -4,9 +4,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 import msgspec
-from msgspec import UNSET
 
-from statebackend._codec.commit import Claim, Commit, EncodedEntry, RangeState, encode_entry
+from statebackend._codec.commit import Claim, Commit, EncodedEntry, encode_entry
 from statebackend._log.commits import CommitLog, commit_key
 from statebackend._log.outbox import Outbox, Staged, check_source
 from statebackend._log.savepoints import Savepoints
@@ -166,8 +165,8 @@ class CheckpointCoordinator:
         """
         self.check(CheckpointId(checkpoint_id))
         assert self._last is not None
-        ordered = sorted(snapshots, key=lambda snapshot: snapshot.key_groups)
-        _check_coverage([snapshot.key_groups for snapshot in ordered], self._max_parallelism)
+        ordered = sorted(snapshots, key=lambda snapshot: snapshot.state.key_groups)
+        _check_coverage([snapshot.state.key_groups for snapshot in ordered], self._max_parallelism)
         _check_equal("another checkpoint", checkpoint_id, [snapshot.checkpoint_id for snapshot in ordered])
         _check_equal("another epoch: open its owner again", self.epoch, [snapshot.epoch for snapshot in ordered])
         commit = Commit(
@@ -178,12 +177,7 @@ class CheckpointCoordinator:
             parent=None if self.base is None else self.base.sequence,
             stamp=self._new_stamp(),
             max_parallelism=self._max_parallelism,
-            ranges=tuple(
-                RangeState(
-                    each.key_groups, each.primary, each.bases, each.operator, each.history or UNSET, each.rocksdb
-                )
-                for each in ordered
-            ),
+            ranges=tuple(snapshot.state for snapshot in ordered),
             states=_merged(ordered),
             source=source,
             committed_at_s=self._clock.time(),

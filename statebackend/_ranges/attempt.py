@@ -22,7 +22,7 @@ from statebackend._ranges.shared_local_copies import copying_base
 from statebackend._state.declared import KeyedStates
 from statebackend.abc import RestoreReport
 from statebackend.errors import CorruptCommitError, MissingObjectError, ObjectNotFoundError
-from statebackend.ids import CheckpointId, Epoch, KeyGroupRange, OperatorElements, RocksDBBase, SnapshotResult
+from statebackend.ids import CheckpointId, Epoch, KeyGroupRange, OperatorElements, RangeState, RocksDBBase
 from statebackend.settings import KiB, Settings
 
 INLINE_BYTES_MIN: Final = 4 * KiB
@@ -87,22 +87,22 @@ class Attempt:
         snapshot, inline = await self.backend.contribute(self.task.checkpoint_id)
         if self._pace is not None:
             self._pace.told(written=not self.backend.base_failures, now_s=self._opened.clock.monotonic())
-        self._held.keep(self._kept(snapshot))
+        self._held.keep(self._kept(snapshot.state))
         base = self._opened.position.base
         return Contribution(snapshot, tuple(inline), None if base is None else base.sequence, self.found, self.report)
 
-    def _kept(self, snapshot: SnapshotResult) -> KeptRange:
+    def _kept(self, state: RangeState) -> KeptRange:
         base = self._opened.position.base
         before = range_of(base, self.task.key_groups)
-        last = id_of(snapshot.primary[-1]) if snapshot.primary else lineage_of(base, self.task.key_groups).last
+        last = id_of(state.changelog[-1]) if state.changelog else lineage_of(base, self.task.key_groups).last
         return KeptRange(
-            lineage=Lineage(snapshot.history, last),
+            lineage=Lineage(state.history or b"", last),
             tables=self._held.tables,
             states=self._opened.states,
             epoch=self.task.epoch,
-            bases=bases_id(snapshot.bases, snapshot.rocksdb),
+            bases=bases_id(state.bases, state.rocksdb),
             changed=self.backend.changed,
-            rocksdb=next((rocksdb for rocksdb in snapshot.rocksdb if rocksdb not in before.rocksdb), self._adopted),
+            rocksdb=next((rocksdb for rocksdb in state.rocksdb if rocksdb not in before.rocksdb), self._adopted),
         )
 
 

@@ -8,11 +8,11 @@ import msgspec
 
 from statebackend._backend.tables import HEAP, Tables
 from statebackend._checkpoint.lineage import Lineage, bases_id, missing
-from statebackend._codec.commit import Commit, RangeState
+from statebackend._codec.commit import Commit
 from statebackend._ranges.contribution import Found
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.table import AnyTable, OpenTable
-from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, RocksDBBase
+from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, RangeState, RocksDBBase
 from statebackend.settings import Settings
 
 RangeName = tuple[str, str, int, KeyGroupRange]

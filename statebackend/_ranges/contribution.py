@@ -10,7 +10,7 @@ import msgspec
 
 from statebackend._checkpoint.lineage import lineage_of
 from statebackend._checkpoint.rescale import range_of
-from statebackend._codec.commit import IN_HERE, Commit, RangeState
+from statebackend._codec.commit import IN_HERE, Commit
 from statebackend._state.operator_state import OperatorStates
 from statebackend.abc import RestoreReport
 from statebackend.errors import InputError
@@ -20,6 +20,7 @@ from statebackend.ids import (
     Epoch,
     KeyGroupRange,
     OperatorElements,
+    RangeState,
     SnapshotResult,
 )
 
@@ -53,11 +54,11 @@ def combine(
 
     Raises `InputError` for a contribution of nobody, or to another commit than `base`, and for two of one owner.
     """
-    found = {each.snapshot.key_groups: each for each in contributions}
+    found = {each.snapshot.state.key_groups: each for each in contributions}
     if len(found) != len(contributions) or not found.keys() <= set(owners):
         raise InputError(
             "one contribution of each owner, and of nobody else",
-            found=[str(each.snapshot.key_groups) for each in contributions],
+            found=[str(each.snapshot.state.key_groups) for each in contributions],
             owners=list(map(str, owners)),
         )
     expected = None if base is None else base.sequence
@@ -80,13 +81,11 @@ def _moved(snapshot: SnapshotResult, offset: int) -> SnapshotResult:
     """The snapshot with its own frames behind `offset` bytes of others'."""
     if not offset:
         return snapshot
-    return msgspec.structs.replace(
-        snapshot,
-        primary=tuple(
-            msgspec.structs.replace(handle, offset=handle.offset + offset) if handle.segment == IN_HERE else handle
-            for handle in snapshot.primary
-        ),
+    changelog = tuple(
+        msgspec.structs.replace(handle, offset=handle.offset + offset) if handle.segment == IN_HERE else handle
+        for handle in snapshot.state.changelog
     )
+    return msgspec.structs.replace(snapshot, state=msgspec.structs.replace(snapshot.state, changelog=changelog))
 
 
 def _unchanged(
@@ -99,18 +98,16 @@ def _unchanged(
     described: bool,
 ) -> SnapshotResult:
     """What the commit before says of these key groups. `described`: others say what states there are, as of now."""
-    state = range_of(base, key_groups)
     return SnapshotResult(
         checkpoint_id=checkpoint_id,
-        key_groups=key_groups,
-        primary=state.changelog,
+        state=msgspec.structs.replace(
+            range_of(base, key_groups),
+            operator=_operator(base, key_groups, owners, epoch),
+            history=lineage_of(base, key_groups).history,
+        ),
         local=False,  # on which host?
-        operator=_operator(base, key_groups, owners, epoch),
-        bases=state.bases,
-        rocksdb=state.rocksdb,
         epoch=epoch,
         states=() if base is None or described else base.states,
-        history=lineage_of(base, key_groups).history,
     )
 
 

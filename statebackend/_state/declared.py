@@ -6,7 +6,6 @@ from typing import Any, Final, TypeVar, cast, get_args
 
 from msgspec import UNSET, UnsetType
 
-from statebackend._codec.commit import RangeState
 from statebackend._codec.records import StateChange
 from statebackend._codec.serializers import is_serializer
 from statebackend._state import (
@@ -40,7 +39,7 @@ from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.table import AnyTable, OpenTable, Renew
 from statebackend.abc import Serializer
 from statebackend.errors import DataError, InputError, StateTypeError, UnsupportedVersionError
-from statebackend.ids import KeyGroupRange, OperatorElements, StateDescriptor, all_key_groups
+from statebackend.ids import KeyGroupRange, OperatorElements, RangeState, StateDescriptor, all_key_groups
 
 V = TypeVar("V")
 K = TypeVar("K")

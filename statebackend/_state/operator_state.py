@@ -12,11 +12,10 @@ It is small, so every commit holds all of it, beside the ranges whose owners rep
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeVar, cast, get_args, overload
 
-from statebackend._codec.commit import RangeState
 from statebackend._state.bulk_arguments import as_list
 from statebackend._state.values import Values
 from statebackend.errors import InputError
-from statebackend.ids import KeyGroupRange, OperatorElements, StateDescriptor
+from statebackend.ids import KeyGroupRange, OperatorElements, RangeState, StateDescriptor
 from statebackend.settings import MiB
 
 V = TypeVar("V")

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from statebackend._codec.commit import RangeState
 from statebackend._codec.records import NO_KEY_GROUP, StateChange, key_of
 from statebackend._state.operator_state import Mode
 from statebackend._tables.key_groups import OwnedKeys
-from statebackend.ids import KeyGroupRange, OperatorElements
+from statebackend.ids import KeyGroupRange, OperatorElements, RangeState
 
 
 class Owner(msgspec.Struct, frozen=True):

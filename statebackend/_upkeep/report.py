@@ -6,11 +6,11 @@ from typing import Final
 
 import msgspec
 
-from statebackend._codec.commit import Commit, RangeState
+from statebackend._codec.commit import Commit
 from statebackend._cost import MONTH_S, Prices
 from statebackend._log.retention import Classified, entry_of, epoch_of
 from statebackend._log.savepoints import SavepointInfo
-from statebackend.ids import Base, CommitSummary, RocksDBBase, StateDescriptor
+from statebackend.ids import Base, CommitSummary, RangeState, RocksDBBase, StateDescriptor
 
 WINDOW_S_MIN: Final = 60.0
 """A rate over less than this says nothing about a month."""

@@ -27,7 +27,7 @@ from statebackend._upkeep.progress import Progress, Tell, reading
 from statebackend._upkeep.regrouping import regrouped, regrouped_owners
 from statebackend.abc import UploadedSegment
 from statebackend.errors import InputError, StoreAccessError, StoreUnavailableError
-from statebackend.ids import Base, CheckpointId, SnapshotResult, all_key_groups
+from statebackend.ids import Base, CheckpointId, RangeState, SnapshotResult, all_key_groups
 from statebackend.settings import Settings
 
 
@@ -140,11 +140,8 @@ class Rewrite:
         return [
             SnapshotResult(
                 checkpoint_id=checkpoint_id,
-                key_groups=owner.key_groups,
-                primary=(),
+                state=RangeState(owner.key_groups, (), tuple(bases[place]), owner.operator),
                 local=False,
-                operator=owner.operator,
-                bases=tuple(bases[place]),
                 epoch=coordinator.epoch,
                 states=self._base.states,
             )

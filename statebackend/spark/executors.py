@@ -323,7 +323,7 @@ def _new_changes(contributions: Sequence[Contribution], base: Commit | None) -> 
     """How many changes they have that the base has not. A frame is known by where it lies."""
     parts = () if base is None else base.ranges
     before = {(each.segment.key, each.offset) for part in parts for each in part.changelog}
-    handles = (handle for contribution in contributions for handle in contribution.snapshot.primary)
+    handles = (handle for contribution in contributions for handle in contribution.snapshot.state.changelog)
     return sum(each.records for each in handles if (each.segment.key, each.offset) not in before)
 
 

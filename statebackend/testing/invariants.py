@@ -9,12 +9,12 @@ from functools import lru_cache
 
 import msgspec
 
-from statebackend._codec.commit import Claim, Commit, Entry, RangeState, decode_entry
+from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
 from statebackend._codec.records import Operation, StateChange, key_of
 from statebackend._codec.segment import checksum_of, decode_change_set, decode_segment
 from statebackend._log import savepoints
 from statebackend._log.commits import HINT_KEY, PREFIX, commit_key
-from statebackend.ids import ChangeSetHandle, CommitSummary, Handle, Key
+from statebackend.ids import ChangeSetHandle, CommitSummary, Handle, Key, RangeState
 from statebackend.settings import Settings
 from statebackend.testing.crash_store import Write
 

@@ -5,12 +5,11 @@ from collections.abc import Mapping
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import UNSET
 
 from statebackend._checkpoint.bases import Bases, with_bases
 from statebackend._checkpoint.lineage import Lineage, extended, id_of, lineage_of, missing
 from statebackend._checkpoint.rescale import range_of
-from statebackend._codec.commit import Commit, RangeState
+from statebackend._codec.commit import Commit
 from statebackend._ranges.contribution import Contribution, combine
 from statebackend.ids import (
     Base,
@@ -65,9 +64,7 @@ class Job:
             )
         last = id_of(state.changelog[-1]) if state.changelog else lineage_of(commit, key_groups).last
         self.held.append(Held(key_groups, Lineage(history, last), changed))
-        snapshot = SnapshotResult(
-            CheckpointId(0), key_groups, state.changelog, False, bases=state.bases, history=history
-        )
+        snapshot = SnapshotResult(CheckpointId(0), msgspec.structs.replace(state, history=history), local=False)
         return Contribution(snapshot, (), None if commit is None else commit.sequence, "new")
 
     def commit(self, base: int, parts: int, contributions: list[Contribution]) -> None:
@@ -75,7 +72,7 @@ class Job:
         before, content = self.commits[base]
         content = dict(content)
         for each in contributions:
-            held = next(held for held in self.held if held.lineage.history == each.snapshot.history)
+            held = next(held for held in self.held if held.lineage.history == each.snapshot.state.history)
             content.update(held.content)
         snapshots, _ = combine(
             contributions, before, ranges_of(parts, GROUPS), checkpoint_id=CheckpointId(0), epoch=Epoch(1)
@@ -89,9 +86,7 @@ class Job:
             parent=None,
             stamp=f"stamp{sequence}",
             max_parallelism=GROUPS,
-            ranges=tuple(
-                RangeState(each.key_groups, each.primary, each.bases, (), each.history or UNSET) for each in snapshots
-            ),
+            ranges=tuple(each.state for each in snapshots),
             states=(),
         )
         self.commits.append((commit, content))

@@ -24,7 +24,7 @@ from statebackend._checkpoint.bases import (
     with_bases,
 )
 from statebackend._checkpoint.rescale import range_of
-from statebackend._codec.commit import Commit, RangeState, encode_entry
+from statebackend._codec.commit import Commit, encode_entry
 from statebackend._codec.records import Operation, StateChange
 from statebackend.ids import (
     Base,
@@ -34,6 +34,7 @@ from statebackend.ids import (
     Epoch,
     Handle,
     KeyGroupRange,
+    RangeState,
     RocksDBBase,
     RocksDBFile,
     SequenceNumber,

@@ -306,7 +306,7 @@ async def test_bases_of_a_snapshot_stay_though_one_that_was_made_without_them_is
             await settle()
             owner.value_state("n", int)[key] = 2
             snapshot = await owner.snapshot(2)
-            assert len(snapshot.bases) == 1
+            assert len(snapshot.state.bases) == 1
             await owner.notify_aborted(1)
             await coordinator.commit(2, [snapshot, idle])
     assert job.uploader.discarded == []

@@ -10,13 +10,13 @@ import pytest
 
 import statebackend as sb
 from statebackend._checkpoint.rescale import range_of
-from statebackend._codec.commit import Commit, RangeState, encode_entry
+from statebackend._codec.commit import Commit, encode_entry
 from statebackend._codec.records import Operation, StateChange, change_set
 from statebackend._codec.segment import encode_segment
 from statebackend._log.commits import commit_key
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import CorruptSegmentError, MissingObjectError
-from statebackend.ids import ChangeSetHandle, CommitSequence, Handle, SequenceNumber
+from statebackend.ids import ChangeSetHandle, CommitSequence, Handle, RangeState, SequenceNumber
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore, ScopedStore
 from statebackend.testing import FaultyStore, Hold, invariants, run_virtual

@@ -9,10 +9,19 @@ import anyio
 from statebackend._backend.tables import open_files
 from statebackend._checkpoint.restore import tell_nobody
 from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
-from statebackend._codec.commit import Commit, RangeState
+from statebackend._codec.commit import Commit
 from statebackend._local.rocksdb_copies import RocksDBCopies, Verify
 from statebackend.errors import StoreUnavailableError
-from statebackend.ids import CheckpointId, CommitSequence, Epoch, Handle, KeyGroupRange, RocksDBBase, RocksDBFile
+from statebackend.ids import (
+    CheckpointId,
+    CommitSequence,
+    Epoch,
+    Handle,
+    KeyGroupRange,
+    RangeState,
+    RocksDBBase,
+    RocksDBFile,
+)
 from statebackend.objectstore import MemoryStore
 
 OWNER = KeyGroupRange(0, 63)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend._codec.commit import Commit, RangeState, decode_entry, encode_entry
+from statebackend._codec.commit import Commit, decode_entry, encode_entry
 from statebackend.errors import CorruptCommitError, InputError, UnsupportedVersionError, WrongJobError
 from statebackend.ids import (
     ChangeSetHandle,
@@ -18,6 +18,7 @@ from statebackend.ids import (
     Epoch,
     Handle,
     KeyGroupRange,
+    RangeState,
     RocksDBBase,
     RocksDBFile,
     SequenceNumber,

@@ -11,11 +11,11 @@ import pytest
 
 from statebackend._codec import cells as cell_format
 from statebackend._codec import commit, compression, frame, local_snapshot, records, schema, segment, staged
-from statebackend._codec.commit import Claim, Commit, RangeState
+from statebackend._codec.commit import Claim, Commit
 from statebackend._log import savepoints
 from statebackend._state.declared import KINDS
 from statebackend._state.operator_state import OPERATOR_KINDS
-from statebackend.ids import ChangeSetHandle, Handle, SourceMark, StagedOutput, StateDescriptor
+from statebackend.ids import ChangeSetHandle, Handle, RangeState, SourceMark, StagedOutput, StateDescriptor
 from tests.formats.make_golden import GOLDEN
 
 PAGES = Path(__file__).parents[2] / "docs" / "formats"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend._codec.commit import Commit, RangeState
+from statebackend._codec.commit import Commit
 from statebackend._log.commits import LOG_CONTACT_MAX_S, commit_key
 from statebackend._log.retention import (
     CLOCK_SKEW_MAX_S,
@@ -30,6 +30,7 @@ from statebackend.ids import (
     Epoch,
     Handle,
     KeyGroupRange,
+    RangeState,
     SequenceNumber,
 )
 

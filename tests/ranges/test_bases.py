@@ -87,7 +87,7 @@ async def test_nothing_goes_on_when_an_attempt_is_over() -> None:
             add(attempt.backend, [])
         assert [info async for info in store.list("fleet/segments/")] == []
         contribution = await run.contribute(owners, run.tasks()[0], batch(4, 4))
-        assert len(contribution.snapshot.bases) == 1
+        assert len(contribution.snapshot.state.bases) == 1
         assert len([info async for info in store.list("fleet/segments/")]) == 1
         await run.commit([contribution])
         assert sizes(run) == [(1, 1)]
@@ -195,7 +195,7 @@ async def test_bases_in_a_snapshot_that_may_be_committed_are_not_deleted() -> No
                 for part in run.owners
             ]
             number, snapshots = 0, [await owner.snapshot(0) for owner in owners]
-            while not all(snapshot.bases for snapshot in snapshots):
+            while not all(snapshot.state.bases for snapshot in snapshots):
                 await run.coordinator.commit(number, snapshots)
                 await tell(owners, [number], sb.StateBackend.notify_complete)
                 await settle()
@@ -226,14 +226,14 @@ async def test_bases_of_a_lost_attempt_are_not_counted_on() -> None:
             model.apply([(key, number) for key in range(20)])
         (task,) = run.tasks()
         lost = await run.contribute(one, task, [])
-        assert lost.snapshot.bases
+        assert lost.snapshot.state.bases
         run.settings = patient
         await run.batch(other, batch(4, 1))
         model.apply(batch(4, 1))
         run.settings = SETTINGS
         (contribution,) = await run.batch(one, batch(5, 1))
         model.apply(batch(5, 1))
-        assert (contribution.found, len(contribution.snapshot.primary)) == ("process", 1)
+        assert (contribution.found, len(contribution.snapshot.state.changelog)) == ("process", 1)
     await model.check(SETTINGS, store)
 
 

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 import statebackend as sb
-from statebackend._codec.commit import Commit, RangeState
+from statebackend._codec.commit import Commit
 from statebackend._log.retention import NAMES_PER_ATTEMPT
 from statebackend._log.superseded import superseded
 from statebackend._ranges.owners import open_range_owners
-from statebackend.ids import ChangeSetHandle, CheckpointId, CommitSequence, Epoch, Handle, SequenceNumber
+from statebackend.ids import ChangeSetHandle, CheckpointId, CommitSequence, Epoch, Handle, RangeState, SequenceNumber
 from tests.ranges.parts import Model, Run, add, open_run
 
 
@@ -100,7 +100,7 @@ async def test_attempts_at_once_all_have_their_copies(tmp_path: Path) -> None:
                 add(each.backend, run.changes_of(mine, batch(1)))
             contributions = [await attempt.contribute(), await beside.contribute()]
         copies = {f"segments/{path.name}" for path in (tmp_path / "host0").rglob("segments/*") if path.is_file()}
-        assert copies == {each.snapshot.primary[0].segment.key for each in contributions}
+        assert copies == {each.snapshot.state.changelog[0].segment.key for each in contributions}
 
 
 async def test_a_bad_copy_is_mended_from_the_primary(tmp_path: Path) -> None:

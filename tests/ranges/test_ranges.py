@@ -66,7 +66,7 @@ async def test_one_of_two_attempts_wins() -> None:
             (task,) = run.tasks()
             lost = await run.contribute(other if number % 2 else one, task, batch(100))
             won = await run.contribute(one if number % 2 else other, task, batch(number))
-            assert lost.snapshot.primary[-1].segment.key != won.snapshot.primary[-1].segment.key
+            assert lost.snapshot.state.changelog[-1].segment.key != won.snapshot.state.changelog[-1].segment.key
             await run.commit([won])
             model.apply(batch(number))
             await model.check(settings, store)
@@ -101,7 +101,8 @@ async def test_the_base_comes_with_the_task() -> None:
         assert store.requests - before == {}
         assert contribution.base == 1
         read = msgspec.structs.replace(task, base=CommittedBase(commit_key(1)))
-        assert (await run.contribute(owners, read, batch(2))).snapshot.primary[0] == contribution.snapshot.primary[0]
+        again = await run.contribute(owners, read, batch(2))
+        assert again.snapshot.state.changelog[0] == contribution.snapshot.state.changelog[0]
         assert store.requests - before == {"get": 1}
         gone = msgspec.structs.replace(task, base=CommittedBase(commit_key(9)))
         with pytest.raises(MissingObjectError):
@@ -113,7 +114,8 @@ async def test_contributions_that_do_not_make_a_checkpoint_are_refused() -> None
     store = MemoryStore()
     async with open_run(SETTINGS, 2, store) as run, open_range_owners(store=store) as owners:
         first, second = [await run.contribute(owners, task, batch(1)) for task in run.tasks()]
-        foreign = msgspec.structs.replace(first.snapshot, key_groups=sb.KeyGroupRange(0, 3))
+        state = msgspec.structs.replace(first.snapshot.state, key_groups=sb.KeyGroupRange(0, 3))
+        foreign = msgspec.structs.replace(first.snapshot, state=state)
         for wrong in (
             [first, first],
             [first, second, second],

@@ -214,7 +214,7 @@ async def test_rocksdb_bases_share_files_across_processes(settings: sb.Settings,
             await run.commit([contribution])
             expected.update(numbers)
             found.append(contribution.found)
-            bases.append({file.handle.key for base in contribution.snapshot.rocksdb for file in base.files})
+            bases.append({file.handle.key for base in contribution.snapshot.state.rocksdb for file in base.files})
     assert found == ["new", "host", "host", "primary" if moves else "host", "host", "host"]
     assert [bool(one & other) for one, other in itertools.pairwise(bases)] == [False, True, True, True, True]
     async with sb.open_backend(settings, store=store, read_only=True) as backend:

@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import statebackend as sb
-from statebackend._codec.commit import RangeState
 from statebackend._state.operator_state import Mode
 from statebackend._tables.key_groups import key_group
 from statebackend._upkeep.regrouping import regrouped_owners
-from statebackend.ids import OperatorElements
+from statebackend.ids import OperatorElements, RangeState
 from statebackend.objectstore import MemoryStore
 from tests.rewrite.jobs import newest_commit, settings_of
 

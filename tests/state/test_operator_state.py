@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend._codec.commit import RangeState
 from statebackend._state.declared import KeyedStates
 from statebackend._state.operator_state import (
     OPERATOR_BYTES_MAX,
@@ -18,7 +17,7 @@ from statebackend._state.operator_state import (
     redistribute,
 )
 from statebackend.errors import InputError, StateTypeError, ValueEncodeError
-from statebackend.ids import KeyGroupRange, OperatorElements, all_key_groups
+from statebackend.ids import KeyGroupRange, OperatorElements, RangeState, all_key_groups
 from tests.state.states import MAX_PARALLELISM, all_states
 
 ALL = all_key_groups(MAX_PARALLELISM)
