@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskGroup
 
-from statebackend._backend.tables import HEAP, Tables, open_files
+from statebackend._backend.tables import HEAP, Tables
 from statebackend._cache.download_cache import DownloadCache
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.restore import LocalCopies
@@ -33,7 +33,6 @@ def rocksdb_restore(
         None if local is None else local.rocksdb,
         tables=tables.files,
         scratch=_scratch(tables, settings),
-        open_files=open_files,
         cache=cache,
         concurrency_max=settings.restore_concurrency_max,
         cpu=anyio.CapacityLimiter(settings.cpu_threads_max),

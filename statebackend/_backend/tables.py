@@ -1,7 +1,7 @@
 """What the states of a backend lie in: the heap, or files of RocksDB that live as long as the backend."""
 
 from collections.abc import AsyncGenerator
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -9,12 +9,10 @@ from typing import Final
 import anyio
 import msgspec
 
-from statebackend._checkpoint.rocksdb_bases import TableFiles
-from statebackend._codec.commit import Commit
 from statebackend._local.scratch import open_scratch, scratch_parent
-from statebackend._state.declared import StatesSnapshot, heap_table
+from statebackend._tables.heap import heap_table
 from statebackend._tables.key_groups import OwnedKeys
-from statebackend._tables.table import OpenTable
+from statebackend._tables.table import OpenTable, TableFiles
 from statebackend._tasks import in_thread
 from statebackend.errors import SettingsError
 from statebackend.ids import KeyGroupRange
@@ -32,15 +30,6 @@ class Tables(msgspec.Struct, frozen=True):
 HEAP: Final = Tables(heap_table)
 
 
-def open_files(directory: Path, commit: Commit, key_groups: KeyGroupRange) -> AbstractContextManager[StatesSnapshot]:
-    """The entries in the files of a RocksDB base. Raises `SettingsError` where rocksdict is missing."""
-    try:
-        from statebackend._checkpoint.rocksdb_entries import open_entries  # noqa: PLC0415  # an extra
-    except ImportError as error:
-        raise SettingsError("a base of this job is made of RocksDB's files: it needs the extra 'rocksdb'") from error
-    return open_entries(directory, commit.states, key_groups, max_parallelism=commit.max_parallelism)
-
-
 @asynccontextmanager
 async def open_tables(settings: Settings, key_groups: KeyGroupRange) -> AsyncGenerator[Tables]:
     """The tables of one owner. Raises `SettingsError` where rocksdict is missing."""
@@ -48,7 +37,7 @@ async def open_tables(settings: Settings, key_groups: KeyGroupRange) -> AsyncGen
         yield HEAP
         return
     try:
-        from statebackend._tables.rocksdb import RocksStore  # noqa: PLC0415  # as above
+        from statebackend._tables.rocksdb import RocksStore  # noqa: PLC0415  # an extra
         from statebackend._tables.rocksdb_tables import open_table  # noqa: PLC0415  # an extra
     except ImportError as error:
         raise SettingsError("this table needs the extra 'rocksdb'", table=settings.table) from error

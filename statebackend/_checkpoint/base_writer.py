@@ -35,7 +35,8 @@ from statebackend._checkpoint.bases import (
 )
 from statebackend._checkpoint.rocksdb_bases import RocksDBBases
 from statebackend._codec.records import StateChange
-from statebackend._state.declared import KeyedStates, StatesSnapshot
+from statebackend._state.declared import KeyedStates
+from statebackend._tables.snapshot import StatesSnapshot
 from statebackend._tasks import breathe, in_thread
 from statebackend.abc import Clock, Observer, UploadedSegment
 from statebackend.errors import BackendClosedError, MaterializationError

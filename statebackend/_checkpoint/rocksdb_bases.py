@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
@@ -18,6 +18,7 @@ from anyio.abc import TaskGroup
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.snapshot_directory import remove_directory
+from statebackend._tables.table import TableFiles
 from statebackend._tasks import in_order, in_thread
 from statebackend.abc import ObjectStore, Observer, UploadedSegment
 from statebackend.errors import StoreError
@@ -27,18 +28,6 @@ REMOVE_TIMEOUT_S: Final = 1.0
 """How long leaving a backend waits for directories to be removed. What is left is pruned at the next open."""
 
 _logger = logging.getLogger(__name__)
-
-
-class TableFiles(Protocol):
-    """A RocksDB, as far as bases are concerned. Methods block on the disk."""
-
-    def copy_files(self, directory: Path) -> None:
-        """All that was written so far, as files in `directory`, which must not be there yet."""
-        ...
-
-    def adopt(self, directory: Path) -> None:
-        """From now on the database is that in `directory`. For one that is still empty."""
-        ...
 
 
 class RocksDBBases:

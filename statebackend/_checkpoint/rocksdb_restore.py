@@ -7,13 +7,7 @@ A local copy that lacks a file, or has a bad one, is made anew from what was fet
 """
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    AsyncExitStack,
-    contextmanager,
-    suppress,
-)
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -25,12 +19,12 @@ import msgspec
 
 from statebackend._cache.download_cache import DownloadCache
 from statebackend._changelog.reader import verify
-from statebackend._checkpoint.rocksdb_bases import TableFiles
 from statebackend._codec.commit import Commit
 from statebackend._codec.records import StateChange
 from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.snapshot_directory import remove_directory
-from statebackend._state.declared import StatesSnapshot
+from statebackend._tables.rocksdb_entries import open_entries
+from statebackend._tables.table import TableFiles
 from statebackend._tasks import in_order, in_thread
 from statebackend.abc import Fallback, ObjectStore
 from statebackend.errors import (
@@ -40,7 +34,7 @@ from statebackend.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from statebackend.ids import KeyGroupRange, RangeState, RocksDBBase, RocksDBFile
+from statebackend.ids import RangeState, RocksDBBase, RocksDBFile
 from statebackend.settings import MiB
 
 CHANGES_AT_ONCE: Final = 4096
@@ -52,11 +46,6 @@ Apply = Callable[[list[StateChange]], object]
 """Applies changes. What it gives is of no use here."""
 Applied = Callable[[str, int, int], None]
 """Told of a file that was fetched, by its key, its bytes, and the entries of it that were applied."""
-OpenFiles = Callable[[Path, Commit, KeyGroupRange], AbstractContextManager[StatesSnapshot]]
-"""The entries in the files that an owner's database had at a commit. Blocks.
-
-Raises `SettingsError` where RocksDB is missing.
-"""
 
 
 class FetchedFile(msgspec.Struct, frozen=True):
@@ -81,7 +70,6 @@ class RocksDBRestore:
         *,
         tables: TableFiles | None,
         scratch: AbstractAsyncContextManager[Path],
-        open_files: OpenFiles,
         cache: DownloadCache | None,
         concurrency_max: int,
         cpu: anyio.CapacityLimiter,
@@ -90,7 +78,6 @@ class RocksDBRestore:
         self._copies = copies
         self._tables = tables
         self._scratch = scratch
-        self._open_files = open_files
         self._cache = cache
         self._concurrency_max = concurrency_max
         self._cpu = cpu
@@ -173,7 +160,7 @@ class RocksDBRestore:
 
     def _apply(self, base: RocksDBBase, directory: Path, commit: Commit, apply: Apply) -> int:
         count = 0
-        with self._open_files(directory, commit, base.owner) as entries:
+        with open_entries(directory, commit.states, base.owner, max_parallelism=commit.max_parallelism) as entries:
             changes = entries.changes(frozenset(_groups(base)))
             while step := list(islice(changes, CHANGES_AT_ONCE)):
                 apply(step)

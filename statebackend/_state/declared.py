@@ -34,9 +34,10 @@ from statebackend._state.timers import TimerClock, Timers
 from statebackend._state.ttl import TimeToLive
 from statebackend._state.value_state import ValueState
 from statebackend._state.values import Upcast, Values
-from statebackend._tables.heap import ListTable, MapTable, ValueTable
+from statebackend._tables.heap import KINDS, heap_table
 from statebackend._tables.key_groups import OwnedKeys
-from statebackend._tables.table import AnyTable, OpenTable, Renew
+from statebackend._tables.snapshot import StatesSnapshot
+from statebackend._tables.table import AnyTable, OpenTable
 from statebackend.abc import Serializer
 from statebackend.errors import DataError, InputError, StateTypeError, UnsupportedVersionError
 from statebackend.ids import KeyGroupRange, OperatorElements, RangeState, StateDescriptor, all_key_groups
@@ -45,20 +46,6 @@ V = TypeVar("V")
 K = TypeVar("K")
 R = TypeVar("R")
 S = TypeVar("S", bound=KeyedState[Any, Any])
-
-KINDS: Final[Mapping[str, type[ValueTable | ListTable | MapTable]]] = {
-    value_state.KIND: ValueTable,
-    reducing_state.KIND: ValueTable,
-    aggregating_state.KIND: ValueTable,
-    timers.KIND: ValueTable,
-    list_state.KIND: ListTable,
-    map_state.KIND: MapTable,
-}
-
-
-def heap_table(heap: type[AnyTable], _: int) -> AnyTable:
-    """A table on the heap: an `OpenTable`."""
-    return heap()
 
 
 class StateDeclarations(ABC):
@@ -282,7 +269,7 @@ class KeyedStates(StateDeclarations):
             self._tables[state_id].apply_many(own)
         return groups
 
-    def snapshot(self) -> "StatesSnapshot":
+    def snapshot(self) -> StatesSnapshot:
         """What the states hold now, undeclared ones too: a copy of references.
 
         It stands in for the changes up to here, so whoever writes it as a base drains first, to the end: what is in it
@@ -315,29 +302,6 @@ class KeyedStates(StateDeclarations):
                 "a state of a kind that this release does not know", state=descriptor.name, kind=descriptor.kind
             )
         return self._open_table(KINDS[descriptor.kind], descriptor.state_id)
-
-
-class StatesSnapshot:
-    """Every entry of the states at one moment. What is done to them later is not in it, so any thread may read it."""
-
-    def __init__(self, tables: Mapping[int, AnyTable], renew: Mapping[int, Renew | None], keys: OwnedKeys) -> None:
-        self._tables = tables
-        self._renew = renew
-        self._keys = keys
-
-    def changes(self, groups: frozenset[int], pause: Callable[[], None] = lambda: None) -> Iterator[StateChange]:
-        """Changes that rebuild the entries of these key groups from nothing, one group after the other.
-
-        What had expired by then is not among them, and what was of an earlier version is upcast, which raises
-        `ValueDecodeError` where that fails. The first step places every key, where the table has not: about half a
-        second per million, and it calls `pause` a thousand times meanwhile. Each call begins anew.
-        """
-        placed = {state_id: table.placed(self._keys, groups, pause) for state_id, table in self._tables.items()}
-        for group in sorted(groups):
-            for state_id, table in self._tables.items():
-                renew = self._renew.get(state_id)
-                for key in placed[state_id].get(group, ()):
-                    yield from table.changes(state_id, group, key, renew)
 
 
 def _is_same(one: Any, other: Any) -> bool:

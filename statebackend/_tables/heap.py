@@ -11,12 +11,12 @@ changed in place after it was read cannot make memory and log differ.
 An empty list or map is no entry at all. Live writes and replay go through the same methods.
 """
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Final, Self
 
 from statebackend._codec.cells import framed, split
 from statebackend._codec.records import SCALARS, Operation, StateChange, key_of
-from statebackend._tables.table import Renew, Table
+from statebackend._tables.table import AnyTable, Renew, Table
 from statebackend.errors import UnsupportedVersionError
 from statebackend.ids import Key
 
@@ -164,6 +164,22 @@ class MapTable(Table[dict[bytes, bytes]]):
             if self._own is not None:
                 self._own.add(key)
         return found
+
+
+KINDS: Final[Mapping[str, type[ValueTable | ListTable | MapTable]]] = {
+    "value": ValueTable,
+    "reducing": ValueTable,
+    "aggregating": ValueTable,
+    "timers": ValueTable,
+    "list": ListTable,
+    "map": MapTable,
+}
+"""The table of each kind of state. The names of the kinds are stored in commits: never change one."""
+
+
+def heap_table(heap: type[AnyTable], _: int) -> AnyTable:
+    """An empty table on the heap: an `OpenTable`."""
+    return heap()
 
 
 def row_changes(state_id: int, group: int, key: Key, row: bytes, first: Operation) -> Iterator[StateChange]:

@@ -7,7 +7,8 @@ changes, and a base is made of the changes that would rebuild a copy.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from itertools import islice
-from typing import Any, Final, Generic, Self, TypeVar
+from pathlib import Path
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from statebackend._codec.records import StateChange
 from statebackend._tables.key_groups import OwnedKeys
@@ -70,3 +71,15 @@ class Table(ABC, Generic[E]):
 AnyTable = Table[Any]
 OpenTable = Callable[[type[AnyTable], int], AnyTable]
 """An empty table for the state of this id, which does what one of this class does on the heap."""
+
+
+class TableFiles(Protocol):
+    """Tables whose entries are files, so that a base is a copy of them. Methods block on the disk."""
+
+    def copy_files(self, directory: Path) -> None:
+        """Copy everything written so far, as files, to `directory`, which must not exist yet."""
+        ...
+
+    def adopt(self, directory: Path) -> None:
+        """Replace the tables, which must be empty, with those that `copy_files` made in `directory`."""
+        ...

@@ -6,7 +6,6 @@ from zlib import crc32
 
 import anyio
 
-from statebackend._backend.tables import open_files
 from statebackend._checkpoint.restore import tell_nobody
 from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
 from statebackend._codec.commit import Commit
@@ -88,7 +87,6 @@ async def test_a_local_copy_that_comes_too_late_does_not_touch_the_database(tmp_
         copies,
         tables=tables,
         scratch=nullcontext(tmp_path),
-        open_files=open_files,
         cache=None,
         concurrency_max=4,
         cpu=anyio.CapacityLimiter(1),

@@ -13,8 +13,8 @@ from statebackend._codec import cells as cell_format
 from statebackend._codec import commit, compression, frame, local_snapshot, records, schema, segment, staged
 from statebackend._codec.commit import Claim, Commit
 from statebackend._log import savepoints
-from statebackend._state.declared import KINDS
 from statebackend._state.operator_state import OPERATOR_KINDS
+from statebackend._tables.heap import KINDS
 from statebackend.ids import ChangeSetHandle, Handle, RangeState, SourceMark, StagedOutput, StateDescriptor
 from tests.formats.make_golden import GOLDEN
 

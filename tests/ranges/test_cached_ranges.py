@@ -17,7 +17,7 @@ import statebackend as sb
 from statebackend._checkpoint.lineage import lineage_of
 from statebackend._ranges.cached_in_process import KeptRange, KeptRanges, KeptTables, range_name
 from statebackend._ranges.owners import open_range_owners
-from statebackend._state.declared import heap_table
+from statebackend._tables.heap import heap_table
 from statebackend.errors import BackendClosedError, BatchError
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore

@@ -5,8 +5,9 @@ from typing import Any
 
 from statebackend._codec.commit import StateDescriptor
 from statebackend._codec.records import StateChange, decode_changes, encode_changes
-from statebackend._state.declared import KeyedStates, heap_table
+from statebackend._state.declared import KeyedStates
 from statebackend._state.value_state import ValueState
+from statebackend._tables.heap import heap_table
 from statebackend._tables.table import OpenTable
 from statebackend.ids import KeyGroupRange, all_key_groups
 

@@ -12,7 +12,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from statebackend import TimeToLive
 from statebackend._codec.records import StateChange
-from statebackend._state.declared import KeyedStates, StatesSnapshot
+from statebackend._state.declared import KeyedStates
+from statebackend._tables.snapshot import StatesSnapshot
 from statebackend.ids import KeyGroupRange
 from tests.aggregates import Spread
 from tests.codec.samples import KEYS
