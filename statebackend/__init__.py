@@ -4,9 +4,11 @@
     open_coordinator, CheckpointCoordinator     commit what the owners of parts of the key groups contribute
     open_download_cache             for several backends that restore from the same files
     Output, StagedOutput            rows that are committed with the state, and published after it
+    inspect, report, verify, open_rows      look at a job from outside, beside a running stream
     sweep                           delete what no retained checkpoint needs
     rewrite                         give a job another number of key groups
     savepoints, drop_savepoint      names that keep a checkpoint
+    reports                         the records that these return
     Settings                        what the job means, and how fast
     ValueState, ListState, MapState, ReducingState, AggregatingState    what user code reads and writes
     OperatorState                   what belongs to no key
@@ -22,15 +24,13 @@ Rooms whose name begins with an underscore are private.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from statebackend import reports
 from statebackend._backend.downloads import open_download_cache
 from statebackend._backend.opening import open_backend, open_coordinator
 from statebackend._cache.download_cache import DownloadCache
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._log.coordinator import CheckpointCoordinator, Committed
 from statebackend._log.outbox import Output
-from statebackend._log.retention import Classified, Verdict
-from statebackend._log.savepoints import SavepointInfo
-from statebackend._log.sweep import SweepFailure, SweepReport
 from statebackend._state.aggregating_state import Aggregate, AggregatingState
 from statebackend._state.list_state import ListState
 from statebackend._state.map_state import MapState
@@ -39,10 +39,13 @@ from statebackend._state.reducing_state import ReducingState
 from statebackend._state.timers import Timers
 from statebackend._state.ttl import TimeToLive
 from statebackend._state.value_state import ValueState
-from statebackend._upkeep.jobs import drop_savepoint, savepoints, sweep
-from statebackend._upkeep.progress import Progress
-from statebackend._upkeep.rewrite import RewriteReport
-from statebackend._upkeep.rewriting import rewrite
+from statebackend._upkeep.inspect import inspect
+from statebackend._upkeep.report import report
+from statebackend._upkeep.rewrite import rewrite
+from statebackend._upkeep.rows import open_rows
+from statebackend._upkeep.savepoints import drop_savepoint, savepoints
+from statebackend._upkeep.sweep import sweep
+from statebackend._upkeep.verify import verify
 from statebackend._version import __version__
 from statebackend.abc import (
     Body,
@@ -87,7 +90,6 @@ __all__ = [
     "CheckpointCoordinator",
     "CheckpointId",
     "CheckpointInfo",
-    "Classified",
     "Clock",
     "CommitSequence",
     "CommitSummary",
@@ -106,11 +108,8 @@ __all__ = [
     "Observer",
     "OperatorState",
     "Output",
-    "Progress",
     "ReducingState",
     "RestoreReport",
-    "RewriteReport",
-    "SavepointInfo",
     "Secret",
     "Segment",
     "SequenceNumber",
@@ -122,21 +121,23 @@ __all__ = [
     "StateBackend",
     "StateBackendError",
     "StateChangeUploader",
-    "SweepFailure",
-    "SweepReport",
     "TimeToLive",
     "Timers",
     "UploadedSegment",
     "ValueState",
-    "Verdict",
     "__version__",
     "drop_savepoint",
+    "inspect",
     "open_backend",
     "open_coordinator",
     "open_download_cache",
+    "open_rows",
+    "report",
+    "reports",
     "rewrite",
     "savepoints",
     "sweep",
+    "verify",
 ]
 
 

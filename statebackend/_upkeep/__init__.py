@@ -1,4 +1,5 @@
-"""What is done to a job from outside, without opening it: look, read, verify, sweep, rewrite, mind its savepoints.
+"""Works on a job from outside: look, verify, read rows, sweep, rewrite, mind savepoints. One file for each verb.
 
-`jobs` has a function for each. Like `_backend/` it puts the rooms together; unlike there, nothing lives on afterwards.
+Like `_backend/` this room puts other rooms together, but nothing stays open after a call. Only `rewrite` claims the
+job; everything else works beside a running stream.
 """

@@ -1,6 +1,6 @@
-"""What a job consists of, for people: the entries of its log, its savepoints and states, and how much lies where.
+"""Shows what a job consists of: the entries of its log, its savepoints and states, and how much lies where.
 
-Reads every entry of the log and no data. What cannot be read is shown as such, not raised.
+Reads every entry of the log and no data. An entry that cannot be read is shown as damaged, not raised.
 """
 
 from collections import Counter
@@ -13,9 +13,11 @@ from statebackend._log.commits import commit_key
 from statebackend._log.inventory import Surveyor
 from statebackend._log.retention import entry_of
 from statebackend._log.savepoints import mark_of
+from statebackend._upkeep.primary import check_exists, open_primary, surveyor_of
 from statebackend.abc import ObjectInfo, ObjectStore
 from statebackend.errors import DataError
 from statebackend.ids import SourceMark, StateDescriptor
+from statebackend.settings import Settings
 
 
 class LogRow(msgspec.Struct, frozen=True):
@@ -51,8 +53,18 @@ class Inspection(msgspec.Struct, frozen=True):
     places: Mapping[str, tuple[int, int]]
 
 
-async def inspect(store: ObjectStore, job: str, surveyor: Surveyor) -> Inspection:
-    """The job in `store`, which is confined to it. Raises `WrongJobError`, `StoreError`."""
+async def inspect(settings: Settings, *, store: ObjectStore | None = None) -> Inspection:
+    """Show the job as it lies in the primary, or in `store`. Nothing is written, and nobody is fenced.
+
+    Raises `InputError` if there is no such job or the store cannot list, `WrongJobError`, `StoreError`.
+    """
+    async with open_primary(settings, store) as primary:
+        found = await _inspect(primary, settings.job, surveyor_of(primary, settings))
+    check_exists(settings, found.places)
+    return found
+
+
+async def _inspect(store: ObjectStore, job: str, surveyor: Surveyor) -> Inspection:
     objects = [info async for info in store.list("")]
     entries: dict[int, Entry | DataError] = {}
     infos = {sequence: info for info in objects if (sequence := entry_of(info.key)) is not None}

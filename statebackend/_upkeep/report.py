@@ -1,4 +1,4 @@
-"""One page on a job: its newest checkpoint by key groups, what else lies there, and what a month of it costs. Pure."""
+"""One page on a job: its newest checkpoint by key groups, what else lies there, and what a month of it costs."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,11 +6,17 @@ from typing import Final
 
 import msgspec
 
+from statebackend._backend.job import Job, open_sweep
+from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._cost import MONTH_S, Prices
 from statebackend._log.retention import Classified, entry_of, epoch_of
-from statebackend._log.savepoints import SavepointInfo
+from statebackend._log.savepoints import SavepointInfo, Savepoints
+from statebackend._upkeep.primary import open_primary
+from statebackend.abc import Clock, ObjectStore
+from statebackend.errors import InputError
 from statebackend.ids import Base, CommitSummary, RangeState, RocksDBBase, StateDescriptor
+from statebackend.settings import Settings
 
 WINDOW_S_MIN: Final = 60.0
 """A rate over less than this says nothing about a month."""
@@ -60,10 +66,25 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     pace: Pace | None
 
 
-def report_of(
+async def report(settings: Settings, *, store: ObjectStore | None = None, clock: Clock | None = None) -> JobReport:
+    """Make one page on the job. Nothing is written, and nobody is fenced.
+
+    Raises `InputError` if the job has no checkpoint or the store cannot list, a `DataError` if an entry of the log that
+    matters cannot be read, `StoreError`.
+    """
+    clock = clock or SystemClock()
+    async with open_primary(settings, store) as primary:
+        position = await Job(primary, settings, clock=clock, any_parallelism=True).look()
+        if position.newest is None:
+            raise InputError("the job has no checkpoint", job=settings.job, primary=settings.primary)
+        swept = await open_sweep(primary, settings, clock=clock).run(dry_run=True)
+        found = await Savepoints(primary, settings.job).all()
+    return _report(position.newest, swept.objects, found, Prices(settings))
+
+
+def _report(
     newest: Commit, objects: Sequence[Classified], savepoints: Iterable[SavepointInfo], prices: Prices
 ) -> JobReport:
-    """The page, from the newest commit and a verdict on each object."""
     ranges = tuple(map(_range_row, newest.ranges))
     base_bytes = sum(row.base_bytes for row in ranges)
     return JobReport(

@@ -1,8 +1,9 @@
-"""Makes of a checkpoint one with another `max_parallelism`: the same state, every key in the group it has then.
+"""Rewrites a job with another `max_parallelism`: the same state, every key in the key group that it has then.
 
     read every base and change, each key placed anew -> write bases of the new key groups -> commit
 
-The commit is the switch. Before it nothing is visible, after it all of it is; `docs/decisions/rewrite-in-the-log.md`.
+The commit is the switch: before it nothing of the rewrite is visible, after it all of it is. The decision is told in
+`docs/decisions/rewrite-in-the-log.md`.
 """
 
 from bisect import bisect_right
@@ -13,29 +14,37 @@ from typing import Final
 import anyio
 import msgspec
 
+from statebackend._backend.copy_writers import OpenUploader, choose_copies
+from statebackend._backend.job import Job, Position
+from statebackend._backend.stores import Primary, open_store, primary_of
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.bases import SEGMENT_BYTES_MAX, Piece, base_of, pack
 from statebackend._checkpoint.restore import Restore
+from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._codec.records import StateChange
 from statebackend._log.coordinator import CheckpointCoordinator
+from statebackend._log.names import new_names
 from statebackend._state.declared import KeyedStates
 from statebackend._state.operator_state import mode_of
 from statebackend._tables.key_groups import OwnedKeys
-from statebackend._tasks import in_thread
+from statebackend._tasks import in_thread, open_tasks
+from statebackend._upkeep.key_group_change import regrouped, regrouped_owners
 from statebackend._upkeep.progress import Progress, Tell, reading
-from statebackend._upkeep.regrouping import regrouped, regrouped_owners
-from statebackend.abc import UploadedSegment
+from statebackend._upkeep.read_commit import open_commit
+from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader, UploadedSegment
 from statebackend.errors import InputError, StoreAccessError, StoreUnavailableError
 from statebackend.ids import Base, CheckpointId, RangeState, SnapshotResult, all_key_groups
 from statebackend.settings import Settings
 
+NOBODY: Final = Observer()
+
 
 class RewriteReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rewrite has done, or a dry run would do. `keys`: how many each state has.
+    """What a rewrite did, or what a dry run would do. `keys`: the number of keys in each state.
 
-    `checkpoint_id` is that of the new commit; `None` where there is none: for a dry run, or because `read_id`, the
-    checkpoint that was looked at, has that `max_parallelism` already.
+    `checkpoint_id` is the id of the new commit. It is `None` for a dry run, and if nothing had to be done because
+    `read_id`, the checkpoint that was read, has that `max_parallelism` already.
     """
 
     job: str
@@ -54,64 +63,178 @@ class RewriteReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_needed(self) -> bool:
-        """Whether there was anything to do."""
+        """True if there was anything to do."""
         return self.max_parallelism_before != self.max_parallelism
 
 
-class Rewrite:
-    """One rewrite of `base`, into `states`, which are empty and of the new key groups, all of them."""
+async def rewrite(
+    settings: Settings,
+    *,
+    checkpoint_id: int | None = None,
+    savepoint: str | None = None,
+    dry_run: bool = False,
+    store: ObjectStore | None = None,
+    uploader: StateChangeUploader | OpenUploader | None = None,
+    clock: Clock | None = None,
+    tell: Tell = lambda _: None,
+) -> RewriteReport:
+    """Commit the job's state again with `settings.max_parallelism`: every key in the key group that it has then.
 
-    def __init__(self, base: Commit, states: KeyedStates, settings: Settings, *, tell: Tell) -> None:
+    The state is that of the newest checkpoint, of `checkpoint_id` or of `savepoint`. Stop the stream first: a rewrite
+    fences whoever has the job open. Then start it with these settings; it continues after the last batch that it
+    committed. Older checkpoints stay, and are opened with the `max_parallelism` that they were made with. A checkpoint
+    that has the new number already is left alone, so a second call does no harm. `dry_run`: read everything, claim and
+    write nothing.
+
+    Local copies are read first, and none are written. All of the state is read into a table of the kind that
+    `settings.table` names. `tell` is called on the loop with how far it is, once for each file. `store` and `uploader`
+    are as for `open_backend`.
+
+    Raises `InputError` if the job has no checkpoint, `FencedError` if another writer opened the job meanwhile (then
+    call it again), and as `open_backend` and `StateBackend.checkpoint` do. A failed or cancelled call leaves a claim in
+    the log, and has deleted what it stored unless a commit may hold it; a killed one leaves that to a sweep.
+    """
+    clock = clock or SystemClock()
+    async with open_store(settings, commits=not dry_run, instead=store) as opened:
+        primary = primary_of(settings, opened, clock=clock, observer=NOBODY)
+        begun_s, requests = clock.monotonic(), primary.spending.requests
+        job = Job(
+            primary.store, settings, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint, any_parallelism=True
+        )
+        position = await job.look()
+        if not dry_run and _planned(position, settings, dry_run=dry_run).is_needed:
+            position = await job.claim(position)  # a commit may have been made just before the claim: plan again
+        report = _planned(position, settings, dry_run=dry_run)
+        if report.is_needed:
+            report = await _carry_out(
+                report, settings, primary=primary, job=job, position=position, uploader=uploader, clock=clock, tell=tell
+            )
+        spent = primary.spending.since(requests)
+    return msgspec.structs.replace(
+        report, seconds=clock.monotonic() - begun_s, requests=spent.requests.total(), usd=spent.usd
+    )
+
+
+def _planned(position: Position, settings: Settings, *, dry_run: bool) -> RewriteReport:
+    """The report before anything is done: what is to be rewritten, into how many key groups."""
+    if position.base is None:
+        raise InputError("the job has no checkpoint to rewrite", job=settings.job, primary=settings.primary)
+    return RewriteReport(
+        job=settings.job,
+        read_id=position.base.checkpoint_id,
+        max_parallelism_before=position.base.max_parallelism,
+        max_parallelism=settings.max_parallelism,
+        dry_run=dry_run,
+    )
+
+
+async def _carry_out(
+    report: RewriteReport,
+    settings: Settings,
+    *,
+    primary: Primary,
+    job: Job,
+    position: Position,
+    uploader: StateChangeUploader | OpenUploader | None,
+    clock: Clock,
+    tell: Tell,
+) -> RewriteReport:
+    """Read `position.base` and, unless it is a dry run, commit it again. Returns the report with the results."""
+    base = position.base
+    assert base is not None, "the report needs one"
+    async with (
+        open_commit(settings, primary.store, job.log, base, base.states, clock=clock) as (states, restore),
+        open_tasks() as tasks,
+    ):
+        once = Rewrite(
+            base,
+            states,
+            max_parallelism=settings.max_parallelism,
+            segment_bytes_max=min(SEGMENT_BYTES_MAX, settings.in_flight_bytes_max // 4),
+            close_timeout_s=settings.close_timeout_s,
+            tell=tell,
+        )
+        bytes_read = await once.read(restore)
+        report = msgspec.structs.replace(report, bytes_read=bytes_read, keys=states.sizes)
+        if report.dry_run:
+            return report
+        copies = choose_copies(uploader, primary.store, None, settings=settings, tasks=tasks, observer=NOBODY)
+        scheduler = UploadScheduler(
+            copies.uploader, settings, tasks=tasks, clock=clock, observer=NOBODY, new_name=new_names(position.epoch)
+        )
+        new_id = await once.write(job.coordinator(position), scheduler)
+        await job.log.write_hint()
+    segments, bytes_written = once.written
+    return msgspec.structs.replace(report, checkpoint_id=new_id, segments=segments, bytes_written=bytes_written)
+
+
+class Rewrite:
+    """Rewrites `base` once, through `states`: empty, and declared for all of the new key groups."""
+
+    def __init__(
+        self,
+        base: Commit,
+        states: KeyedStates,
+        *,
+        max_parallelism: int,
+        segment_bytes_max: int,
+        close_timeout_s: float,
+        tell: Tell,
+    ) -> None:
         self._base = base
         self._states = states
-        self._settings = settings
+        self._max_parallelism = max_parallelism
+        self._segment_bytes_max = segment_bytes_max
+        self._close_timeout_s = close_timeout_s
         self._tell = tell
-        self._keys = OwnedKeys(states.key_groups, settings.max_parallelism)
         self._owners = regrouped_owners(
             base.ranges,
             {each.state_id: mode for each in base.states if (mode := mode_of(each.kind)) is not None},
-            settings.max_parallelism,
+            max_parallelism,
         )
         self._cpu = anyio.CapacityLimiter(1)
         self._uploaded: list[UploadedSegment] = []  # ours, until a commit may hold them
 
     async def read(self, restore: Restore) -> int:
-        """Fill the states; the bytes that were read for it. Raises as `Restore.run`, and where a key is none."""
+        """Fill the states; return how many bytes were read. Raises as `Restore.run`, and for keys that are invalid."""
+        keys = OwnedKeys(self._states.key_groups, self._max_parallelism)
 
         def apply(changes: list[StateChange]) -> frozenset[int]:
-            return self._states.replay(regrouped(changes, self._keys))
+            return self._states.replay(regrouped(changes, keys))
 
         owned = all_key_groups(self._base.max_parallelism)
         report = await restore.run(self._base, owned, apply, reading(self._base, self._tell))
         return report.bytes_local + report.bytes_primary
 
     async def write(self, coordinator: CheckpointCoordinator, scheduler: UploadScheduler) -> CheckpointId:
-        """Write the bases, and commit them. Raises as `CheckpointCoordinator.commit`, and what uploading raises.
+        """Write the bases and commit them. Raises as `CheckpointCoordinator.commit`, and what uploading raises.
 
-        Failed or cancelled before its commit was sent, it deletes what it has written. A call that is cancelled later
-        finishes first.
+        A call that fails or is cancelled before its commit was sent deletes the bases that it has written. A call that
+        is cancelled later finishes first.
         """
         is_sent = False
         try:
-            bases = await self._write(scheduler)
+            bases = await self._write_bases(scheduler)
             checkpoint_id = coordinator.next_checkpoint_id
             snapshots = self._snapshots(checkpoint_id, coordinator, bases)
             is_sent = True
             await coordinator.commit(checkpoint_id, snapshots, self._base.source)
         except BaseException as error:
-            if not is_sent or isinstance(error, (InputError, StoreAccessError, StoreUnavailableError)):  # not made
-                with anyio.move_on_after(self._settings.close_timeout_s, shield=True):
+            # After the commit was sent, only these errors say that it does not exist. After any other it may hold the
+            # bases, and deleting them would damage it.
+            if not is_sent or isinstance(error, (InputError, StoreAccessError, StoreUnavailableError)):
+                with anyio.move_on_after(self._close_timeout_s, shield=True):
                     await scheduler.discard(self._uploaded).wait()
             raise
         return checkpoint_id
 
     @property
     def written(self) -> tuple[int, int]:
-        """Segments that were written, and their bytes."""
+        """The number of segments written, and their bytes."""
         return len(self._uploaded), sum(uploaded.primary.length for uploaded in self._uploaded)
 
-    async def _write(self, scheduler: UploadScheduler) -> Mapping[int, list[Base]]:
-        """The bases of each owner, by his place."""
+    async def _write_bases(self, scheduler: UploadScheduler) -> Mapping[int, list[Base]]:
+        """The bases of each owner, by its place among the owners."""
         bases: dict[int, list[Base]] = {place: [] for place in range(len(self._owners))}
         changes = 0
         pieces = self._pieces(self._states.snapshot().changes(frozenset(self._states.key_groups)))
@@ -122,21 +245,20 @@ class Rewrite:
             self._uploaded.append(uploaded)
             bases[place].append(base_of(piece, uploaded.primary))
             done = piece.key_groups[-1].last + 1
-            self._tell(Progress("writing", done / self._settings.max_parallelism, changes, self.written[1]))
+            self._tell(Progress("writing", done / self._max_parallelism, changes, self.written[1]))
         return bases
 
     def _pieces(self, changes: Iterable[StateChange]) -> Iterator[tuple[int, Piece]]:
-        """The segments to be, in the order of their key groups, each of one owner. They are made one by one."""
+        """The segments to write, in the order of their key groups, each for one owner; made one at a time."""
         firsts: Final = [owner.key_groups.first for owner in self._owners]
-        limit_bytes = min(SEGMENT_BYTES_MAX, self._settings.in_flight_bytes_max // 4)
-        for place, his in groupby(changes, key=lambda change: bisect_right(firsts, change.key_group) - 1):
-            for piece in pack(his, self._owners[place].key_groups, segment_bytes_max=limit_bytes):
+        for place, owned in groupby(changes, key=lambda change: bisect_right(firsts, change.key_group) - 1):
+            for piece in pack(owned, self._owners[place].key_groups, segment_bytes_max=self._segment_bytes_max):
                 yield place, piece
 
     def _snapshots(
         self, checkpoint_id: CheckpointId, coordinator: CheckpointCoordinator, bases: Mapping[int, list[Base]]
     ) -> list[SnapshotResult]:
-        """What the owners would contribute, if there were any."""
+        """What each owner would contribute if it were running."""
         return [
             SnapshotResult(
                 checkpoint_id=checkpoint_id,

@@ -1,24 +1,33 @@
-"""The entries of a checkpoint in plain values, for whoever has none of the classes that they were written with. Pure.
+"""Reads a checkpoint's state in plain values, without the classes that it was written with.
 
-What msgspec wrote is MessagePack, and is decoded as such: a struct is a dict then. What a serializer of the user's own
-wrote is bytes. Values are as they lie there: no upcast is applied, and what has expired is shown until it is dropped.
+What msgspec wrote is decoded as MessagePack: a struct becomes a dict. What a user's own serializer wrote stays bytes.
+Values are shown as they are stored: no upcast is applied, and an expired value is shown until it is dropped.
 """
 
 import base64
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from itertools import chain, groupby
 from typing import Any, Final, cast
 
 import msgspec
 
+from statebackend._backend.job import Job
+from statebackend._clock import SystemClock
 from statebackend._codec.cells import split, unpack
 from statebackend._codec.commit import Commit
-from statebackend._codec.records import StateChange, as_key
+from statebackend._codec.records import StateChange, as_key, key_of
 from statebackend._codec.serializers import OWN
 from statebackend._state import list_state, map_state, timers
+from statebackend._tables.key_groups import key_group
+from statebackend._upkeep.primary import open_primary
+from statebackend._upkeep.progress import Tell, reading
+from statebackend._upkeep.read_commit import open_commit
+from statebackend.abc import ObjectStore
 from statebackend.errors import InputError, ValueDecodeError
-from statebackend.ids import Key, StateDescriptor
+from statebackend.ids import Key, KeyGroupRange, StateDescriptor, all_key_groups
+from statebackend.settings import Settings
 
 _TIME_BYTES: Final = 8
 
@@ -38,7 +47,51 @@ class Row(msgspec.Struct, frozen=True):
     value: Any
 
 
-def rows_of(changes: Iterable[StateChange], states: Sequence[StateDescriptor]) -> Iterator[Row]:
+@asynccontextmanager
+async def open_rows(
+    settings: Settings,
+    *,
+    checkpoint_id: int | None = None,
+    savepoint: str | None = None,
+    states: Sequence[str] = (),
+    key: Key | None = None,
+    store: ObjectStore | None = None,
+    tell: Tell = lambda _: None,
+) -> AsyncGenerator[Iterator[Row]]:
+    """Read the state in plain values: of the newest checkpoint, of `checkpoint_id` or of `savepoint`.
+
+    The rows come in the order of their key groups, operator state last. `states` and `key` narrow them down; with a
+    key, operator state is left out. Entering the context reads everything that the rows need into a table of the kind
+    that `settings.table` names, and calls `tell` on the loop after each file; the rows are good until the context is
+    left. Local copies are read first. Nothing is written, and nobody is fenced.
+
+    Raises `InputError` if the job has no checkpoint, or that checkpoint no state of such a name, and as `open_backend`.
+    """
+    clock = SystemClock()
+    async with open_primary(settings, store) as primary:
+        job = Job(
+            primary, settings, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint, any_parallelism=True
+        )
+        commit = (await job.look()).base
+        if commit is None:
+            raise InputError("the job has no checkpoint", job=settings.job, primary=settings.primary)
+        wanted, groups = _wanted_states(commit, states), all_key_groups(commit.max_parallelism)
+        if key is not None:
+            groups = KeyGroupRange(group := key_group(key, commit.max_parallelism), group)
+        settings = msgspec.structs.replace(settings, max_parallelism=commit.max_parallelism)
+        async with open_commit(settings, primary, job.log, commit, wanted, clock=clock) as (tables, restore):
+            ids = frozenset(state.state_id for state in wanted)
+
+            def apply(changes: list[StateChange]) -> frozenset[int]:
+                chosen = (change for change in changes if change.state_id in ids)
+                return tables.replay(chosen if key is None else (change for change in chosen if key_of(change) == key))
+
+            await restore.run(commit, groups, apply, reading(commit, tell))
+            keyed = _keyed_rows(tables.snapshot().changes(frozenset(groups)), wanted)
+            yield keyed if key is not None else chain(keyed, _operator_rows(commit, wanted))
+
+
+def _keyed_rows(changes: Iterable[StateChange], states: Sequence[StateDescriptor]) -> Iterator[Row]:
     """A row for each key of each state, from the changes that rebuild it, which follow each other.
 
     Raises `ValueDecodeError` where a value is no MessagePack.
@@ -50,7 +103,7 @@ def rows_of(changes: Iterable[StateChange], states: Sequence[StateDescriptor]) -
         yield Row(state.name, state.kind, plain(as_key(key)), together[0].key_group, value)
 
 
-def operator_rows(commit: Commit, states: Iterable[StateDescriptor]) -> Iterator[Row]:
+def _operator_rows(commit: Commit, states: Iterable[StateDescriptor]) -> Iterator[Row]:
     """A row for what each owner has reported of each of these states."""
     described = {state.state_id: state for state in states}
     for part in commit.ranges:
@@ -60,7 +113,7 @@ def operator_rows(commit: Commit, states: Iterable[StateDescriptor]) -> Iterator
                 yield Row(state.name, state.kind, None, None, [decode(cell) for cell in reported.elements])
 
 
-def wanted_states(commit: Commit, names: Sequence[str]) -> Sequence[StateDescriptor]:
+def _wanted_states(commit: Commit, names: Sequence[str]) -> Sequence[StateDescriptor]:
     """The states of these names, all without any. Raises `InputError` for a name that the commit does not know."""
     known = {state.name: state for state in commit.states}
     if unknown := [name for name in names if name not in known]:

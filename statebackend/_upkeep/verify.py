@@ -10,9 +10,12 @@ from typing import Final, Literal
 import anyio
 import msgspec
 
-from statebackend._changelog.reader import SegmentRead, changes_of, frames_of, verify
+from statebackend._backend.stores import local_stores_of, rocksdb_copies
+from statebackend._changelog.reader import SegmentRead, changes_of, frames_of
+from statebackend._changelog.reader import verify as verify_whole
 from statebackend._codec.commit import Claim, Commit
 from statebackend._local.rocksdb_copies import RocksDBCopies
+from statebackend._local.segments import LocalSegments
 from statebackend._log.commits import PREFIX, commit_key
 from statebackend._log.inventory import Surveyor
 from statebackend._log.outbox import PREFIX as OUTBOX
@@ -21,10 +24,12 @@ from statebackend._log.retention import entry_of
 from statebackend._log.savepoints import PREFIX as MARKS
 from statebackend._log.savepoints import mark_of
 from statebackend._tasks import in_order, in_thread
+from statebackend._upkeep.primary import check_exists, open_primary, surveyor_of
 from statebackend._upkeep.progress import Progress, Tell
 from statebackend.abc import ObjectStore
 from statebackend.errors import DataError, ObjectNotFoundError, StoreError
 from statebackend.ids import ChangeSetHandle, Handle, RocksDBBase, RocksDBFile
+from statebackend.settings import Settings
 
 Copy = Literal["primary", "local"]
 CPU_THREADS_MAX: Final = 2
@@ -48,6 +53,28 @@ class VerifyReport(msgspec.Struct, frozen=True):
     size_bytes: Mapping[str, int]
     local_missing: int
     damages: tuple[Damage, ...]
+
+
+async def verify(settings: Settings, *, store: ObjectStore | None = None, tell: Tell = lambda _: None) -> VerifyReport:
+    """Read every byte that a retained checkpoint needs, in the primary and in this host's local roots.
+
+    Damage is reported, not raised. `tell` is called on the loop after each object with how far it is. Raises
+    `InputError` if there is no such job or the store cannot list, `WrongJobError`, or `StoreError` if the primary does
+    not answer.
+    """
+    roots = local_stores_of(settings)
+    async with open_primary(settings, store) as primary:
+        report = await Verification(
+            primary,
+            LocalSegments(roots, owned=[False] * len(roots)) if roots else None,
+            surveyor_of(primary, settings),
+            retained=settings.checkpoints_retained,
+            concurrency_max=settings.restore_concurrency_max,
+            tell=tell,
+            rocksdb=rocksdb_copies(settings),
+        ).run()
+    check_exists(settings, (*report.checkpoints, *report.damages))
+    return report
 
 
 class _Wanted(msgspec.Struct):
@@ -234,7 +261,7 @@ def _rocksdb_files(commit: Commit) -> Iterator[tuple[RocksDBBase, RocksDBFile]]:
 
 def _check(data: bytes, wanted: _Wanted) -> None:
     """The whole object by its checksum, and each change set by its own."""
-    verify(data, wanted.segment)
+    verify_whole(data, wanted.segment)
     read = SegmentRead(wanted.segment, tuple(wanted.change_sets))
     for _ in changes_of(frames_of(data, read), read.change_sets):
         pass

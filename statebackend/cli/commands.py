@@ -12,11 +12,14 @@ from typing import Final, TextIO, TypeVar
 import anyio
 import msgspec
 
-from statebackend._log.sweep import SweepReport
 from statebackend._tasks import finish, in_thread
-from statebackend._upkeep.jobs import drop_savepoint, inspect, open_rows, report, savepoints, sweep, verify
-from statebackend._upkeep.rewriting import rewrite
-from statebackend._upkeep.rows import Row, key_from
+from statebackend._upkeep.inspect import inspect
+from statebackend._upkeep.report import report
+from statebackend._upkeep.rewrite import rewrite
+from statebackend._upkeep.rows import key_from, open_rows
+from statebackend._upkeep.savepoints import drop_savepoint, savepoints
+from statebackend._upkeep.sweep import sweep
+from statebackend._upkeep.verify import verify
 from statebackend.cli.options import parser, settings_of
 from statebackend.cli.picture import draw
 from statebackend.cli.progress import shown
@@ -29,6 +32,7 @@ from statebackend.cli.text import (
     verify_lines,
 )
 from statebackend.errors import DataError, InputError, StateBackendError, StoreError, WrongOwnerError
+from statebackend.reports import Row, SweepReport
 from statebackend.settings import Settings
 
 F = TypeVar("F")

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Final, TextIO
 
-from statebackend._upkeep.progress import Progress, Tell
+from statebackend._upkeep.progress import Tell
+from statebackend.reports import Progress
 
 TENTHS: Final = 10
 

@@ -4,13 +4,18 @@ import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from statebackend._log.savepoints import SavepointInfo
-from statebackend._log.sweep import SweepReport
-from statebackend._upkeep.inspect import Inspection, LogRow
-from statebackend._upkeep.report import JobReport, RangeRow
-from statebackend._upkeep.rewrite import RewriteReport
-from statebackend._upkeep.verify import Damage, VerifyReport
 from statebackend.cli.progress import size
+from statebackend.reports import (
+    Damage,
+    Inspection,
+    JobReport,
+    LogRow,
+    RangeRow,
+    RewriteReport,
+    SavepointInfo,
+    SweepReport,
+    VerifyReport,
+)
 
 BAR_LENGTH: Final = 24
 

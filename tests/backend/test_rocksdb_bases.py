@@ -12,7 +12,6 @@ import anyio.lowlevel
 import pytest
 
 import statebackend as sb
-from statebackend._upkeep.jobs import inspect, verify
 from statebackend.errors import SettingsError
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, run_virtual
@@ -462,7 +461,7 @@ async def test_every_byte_is_verified_in_both_copies(job: RocksDBJob) -> None:
     """Each file of the newest commits, wherever its copy is. A copy that is missing is no damage."""
     await with_a_base(job)
     files = job.newest_base().files
-    report = await verify(job.settings)
+    report = await sb.verify(job.settings)
     assert not report.damages
     assert report.objects["local"] >= len(files)
     local = job.copies[0] / files[0].name
@@ -473,7 +472,7 @@ async def test_every_byte_is_verified_in_both_copies(job: RocksDBJob) -> None:
     content = copy.read_bytes()
     copy.unlink()
     copy.write_bytes(content + b"\0")
-    damaged = await verify(job.settings)
+    damaged = await sb.verify(job.settings)
     assert {(each.key, each.copy) for each in damaged.damages} == {
         (files[1].handle.key, "primary"),
         (files[2].handle.key, "local"),
@@ -485,11 +484,11 @@ async def test_every_byte_is_verified_in_both_copies(job: RocksDBJob) -> None:
 async def test_a_copy_that_the_disk_does_not_give_is_damage(job: RocksDBJob) -> None:
     """And all else is verified."""
     await with_a_base(job)
-    before = await verify(job.settings)
+    before = await sb.verify(job.settings)
     path = job.copies[0] / "CURRENT"
     path.unlink()
     path.mkdir()  # to read it fails
-    report = await verify(job.settings)
+    report = await sb.verify(job.settings)
     (damage,) = report.damages
     assert (damage.copy, report.objects["local"]) == ("local", before.objects["local"] - 1)
     assert report.objects["primary"] == before.objects["primary"]
@@ -499,6 +498,6 @@ async def test_a_copy_that_the_disk_does_not_give_is_damage(job: RocksDBJob) -> 
 async def test_a_commit_says_how_much_it_points_into(job: RocksDBJob) -> None:
     """For people, as for other bases."""
     await with_a_base(job)
-    found = await inspect(job.settings)
+    found = await sb.inspect(job.settings)
     base = job.newest_base()
     assert (found.log[-1].objects, found.log[-1].object_bytes) == (len(base.files), base.size_bytes)

@@ -15,7 +15,6 @@ import statebackend as sb
 from statebackend import cli
 from statebackend._codec.commit import VERSION
 from statebackend._log.outbox import Output
-from statebackend._upkeep.jobs import verify
 from statebackend.cli import commands
 from tests.cli.conftest import Place
 
@@ -107,8 +106,8 @@ def test_verify_names_the_object_and_the_offset_of_each_damage(place: Place, cop
 
 async def test_verify_tells_how_far_it_is(place: Place) -> None:
     """Of both copies together, staged output included, and ends with the whole of it."""
-    told: list[sb.Progress] = []
-    await verify(place.settings, tell=told.append)
+    told: list[sb.reports.Progress] = []
+    await sb.verify(place.settings, tell=told.append)
     sizes = sum(path.stat().st_size for path in place.segments())
     assert [each.phase for each in told] == ["verifying"] * 8
     assert [each.share for each in told] == sorted(each.share for each in told)
@@ -116,7 +115,7 @@ async def test_verify_tells_how_far_it_is(place: Place) -> None:
     async with sb.open_backend(place.settings) as backend:
         await backend.checkpoint(20, source=sb.SourceMark("q", 4), output=Output(b"schema", 1, (b"rows",)))
     told.clear()
-    await verify(place.settings, tell=told.append)
+    await sb.verify(place.settings, tell=told.append)
     assert (len(told), told[-1].share) == (9, 1.0)
 
 

@@ -7,7 +7,6 @@ import pytest
 
 import statebackend as sb
 from statebackend import cli
-from statebackend._upkeep.jobs import report
 from statebackend.objectstore import MemoryStore
 from tests.cli.conftest import Place
 from tests.log.swept import HandClock
@@ -59,7 +58,7 @@ async def test_a_month_costs_what_the_puts_cost_by_which_this_was_made(minutes: 
             clock.now_s += minutes * 20.0
             backend.value_state("n", int)["k"] = number
             await backend.checkpoint(number)
-    found = await report(settings, store=store, clock=clock)
+    found = await sb.report(settings, store=store, clock=clock)
     assert (found.pace is not None) == told
     if found.pace is not None:
         assert (found.pace.puts, found.pace.seconds) == (6, minutes * 60.0)
@@ -77,7 +76,7 @@ async def test_bases_count_by_what_is_live_of_them() -> None:
     async with sb.open_backend(settings, store=store) as backend:
         backend.value_state("n", str)[7] = "y"
         await backend.checkpoint(2)
-    found = await report(settings, store=store)
+    found = await sb.report(settings, store=store)
     (row,) = found.ranges
     base_bytes, segment_bytes = await _sizes(store)
     assert (row.bases, row.base_bytes) == (1, base_bytes)

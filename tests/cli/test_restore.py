@@ -18,7 +18,6 @@ from hypothesis import given
 
 import statebackend as sb
 from statebackend import cli
-from statebackend._upkeep.jobs import open_rows
 from statebackend._upkeep.rows import Row, key_from, plain
 from statebackend.cli.commands import ROWS_AT_ONCE, _write
 from statebackend.objectstore import MemoryStore
@@ -262,7 +261,7 @@ async def test_a_key_is_found_by_reading_its_own_key_group() -> None:
         backend.value_state("n", str).update(dict.fromkeys(range(2000), "x" * 1000))
         await backend.checkpoint(0)
     await sb.rewrite(settings_of(100, compression="none"), store=store)
-    told: list[sb.Progress] = []
-    async with open_rows(settings, key=7, store=store, tell=told.append) as rows:
+    told: list[sb.reports.Progress] = []
+    async with sb.open_rows(settings, key=7, store=store, tell=told.append) as rows:
         assert [(row.key, row.value) for row in rows] == [(7, "x" * 1000)]
     assert told[-1].changes < 200

@@ -91,8 +91,10 @@ def test_no_such_job_is_told(place: Place, command: str) -> None:
     assert not (place.directory / "primary" / "flet").exists()
 
 
-STEPS = [sb.Progress("reading", share, round(share * 1000), round(share * 4096)) for share in (0.05, 0.5, 0.55, 1.0)]
-STEPS += [sb.Progress("writing", 1.0, 1000, 5 << 20)]
+STEPS = [
+    sb.reports.Progress("reading", share, round(share * 1000), round(share * 4096)) for share in (0.05, 0.5, 0.55, 1.0)
+]
+STEPS += [sb.reports.Progress("writing", 1.0, 1000, 5 << 20)]
 
 
 def test_a_log_gets_a_line_for_each_tenth() -> None:

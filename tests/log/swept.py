@@ -64,7 +64,7 @@ class Job:
         async with self.backend(read_only=True, **options) as backend:
             return backend.value_state("n", int).get("k")
 
-    async def sweep(self, *faults: Fault, dry_run: bool = False, min_age_s: float = 0.0) -> sb.SweepReport:
+    async def sweep(self, *faults: Fault, dry_run: bool = False, min_age_s: float = 0.0) -> sb.reports.SweepReport:
         store = FaultyStore(self.store, faults)
         return await sb.sweep(self.settings, dry_run=dry_run, min_age_s=min_age_s, store=store, clock=self.clock)
 

@@ -9,7 +9,6 @@ import pytest
 import statebackend as sb
 from statebackend._codec.staged import encode_part
 from statebackend._log.outbox import Output, Staged, joined
-from statebackend._upkeep.jobs import inspect, verify
 from statebackend.errors import (
     BackendClosedError,
     CorruptObjectError,
@@ -362,8 +361,8 @@ async def test_staged_output_is_looked_at_and_verified() -> None:
     async with job.backend() as backend:
         await batch(backend, 0, b"one", b"two")
         await put(backend, 7)
-    entry = (await inspect(job.settings, store=job.store)).log[1]
-    report = await verify(job.settings, store=job.store)
+    entry = (await sb.inspect(job.settings, store=job.store)).log[1]
+    report = await sb.verify(job.settings, store=job.store)
     assert report.damages == ()
     flipped, gone = await job.keys("outbox/")
     assert entry.objects == 2 + 1  # and a segment
@@ -372,7 +371,7 @@ async def test_staged_output_is_looked_at_and_verified() -> None:
     data[-1] ^= 1
     await job.store.put(f"{JOB}/{flipped}", (data,))
     await job.store.delete(f"{JOB}/{gone}")
-    report = await verify(job.settings, store=job.store)
+    report = await sb.verify(job.settings, store=job.store)
     assert [(damage.key, damage.copy, damage.checkpoints) for damage in report.damages] == [
         (flipped, "primary", (0, 1)),
         (gone, "primary", (0, 1)),
@@ -387,12 +386,12 @@ async def test_a_piece_of_a_commit_is_verified_where_it_lies() -> None:
         await batch(backend, 0, b"one", b"two")
         stand_on(backend)
         await put(backend, 7)
-    assert (await verify(job.settings, store=job.store)).damages == ()
+    assert (await sb.verify(job.settings, store=job.store)).damages == ()
     key = f"{JOB}/commits/{1:012d}"
     data = bytearray(await job.store.get(key))
     data[-1] ^= 1
     await job.store.put(key, (data,))
-    (damage,) = (await verify(job.settings, store=job.store)).damages
+    (damage,) = (await sb.verify(job.settings, store=job.store)).damages
     assert (f"{JOB}/{damage.key}", damage.checkpoints) == (key, (1,))
 
 

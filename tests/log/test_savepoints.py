@@ -64,7 +64,9 @@ async def test_a_savepoint_is_listed_with_what_it_keeps() -> None:
         await put(backend, 2, savepoint="a.b-C_9")
     commits = await job.commits()
     assert list(await sb.savepoints(job.settings, store=job.store)) == [
-        sb.SavepointInfo(name, checkpoint_id, commits[checkpoint_id].sequence, commits[checkpoint_id].committed_at_s)
+        sb.reports.SavepointInfo(
+            name, checkpoint_id, commits[checkpoint_id].sequence, commits[checkpoint_id].committed_at_s
+        )
         for name, checkpoint_id in (("z", sb.CheckpointId(0)), ("a.b-C_9", sb.CheckpointId(1)))
     ]
 
@@ -181,7 +183,7 @@ async def test_a_mark_whose_commit_is_being_made_is_left_alone() -> None:
         tasks.start_soon(commit)
         await hold.reached.wait()
         report = await job.sweep()
-        assert report.total(sb.Verdict.LIVE)[0] == 2  # the mark and the segment
+        assert report.total(sb.reports.Verdict.LIVE)[0] == 2  # the mark and the segment
         hold.release()
     assert await job.read(savepoint="s") == 1
 

@@ -73,7 +73,9 @@ async def test_what_no_retained_commit_needs_goes() -> None:
     job = await worked()
     report = await job.sweep()
     await assert_swept(job)
-    assert report.total(sb.Verdict.SUPERSEDED)[0] == len(report.deleted) == 11  # a claim, five commits, their objects
+    assert (
+        report.total(sb.reports.Verdict.SUPERSEDED)[0] == len(report.deleted) == 11
+    )  # a claim, five commits, their objects
     assert report.failures == ()
     assert report.stopped is None
     assert await job.read() == 6
@@ -157,7 +159,7 @@ async def test_a_sweep_that_took_too_long_to_look_deletes_nothing() -> None:
     job = await worked()
     await job.store.put(f"{JOB}/newest", [b"2 stamp"])
     hold = Hold(operation="get", key=f"*/{commit_key(5)}", moment="after")
-    reports: list[sb.SweepReport] = []
+    reports: list[sb.reports.SweepReport] = []
 
     async def sweep() -> None:
         reports.append(await job.sweep(hold))
@@ -185,7 +187,7 @@ async def test_an_entry_stays_that_carries_change_sets_of_newer_commits() -> Non
     report = await job.sweep()
     assert carrier in await job.keys()
     (kept,) = [each for each in report.objects if each.key == carrier]
-    assert kept.verdict is sb.Verdict.NEEDED
+    assert kept.verdict is sb.reports.Verdict.NEEDED
     commits = await job.commits()
     assert not commits[2].segments() <= set(await job.keys())
     with pytest.raises(CheckpointNotFoundError):
@@ -230,7 +232,7 @@ async def test_what_a_killed_writer_left_goes_when_his_reign_is_over() -> None:
             await put(backend, 1)
     (left,) = await job.keys("segments/")
     (found,) = [each for each in (await job.sweep()).objects if each.key == left]
-    assert found.verdict is sb.Verdict.LIVE
+    assert found.verdict is sb.reports.Verdict.LIVE
     await job.commit(2)
     report = await job.sweep()
     assert left in report.deleted
@@ -246,7 +248,7 @@ async def test_what_is_uploaded_and_not_yet_committed_stays() -> None:
         tasks.start_soon(_commit_held, job, hold)
         await hold.reached.wait()
         report = await job.sweep()
-        assert report.total(sb.Verdict.LIVE)[0] == 1
+        assert report.total(sb.reports.Verdict.LIVE)[0] == 1
         hold.release()
     assert await job.read() == 7
     await assert_whole(job)
@@ -261,10 +263,10 @@ async def test_the_minimum_age_is_honoured() -> None:
     """Garbage is named as such, and stays until it has that age."""
     job = await worked()
     await job.store.put(f"{JOB}/segments/00000001-00000099-{HEX}", [b"left"])
-    assert (await job.sweep(min_age_s=1.0)).total(sb.Verdict.YOUNG) == (1, 4)
+    assert (await job.sweep(min_age_s=1.0)).total(sb.reports.Verdict.YOUNG) == (1, 4)
     job.pass_time(2.0)
     await job.commit(7)
-    assert (await job.sweep(min_age_s=1.0)).total(sb.Verdict.ORPHAN) == (1, 4)
+    assert (await job.sweep(min_age_s=1.0)).total(sb.reports.Verdict.ORPHAN) == (1, 4)
 
 
 @pytest.mark.parametrize("min_age_s", [-1.0, float("nan")])
@@ -283,7 +285,7 @@ async def test_what_is_not_ours_is_reported_and_stays() -> None:
     job.pass_time(10 * 86_400.0)
     await job.commit(1)
     report = await job.sweep()
-    found = [each.key for each in report.objects if each.verdict is sb.Verdict.FOREIGN]
+    found = [each.key for each in report.objects if each.verdict is sb.reports.Verdict.FOREIGN]
     assert sorted(f"{JOB}/{key}" for key in found) == sorted(foreign)
     assert all(any(key in line for line in report.lines()) for key in found)
     for key in (*foreign, f"{JOB}2/segments/x"):
@@ -372,7 +374,7 @@ async def test_a_sweep_finds_the_claim_of_who_opened_an_old_checkpoint_meanwhile
     """The sweep was about to say how far it goes, and to delete that checkpoint: nothing goes."""
     job = await worked()
     hold = Hold(operation="put", key="*/swept/*")
-    reports: list[sb.SweepReport] = []
+    reports: list[sb.reports.SweepReport] = []
 
     async def sweep() -> None:
         reports.append(await job.sweep(hold))
@@ -563,7 +565,7 @@ async def test_a_backend_sweeps_behind_its_checkpoints() -> None:
         assert sorted(commits) == [value for value in range(14) if (13 - value) * 600.0 < 3600.0]
         report = await job.sweep(dry_run=True)
         needed = {key for commit in commits.values() for key in commit.segments()}
-        live = {each.key for each in report.objects if each.verdict is sb.Verdict.LIVE}
+        live = {each.key for each in report.objects if each.verdict is sb.reports.Verdict.LIVE}
         assert set(await job.keys("segments/")) == needed | live
         assert len(live) <= 1  # the base that the next commit takes
         assert any(part.bases for part in commits[13].ranges)
@@ -634,7 +636,7 @@ async def test_a_root_that_a_living_process_owns_is_left_alone(with_local: Job, 
         assert owner.owned
         report = await with_local.sweep()
     assert copies(tmp_path / "local") == before
-    assert {each.verdict for each in report.local} == {sb.Verdict.NEEDED, sb.Verdict.LIVE}
+    assert {each.verdict for each in report.local} == {sb.reports.Verdict.NEEDED, sb.reports.Verdict.LIVE}
 
 
 async def test_a_sweep_makes_no_directories(tmp_path: Path) -> None:

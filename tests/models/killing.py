@@ -11,7 +11,6 @@ from random import Random
 from typing import Literal
 
 import statebackend as sb
-from statebackend._upkeep.jobs import verify
 from tests.models import killed_child
 from tests.models.crew import MAX_PARALLELISM, Plan
 from tests.models.killed_child import Death, Said, settings_in
@@ -97,7 +96,7 @@ class Killing:
         await self._places.pass_night()
         report = await sb.sweep(settings, dry_run=False, min_age_s=0.0)
         assert (report.failures, report.stopped) == ((), None)
-        assert not (await verify(settings)).damages
+        assert not (await sb.verify(settings)).damages
 
     def _live(self, life: Life) -> None:
         mine, its = self._processes.Pipe(duplex=False)

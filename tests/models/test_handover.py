@@ -25,7 +25,6 @@ import statebackend as sb
 from statebackend._codec.commit import Commit, decode_entry
 from statebackend._log.outbox import Output, Staged, joined
 from statebackend._ranges.owners import Contribution, RangeOwners, RangeTask, combine, open_range_owners
-from statebackend._upkeep.jobs import verify
 from tests.ranges.parts import Changes, Run, add
 
 HOSTS = PROCESSES = 2
@@ -182,7 +181,7 @@ class Job:
         await self.check_one(self.now)
         for name, checkpoint_id in self.savepoints.items():
             await self.check_one(self.committed[checkpoint_id], savepoint=name)
-        assert not (await verify(self.settings())).damages
+        assert not (await sb.verify(self.settings())).damages
 
     async def check_one(self, expected: Expected, **which: Any) -> None:
         settings = msgspec.structs.replace(

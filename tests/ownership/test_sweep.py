@@ -12,7 +12,7 @@ from tests.ownership.disk import JOB, Disk, Watch, commit, settle
 from tests.ownership.table import Fate, row
 
 
-async def sweep(disk: Disk) -> sb.SweepReport:
+async def sweep(disk: Disk) -> sb.reports.SweepReport:
     """One sweep of all that is old enough."""
     return await sb.sweep(disk.settings(checkpoints_retained=1), dry_run=False, min_age_s=0.0)
 
@@ -154,7 +154,7 @@ async def test_what_is_not_ours_is_not_swept(disk: Disk) -> Fate:
     path.write_bytes(b"theirs")
     watch = Watch([path])
     report = await sweep(disk)
-    assert [each.key for each in report.objects if each.verdict is sb.Verdict.FOREIGN] == ["segments/notes.txt"]
+    assert [each.key for each in report.objects if each.verdict is sb.reports.Verdict.FOREIGN] == ["segments/notes.txt"]
     return watch.fate()
 
 

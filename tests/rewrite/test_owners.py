@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import statebackend as sb
 from statebackend._state.operator_state import Mode
 from statebackend._tables.key_groups import key_group
-from statebackend._upkeep.regrouping import regrouped_owners
+from statebackend._upkeep.key_group_change import regrouped_owners
 from statebackend.ids import OperatorElements, RangeState
 from statebackend.objectstore import MemoryStore
 from tests.rewrite.jobs import newest_commit, settings_of

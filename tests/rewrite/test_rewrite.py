@@ -290,7 +290,7 @@ async def test_it_tells_how_far_it_is() -> None:
     store = MemoryStore()
     numbers: list[list[Write]] = [[("value", f"{turn} {each}", each) for each in range(500)] for turn in range(3)]
     await work(settings_of(16, inline_bytes_max=0), store, *numbers)
-    told: list[sb.Progress] = []
+    told: list[sb.reports.Progress] = []
     report = await sb.rewrite(
         settings_of(64, in_flight_bytes_max=4096, persist_size_threshold_bytes=0), store=store, tell=told.append
     )

@@ -5,7 +5,8 @@ import random
 import msgspec
 import pytest
 
-from statebackend import Output, Settings, SourceMark, Verdict, open_backend, sweep
+from statebackend import Output, Settings, SourceMark, open_backend, sweep
+from statebackend.reports import Verdict
 from statebackend.settings import MiB
 
 

@@ -1,4 +1,4 @@
-"""Opens what it takes to read a commit as a whole, for who does not go on from it as the job's backend."""
+"""Opens a commit for reading only: its states, in tables of their own, and the restore that fills them."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -16,18 +16,19 @@ from statebackend.settings import Settings
 
 
 @asynccontextmanager
-async def open_reading(
+async def open_commit(
     settings: Settings,
     primary: ObjectStore,
     log: CommitLog,
-    base: Commit,
+    commit: Commit,
     states: Sequence[StateDescriptor],
     *,
     clock: Clock,
 ) -> AsyncGenerator[tuple[KeyedStates, Restore]]:
-    """These states, empty, for all key groups of `settings.max_parallelism`; and what reads `base`, local copies first.
+    """Yield `states`, empty, for all `settings.max_parallelism` key groups, and a restore of `commit` to fill them.
 
-    Nothing is written but to a scratch directory, where `settings.table` wants one. Raises `SettingsError`.
+    The restore reads local copies first and repairs none. Nothing is written except in a scratch directory, if
+    `settings.table` needs one. Raises `SettingsError`.
     """
     owned = all_key_groups(settings.max_parallelism)
     async with (
@@ -37,7 +38,7 @@ async def open_reading(
         restore = Restore(
             primary,
             local,
-            at_hand=log.take_body(base),
+            at_hand=log.take_body(commit),
             clock=clock,
             concurrency_max=settings.restore_concurrency_max,
             cpu_threads_max=settings.cpu_threads_max,

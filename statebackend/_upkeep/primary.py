@@ -1,0 +1,34 @@
+"""Opens a job's primary to work on the job from outside. The job itself is not opened, and nobody is fenced."""
+
+from collections.abc import AsyncGenerator, Collection
+from contextlib import asynccontextmanager
+
+from statebackend._backend.stores import open_store
+from statebackend._log.inventory import Surveyor
+from statebackend.abc import ObjectStore
+from statebackend.errors import InputError
+from statebackend.objectstore.scoped import ScopedStore
+from statebackend.settings import Settings
+
+
+@asynccontextmanager
+async def open_primary(settings: Settings, store: ObjectStore | None) -> AsyncGenerator[ScopedStore]:
+    """The job's part of its primary, or of `store`, which its caller closes."""
+    async with open_store(settings, commits=False, instead=store) as primary:
+        yield ScopedStore(primary, f"{settings.job}/")
+
+
+def surveyor_of(primary: ObjectStore, settings: Settings) -> Surveyor:
+    """Reads the job's log. Raises `InputError` for a store that cannot list."""
+    return Surveyor(
+        primary,
+        settings.job,
+        checkpoints_retained=settings.checkpoints_retained,
+        concurrency_max=settings.restore_concurrency_max,
+    )
+
+
+def check_exists(settings: Settings, found: Collection[object]) -> None:
+    """Raise `InputError` unless something was found under the job's name."""
+    if not found:
+        raise InputError("nothing of that job lies in the primary", job=settings.job, primary=settings.primary)

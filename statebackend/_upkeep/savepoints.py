@@ -1,0 +1,26 @@
+"""Lists and drops the savepoints of a job."""
+
+from collections.abc import Sequence
+
+from statebackend._log.savepoints import SavepointInfo, Savepoints
+from statebackend._upkeep.primary import open_primary
+from statebackend.abc import ObjectStore
+from statebackend.settings import Settings
+
+
+async def savepoints(settings: Settings, *, store: ObjectStore | None = None) -> Sequence[SavepointInfo]:
+    """Return every savepoint of the job, in the order of their commits.
+
+    Raises `InputError` for a store that cannot list, `DataError`, `StoreError`.
+    """
+    async with open_primary(settings, store) as primary:
+        return await Savepoints(primary, settings.job).all()
+
+
+async def drop_savepoint(settings: Settings, name: str, *, store: ObjectStore | None = None) -> None:
+    """Drop a savepoint: the next sweep may delete the checkpoint that it protected.
+
+    Raises `SavepointNotFoundError`, `StoreError`. After a failed or cancelled call it is dropped or not: call again.
+    """
+    async with open_primary(settings, store) as primary:
+        await Savepoints(primary, settings.job).drop(name)

@@ -1,0 +1,41 @@
+"""The records that upkeep returns: what was found, what was done, and how far a long call is.
+
+    sweep       SweepReport, made of Classified objects with a Verdict each, and SweepFailure
+    verify      VerifyReport, made of Damage
+    inspect     Inspection, made of LogRow
+    report      JobReport, made of RangeRow and Pace
+    open_rows   Row
+    rewrite     RewriteReport
+    savepoints  SavepointInfo
+    tell=...    Progress
+
+Each is frozen, and `msgspec.json.encode` writes it: the command line prints the same with `--json`.
+"""
+
+from statebackend._log.retention import Classified, Verdict
+from statebackend._log.savepoints import SavepointInfo
+from statebackend._log.sweep import SweepFailure, SweepReport
+from statebackend._upkeep.inspect import Inspection, LogRow
+from statebackend._upkeep.progress import Progress
+from statebackend._upkeep.report import JobReport, Pace, RangeRow
+from statebackend._upkeep.rewrite import RewriteReport
+from statebackend._upkeep.rows import Row
+from statebackend._upkeep.verify import Damage, VerifyReport
+
+__all__ = [
+    "Classified",
+    "Damage",
+    "Inspection",
+    "JobReport",
+    "LogRow",
+    "Pace",
+    "Progress",
+    "RangeRow",
+    "RewriteReport",
+    "Row",
+    "SavepointInfo",
+    "SweepFailure",
+    "SweepReport",
+    "Verdict",
+    "VerifyReport",
+]
