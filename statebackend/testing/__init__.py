@@ -1,11 +1,11 @@
-"""What you need to prove an extension of your own, and to make it fail when a test says so.
+"""Tools to test an extension of your own, and to make things fail on command.
 
-ObjectStoreConformance, UploaderConformance     subclass one, say what is to be tested, run pytest; override no test
-FaultyStore, FaultyUploader                     wrappers that meet a plan's faults: Fail, Hold, Slow, Throttle, Torn
-CrashStore                                      objects that outlive the process which writes them, and its crashes
-run_virtual, VirtualClock, VirtualTimeLoop      time that jumps, so that a test about delays takes none
+ObjectStoreConformance, UploaderConformance     subclass one, say what to test, run pytest; override no test
+FaultyStore, FaultyUploader                     wrappers that apply a plan of faults: Fail, Hold, Slow, Throttle, Torn
+CrashStore                                      objects that outlive the process that writes them, and its crashes
+run_virtual, VirtualClock, VirtualTimeLoop      virtual time, so that a test about delays takes no time
 
-This is the only room that imports pytest, and nothing else of the library imports this room.
+This is the only room that imports pytest, and nothing else in the library imports this room.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Calls that are cancelled on purpose, at a moment and in a way that the test chooses."""
+"""Cancels calls at a moment and in a way that the test chooses."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,10 +10,10 @@ import anyio.lowlevel
 T = TypeVar("T")
 
 How = Literal["scope", "task"]
-"""By an anyio scope round the call, or by asyncio's `task.cancel()` of the task that is in it, which is done once."""
+"""Either by an anyio scope around the call, or once, by asyncio's `task.cancel()` of the task that runs it."""
 
 TURNS: Final = (0, 1, 2, 3, 4, 7, 12, 50)
-"""Turns of the loop after which a call is cancelled, where there is nothing better to wait for."""
+"""Turns of the loop after which to cancel a call, for tests without a better moment."""
 
 
 async def cancelled(
@@ -24,10 +24,10 @@ async def cancelled(
     patience_s: float,
     rescue: Callable[[], Any] = lambda: None,
 ) -> list[T]:
-    """Start `call`, await `after`, cancel the call. Its result if there is one in spite of that, else an empty list.
+    """Start `call`, await `after`, cancel the call. Return its result if it has one all the same, else an empty list.
 
-    Raises what the call raised, and `TimeoutError` where it has not ended `patience_s` after the cancellation: then
-    `rescue` lets go what it waits for, lest it hangs for ever.
+    Raises what the call raises, and `TimeoutError` if it has not ended `patience_s` after the cancellation; then
+    `rescue` releases what the call waits for first, so that it does not hang for ever.
     """
     results: list[T] = []
     failures: list[Exception] = []
@@ -48,7 +48,7 @@ async def cancelled(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
         await after()
-        await turns(1)  # a task that has not begun has nothing to be cancelled in
+        await turns(1)  # a task that has not started has nothing to cancel
         if how == "scope":
             scope.cancel()
         elif running[0] is not None:
@@ -59,13 +59,13 @@ async def cancelled(
             rescue()
             tasks.cancel_scope.cancel()
     if late:
-        raise TimeoutError(f"a cancelled call has not ended in {patience_s} s")
+        raise TimeoutError(f"a cancelled call has not ended after {patience_s} s")
     if failures:
         raise failures[0]
     return results
 
 
 async def turns(count: int) -> None:
-    """Let every other task take `count` steps."""
+    """Give every other task `count` turns of the loop."""
     for _ in range(count):
         await anyio.lowlevel.checkpoint()

@@ -1,12 +1,12 @@
-"""Objects that outlive the process which writes them, and lives that end in the middle of whatever they do.
+"""A store that outlives the processes that write to it, and processes that crash in the middle of a request.
 
     world = CrashStore(seed=7)
     async with open_backend(settings, store=world.open(crash_at=5)) as backend: ...   # dies at its fifth request
-    async with open_backend(settings, store=world.open()) as backend: ...             # and this finds what is left
+    async with open_backend(settings, store=world.open()) as backend: ...             # and this finds what is there
 
-What was acknowledged survives. What is under way when the life ends has happened, or has not: the seed decides, write
-by write. After that nothing the old life asks for happens any more. The same seed and the same requests in the same
-order give the same outcomes; `history` tells them.
+Acknowledged writes survive. A write in progress when the process dies takes effect or does not: the seed decides for
+each write. After that, no request of the dead process takes effect. The same seed and the same requests in the same
+order give the same outcomes, which are in `history`.
 """
 
 from collections.abc import AsyncIterator
@@ -23,19 +23,19 @@ from statebackend.objectstore.memory import check_key, check_range
 from statebackend.testing.faults import Operation
 
 TURNS_MAX: Final = 3
-"""Turns of the loop that a write is under way, at most."""
+"""Most turns of the loop that a write takes."""
 
 Outcome = Literal["done", "refused", "lost", "kept", "torn"]
-"""The first two were told to the caller. Of the others nobody was told: nothing has happened, all of it, or a part."""
+"""The caller learns of the first two. The others are unacknowledged: no effect, the full effect, or part of it."""
 
 
 class CrashedError(StateBackendError):
-    """This life has ended: to its process the store is gone, and nothing it asks for happens."""
+    """The process is dead: its store is gone, and its requests have no effect."""
 
 
 @dataclass(frozen=True, eq=False)
 class Write:
-    """A request that changes something."""
+    """A request that changes an object."""
 
     operation: Operation
     key: str
@@ -43,51 +43,51 @@ class Write:
 
 
 class CrashStore:
-    """A place for objects, used by one life after the other.
+    """Objects for one process after the other.
 
-    No write is ever torn, unless `torn` asks for it: then a put that is under way at the crash may also leave a part,
-    as on a disk whose files are not written atomically. All of it is in memory; a write takes a few turns of the loop,
-    whose number the seed decides as well.
+    A write is never torn unless `torn` is set: then a put in progress at the crash may leave a part, as on a disk whose
+    files are not written atomically. Everything is in memory. A write takes a few turns of the loop; the seed decides
+    how many.
     """
 
     def __init__(self, *, seed: int, torn: bool = False, clock: Clock | None = None) -> None:
         self.history: Final[list[tuple[Operation, str, Outcome]]] = []
-        """Every write with its key and what became of it."""
+        """Every write, with its key and outcome."""
         self.objects: Final[dict[str, tuple[bytes, ObjectInfo]]] = {}
-        """What there is now."""
+        """The objects as they are now."""
         self._chance = Random(seed)  # noqa: S311  # to be replayed, not to be unpredictable
         self._torn = torn
         self._clock: Clock = SystemClock() if clock is None else clock
         self._life: _Life | None = None
 
     def open(self, *, crash_at: int | None = None) -> ObjectStore:
-        """The store as a new process sees it; a life that is not over yet ends now.
+        """Open the store for a new process; a process that is still alive dies first.
 
-        With `crash_at` the new life ends by itself at its request of that number, counted from 1, reads among them.
+        With `crash_at`, the new process dies at its request of that number, counted from 1, reads included.
         """
         self.crash()
         self._life = _Life(self, crash_at)
         return self._life
 
     def crash(self) -> None:
-        """End the life. Not an error if there is none."""
+        """Kill the process. No error if there is none."""
         if self._life is not None:
             self._life.end()
             self._life = None
 
     def turns(self) -> int:
-        """How many turns of the loop the next write takes."""
+        """Draw how many turns of the loop the next write takes."""
         return self._chance.randrange(TURNS_MAX + 1)
 
     def carry_out(self, write: Write) -> None:
-        """Do what will be acknowledged. Raises `ObjectExistsError`."""
+        """Carry out a write that will be acknowledged. Raises `ObjectExistsError`."""
         done = self._apply(write)
         self._note(write, "done" if done else "refused")
         if not done:
-            raise ObjectExistsError("there is an object at that key already", key=write.key)
+            raise ObjectExistsError("there is an object with that key already", key=write.key)
 
     def cut_off(self, write: Write, *, crashed: bool) -> None:
-        """Let chance say what becomes of a write whose caller will not be told."""
+        """Draw the outcome of a write that will not be acknowledged."""
         outcomes: list[Outcome] = ["lost", "kept"]
         if crashed and self._torn and write.operation == "put":
             outcomes.append("torn")
@@ -113,7 +113,7 @@ class CrashStore:
 
 
 class _Life:
-    """The `ObjectStore` of one process. It ends in the middle of whatever is under way."""
+    """The `ObjectStore` of one process. It dies in the middle of whatever is in progress."""
 
     def __init__(self, store: CrashStore, crash_at: int | None) -> None:
         self._store = store
@@ -127,7 +127,7 @@ class _Life:
         return frozenset(Capability)
 
     def end(self) -> None:
-        """Cut off what is under way; from now on every call fails."""
+        """Cut off every request in progress; from now on every call fails."""
         self._over = True
         for write in self._under_way:
             self._store.cut_off(write, crashed=True)
@@ -168,7 +168,7 @@ class _Life:
         try:
             return self._store.objects[key]
         except KeyError:
-            raise ObjectNotFoundError("no object at that key", key=key) from None
+            raise ObjectNotFoundError("no object with that key", key=key) from None
 
     async def _write(self, write: Write) -> None:
         self._check()
@@ -179,7 +179,7 @@ class _Life:
                 await anyio.lowlevel.checkpoint()
             self._check()
         except BaseException:
-            if write in self._under_way:  # cancelled: the request is on its way, and nobody waits for the answer
+            if write in self._under_way:  # cancelled: the request is on its way, and its answer is lost
                 self._under_way.remove(write)
                 self._store.cut_off(write, crashed=False)
             raise

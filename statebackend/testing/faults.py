@@ -1,10 +1,10 @@
-"""Trouble on command: faults, and the wrappers that let a store or an uploader meet them.
+"""Faults on command, and the wrappers that apply them to a store or an uploader.
 
     hold = Hold(operation="put")
     store = FaultyStore(MemoryStore(), [hold, Fail(key="commits/*", nth=2, moment="after")])
 
-A plan is a list of faults. The same calls in the same order meet the same faults: there is no chance in here. Time is
-the running loop's, so that on a virtual one a slow store costs nothing.
+A plan is a list of faults. The same calls in the same order meet the same faults: nothing here is random. Time is the
+running loop's, so that a slow store costs nothing on a virtual loop.
 """
 
 from collections import deque
@@ -20,17 +20,18 @@ from statebackend.abc import Body, Capability, ObjectInfo, ObjectStore, Segment,
 from statebackend.errors import StoreUnavailableError
 
 Operation = Literal["put", "put_if_absent", "get", "get_range", "head", "delete", "list", "upload", "discard"]
-"""What can be struck: calls of a store by key; `upload` by the segment's name, `discard` by the primary's key."""
+"""Calls that a fault can strike: of a store by key, `upload` by the segment's name, `discard` by the primary's key."""
 
 Moment = Literal["before", "after"]
 
 
 @dataclass(kw_only=True, eq=False)
 class Fault:
-    """Strikes calls of `operation` (any if `None`) whose key matches the pattern `key`, with '*' for any text.
+    """Strikes calls of `operation`, or any if `None`, whose key matches the pattern `key`, where '*' is any text.
 
-    Of the matching calls it strikes the `nth`, counted from 1, with `onwards` every later one too; without `nth` every
-    one. "after" means that the operation has happened and only its answer is lost. A failing operation has no "after".
+    Of the matching calls it strikes the `nth`, counted from 1, and with `onwards` every later one too; without `nth` it
+    strikes all. "after" means that the operation has taken effect and only its answer is lost. An operation that fails
+    by itself has no "after".
     """
 
     operation: Operation | None = None
@@ -42,7 +43,7 @@ class Fault:
     """Matching calls so far."""
 
     def strikes(self, operation: Operation, key: str) -> bool:
-        """Count this call if it matches; say whether it is struck."""
+        """Count this call if it matches, and return true if it is struck."""
         if self.operation not in (None, operation) or not fnmatchcase(key, self.key):
             return False
         self.matched += 1
@@ -51,11 +52,11 @@ class Fault:
         return self.matched == self.nth or (self.onwards and self.matched > self.nth)
 
     async def strike(self) -> None:
-        """Do what this fault does to a call."""
+        """Apply this fault to a call."""
         raise NotImplementedError
 
     def spoil(self, body: Body) -> Body:
-        """What a put that is struck stores instead of `body`."""
+        """Return the body that a struck put stores in place of `body`."""
         return body
 
 
@@ -65,7 +66,7 @@ def _no_answer() -> BaseException:
 
 @dataclass(kw_only=True, eq=False)
 class Fail(Fault):
-    """Raises `error`: what a full disk, a refused permission or, `moment="after"`, a lost response looks like."""
+    """Raises `error`, as a full disk, a refused permission or, with `moment="after"`, a lost response would."""
 
     error: BaseException = field(default_factory=_no_answer)
 
@@ -75,9 +76,9 @@ class Fail(Fault):
 
 @dataclass(kw_only=True, eq=False)
 class Hold(Fault):
-    """Holds calls until `release()`. `reached` is set when the first one arrives, `held` says how many are held now.
+    """Holds calls until `release()`. `reached` is set at the first one, `held` counts those held now.
 
-    `stubborn` calls cannot be cancelled while they are held, as a thread that is stuck in fsync cannot.
+    A `stubborn` call cannot be cancelled while it is held, like a thread that is stuck in fsync.
     """
 
     stubborn: bool = False
@@ -86,7 +87,7 @@ class Hold(Fault):
     _released: anyio.Event = field(default_factory=anyio.Event, init=False)
 
     def release(self) -> None:
-        """Let go on what is held, and hold nothing any more."""
+        """Let the held calls continue, and hold no more."""
         self._released.set()
 
     async def strike(self) -> None:
@@ -111,9 +112,9 @@ class Slow(Fault):
 
 @dataclass(kw_only=True, eq=False)
 class Throttle(Fault):
-    """Lets `calls_max` calls pass in any `interval_s`, and refuses the others with `StoreUnavailableError`.
+    """Admits `calls_max` calls in any `interval_s` and refuses the others with `StoreUnavailableError`.
 
-    A refused call does not count: whoever waits long enough gets through.
+    A refused call does not count, so a caller that waits long enough succeeds.
     """
 
     calls_max: int
@@ -131,10 +132,10 @@ class Throttle(Fault):
 
 @dataclass(kw_only=True, eq=False)
 class Torn(Fault):
-    """A put stores only the first `bytes_kept` bytes, and raises `error`; `None`: it is acknowledged all the same.
+    """A put stores only the first `bytes_kept` bytes and raises `error`, or is acknowledged if that is `None`.
 
-    No store that keeps the contract does this. A disk does, when the power goes: a local copy may look like this, and a
-    restore has to notice.
+    A store that keeps its contract never does this. A disk that loses power does: a local copy may look like this, and
+    a restore has to notice it.
     """
 
     bytes_kept: int = 0
@@ -150,7 +151,7 @@ class Torn(Fault):
 
 
 class _Struck:
-    """What the wrappers share: a plan that the test may change at any time, and the calls that came."""
+    """The base of the wrappers: a plan that the test may change at any time, and the calls so far."""
 
     def __init__(self, plan: Iterable[Fault]) -> None:
         self.plan: list[Fault] = [*plan]
@@ -171,10 +172,10 @@ class _Struck:
 
 
 class FaultyStore(_Struck):
-    """An `ObjectStore` that passes every call on to `store`, except for what its `plan` does to it.
+    """An `ObjectStore` that passes every call to `store`, with the faults of its `plan` applied.
 
-    The plan is a list that the test may change at any time; all faults that strike a call apply, in order. `calls` is
-    every call so far with its key, `under_way` the number of those that have not returned.
+    The test may change the plan at any time. All faults that strike a call apply, in order. `calls` lists every call so
+    far with its key; `under_way` counts the calls that have not returned.
     """
 
     def __init__(self, store: ObjectStore, plan: Iterable[Fault] = ()) -> None:
@@ -217,10 +218,10 @@ class FaultyStore(_Struck):
 
 
 class FaultyUploader(_Struck):
-    """A `StateChangeUploader` that passes every call on to `uploader`, except for what its `plan` does to it.
+    """A `StateChangeUploader` that passes every call to `uploader`, with the faults of its `plan` applied.
 
-    An upload that fails `moment="after"` has stored a segment which nobody will ever discard: what a process that is
-    killed between the two leaves behind.
+    An upload that fails with `moment="after"` has stored a segment that is never discarded, as after a process is
+    killed between the two.
     """
 
     def __init__(self, uploader: StateChangeUploader, plan: Iterable[Fault] = ()) -> None:

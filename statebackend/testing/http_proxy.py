@@ -1,11 +1,11 @@
-"""Trouble on the way to a server: a proxy on the loopback that delays, refuses, cuts and loses what passes through it.
+"""Network faults: a proxy on the loopback that delays, refuses, cuts and loses what passes through it.
 
     async with open_fault_proxy("http://127.0.0.1:9000") as proxy:
         proxy.plan.append(Cut(method="PUT", target="*/commits/*", nth=1, moment="after"))
-        settings = Settings(..., s3_endpoint=proxy.endpoint)
+        settings = Settings(..., s3=S3Settings(endpoint=proxy.endpoint))
 
-What wrappers of a store cannot show: that a *client* keeps its promises when the network does not. It speaks as much
-HTTP/1.1 as clients of S3 use, and holds each message in memory.
+It tests what wrappers of a store cannot: that a *client* keeps its promises when the network fails. It supports as much
+of HTTP/1.1 as S3 clients use, and holds each message in memory.
 """
 
 import socket
@@ -35,25 +35,25 @@ _GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndO
 
 @dataclass(kw_only=True, eq=False)
 class HttpFault:
-    """Strikes requests with this `method` (any if `None`) whose target, path and query, matches the pattern `target`.
+    """Strikes requests with this `method`, or any if `None`, whose target, path and query, matches `target`.
 
-    Of the matching requests it strikes the `nth`, counted from 1; with `times_each` the first so many of each target;
-    without both every one.
+    Of the matching requests it strikes the `nth`, counted from 1; with `times_each` the first that many of each target;
+    without both, all.
     """
 
     method: str | None = None
     target: str = "*"
     header: str | None = None
-    """Strikes only requests that have this header, in lower case: a conditional PUT is one with "if-none-match"."""
+    """Strikes only requests with this header, in lower case: a conditional PUT has "if-none-match"."""
     nth: int | None = None
     times_each: int | None = None
     moment: Moment = "before"
-    """"after": the server has done it, and only the answer meets the fault."""
+    """"after": the server has carried out the request, and only its answer meets the fault."""
     struck: int = field(default=0, init=False)
     _matched: Counter[str] = field(default_factory=Counter[str], init=False)
 
     def strikes(self, method: str, target: str, headers: Mapping[str, str]) -> bool:
-        """Count this request if it matches; say whether it is struck."""
+        """Count this request if it matches, and return true if it is struck."""
         if self.method not in (None, method) or not fnmatchcase(target, self.target):
             return False
         if self.header is not None and self.header not in headers:
@@ -66,9 +66,9 @@ class HttpFault:
         return strikes
 
     async def strike(self, answer: bytes | None) -> bytes | None:
-        """Do what this fault does: another answer than the server's, or the same. `CutError` cuts.
+        """Apply this fault: return another answer, or the same one. `CutError` cuts the connection.
 
-        "before" there is none yet, `None`, and with `None` the request goes on to the server.
+        "before" there is no answer yet: it is `None`, and returning `None` sends the request on to the server.
         """
         raise NotImplementedError
 
@@ -79,7 +79,7 @@ class CutError(Exception):
 
 @dataclass(kw_only=True, eq=False)
 class Cut(HttpFault):
-    """Resets the connection. "before": when the request has come and the server knows nothing of it yet."""
+    """Resets the connection. "before": the request has arrived, and the server has not seen it."""
 
     async def strike(self, answer: bytes | None) -> bytes | None:
         raise CutError
@@ -87,7 +87,7 @@ class Cut(HttpFault):
 
 @dataclass(kw_only=True, eq=False)
 class Answer(HttpFault):
-    """Answers in the server's place: with an error as S3 words it, unless `status` is one of success."""
+    """Answers in place of the server: with an error in S3's format, unless `status` is a success."""
 
     status: int = 503
     code: str = "SlowDown"
@@ -102,13 +102,13 @@ class Answer(HttpFault):
 
 @dataclass(kw_only=True, eq=False)
 class Silence(HttpFault):
-    """Says nothing until `release()`. `reached` is set when the first request has come."""
+    """Stays silent until `release()`. `reached` is set when the first request arrives."""
 
     reached: anyio.Event = field(default_factory=anyio.Event, init=False)
     _released: anyio.Event = field(default_factory=anyio.Event, init=False)
 
     def release(self) -> None:
-        """Let go on what waits, and strike nothing any more."""
+        """Let the waiting requests continue, and strike no more."""
         self._released.set()
 
     async def strike(self, answer: bytes | None) -> bytes | None:
@@ -131,16 +131,16 @@ class Damage(HttpFault):
 @dataclass(frozen=True)
 class _Message:
     start: str
-    headers: Mapping[str, str]  # by their names in lower case
+    headers: Mapping[str, str]  # by name, in lower case
     content: bytes
-    """All of it as it came, start line and headers included."""
+    """The message as received, start line and headers included."""
 
 
 class FaultProxy:
-    """Passes requests on to a server, except for what its `plan` does to them. `open_fault_proxy` runs one.
+    """Passes requests to a server, with the faults of its `plan` applied. Run by `open_fault_proxy`.
 
-    The plan is a list that the test may change at any time; all faults that strike a request apply, in order.
-    `latency_s` is added to every request. `requests` is every one so far: its method and its target.
+    The test may change the plan at any time. All faults that strike a request apply, in order. `latency_s` is added to
+    every request. `requests` lists the method and target of every request so far.
     """
 
     def __init__(self, host: str, port: int, plan: Iterable[HttpFault], *, latency_s: float) -> None:
@@ -152,11 +152,11 @@ class FaultProxy:
         self._port = port
 
     def count(self, method: str, target: str = "*") -> int:
-        """How many requests with this method came for targets that match the pattern."""
+        """The number of requests with this method whose target matches the pattern."""
         return sum(1 for each, to in self.requests if each == method and fnmatchcase(to, target))
 
     async def serve(self, client: SocketStream) -> None:
-        """One client's connection, and one to the server for it, until one of the two ends."""
+        """Connects one client to the server, until either side ends."""
         client.extra(SocketAttribute.raw_socket).setsockopt(*_NO_DELAY)
         with suppress(*_GONE):
             async with client, await anyio.connect_tcp(self._host, self._port) as server:
@@ -185,7 +185,7 @@ class FaultProxy:
             answer = (await _read(from_server, None, asked=method)).content
             answer = await _strike(struck, "after", answer)
             assert answer is not None
-        if method == "HEAD":  # says how long the body would be, and leaves it out
+        if method == "HEAD":  # announces the length of a body that it leaves out
             answer = answer[: answer.index(_END_OF_HEAD) + len(_END_OF_HEAD)]
         await client.send(answer)
 
@@ -194,7 +194,7 @@ class FaultProxy:
 async def open_fault_proxy(
     endpoint: str, plan: Iterable[HttpFault] = (), *, latency_s: float = 0.0
 ) -> AsyncGenerator[FaultProxy]:
-    """A proxy before the server at `endpoint`, `http://HOST:PORT`. Connections still open at the end are closed."""
+    """Run a proxy for the server at `endpoint`, `http://HOST:PORT`. Leaving closes all connections."""
     url = urlsplit(endpoint)
     assert url.hostname is not None
     assert url.port is not None
@@ -213,7 +213,7 @@ async def _strike(faults: Iterable[HttpFault], moment: Moment, answer: bytes | N
 
 
 async def _read(stream: BufferedByteReceiveStream, sender: SocketStream | None, *, asked: str = "") -> _Message:
-    """One message. A sender who asks whether it may go on is told so here, and the question is not passed on."""
+    """Read one message. `Expect: 100-continue` is answered here and not passed on."""
     head = await stream.receive_until(_END_OF_HEAD, _HEAD_BYTES_MAX)
     start, *lines = head.decode("latin-1").split("\r\n")
     kept = [line for line in lines if not line.lower().startswith("expect:")]

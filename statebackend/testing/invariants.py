@@ -1,7 +1,7 @@
-"""What always holds of a job and of the process that works on it: assertions with names, for any test to use.
+"""Invariants of a job and of the process that works on it, as assertions with names, for any test to use.
 
-A job's objects are a mapping from key, as seen from the job's root, to content, in whatever store they lie. Nothing in
-here uses the code that restores a backend: a commit is read back by the formats alone.
+The objects of a job are a mapping from key, as seen from the job's root, to content, wherever they are stored. Nothing
+here uses the code that restores a backend: commits are read by their format alone.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,11 +20,11 @@ from statebackend.testing.crash_store import Write
 
 Objects = Mapping[str, bytes]
 Contents = Mapping[tuple[str, Key], object]
-"""Every value of a job, by the name of its state and its key."""
+"""Every value of a job, by state name and key."""
 
 
 def read_log(objects: Objects, job: str) -> Sequence[Entry]:
-    """The entries of a job's log, in order. Raises `CorruptCommitError`, `WrongJobError` for one not whole."""
+    """The entries of a job's log, in order. Raises `CorruptCommitError` or `WrongJobError`."""
     return [decode_entry(objects[key], key, job=job) for key in sorted(objects) if key.startswith(PREFIX)]
 
 
@@ -34,7 +34,7 @@ def commits_of(log: Iterable[Entry]) -> Sequence[Commit]:
 
 
 def read_contents(commit: Commit, objects: Objects) -> Contents:
-    """Every value that a restore of the commit has to bring back: the entries of its bases, and its change sets."""
+    """Every value that a restore of the commit has to bring back, from its bases and its change sets."""
     names = {state.state_id: state.name for state in commit.states}
     contents: dict[tuple[str, Key], object] = {}
     for change in _changes_of(commit, objects):
@@ -47,7 +47,7 @@ def read_contents(commit: Commit, objects: Objects) -> Contents:
 
 
 def _changes_of(commit: Commit, objects: Objects) -> Iterator[StateChange]:
-    """In the order in which they are applied, of each range those of its own key groups."""
+    """The changes in the order in which a restore applies them, those of each range's own key groups."""
     for part in commit.ranges:
         for base in part.bases:
             for change in _entries_of(objects[base.segment.key], base.segment.key):
@@ -60,12 +60,12 @@ def _changes_of(commit: Commit, objects: Objects) -> Iterator[StateChange]:
 
 
 def handles_of(commit: Commit) -> Iterable[ChangeSetHandle]:
-    """The changelog of the commit, in the order in which it is to be applied."""
+    """The changelog of the commit, in the order of its application."""
     return (handle for part in commit.ranges for handle in part.changelog)
 
 
 def segments_of(commit: Commit) -> Iterable[Handle]:
-    """Every object that the commit points into, each once: change sets, and bases."""
+    """Every object that the commit points into, once each: segments of change sets and of bases."""
     return {handle for part in commit.ranges for handle in part.objects()}
 
 
@@ -73,16 +73,16 @@ def segments_of(commit: Commit) -> Iterable[Handle]:
 
 
 def assert_log_has_no_gap(log: Sequence[Entry], objects: Objects) -> None:
-    """Each sequence follows the one before, each under its own key: a restore that probes forward finds the end."""
+    """Each sequence follows the one before, each under its own key: so probing forward finds the end."""
     sequences = [entry.sequence for entry in log]
     assert sequences == list(range(sequences[0], sequences[0] + len(log)) if log else ()), f"gaps: {sequences}"
-    assert all(commit_key(sequence) in objects for sequence in sequences), "an entry lies under a foreign key"
+    assert all(commit_key(sequence) in objects for sequence in sequences), "an entry lies under another entry's key"
 
 
 def assert_entry_follows(entry: Entry, log: Sequence[Entry]) -> None:
-    """It is the next one. A claim raises the epoch and names the newest commit; a commit is of the last claim's epoch.
+    """The entry is a legal next one. A claim raises the epoch and names the newest commit; a commit keeps the epoch.
 
-    Ids of checkpoints grow, and a commit's parent is an earlier commit; the first has none.
+    Checkpoint ids grow, and a commit's parent is an earlier commit; the first commit has none.
     """
     assert entry.sequence == len(log), f"entry {entry.sequence} after {len(log)} others"
     epoch = log[-1].epoch if log else 0
@@ -102,7 +102,7 @@ def assert_entry_follows(entry: Entry, log: Sequence[Entry]) -> None:
 
 
 def assert_commit_is_whole(commit: Commit, objects: Objects) -> None:
-    """Every segment that the commit points into is there, to the byte; frames lie in it; no key group is missing."""
+    """Every segment that the commit points into is stored, byte for byte, with its frames; no key group is missing."""
     for segment in segments_of(commit):
         assert_is_stored(segment, objects)
     for output in commit.outbox:
@@ -119,7 +119,7 @@ def assert_commit_is_whole(commit: Commit, objects: Objects) -> None:
 
 
 def assert_bases_do_not_overlap(part: RangeState) -> None:
-    """One base, or none, stands for a key group, and every base for one at least; none of them outside the range."""
+    """Each key group has at most one base, each base stands for at least one, and none lies outside its range."""
     groups = [group for base in part.all_bases for each in base.key_groups for group in each]
     assert len(groups) == len(set(groups)), f"key groups with two bases in {part.key_groups}"
     assert all(group in part.key_groups for group in groups), f"a base outside of {part.key_groups}"
@@ -127,8 +127,8 @@ def assert_bases_do_not_overlap(part: RangeState) -> None:
 
 
 def assert_is_stored(segment: Handle, objects: Objects) -> None:
-    """The handle tells the truth: the object is there, or the piece of one, with that length and checksum."""
-    assert segment.key in objects, f"committed, and not stored: {segment.key}"
+    """The handle is right: the object, or the part of it, exists with that length and checksum."""
+    assert segment.key in objects, f"committed but not stored: {segment.key}"
     data = objects[segment.key]
     if segment.offset:
         data = data[segment.offset : segment.offset + segment.length]
@@ -137,18 +137,18 @@ def assert_is_stored(segment: Handle, objects: Objects) -> None:
 
 
 def assert_local_copy_is_complete(commit: Commit, local: Objects, primary: Objects) -> None:
-    """What was called local can be restored without the primary: each segment's copy is there and is equal."""
+    """A checkpoint called local can be restored without the primary: each segment has an identical local copy."""
     for segment in segments_of(commit):
         key = segment.key
-        assert key in local, f"said to be local, and is not there: {key}"
+        assert key in local, f"called local but not there: {key}"
         assert local[key] == primary[key], f"the copies differ: {key}"
 
 
 def assert_nothing_is_left_over(stored: Iterable[str], commits: Iterable[Commit]) -> None:
-    """Of what a process has stored and not deleted all is of use: commits, the hint, and what a commit points into.
+    """A process leaves no garbage: each object it stored and did not delete is a commit, the hint, or in a commit.
 
-    For one that has left by itself, whose stores deleted what it asked them to, and that knows what became of its
-    commits. One that was killed leaves what it had not committed. Marks, of savepoints and of sweeps, are for sweeps.
+    Applies to a process that left in order, whose stores carried out its deletions, and that learned the outcome of its
+    commits. A killed process leaves its uncommitted objects. Savepoint markers and sweep floors are left to sweeps.
     """
     reached = frozenset[str]().union(*(commit.segments() for commit in commits))
     others = (PREFIX, savepoints.PREFIX, savepoints.FLOORS)
@@ -160,10 +160,10 @@ def assert_nothing_is_left_over(stored: Iterable[str], commits: Iterable[Commit]
 
 
 def assert_same_contents(found: Contents, expected: Contents, what: str) -> None:
-    """Whole, and nothing else: no change is lost, applied twice, or from a batch that does not belong to it."""
+    """The state is exactly the expected one: no change lost, applied twice, or from a batch outside it."""
     if found != expected:
         differences = [
-            f"{place}: {found.get(place)!r} and not {expected.get(place)!r}"
+            f"{place}: {found.get(place)!r} instead of {expected.get(place)!r}"
             for place in sorted(found.keys() | expected.keys(), key=repr)
             if found.get(place) != expected.get(place)
         ]
@@ -171,7 +171,7 @@ def assert_same_contents(found: Contents, expected: Contents, what: str) -> None
 
 
 def assert_newest_of_its_time(sequence: int | None, *, newest_at_begin: int, newest_at_end: int) -> None:
-    """Opening stands on a commit that was the newest at some moment while it opened. -1 stands for none."""
+    """Opening restored a commit that was the newest at some moment while it opened. -1 stands for none."""
     stands_on = -1 if sequence is None else sequence
     assert newest_at_begin <= stands_on <= newest_at_end, (
         f"opened on {stands_on}, while the newest went from {newest_at_begin} to {newest_at_end}"
@@ -179,7 +179,7 @@ def assert_newest_of_its_time(sequence: int | None, *, newest_at_begin: int, new
 
 
 def assert_same_history(history: Sequence[CommitSummary], commits: Sequence[Commit]) -> None:
-    """The newest commit, its parent, and so on to the first, or to the oldest that was not swept."""
+    """The history is the newest commit, its parent, and so on to the first, or to the oldest that was not swept."""
     by_sequence = {commit.sequence: commit for commit in commits}
     expected: list[CommitSummary] = []
     commit = commits[-1] if commits else None
@@ -193,26 +193,26 @@ def assert_same_history(history: Sequence[CommitSummary], commits: Sequence[Comm
 
 
 def assert_in_flight_is_bounded(in_flight_bytes: int, settings: Settings, largest_bytes: int) -> None:
-    """Admission is "less than the limit": at most one upload beyond it, of at most `largest_bytes`."""
+    """Admission is "below the limit": at most one upload goes beyond it, by at most `largest_bytes`."""
     bound = settings.in_flight_bytes_max + largest_bytes
     assert 0 <= in_flight_bytes < bound, f"{in_flight_bytes} bytes in flight, bound {bound}"
 
 
 def assert_nothing_in_flight(in_flight_bytes: int, waiting: int) -> None:
-    """A backend that is left holds no bytes, and nobody waits."""
-    assert in_flight_bytes == 0, f"left with {in_flight_bytes} bytes in flight"
-    assert waiting == 0, f"left with {waiting} uploads waiting"
+    """A closed backend holds no bytes and no waiting uploads."""
+    assert in_flight_bytes == 0, f"closed with {in_flight_bytes} bytes in flight"
+    assert waiting == 0, f"closed with {waiting} uploads waiting"
 
 
 def assert_budget_is_kept(write: Write, disk: Objects, bytes_max: int) -> None:
-    """A write to a local root leaves no more than `bytes_max` there; 0: no limit."""
+    """A write to a local root leaves at most `bytes_max` there; 0 means no limit."""
     if bytes_max and write.operation != "delete":
         others = sum(len(data) for key, data in disk.items() if key != write.key)
         assert others + len(write.data) <= bytes_max, f"{others + len(write.data)} local bytes, limit {bytes_max}"
 
 
 def assert_left_in_time(seconds: float, bound_s: float) -> None:
-    """Leaving a backend is bounded, whatever the stores do."""
+    """Leaving a backend takes a bounded time, whatever the stores do."""
     assert seconds <= bound_s, f"leaving took {seconds:.3f} s, bound {bound_s:.3f} s"
 
 

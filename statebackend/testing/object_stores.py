@@ -1,4 +1,4 @@
-"""Proof that a store keeps the contract of `ObjectStore`.
+"""Proves that a store keeps the contract of `ObjectStore`.
 
     class TestMyStore(ObjectStoreConformance):
         capabilities = frozenset({Capability.LIST, Capability.PUT_IF_ABSENT})
@@ -6,7 +6,7 @@
         def open_store(self) -> AbstractAsyncContextManager[ObjectStore]:
             return open_my_store(bucket="test")
 
-The proof uses nothing but the contract: no private name, no message, no way of making the store but yours.
+It uses nothing but the contract: no private names, no message texts, and only your way of opening the store.
 """
 
 from abc import ABC, abstractmethod
@@ -44,31 +44,31 @@ ODD_KEYS: Final = (
 
 @pytest.mark.asyncio
 class ObjectStoreConformance(ABC):
-    """Each test opens a store and checks one promise. Tests of what is not declared are skipped."""
+    """Each test opens a store and checks one promise. Tests of capabilities that are not declared are skipped."""
 
     capabilities: ClassVar[frozenset[Capability]]
-    """What the store can do. Every store can do the rest."""
+    """The capabilities of the store, beyond what every store can do."""
 
     list_page_objects: ClassVar[int] = 0
-    """How many objects the place tells of in one answer, such as 1000: the listing is tried with more than that."""
+    """Objects per page of a listing, such as 1000: listings are tested with more than that."""
 
     patience_s: ClassVar[float] = 5.0
-    """How long a cancelled call may take to end."""
+    """Seconds within which a cancelled call has to end."""
 
     @abstractmethod
     def open_store(self) -> AbstractAsyncContextManager[ObjectStore]:
-        """Open an empty store. Called once by every test."""
+        """Open an empty store. Each test calls it once."""
 
     def open_other(self, store: ObjectStore) -> AbstractAsyncContextManager[ObjectStore]:
-        """Another way to the place where `store` keeps its objects, as another process would have it.
+        """Open another way to the objects of `store`, as another process would.
 
-        It shares nothing with `store`: no buffer, no cache, no connection. Where there is no other way leave it as it
-        is: the tests that want one are skipped.
+        It shares nothing with `store`: no buffer, no cache, no connection. Without an override the tests that need
+        another way are skipped.
         """
         raise NotImplementedError
 
     async def test_has_the_declared_capabilities(self) -> None:
-        """A store can do what its tests say it can: no less, and no more that nobody has proved."""
+        """The declared capabilities are those of the store: no fewer, and none that the tests have not proved."""
         async with self.open_store() as store:
             assert store.capabilities == self.capabilities
 
@@ -78,20 +78,20 @@ class ObjectStoreConformance(ABC):
         ids=["one chunk", "no chunk", "empty chunk", "several chunks", "many chunks", "large chunk"],
     )
     async def test_returns_the_bytes_that_were_put(self, body: Body) -> None:
-        """However a body is cut into chunks, what comes back is their content in order."""
+        """However a body is cut into chunks, the object is their content in order."""
         async with self.open_store() as store:
             await store.put("object", body)
             assert await store.get("object") == b"".join(body)
 
     async def test_takes_any_kind_of_buffer(self) -> None:
-        """A chunk may be bytes, a bytearray, or a view, also one of items larger than a byte."""
+        """A chunk may be bytes, a bytearray, or a memoryview, even one with items larger than a byte."""
         async with self.open_store() as store:
             words = memoryview(bytes(range(8))).cast("I")
             await store.put("object", [b"ab", bytearray(b"cd"), memoryview(b"_ef_")[1:3], words])
             assert await store.get("object") == b"abcdef" + bytes(range(8))
 
     async def test_keeps_bytes_the_caller_changes_afterwards(self) -> None:
-        """An object is a copy: a buffer that is reused after `put` returned does not change it."""
+        """An object is a copy: reusing a buffer after `put` has returned does not change it."""
         async with self.open_store() as store:
             buffer = bytearray(b"before")
             await store.put("object", [buffer])
@@ -111,13 +111,13 @@ class ObjectStoreConformance(ABC):
         ],
     )
     async def test_returns_a_range_or_what_there_is_of_it(self, offset: int, length: int, expected: bytes) -> None:
-        """A range that ends beyond the object is cut there; one that begins beyond it is empty."""
+        """A range that ends beyond the object is cut off there; one that starts beyond it is empty."""
         async with self.open_store() as store:
             await store.put("object", [b"01234", b"56789"])
             assert await store.get_range("object", offset, length) == expected
 
     async def test_head_tells_the_size_and_none_for_a_missing_object(self) -> None:
-        """`head` answers for what is there, and is not an error for what is not."""
+        """`head` describes an object that exists, and raises no error for one that does not."""
         async with self.open_store() as store:
             await store.put("some/object", [b"123", b"45"])
             info = await store.head("some/object")
@@ -127,7 +127,7 @@ class ObjectStoreConformance(ABC):
             assert await store.head("other/object") is None
 
     async def test_reading_a_missing_object_is_its_own_error(self) -> None:
-        """The caller can tell "not there" from "does not answer"."""
+        """A caller can tell "not there" from "no answer"."""
         async with self.open_store() as store:
             with pytest.raises(ObjectNotFoundError):
                 await store.get("missing")
@@ -135,7 +135,7 @@ class ObjectStoreConformance(ABC):
                 await store.get_range("missing/too", 0, 1)
 
     async def test_delete_removes_and_can_be_repeated(self) -> None:
-        """After a delete the object is gone, and deleting it again, or what never was, is fine."""
+        """After a delete the object is gone. Deleting it again, or an object that never existed, is no error."""
         async with self.open_store() as store:
             await store.put("a/object", [b"x"])
             await store.delete("a/object")
@@ -146,7 +146,7 @@ class ObjectStoreConformance(ABC):
             await store.delete("never/was")
 
     async def test_delete_leaves_other_objects_alone(self) -> None:
-        """Neither a longer key nor one further down goes with it."""
+        """Deleting a key leaves longer keys and keys below it."""
         async with self.open_store() as store:
             for key in ("top/a", "top/ab", "top/b/c"):
                 await store.put(key, [key.encode()])
@@ -155,7 +155,7 @@ class ObjectStoreConformance(ABC):
             assert [await store.get(key) for key in ("top/ab", "top/b/c")] == [b"top/ab", b"top/b/c"]
 
     async def test_delete_many_removes_these_and_no_others(self) -> None:
-        """Also more than any batch holds, some of which are not there. For stores that have `delete_many`."""
+        """Deletes more keys than fit in any batch, some of them absent. For stores with `delete_many`."""
         async with self.open_store() as store:
             if not isinstance(store, DeletesMany):
                 pytest.skip("the store deletes one by one")
@@ -167,7 +167,7 @@ class ObjectStoreConformance(ABC):
             assert kept == ["top/ab", "top/b/c"]
 
     async def test_put_replaces_the_whole_object(self) -> None:
-        """Nothing of a longer former object remains behind a shorter new one."""
+        """A shorter new object leaves nothing of a longer former one."""
         async with self.open_store() as store:
             await store.put("object", [b"a long first content"])
             await store.put("object", [b"short"])
@@ -177,7 +177,7 @@ class ObjectStoreConformance(ABC):
             assert info.size_bytes == len(b"short")
 
     async def test_a_reader_sees_one_whole_object_while_it_is_replaced(self) -> None:
-        """Readers beside a writer get the former object or the new one, never a mixture or an error."""
+        """A reader beside a writer gets the former object or the new one, never a mixture or an error."""
         versions = [bytes([number]) * (20_000 + number) for number in range(16)]
         seen: list[bytes] = []
         async with self.open_store() as store:
@@ -204,7 +204,7 @@ class ObjectStoreConformance(ABC):
                 assert await _keys(store, "") == [key]
 
     async def test_keeps_odd_keys_apart(self) -> None:
-        """No two legal keys name one object."""
+        """No two legal keys name the same object."""
         async with self.open_store() as store:
             for key in ODD_KEYS:
                 await store.put(key, [key.encode()])
@@ -212,7 +212,7 @@ class ObjectStoreConformance(ABC):
 
     @pytest.mark.parametrize("former", [None, b"former" * 10_000], ids=["new", "replacing"])
     async def test_a_cancelled_put_leaves_a_whole_object_or_none(self, former: bytes | None) -> None:
-        """A caller who gave up, early or late, finds the former object or the new one, and can use the key again."""
+        """After a cancelled put the object is the former or the new one, and the key can be used again."""
         body = [bytes([number]) * 5_000 for number in range(20)]
         async with self.open_store() as store:
             for count in TURNS:
@@ -225,7 +225,7 @@ class ObjectStoreConformance(ABC):
                 assert await store.get("object") == b"again"
 
     async def test_lists_what_starts_with_a_prefix_in_key_order(self) -> None:
-        """The order is that of whole keys, in which '-' sorts before '/'; a prefix may end within a name."""
+        """Keys are listed in the order of whole keys, where '-' sorts before '/'; a prefix may end within a name."""
         self._needs(Capability.LIST)
         keys = ["a", "b/1", "b/2/x", "b/10", "b-c", "b0", "bb/1", "c/d/e/f"]
         async with self.open_store() as store:
@@ -240,7 +240,7 @@ class ObjectStoreConformance(ABC):
 
     @pytest.mark.parametrize("prefix", ["none", "none/", "a/b/c/", "a/../", "../", "/", "//", "./a"])
     async def test_lists_nothing_under_a_prefix_without_objects(self, prefix: str) -> None:
-        """A prefix that no key has is not an error, also when no key could have it."""
+        """A prefix that no key has lists nothing and is no error, even if no key could have it."""
         self._needs(Capability.LIST)
         async with self.open_store() as store:
             assert await _keys(store, prefix) == []
@@ -248,7 +248,7 @@ class ObjectStoreConformance(ABC):
             assert await _keys(store, prefix) == []
 
     async def test_put_if_absent_creates_once_and_leaves_the_first(self) -> None:
-        """The second creator is told, and what the first one stored stays, also against an equal body."""
+        """The second creator gets an error, and the first one's object stays, even against an equal body."""
         self._needs(Capability.PUT_IF_ABSENT)
         async with self.open_store() as store:
             await store.put_if_absent("commits/0", [b"fir", b"st"])
@@ -258,7 +258,7 @@ class ObjectStoreConformance(ABC):
             assert await store.get("commits/0") == b"first"
 
     async def test_put_if_absent_respects_an_object_that_put_made(self) -> None:
-        """It does not matter who made the object; once it is deleted, the key is free."""
+        """It does not matter who created the object; once it is deleted, the key is free."""
         self._needs(Capability.PUT_IF_ABSENT)
         async with self.open_store() as store:
             await store.put("object", [b""])
@@ -270,7 +270,7 @@ class ObjectStoreConformance(ABC):
             assert await store.get("object") == b"x"
 
     async def test_put_if_absent_has_exactly_one_winner(self) -> None:
-        """Of 16 concurrent creators one succeeds, 15 are told, and the object is the winner's, whole."""
+        """Of 16 concurrent creators one succeeds, 15 get an error, and the object is the winner's, whole."""
         self._needs(Capability.PUT_IF_ABSENT)
         winners: list[bytes] = []
         losers: list[bytes] = []
@@ -291,7 +291,7 @@ class ObjectStoreConformance(ABC):
             assert await store.get("commits/1") == winners[0]
 
     async def test_a_cancelled_put_if_absent_leaves_a_whole_object_or_none(self) -> None:
-        """And an object that was there before stays as it is."""
+        """An object that existed before stays as it is."""
         self._needs(Capability.PUT_IF_ABSENT)
         body = [bytes([number]) * 5_000 for number in range(20)]
         async with self.open_store() as store:
@@ -315,7 +315,7 @@ class ObjectStoreConformance(ABC):
             assert await _keys(store, "object/") == keys
 
     async def test_a_listing_may_be_left_early_and_outlives_changes(self) -> None:
-        """Whoever found what was looked for stops; objects that come and go meanwhile do no harm to the others."""
+        """A caller may stop a listing early, and objects that come and go meanwhile do not affect the others."""
         self._needs(Capability.LIST)
         keys = [f"object/{number:03d}" for number in range(20)]
         async with self.open_store() as store:
@@ -333,7 +333,7 @@ class ObjectStoreConformance(ABC):
             assert [key for key in listed if key not in changed] == [key for key in keys if key not in changed]
 
     async def test_others_find_at_once_what_was_acknowledged(self) -> None:
-        """After a call has returned, whoever asks gets the answer that this store would give."""
+        """After a call has returned, every client sees its effect."""
         self._needs_other()
         async with self.open_store() as store, self.open_other(store) as other:
             await store.put("object", [b"first"])
@@ -346,7 +346,7 @@ class ObjectStoreConformance(ABC):
             assert await other.head("object") is None
 
     async def test_others_respect_what_put_if_absent_made(self) -> None:
-        """The one winner is one among all processes, whether they come one after the other or at the same time."""
+        """There is one winner among all processes, whether they come one after the other or at the same time."""
         self._needs(Capability.PUT_IF_ABSENT)
         self._needs_other()
         won: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Proof that an uploader keeps the contract of `StateChangeUploader`.
+"""Proves that an uploader keeps the contract of `StateChangeUploader`.
 
     class TestMyUploader(UploaderConformance):
         @asynccontextmanager
@@ -6,8 +6,8 @@
             bucket = FaultyStore(MemoryStore())
             yield UploaderUnderTest(uploader=MyUploader(bucket), primary=bucket, places=[bucket])
 
-What was stored is read the way a restore reads it: at the primary handle's key, in the store you would give to
-`open_backend`. The proof uses nothing but the contract: no private name, no message, no way of making it but yours.
+Segments are read as a restore reads them: at the primary handle's key, in the store you would pass to `open_backend`.
+It uses nothing but the contract: no private names, no message texts, and only your way of opening the uploader.
 """
 
 from abc import ABC, abstractmethod
@@ -29,24 +29,24 @@ T = TypeVar("T")
 After = Callable[[], Awaitable[None]]
 
 REQUESTS_MAX: Final = 12
-"""Of one upload at one place, those that are made to fail, one at a time."""
+"""Writes of one upload at one place that are made to fail, one at a time."""
 
 
 @pytest.mark.asyncio
 class UploaderConformance(ABC):
-    """Each test opens uploaders over empty places and checks one promise. What is not declared is not asked for."""
+    """Each test opens uploaders over empty places and checks one promise. Tests of undeclared abilities are skipped."""
 
     keeps_local: ClassVar[bool] = False
-    """Whether an upload hands out a local copy when all goes well."""
+    """True if an upload returns a local copy when all goes well."""
 
     cleans_up: ClassVar[bool] = True
-    """Whether a failed or cancelled upload removes what it wrote, where its places let it."""
+    """True if a failed or cancelled upload removes what it wrote, if its places allow it."""
 
     discards: ClassVar[bool] = True
-    """Whether `discard` removes the copies. It cannot where they lie in an archive that forgets nothing."""
+    """True if `discard` removes the copies. False for an archive that never deletes."""
 
     patience_s: ClassVar[float] = 5.0
-    """How long a cancelled call may take to end, and what goes on after a call has returned."""
+    """Seconds within which a cancelled call has to end, and work behind a returned call has to settle."""
 
     @abstractmethod
     def open_uploader(self) -> AbstractAsyncContextManager[UploaderUnderTest]:
@@ -55,7 +55,7 @@ class UploaderConformance(ABC):
     # ------------------------------------------------------------------------------------------ what is stored
 
     async def test_is_an_uploader(self) -> None:
-        """`open_backend` tells it from a callable that makes one."""
+        """`open_backend` tells an uploader from a callable that makes one."""
         async with self._opened() as tested:
             assert isinstance(tested.uploader, StateChangeUploader)
 
@@ -80,7 +80,7 @@ class UploaderConformance(ABC):
             assert (uploaded.local is not None) == self.keeps_local
 
     async def test_a_part_can_be_read_by_itself(self) -> None:
-        """A restore may want one change set of a large segment: it lies where it lay in the body."""
+        """Each change set lies in the object where it lay in the body, so that a restore can read one alone."""
         content = bytes(range(256)) * 100
         async with self._opened() as tested:
             key = (await tested.uploader.upload(segment_of(1, content[:3000], content[3000:]))).primary.key
@@ -88,14 +88,14 @@ class UploaderConformance(ABC):
                 assert await tested.primary.get_range(key, offset, length) == content[offset : offset + length]
 
     async def test_the_body_stays_as_it_was(self) -> None:
-        """It belongs to the caller, who gives the same one to the next attempt."""
+        """The body belongs to the caller, who passes the same one to the next attempt."""
         buffer = bytearray(b"change sets")
         async with self._opened() as tested:
             await tested.uploader.upload(segment_of(1, buffer, memoryview(buffer)[3:7]))
         assert buffer == b"change sets"
 
     async def test_many_uploads_at_once_do_not_get_in_each_others_way(self) -> None:
-        """Each has its own object, and its own bytes in it."""
+        """Concurrent uploads have an object each, with their own bytes."""
         segments = [segment_of(number, b"%d:" % number, bytes([number]) * (number * 997)) for number in range(1, 33)]
         async with self._opened() as tested:
             await self._check_all(tested, segments, await upload_all(tested.uploader, segments))
@@ -112,7 +112,7 @@ class UploaderConformance(ABC):
 
     @pytest.mark.parametrize("moment", ["before", "after"])
     async def test_an_upload_does_not_return_before_its_object_is_stored(self, moment: Moment) -> None:
-        """As long as every place holds the write there is nothing to hand out that a checkpoint could name."""
+        """While every place holds the write, the upload does not return: a checkpoint must not name it yet."""
         await self._count_places()
         returned: list[UploadedSegment] = []
         async with self._opened() as tested:
@@ -132,20 +132,20 @@ class UploaderConformance(ABC):
     # ------------------------------------------------------------------------------------------ discard
 
     async def test_discard_removes_every_copy_and_nothing_else(self) -> None:
-        """Afterwards it is as if this segment had never been, and every other one is whole."""
+        """After a discard the segment has no copies, and every other segment is whole."""
         self._needs_discard()
         segments = [segment_of(number, b"some", b"%d" % number) for number in range(12)]
         async with self._opened() as tested:
             uploads = await upload_all(tested.uploader, segments[1:])
             others = set(await tested.stored())
             uploaded = await tested.uploader.upload(segments[0])
-            assert set(await tested.stored()) > others, "`stored` does not tell of every copy"
+            assert set(await tested.stored()) > others, "`stored` does not list every copy"
             await tested.uploader.discard(uploaded)
             await self._check_left(tested, others)
             await self._check_all(tested, segments[1:], uploads)
 
     async def test_discard_may_be_repeated(self) -> None:
-        """By a caller who does not know whether the first one came through; nothing else goes by it."""
+        """A caller may repeat a discard whose outcome it does not know; nothing else is deleted."""
         self._needs_discard()
         segments = [segment_of(1, b"x"), segment_of(2, b"y")]
         async with self._opened() as tested:
@@ -158,7 +158,7 @@ class UploaderConformance(ABC):
 
     @pytest.mark.parametrize("how", ["scope", "task"])
     async def test_what_a_cancelled_discard_left_the_next_one_removes(self, how: How) -> None:
-        """However early or late it was cancelled."""
+        """A discard removes what a cancelled upload left, however early or late the cancellation."""
         self._needs_discard()
         for count in TURNS:
             async with self._opened() as tested:
@@ -169,7 +169,7 @@ class UploaderConformance(ABC):
                 await self._check_left(tested)
 
     async def test_what_a_failed_discard_left_the_next_one_removes(self) -> None:
-        """It may raise or keep the error to itself; either way it has done no harm."""
+        """A failing discard may raise or not; either way it does no harm."""
         self._needs_discard()
         await self._count_places()
         async with self._opened() as tested:
@@ -188,7 +188,7 @@ class UploaderConformance(ABC):
     async def test_an_upload_that_no_place_answers_raises_an_os_error(
         self, moment: Moment, error: type[OSError]
     ) -> None:
-        """Only that is tried again. Not even a lost response leaves an object behind, and the next upload is fine."""
+        """An I/O error is an `OSError`: only that is retried. Not even a lost answer leaves an object behind."""
         await self._count_places()
         async with self._opened() as tested:
             tested.plan(*(partial(Fail, operation=write, moment=moment, error=error("no")) for write in WRITES))
@@ -198,7 +198,7 @@ class UploaderConformance(ABC):
             await self._check_usable_and_clean(tested)
 
     async def test_an_upload_never_returns_what_could_not_be_stored(self) -> None:
-        """Whatever went wrong: a place with a defect does not raise an `OSError`."""
+        """Whatever the error, the upload raises: a place with a defect does not raise an `OSError`."""
         await self._count_places()
         async with self._opened() as tested:
             tested.plan(*(partial(Fail, operation=write, error=RuntimeError("a bug")) for write in WRITES))
@@ -207,7 +207,7 @@ class UploaderConformance(ABC):
 
     @pytest.mark.parametrize("moment", ["before", "after"])
     async def test_any_one_request_may_fail(self, moment: Moment) -> None:
-        """At any place: there is a whole upload, or an error and nothing left."""
+        """A failure at any place gives a whole upload, or an error and no objects."""
         for place in range(await self._count_places()):
             for nth in range(1, REQUESTS_MAX + 1):
                 fault = Fail(nth=nth, moment=moment)
@@ -217,7 +217,7 @@ class UploaderConformance(ABC):
 
     @pytest.mark.parametrize("moment", ["before", "after"])
     async def test_any_place_may_be_late(self, moment: Moment) -> None:
-        """Whether its copy is waited for or given up: what is handed out is whole, and a discard removes all of it."""
+        """A late copy is waited for or given up; the returned handles are whole, and a discard removes everything."""
         for place in range(await self._count_places()):
             for write in WRITES:
                 await self._upload_with(place, Hold(operation=write, moment=moment))
@@ -225,7 +225,7 @@ class UploaderConformance(ABC):
     @pytest.mark.parametrize("how", ["scope", "task"])
     @pytest.mark.parametrize("moment", ["before", "after"])
     async def test_a_cancelled_upload_ends_while_its_places_hang(self, moment: Moment, how: How) -> None:
-        """All of them, or one: it hands out nothing and leaves nothing, and an upload beside it is not concerned."""
+        """Whether all places hang or one: no handles, no objects, and an upload beside it is unaffected."""
         count = await self._count_places()
         for hanging in (slice(None), *(slice(place, place + 1) for place in range(count))):
             async with self._opened() as tested:
@@ -234,9 +234,9 @@ class UploaderConformance(ABC):
 
     @pytest.mark.parametrize("how", ["scope", "task"])
     async def test_an_upload_may_be_cancelled_at_any_moment(self, how: How) -> None:
-        """Early or late: it hands out nothing and leaves nothing, or it came through.
+        """An upload cancelled early or late leaves no objects, or has succeeded.
 
-        After `task.cancel()` a thread may still be at work. What it leaves is unreferenced, and no concern of ours.
+        After `task.cancel()` a thread may still run. What it leaves is unreferenced and not checked.
         """
         for count in TURNS:
             async with self._opened() as tested:
@@ -248,7 +248,7 @@ class UploaderConformance(ABC):
                 await self._check_usable_and_clean(tested, clean=how == "scope")
 
     async def test_a_removal_that_fails_does_not_hide_why_the_upload_failed(self) -> None:
-        """The caller decides by the first error whether to try again."""
+        """The caller decides by the first error whether to retry."""
         await self._count_places()
         async with self._opened() as tested:
             tested.plan(*(partial(Fail, operation=write) for write in WRITES))
@@ -257,7 +257,7 @@ class UploaderConformance(ABC):
                 await tested.uploader.upload(segment_of(1, b"x"))
 
     async def test_a_removal_that_hangs_is_given_up(self) -> None:
-        """A store that answers nothing any more must not keep a cancelled upload from ending."""
+        """A store that no longer answers must not keep a cancelled upload from ending."""
         await self._count_places()
         async with self._opened() as tested:
             holds = tested.hold("after")
@@ -270,7 +270,7 @@ class UploaderConformance(ABC):
 
     @asynccontextmanager
     async def _opened(self) -> AsyncGenerator[UploaderUnderTest]:
-        """Whatever a test raises comes out as it is, however the uploader is opened; nothing is held any more then."""
+        """Open the uploader; a test's exception comes out unwrapped, and held calls are released first."""
         failure: BaseException | None = None
         async with self.open_uploader() as tested:
             try:
@@ -310,7 +310,7 @@ class UploaderConformance(ABC):
         return await cancelled(call, how=how, after=after, patience_s=self.patience_s, rescue=tested.calm)
 
     async def _cancel_held(self, tested: UploaderUnderTest, holds: Sequence[Hold], how: How) -> None:
-        """Cancel an upload while something of it is held, and another one is under way beside it."""
+        """Cancel an upload while part of it is held and another one runs beside it."""
         beside: list[UploadedSegment] = []
         async with anyio.create_task_group() as tasks:
 
@@ -332,7 +332,7 @@ class UploaderConformance(ABC):
         await tested.uploader.discard(beside[0])
 
     async def _upload_with(self, place: int, fault: Fault) -> None:
-        """Upload while one place is in trouble. There is a whole upload, or an `OSError`."""
+        """Upload while one place fails. The result is a whole upload, or an `OSError`."""
         segment = segment_of(1, b"x" * 1000, b"y")
         async with self._opened() as tested:
             tested.places[place].plan.append(fault)
@@ -366,7 +366,7 @@ class UploaderConformance(ABC):
             await tested.check(segment, uploaded)
 
     async def _check_usable_and_clean(self, tested: UploaderUnderTest, *, clean: bool = True) -> None:
-        """Nothing is left of what was uploaded before, and the next upload is as good as the first."""
+        """No copies remain of the earlier uploads, and the next upload works as the first did."""
         tested.calm()
         if clean and self.cleans_up and self.discards:
             await self._check_left(tested)
@@ -374,7 +374,7 @@ class UploaderConformance(ABC):
         await tested.check(segment, await tested.uploader.upload(segment))
 
     async def _check_left(self, tested: UploaderUnderTest, expected: Collection[Any] = ()) -> None:
-        """Exactly `expected` copies exist, or will before patience ends: an uploader may tidy up behind the scenes."""
+        """Exactly `expected` copies exist, or will within the patience: an uploader may clean up in the background."""
         left: set[Any] = set()
         with anyio.move_on_after(self.patience_s):
             await tested.settle()

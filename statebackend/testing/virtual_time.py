@@ -1,4 +1,4 @@
-"""An event loop on which waiting costs nothing: when nothing is ready, its clock jumps to the next timer.
+"""An event loop with virtual time: when nothing is ready, its clock jumps to the next timer, so waiting is free.
 
     @run_virtual
     async def test_a_minute_passes() -> None:
@@ -6,10 +6,9 @@
         await anyio.sleep(60)
         assert clock.monotonic() == 60
 
-The order of events is that of a real loop, without the chance in it. Work in threads takes real time and no virtual
-time: while a call of `statebackend._tasks.in_thread` or of `loop.run_in_executor` is under way, the clock stands
-still. Threads that came about in another way are not seen, and what happens on sockets takes no time at all: neither
-belongs on this loop.
+Events come in the order of a real loop, without its randomness. Work in threads takes real time and no virtual time:
+the clock stands still while a call of `statebackend._tasks.in_thread` or of `loop.run_in_executor` runs. Threads
+started in other ways are not seen, and socket traffic takes no virtual time: neither belongs on this loop.
 """
 
 import asyncio
@@ -27,25 +26,25 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 RESOLUTION_S: Final = 1e-6
-"""Timers this close are due together. With the machine's 1 ns, floats stop telling a timer from its time in a year."""
+"""Timers this close fire together. At the machine's 1 ns, floats cannot tell a timer from its time after a year."""
 
 THREAD_TIMEOUT_S: Final = 30.0
-"""Real seconds after which a thread that does not come back is taken for one that never will."""
+"""Real seconds after which a thread is considered hung."""
 
 
 class DeadlockError(RuntimeError):
-    """Nothing is ready, no timer is set, no thread is at work: what still waits will wait for ever. It is listed."""
+    """Nothing is ready, no timer is set, no thread runs: the listed tasks would wait for ever."""
 
 
 class LeftoverTasksError(RuntimeError):
-    """Tasks have outlived the coroutine that was run. They are listed."""
+    """The listed tasks have outlived the coroutine that was run."""
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """An asyncio loop with a clock of its own, which starts at 0 and moves only when nothing else can.
+    """An asyncio loop whose clock starts at 0 and moves only when nothing else can happen.
 
-    `run_forever` and what is built on it raise `DeadlockError` where a real loop would wait for ever, and
-    `TimeoutError` when a thread has not come back within `THREAD_TIMEOUT_S` real seconds.
+    `run_forever` and the methods built on it raise `DeadlockError` if a real loop would wait for ever, and
+    `TimeoutError` if a thread has not returned within `THREAD_TIMEOUT_S` real seconds.
     """
 
     def __init__(self) -> None:
@@ -65,13 +64,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._executor_calls + hops_under_way(self)
 
     async def settle(self) -> None:
-        """Wait until nothing more can happen at this time: every task waits, and no thread is at work."""
+        """Wait until nothing more can happen at this time: all tasks wait, and no thread runs."""
         settled = self.create_future()
         self._settling.append(settled)
         await settled
 
     def idle(self, seconds: float | None) -> bool:
-        """Nothing is ready: let go who waits for that, or else move the clock. False where neither is possible."""
+        """Wake the callers of `settle`, or else move the clock. Return false if neither is possible."""
         if self._settling:
             settling, self._settling = self._settling, []
             for settled in settling:
@@ -86,20 +85,20 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """A timer; one at infinity, as `anyio.sleep_forever` sets it, will never fire and does not count as one."""
+        """Set a timer. One at infinity, as set by `anyio.sleep_forever`, never fires and does not count as one."""
         if when == math.inf:
             return asyncio.TimerHandle(when, callback, args, self, context)
         return super().call_at(when, callback, *args, context=context)
 
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        """As ever; the clock stands still until the call returns."""
+        """As in asyncio. The clock stands still until the call returns."""
         future = super().run_in_executor(executor, func, *args)
         self._executor_calls += 1
         future.add_done_callback(self._executor_call_ended)
         return future
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # as inherited
-        """Wait for the executor's threads, for as long as it takes."""
+        """Wait for the executor's threads, without a bound."""
         self._executor_calls += 1
         try:
             await super().shutdown_default_executor()
@@ -111,7 +110,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Instead of waiting for a timer, moves the loop's clock to it. Waits for threads only."""
+    """A selector that moves the loop's clock to the next timer in place of waiting for it. Waits for threads only."""
 
     def __init__(self, loop: VirtualTimeLoop) -> None:
         super().__init__()
@@ -124,18 +123,18 @@ class _JumpingSelector(selectors.DefaultSelector):
         if self._loop.threads_at_work:
             return self._wait_for_thread()
         if not self._loop.idle(timeout):
-            raise DeadlockError(f"nothing can happen any more, and these wait:{_list_tasks(self._loop)}")
+            raise DeadlockError(f"nothing more can happen, and these tasks wait:{_list_tasks(self._loop)}")
         return []
 
     def _wait_for_thread(self) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(THREAD_TIMEOUT_S)
         if not ready:
-            raise TimeoutError(f"a thread did not come back in {THREAD_TIMEOUT_S} s:{_list_tasks(self._loop)}")
+            raise TimeoutError(f"a thread did not return within {THREAD_TIMEOUT_S} s:{_list_tasks(self._loop)}")
         return ready
 
 
 class VirtualClock:
-    """A `Clock` that reads the loop it was made on, from any thread. `epoch_s` is the time of day when that began."""
+    """A `Clock` that reads the loop it was made on, from any thread. `epoch_s`: the time of day at its start."""
 
     __slots__ = ("_epoch_s", "_loop")
 
@@ -151,10 +150,10 @@ class VirtualClock:
 
 
 def run_virtual(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Make a synchronous function of a coroutine function: each call runs on a `VirtualTimeLoop` of its own.
+    """Turn a coroutine function into a synchronous one: each call runs on a `VirtualTimeLoop` of its own.
 
-    For tests, with or without a plugin, and below `hypothesis.given`. Fixtures have to be synchronous: an asynchronous
-    one would live on another loop. Raises `LeftoverTasksError` where tasks outlive the coroutine.
+    For tests, with or without a plugin, and below `hypothesis.given`. Fixtures must be synchronous: an asynchronous one
+    would run on another loop. Raises `LeftoverTasksError` if tasks outlive the coroutine.
     """
 
     @functools.wraps(function)
@@ -166,7 +165,7 @@ def run_virtual(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]
 
 
 async def settle() -> None:
-    """Let everything happen that can happen now, on the `VirtualTimeLoop` that runs. The clock does not move."""
+    """Let everything happen that can happen now, on the running `VirtualTimeLoop`. The clock does not move."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop), "not on a virtual loop"
     await loop.settle()
@@ -176,7 +175,7 @@ async def _leave_nothing(main: Coroutine[Any, Any, T]) -> T:
     result = await main
     loop, this = asyncio.get_running_loop(), asyncio.current_task()
     if any(task is not this for task in asyncio.all_tasks(loop)):
-        raise LeftoverTasksError(f"tasks have outlived what was run:{_list_tasks(loop)}")
+        raise LeftoverTasksError(f"tasks have outlived the coroutine:{_list_tasks(loop)}")
     return result
 
 
@@ -185,7 +184,7 @@ def _list_tasks(loop: asyncio.AbstractEventLoop) -> str:
 
 
 def _place(task: asyncio.Task[Any]) -> str:
-    """Where a task waits: the functions from its outermost coroutine to the innermost, each with its line."""
+    """The place at which a task waits: its functions from the outermost coroutine to the innermost, with lines."""
     places: list[str] = []
     waiting: Any = task.get_coro()
     while (frame := getattr(waiting, "cr_frame", None)) is not None:

@@ -1,4 +1,4 @@
-"""`python -m statebackend.testing.simulation --seeds 10000`: many seeds, and which of them are broken."""
+"""`python -m statebackend.testing.simulation --seeds 10000`: runs many seeds and reports the broken ones."""
 
 import argparse
 import logging
@@ -9,12 +9,12 @@ from concurrent.futures import ProcessPoolExecutor
 from statebackend.testing.simulation import BrokenError, simulate
 
 STEP = 100
-"""Seeds between two signs of life."""
+"""Seeds between two lines of progress."""
 
 
 def run_seeds(first: int, count: int) -> tuple[int, Sequence[str]]:
-    """Commits made by so many seeds, and what those that are broken have to say."""
-    logging.disable(logging.CRITICAL)  # the weather is bad on purpose
+    """Run these seeds; return their number of commits, and the errors of the broken ones."""
+    logging.disable(logging.CRITICAL)  # the weather is bad on purpose: its warnings are noise
     commits, broken = 0, list[str]()
     for seed in range(first, first + count):
         try:
@@ -25,7 +25,7 @@ def run_seeds(first: int, count: int) -> tuple[int, Sequence[str]]:
 
 
 def print_trace(seed: int) -> None:
-    """One seed, line by line, and then what is wrong with it, if anything is."""
+    """Run one seed, printing its trace and then its error, if any."""
     try:
         trace, verdict = simulate(seed).trace, f"seed {seed} is sound"
     except BrokenError as error:
@@ -34,12 +34,12 @@ def print_trace(seed: int) -> None:
 
 
 def main() -> None:
-    """Run the seeds that were asked for. Exit status 1 if one of them is broken."""
+    """Run the given seeds. Exit status 1 if one is broken."""
     parser = argparse.ArgumentParser(prog="python -m statebackend.testing.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--trace", action="store_true", help="print what happens in the first seed, and stop")
+    parser.add_argument("--trace", action="store_true", help="print the trace of the first seed, and stop")
     arguments = parser.parse_args()
     if (seed := os.environ.get("STATEBACKEND_SEED")) is not None or arguments.trace:
         print_trace(arguments.first if seed is None else int(seed))

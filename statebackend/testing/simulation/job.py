@@ -1,4 +1,4 @@
-"""What is true of the simulated job, and what its lives were told: the two are compared whenever either changes."""
+"""The true state of the simulated job, and what its lives were told; compared whenever either changes."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,8 +22,8 @@ Outcome = Literal["open", "acknowledged", "failed", "cancelled", "unknown"]
 
 
 @dataclass(eq=False)
-class Attempt:
-    """One call of `checkpoint`: what it has to commit, what it was told, and where its commit is, if there is one."""
+class CheckpointCall:
+    """One call of `checkpoint`: the values to commit, the answer, and the commit's sequence, if there is one."""
 
     number: int
     checkpoint_id: int
@@ -31,14 +31,14 @@ class Attempt:
     outcome: Outcome = "open"
     sequence: int | None = None
     final: bool = False
-    """Whether `sequence` may not change any more."""
+    """True if `sequence` can no longer change."""
 
 
 class SimulatedJob:
-    """The primary of the job, the attempts at its checkpoints, and a judge of both.
+    """The primary of the job, the attempts at its checkpoints, and the judge of both.
 
-    `failure` is the first thing that was wrong. It is kept and not raised: in the middle of a request it would reach
-    the backend, which would take it for a bad store.
+    `failure` is the first violation. It is stored, not raised: raised in the middle of a request it would reach the
+    backend, which would take it for an error of the store.
     """
 
     def __init__(self, *, late: bool, checkpoints_retained: int) -> None:
@@ -47,11 +47,11 @@ class SimulatedJob:
         self.primary: Final = Place("primary", watch=self._watch)
         self.objects: Final[Mapping[str, bytes]] = _Scoped(self.primary.objects, ROOT)
         self.log: Final[list[Entry]] = []
-        self.attempts: Final[list[Attempt]] = []
+        self.attempts: Final[list[CheckpointCall]] = []
         self.failure: Exception | None = None
         self.dropped: Final[set[str]] = set()
-        """Names of savepoints that somebody has begun to drop."""
-        self._continued: int | None = None  # the older commit that a claim at the end continues: no sweep takes it
+        """Names of savepoints that are being dropped, or were."""
+        self._continued: int | None = None  # the older commit that the claim at the end continues: no sweep deletes it
 
     @property
     def commits(self) -> Sequence[Commit]:
@@ -65,7 +65,7 @@ class SimulatedJob:
 
     @property
     def floor(self) -> int:
-        """How far sweeps may have gone: below it only savepoints can be opened."""
+        """The sweep floor: below it only savepoints can be opened."""
         return max((floor_of(key) or 0 for key in self.objects if key.startswith(FLOORS)), default=0)
 
     @property
@@ -79,30 +79,30 @@ class SimulatedJob:
 
     @property
     def kept(self) -> Sequence[Commit]:
-        """The commits of which nothing may be deleted: with those, one that is being opened."""
+        """The commits of which nothing may be deleted: those, and one that is being opened."""
         retained = self.retained
         return retained if self._continued is None else [*retained, self.commit_at(self._continued)]
 
     def commit_at(self, sequence: int) -> Commit:
-        """The commit at that place of the log."""
+        """The commit at that sequence of the log."""
         entry = self.log[sequence]
         assert isinstance(entry, Commit), f"no commit at {sequence}"
         return entry
 
     def contents_at(self, sequence: int) -> Contents:
-        """What the commit was to hold; nothing before the first."""
+        """The values that the commit has to hold; none before the first."""
         return {} if sequence < 0 else self._attempt_of(self.commit_at(sequence)).contents
 
     @contextmanager
     def judging(self) -> Generator[None, None, None]:
-        """What goes wrong in here is the job's failure, and goes no further."""
+        """Turn an error in this block into the job's failure."""
         try:
             yield
         except Exception as error:  # noqa: BLE001  # a checker that fails on what it finds has found something, too
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """Something is wrong. The first time counts."""
+        """Record a violation. The first one counts."""
         while (
             isinstance(error, ExceptionGroup) and len(inner := cast("ExceptionGroup[Exception]", error).exceptions) == 1
         ):
@@ -112,45 +112,45 @@ class SimulatedJob:
 
     # ------------------------------------------------------------------------------------- what the lives are told
 
-    def attempt(self, checkpoint_id: int, contents: Contents) -> Attempt:
+    def attempt(self, checkpoint_id: int, contents: Contents) -> CheckpointCall:
         """A checkpoint is about to be tried."""
-        self.attempts.append(Attempt(len(self.attempts), checkpoint_id, dict(contents)))
+        self.attempts.append(CheckpointCall(len(self.attempts), checkpoint_id, dict(contents)))
         return self.attempts[-1]
 
-    def acknowledge(self, attempt: Attempt, info: CheckpointInfo) -> None:
-        """`checkpoint` has returned: the commit exists, at that sequence and of that attempt."""
+    def acknowledge(self, attempt: CheckpointCall, info: CheckpointInfo) -> None:
+        """`checkpoint` has returned: the commit exists, at that sequence, from that attempt."""
         attempt.outcome = "acknowledged"
         with self.judging():
-            assert attempt.sequence is not None, f"attempt {attempt.number} was acknowledged, and is not committed"
-            assert attempt.sequence == info.sequence, f"acknowledged at {info.sequence}, and lies at {attempt.sequence}"
+            assert attempt.sequence is not None, f"attempt {attempt.number} was acknowledged but is not committed"
+            assert attempt.sequence == info.sequence, f"acknowledged at {info.sequence} but lies at {attempt.sequence}"
             assert attempt.checkpoint_id == info.checkpoint_id, "acknowledged under another id"
 
-    def decide(self, attempt: Attempt, outcome: Outcome) -> None:
-        """`checkpoint` has ended otherwise. Unless the outcome is unknown, it does not change afterwards.
+    def decide(self, attempt: CheckpointCall, outcome: Outcome) -> None:
+        """`checkpoint` has raised. Unless the outcome is unknown, it can no longer change.
 
-        "failed": it is not committed. "cancelled": it is or it is not; with a store that does later what was given up,
-        nobody knows.
+        "failed": it is not committed. "cancelled": it is or it is not; on a store that may carry out abandoned requests
+        later, the outcome stays unknown.
         """
         attempt.outcome = outcome
         attempt.final = outcome == "failed" or (outcome == "cancelled" and not self._late)
         with self.judging():
             assert outcome != "failed" or attempt.sequence is None, (
-                f"attempt {attempt.number} was said to have failed, and is committed"
+                f"attempt {attempt.number} was reported as failed but is committed"
             )
 
     def check_end(self) -> None:
-        """Nothing moves any more: what was acknowledged is there, and all that is there is whole."""
+        """Everything has settled: what was acknowledged exists, and all that exists is whole."""
         with self.judging():
             log = invariants.read_log(self.objects, JOB)
             floor = self.floor
             since = [entry for entry in log if entry.sequence >= floor]
             invariants.assert_log_has_no_gap(since, self.objects)
             assert since == self.log[floor:], "the log has changed"
-            assert all(entry == self.log[entry.sequence] for entry in log), "an entry has changed after it was made"
+            assert all(entry == self.log[entry.sequence] for entry in log), "an entry was changed after its creation"
             for commit in self.kept:
                 invariants.assert_commit_is_whole(commit, self.objects)
             lost = [each.number for each in self.attempts if each.outcome == "acknowledged" and each.sequence is None]
-            assert not lost, f"acknowledged, and lost: {lost}"
+            assert not lost, f"acknowledged but lost: {lost}"
 
     # ------------------------------------------------------------------------------------------- what is really done
 
@@ -178,47 +178,54 @@ class SimulatedJob:
         self.log.append(entry)
 
     def _watch_claim(self, claim: Claim) -> None:
-        """A sweep that says after this how far it goes finds the claim; before, the writer finds what was said."""
+        """A sweep that writes its floor after this finds the claim; before, the writer finds the floor."""
         self._continued = claim.base if claim.base in {commit.sequence for commit in self.retained} else None
 
     def _judge_delete(self, key: str) -> None:
         kept = self.kept
-        assert all(key not in commit.segments() for commit in kept), f"deleted, and a commit points into it: {key}"
+        assert all(key not in commit.segments() for commit in kept), f"deleted although a commit points into it: {key}"
         if key.startswith(PREFIX):
             sequence = int(key.removeprefix(PREFIX))
             assert sequence < self.floor, f"deleted from the log: {key}"
-            assert all(commit.sequence != sequence for commit in kept), f"deleted, and it can be opened: {key}"
+            assert all(commit.sequence != sequence for commit in kept), f"deleted although it can be opened: {key}"
         elif key.startswith(MARKS) and (mark := mark_of(key)) is not None and mark.name not in self.dropped:
-            assert not any(mark.names(commit) for commit in kept), f"a savepoint is dropped by itself: {mark.name}"
+            assert not any(mark.names(commit) for commit in kept), (
+                f"a savepoint was dropped without a request: {mark.name}"
+            )
 
     def _judge_floor(self, floor: int | None) -> None:
-        assert floor is not None, "a mark of a sweep that says nothing"
+        assert floor is not None, "a sweep floor without a number"
         branched = {claim.newest for claim in self.log if isinstance(claim, Claim) and claim.base is not None}
         sequence: int | None = self.newest if self.commits else None
         for _ in range(self._checkpoints_retained):
-            if sequence is None or branched:  # one who goes back meanwhile makes the sweep stop after it has said this
+            if (
+                sequence is None or branched
+            ):  # a writer that goes back meanwhile makes the sweep stop after it wrote its floor
                 return
-            assert sequence >= floor, f"swept up to {floor}, and commit {sequence} is retained"
+            assert sequence >= floor, f"swept up to {floor}, but commit {sequence} is retained"
             sequence = self.commit_at(sequence).parent
 
     def _judge_commit(self, commit: Commit, data: bytes) -> None:
         attempt = self._attempt_of(commit)
-        assert not attempt.final, f"attempt {attempt.number} was told that it is over, and is committed now"
+        assert not attempt.final, f"attempt {attempt.number} was told that it is over, but is committed now"
         assert attempt.sequence is None, f"attempt {attempt.number} is committed twice"
         assert attempt.checkpoint_id == commit.checkpoint_id, "committed under another id"
-        objects = {**self.objects, commit_key(commit.sequence): data}  # it is about to be there, and may carry changes
+        objects = {
+            **self.objects,
+            commit_key(commit.sequence): data,
+        }  # the commit is about to exist, and may carry changes
         invariants.assert_commit_is_whole(commit, objects)
         contents = invariants.read_contents(commit, objects)
         invariants.assert_same_contents(contents, attempt.contents, f"commit {commit.sequence}")
         attempt.sequence = commit.sequence
 
-    def _attempt_of(self, commit: Commit) -> Attempt:
+    def _attempt_of(self, commit: Commit) -> CheckpointCall:
         assert commit.source is not None, "a commit without its source"
         return self.attempts[commit.source.batch_id]
 
 
 class _Scoped(Mapping[str, bytes]):
-    """The objects below a root, seen from there."""
+    """The objects below a root, with keys relative to it."""
 
     def __init__(self, objects: Mapping[str, bytes], root: str) -> None:
         self._objects = objects

@@ -1,4 +1,4 @@
-"""One process that works on the job: opens it, changes state, checkpoints, and ends in one of many ways."""
+"""One process that works on the job: it opens it, changes state, makes checkpoints, and ends in one of many ways."""
 
 import asyncio
 import math
@@ -30,7 +30,7 @@ from statebackend.ids import Key, SourceMark
 from statebackend.settings import Settings
 from statebackend.testing import invariants
 from statebackend.testing.cancellation import TURNS, How, cancelled, turns
-from statebackend.testing.simulation.job import JOB, ROOT, Attempt, Outcome, SimulatedJob
+from statebackend.testing.simulation.job import JOB, ROOT, CheckpointCall, Outcome, SimulatedJob
 from statebackend.testing.simulation.scenario import DISK_CALL_MAX_S, SAVEPOINTS, LifePlan
 from statebackend.testing.simulation.store import Connection, Place
 from statebackend.testing.virtual_time import VirtualClock
@@ -39,29 +39,29 @@ KEYS: Final[Sequence[Key]] = ("a", "", 7, -1, b"k", ("a", 7))
 STATES: Final = ("first", "second")
 VALUE_CHARACTERS_MAX: Final = 400
 DIRTY_BYTES_MAX: Final = 40 * len(KEYS) * len(STATES) * (VALUE_CHARACTERS_MAX + 100)
-"""More than one upload can have: what a life of many batches may leave unsent, if every checkpoint is cancelled."""
+"""More than one upload can hold: all that a life of many batches leaves unsent if every checkpoint is cancelled."""
 PATIENCE_S: Final = 2000.0
-"""A call that takes longer will never end: retries, timeouts and graces of all uploads in turn take less."""
+"""A call that takes longer never ends: the retries, timeouts and grace periods of all uploads in turn take less."""
 OPENING_S: Final = 40.0
-"""A life gives up an opening that takes longer: a restore waits for its store as long as it takes."""
+"""A life gives up opening after this long: a restore waits for its store without a bound."""
 REMOVAL_S: Final = 1.0
-"""An uploader's clean-up takes that long at most: `statebackend.uploaders.primary.REMOVE_TIMEOUT_S`."""
+"""An uploader's clean-up takes at most this long: `statebackend.uploaders.primary.REMOVE_TIMEOUT_S`."""
 
 
 class Sabotage:
-    """Makes a backend wrong, for a test of the simulation: override what is to be wrapped round its stores."""
+    """Makes a backend wrong, to test the simulation: override a method to wrap its stores."""
 
     def store(self, store: ObjectStore) -> ObjectStore:
-        """What the backend gets for its primary."""
+        """Return the backend's primary."""
         return store
 
     def uploader(self) -> Callable[[ObjectStore, ObjectStore | None], StateChangeUploader] | None:
-        """What the backend gets for its uploader; `None` for its own."""
+        """Return the backend's uploader, `None` for its own."""
         return None
 
 
 class Surroundings(Protocol):
-    """What a life sees of the world."""
+    """The part of the world that a life sees."""
 
     @property
     def seed(self) -> int: ...
@@ -75,12 +75,12 @@ class Surroundings(Protocol):
     def sabotage(self) -> Sabotage: ...
 
     def tell(self, text: str) -> None:
-        """Something for the trace."""
+        """Add a line to the trace."""
         ...
 
 
 class Life:
-    """One process. `ended` is set when nothing of it is left, or when it crashed; a crashed one is not judged."""
+    """One process. `ended` is set when all of it has ended, or when it crashed; a crashed one is not judged."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Life:
         self._writes = 0
 
     async def run(self) -> None:
-        """Live, to whichever end."""
+        """Live until some end."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._end)
@@ -121,7 +121,7 @@ class Life:
             self.ended.set()
 
     def crash(self) -> None:
-        """End here and now: nothing that it still does reaches a store."""
+        """Crash: from now on nothing that it does reaches a store."""
         self._tell("crashes")
         self._primary.die()
         if self._local is not None:
@@ -185,7 +185,7 @@ class Life:
     def _judge_opened(self, backend: StateBackend, newest: int, base: Commit | None) -> None:
         sequence = None if backend.newest is None else backend.newest.sequence
         self._tell(f"opened on commit {sequence}")
-        self._primary.in_doubt.clear()  # claims: nothing hangs on those that were not made
+        self._primary.in_doubt.clear()  # claims are not counted: nothing depends on those that failed
         with self._job.judging():
             if base is None:
                 invariants.assert_newest_of_its_time(sequence, newest_at_begin=newest, newest_at_end=self._job.newest)
@@ -197,7 +197,7 @@ class Life:
     # ------------------------------------------------------------------------------------------------ what it does
 
     async def _work(self, backend: StateBackend) -> None:
-        names = STATES[: self._chance.choice((1, 2, 2))]  # a state that nobody declares must survive, too
+        names = STATES[: self._chance.choice((1, 2, 2))]  # a state that is not declared must survive, too
         states = {name: backend.value_state(name, str) for name in names}
         with self._job.judging():
             found = {(name, key): value for name, state in states.items() for key, value in state.items()}
@@ -215,13 +215,13 @@ class Life:
         if self._chance.random() < 0.25:
             found, expected = states[name].pop(key, None), self._contents.pop((name, key), None)
             with self._job.judging():
-                assert found == expected, f"{name}[{key!r}] was {found!r} and not {expected!r}"
+                assert found == expected, f"{name}[{key!r}] was {found!r} instead of {expected!r}"
         else:
             padding = "x" * self._chance.choice((0, 0, 20, VALUE_CHARACTERS_MAX))
             states[name][key] = self._contents[name, key] = f"{self.plan.number}.{self._writes}{padding}"
 
     async def _checkpoint_somehow(self, backend: StateBackend) -> bool:
-        """One checkpoint or two, left alone or cancelled. Whether the life may go on with the next batch."""
+        """Make one checkpoint or two, perhaps cancelled. Return true if the life may continue with the next batch."""
         checkpoint_id = backend.next_checkpoint_id + self._chance.choice((0, 0, 0, 5))
         match self._chance.choices(("plain", "cancelled", "two", "old"), (50, 30, 12, 8))[0]:
             case "cancelled":
@@ -276,8 +276,8 @@ class Life:
 
     # ------------------------------------------------------------------------------------------------ what is judged
 
-    def _judge_failed(self, attempt: Attempt, error: StateBackendError, *, savepoint: str | None) -> bool:
-        """Whether the life may go on: only where its call was wrong, and has changed nothing."""
+    def _judge_failed(self, attempt: CheckpointCall, error: StateBackendError, *, savepoint: str | None) -> bool:
+        """Return true if the life may continue: only if its call was wrong and has changed nothing."""
         self._tell(f"attempt {attempt.number}: {type(error).__name__}")
         if isinstance(error, StoreAccessError):
             self._primary.in_doubt.clear()  # refused, and read back
@@ -286,18 +286,18 @@ class Life:
         elif isinstance(error, (CheckpointExistsError, UploadError, FencedError, BackendClosedError, StoreAccessError)):
             self._decide(attempt, "failed")
         elif savepoint is not None and isinstance(error, (SavepointExistsError, StoreUnavailableError)):
-            self._decide(attempt, "failed")  # for its mark
+            self._decide(attempt, "failed")  # for the savepoint marker
         else:
             self._judge_error(error)
         return isinstance(error, (CheckpointExistsError, SavepointExistsError))
 
-    def _decide(self, attempt: Attempt, outcome: Outcome) -> None:
+    def _decide(self, attempt: CheckpointCall, outcome: Outcome) -> None:
         if self._primary.alive:
             self._tell(f"attempt {attempt.number} {outcome}, its commit is {attempt.sequence}")
             self._job.decide(attempt, outcome)
 
     def _judge_error(self, error: StateBackendError) -> None:
-        """Of opening a store's errors are told as they are; nothing else is to be told in a way not described."""
+        """Opening may raise a store's errors as they are; it must raise no error that is not documented."""
         told: tuple[type[StateBackendError], ...] = (StoreUnavailableError, StoreAccessError)
         if self._base is not None and self._base not in self._job.retained:
             told = (*told, CheckpointNotFoundError, MissingObjectError)  # it was swept
@@ -307,7 +307,7 @@ class Life:
     def _judge_local(self, info: CheckpointInfo) -> None:
         with self._job.judging():
             if info.local:
-                assert self._local is not None, "said to be local, and there is no local copy"
+                assert self._local is not None, "called local, but there is no local copy"
                 commit = self._job.commit_at(info.sequence)
                 invariants.assert_local_copy_is_complete(commit, self._local[0].objects, self._job.objects)
 
@@ -323,14 +323,14 @@ class Life:
                 self._judge_left_over()
 
     def _judge_left_over(self) -> None:
-        """Not of a store that does things late, nor if there was no time.
+        """Check for garbage, except after a store that carries out requests late, or without time to clean up.
 
-        Nor of a life that was fenced or told nothing: it deletes nothing that a commit may point into.
+        And except for a life that was fenced or got no answer: it deletes nothing that a commit may point into.
         """
         assert self._leaving_since is not None
         in_time = self._clock.monotonic() - self._leaving_since < self._world.settings.close_timeout_s
         if in_time and not self._primary.late and not self._primary.in_doubt:
-            stored = self._primary.stored - self._primary.removed_in_vain  # told, and refused: for a sweep to find
+            stored = self._primary.stored - self._primary.removed_in_vain  # requested, and refused: left to a sweep
             invariants.assert_nothing_is_left_over([key.removeprefix(ROOT) for key in stored], self._job.commits)
 
     def _tell(self, text: str) -> None:
@@ -338,7 +338,7 @@ class Life:
 
 
 class _Gauges(Observer):
-    """What a backend tells of its bytes; each time its ledger is looked at as well."""
+    """Observes the bytes of a backend, and checks its ledger each time."""
 
     def __init__(self, world: Surroundings) -> None:
         self.in_flight_bytes = 0
@@ -375,5 +375,5 @@ class _Gauges(Observer):
 
 
 def ledger_of(backend: StateBackend) -> Ledger:
-    """The ledger of a backend's one writer: the only look inside."""
+    """The ledger of a backend's one writer: the only private access."""
     return backend._writer._ledger  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # nobody else has a use for it

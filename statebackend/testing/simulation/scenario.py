@@ -1,4 +1,4 @@
-"""What a seed decides before anything runs: the settings of the job, the weather of its stores, how each life ends."""
+"""Everything a seed decides before the run: the job's settings, the weather of its stores, the end of each life."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,14 +21,14 @@ ENDINGS: Final[tuple[Ending, ...]] = (
 CALM: Final = Weather(latency_s=0.0005)
 CALM_DISK: Final = Weather(latency_s=0.0002, disk=True)
 DISK_CALL_MAX_S: Final = 2.0
-"""A disk answers within this, however bad it is: a thread that never comes back could never be left."""
+"""Seconds within which even a bad disk answers: a thread that never returns could never be left."""
 STORM_S: Final = 3.0
 SAVEPOINTS: Final[Sequence[str]] = ("blue", "green")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LifePlan:
-    """One life: on which host, from which commit, how much work, and how it ends, unless it has ended before."""
+    """One life: its host, the commit it opens, its amount of work, and its end, unless it ended before."""
 
     number: int
     host: int | None
@@ -37,50 +37,50 @@ class LifePlan:
     ending: Ending
     ends_after_s: float
     overlap_s: float | None
-    """The next life begins so long after this one, which then goes on as a zombie. `None`: when it has ended."""
+    """Seconds until the next life starts while this one becomes a zombie. `None`: it starts when this one has ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepPlan:
-    """One sweep, by a process of its own."""
+    """One sweep, in a process of its own."""
 
     after_s: float
-    """It begins so long after a life."""
+    """Seconds after the start of a life at which it starts."""
     lasts_s: float
-    """It is given up after this long."""
+    """Seconds after which it is cancelled."""
     min_age_s: float
     drops: str | None
-    """The savepoint that is dropped before, if there is one of that name."""
+    """The savepoint that is dropped before, if it exists."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Upkeep:
-    """What is done to the job beside its lives; by default nothing."""
+    """Work on the job beside its lives; none by default."""
 
     checkpoints_retained: int = 3
     sweep_interval_s: float = 0.0
     savepoints: float = 0.0
     """The chance that a checkpoint is to be a savepoint."""
     nights: frozenset[int] = frozenset()
-    """Lives before which nothing happens for so long that a sweep finds everything old."""
+    """Lives before which enough time passes for a sweep to find everything old."""
     sweeps: Mapping[int, SweepPlan] = field(default_factory=dict[int, SweepPlan])
-    """By the number of the life beside which they begin."""
+    """Sweeps, by the number of the life beside which they start."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """Everything that is decided at the start."""
+    """Everything that is decided before the run."""
 
     settings: Settings
     weather: Weather
     disk: Weather
     damages: float
-    """The chance that a local copy goes bad between two lives."""
+    """The chance that a local copy is damaged between two lives."""
     lives: tuple[LifePlan, ...]
 
 
 def draw_scenario(chance: Random) -> Scenario:
-    """Everything that is decided at the start, by chance."""
+    """Draw everything that is decided before the run."""
     settings = draw_settings(chance)
     weather = draw_weather(chance, settings)
     lives = tuple(draw_life(chance, number, weather) for number in range(chance.choice((1, 2, 3, 4, 5, 6, 8))))
@@ -94,7 +94,7 @@ def draw_scenario(chance: Random) -> Scenario:
 
 
 def draw_settings(chance: Random) -> Settings:
-    """Small bounds and short times, so that each is reached; the defaults among them."""
+    """Draw small bounds and short times, so that each is reached; the defaults among them."""
     in_flight = chance.choice((1, 100, 600, 100 * MiB))
     return Settings(
         job=JOB,
@@ -121,7 +121,7 @@ def draw_settings(chance: Random) -> Settings:
 
 
 def draw_materialization(chance: Random) -> dict[str, Any]:
-    """Whether bases are written, and how soon. A third of the seeds does without, so that the rest stays as it was."""
+    """Draw if bases are written, and how soon. A third of the seeds writes none."""
     if chance.random() < 0.33:
         return {"materialize_interval_s": 0.0, "materialize_changelog_ratio": 0.0, "materialize_handles_max": 0}
     return {
@@ -135,7 +135,7 @@ def draw_materialization(chance: Random) -> dict[str, Any]:
 
 
 def draw_weather(chance: Random, settings: Settings) -> Weather:
-    """The primary's. Every fifth is calm but for its latency; where nobody waits for an answer in vain, none hangs."""
+    """Draw the primary's weather. Every fifth is calm except for latency; none hangs if a life could wait for ever."""
     latency_s = chance.choice((0.0, 0.001, 0.005, 0.05))
     if chance.random() < 0.2:
         return Weather(latency_s=latency_s)
@@ -153,7 +153,7 @@ def draw_weather(chance: Random, settings: Settings) -> Weather:
 
 
 def draw_disk(chance: Random) -> Weather:
-    """The local copies': slower than a call may last, never."""
+    """Draw the local roots' weather: slower than a call may take, but never silent."""
     latency_s = chance.choice((0.0, 0.0002, 0.01))
     if chance.random() < 0.3:
         return Weather(latency_s=latency_s, disk=True)
@@ -168,7 +168,7 @@ def draw_disk(chance: Random) -> Weather:
 
 
 def draw_life(chance: Random, number: int, weather: Weather) -> LifePlan:
-    """A life whose end comes early or late, compared with how long its requests take."""
+    """Draw a life that ends early or late, compared with the time its requests take."""
     return LifePlan(
         number=number,
         host=chance.choice((0, 0, 0, 0, 1, None)),
@@ -181,7 +181,7 @@ def draw_life(chance: Random, number: int, weather: Weather) -> LifePlan:
 
 
 def draw_upkeep(chance: Random, lives: Sequence[LifePlan], weather: Weather) -> Upkeep:
-    """Sweeps, savepoints and nights, in half of the seeds. A chance of its own: the rest of a seed stays as it was."""
+    """Draw sweeps, savepoints and nights for half of the seeds, with `chance` of their own: the rest is unaffected."""
     if chance.random() < 0.5:
         return Upkeep()
     return Upkeep(
@@ -194,7 +194,7 @@ def draw_upkeep(chance: Random, lives: Sequence[LifePlan], weather: Weather) -> 
 
 
 def draw_sweep(chance: Random, weather: Weather) -> SweepPlan:
-    """A sweep that meets a life at work, or what it has left."""
+    """Draw a sweep that meets a life at work, or its leftovers."""
     turn_s = 0.001 + weather.latency_s
     return SweepPlan(
         after_s=chance.expovariate(1.0) * turn_s * chance.choice((1, 10, 100)),

@@ -1,12 +1,12 @@
-"""Places for objects that many processes reach at once, over bad lines, until they are killed.
+"""Stores that many processes reach at once, over unreliable connections, until they are killed.
 
-A `Place` is what is really there. Each process has a `Connection` of its own, which is an `ObjectStore`: requests take
-virtual time, fail before or after their effect, never get an answer, are cut off by a cancellation or by the death of
-their process. `CrashStore` and `FaultyStore` do this for one process and on command; here there are several, zombies
-among them, and chance does it.
+A `Place` holds the real objects. Each process has a `Connection` of its own, which is an `ObjectStore`: its requests
+take virtual time, fail before or after their effect, get no answer, or are cut off by a cancellation or by the death of
+their process. `CrashStore` and `FaultyStore` do this for one process and on command; here there are several processes,
+zombies among them, and chance decides.
 
-What befalls a request depends on the seed, its process, its key, and how many of its kind there were: not on the order
-in which requests of one instant come. Object names are random; `Names` gives them numbers, by first appearance.
+The fate of a request depends on the seed, its process, its key, and the number of requests of its kind: not on the
+order of requests at the same instant. Object names are random; `Names` numbers them by first appearance.
 """
 
 from collections import Counter
@@ -29,39 +29,39 @@ T = TypeVar("T")
 
 Trouble = Literal["fails", "loses answer", "hangs", "hangs after", "refuses"]
 READS: Final = 0.3
-"""A read meets so much less trouble than a write: nobody repeats it, and a job that cannot be opened shows little."""
+"""Reads meet this much less trouble than writes: they are not retried, and a job that cannot be opened tests little."""
 WRITES: Final = frozenset({"put", "put_if_absent", "delete"})
 LATE_S: Final = 5.0
-"""At most so much later does a request arrive whose sender has gone."""
+"""Most seconds after which the request of a dead process arrives."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weather:
-    """How a place behaves towards one process: latencies in seconds, chances per request from 0 to 1."""
+    """The behaviour of a place towards one process: latencies in seconds, chances per request from 0 to 1."""
 
     latency_s: float = 0.004
     slow: float = 0.0
-    """Takes `slow_factor` times as long."""
+    """The chance to take `slow_factor` times as long."""
     slow_factor: float = 100.0
     fails: float = 0.0
-    """Is refused for now, without an effect."""
+    """The chance to be refused for now, without effect."""
     loses: float = 0.0
-    """Has its effect, and the answer is lost."""
+    """The chance to take effect and lose the answer."""
     hangs: float = 0.0
-    """Gets no answer at all, with or without an effect."""
+    """The chance of no answer at all, with or without effect."""
     refuses: float = 0.0
-    """Is refused for good."""
+    """The chance to be refused for good."""
     storms: tuple[tuple[float, float], ...] = ()
-    """Spells in which most requests are throttled: refused for now, at once."""
+    """The share of time in which most requests are throttled: refused for now, at once."""
     late: bool = False
-    """Beyond the contract of a store: what was cancelled, or failed, may still happen later."""
+    """Beyond the contract of a store: a cancelled or failed request may take effect later."""
     disk: bool = False
-    """Calls cannot be cancelled, as threads cannot; the death of a process may tear a write; deletes meet no trouble
-    and have no names: copies that are not needed any more go in the order of their random names, or of their hashes."""
+    """Calls cannot be cancelled, like threads; the death of a process may tear a write; deletes meet no trouble and are
+    not in the trace by name, since superseded copies are deleted in the order of random names or hashes."""
 
 
 class Names:
-    """Numbers for random names, in the order of their appearance; what is not random stays as it is."""
+    """Numbers for random names, by first appearance; other names stay as they are."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -75,7 +75,7 @@ class Names:
 
 
 class Place:
-    """Objects, and somebody who watches every change before it happens."""
+    """Objects, and a watcher that sees every change before it happens."""
 
     def __init__(self, name: str, *, watch: Callable[[Write], None]) -> None:
         self.name: Final = name
@@ -84,11 +84,11 @@ class Place:
         self._watch = watch
 
     def info(self, key: str) -> ObjectInfo | None:
-        """Size and time of an object, if it is there."""
+        """Size and time of an object, if it exists."""
         return self._infos.get(key)
 
     def apply(self, write: Write) -> bool:
-        """Carry out a write. False where `put_if_absent` finds an object."""
+        """Carry out a write. Return false if `put_if_absent` finds an object."""
         if write.operation == "put_if_absent" and write.key in self.objects:
             return False
         self._watch(write)
@@ -119,7 +119,7 @@ class _Request:
 
 
 class Connection:
-    """One process's way to a place. `die` ends it in the middle of whatever is under way."""
+    """One process's connection to a place. `die` cuts it in the middle of whatever is in progress."""
 
     def __init__(
         self,
@@ -134,11 +134,11 @@ class Connection:
     ) -> None:
         self.requests = 0
         self.stored: Final[set[str]] = set()
-        """Keys of what it has put there and not deleted since, as far as that was ever carried out."""
+        """Keys of the objects that it put and has not deleted since, as far as that took effect."""
         self.removed_in_vain: Final[set[str]] = set()
-        """Keys of what it has asked to be deleted, and what was not."""
+        """Keys whose deletion it requested and that failed."""
         self.in_doubt: Final[set[str]] = set()
-        """Keys of what it has tried to create, without being told that it did; whoever finds out more clears it."""
+        """Keys that it tried to create without learning the outcome; cleared once that is known."""
         self._place = place
         self._weather = weather
         self._seed = seed
@@ -156,16 +156,16 @@ class Connection:
 
     @property
     def alive(self) -> bool:
-        """Whether the process still has its way."""
+        """True while the process is alive."""
         return not self._dead.is_set()
 
     @property
     def late(self) -> bool:
-        """Whether what was given up may still happen."""
+        """True while an abandoned request may still take effect."""
         return self._weather.late
 
     def die(self) -> None:
-        """What is under way happens, or not, or later, or in part; from now on every call fails."""
+        """Requests in progress take effect, or not, or later, or in part; from now on every call fails."""
         if self.alive:
             self._dead.set()
             for request in self._under_way:
@@ -202,12 +202,12 @@ class Connection:
         try:
             return self._place.objects[key]
         except KeyError:
-            raise ObjectNotFoundError("no object at that key", key=key) from None
+            raise ObjectNotFoundError("no object with that key", key=key) from None
 
     async def _write(self, write: Write) -> None:
         def carry_out() -> None:
             if not self._apply(write):
-                raise ObjectExistsError("there is an object at that key already", key=write.key)
+                raise ObjectExistsError("there is an object with that key already", key=write.key)
 
         if write.operation == "delete":
             self.removed_in_vain.add(write.key)
@@ -235,7 +235,7 @@ class Connection:
         return results[0]
 
     async def _carry(self, request: _Request, effect: Callable[[], T]) -> T:
-        """There, where it has its effect, and back. Trouble may stop it on either way."""
+        """Travel to the place, take effect, and travel back. Trouble may strike on either way."""
         trouble = request.fate.trouble
         await self._travel(request.fate.there_s, hangs=trouble == "hangs")
         if trouble == "fails":
@@ -265,7 +265,7 @@ class Connection:
             raise CrashedError("this process has crashed")
 
     def _cut_off(self, request: _Request, *, died: bool) -> None:
-        """Nobody waits for the answer any more: let chance say what becomes of a write that has not arrived."""
+        """The answer is lost: draw the outcome of a write that has not arrived."""
         if request.arrived:
             return
         request.arrived = True

@@ -42,13 +42,13 @@ from statebackend.testing.virtual_time import VirtualClock, run_virtual
 
 HOSTS: Final = 2
 NIGHT_S: Final = 100_000.0
-"""More than the age at which a sweep deletes, and by how much it mistrusts its own clock."""
+"""Seconds of a night: more than a sweep's minimum age plus the clock skew that it allows for."""
 HOP_S: Final = (0.0, 0.0001, 0.003)
-"""How long work in a thread takes."""
+"""Seconds that work in a thread takes."""
 
 
 class BrokenError(AssertionError):
-    """A seed has shown something that must not be. `trace` is what happened, `__cause__` what was wrong."""
+    """A seed has violated an invariant. `trace` is what happened, `__cause__` the violation."""
 
     def __init__(self, seed: int, trace: Sequence[str], cause: BaseException) -> None:
         super().__init__(
@@ -62,7 +62,7 @@ class BrokenError(AssertionError):
 
 @dataclass(frozen=True)
 class Run:
-    """What one seed has come to. `trace` has a line for each event, in order: sorted, it is always the same."""
+    """The outcome of one seed. `trace` has a line per event, in order; sorted, it is always the same."""
 
     seed: int
     commits: int
@@ -72,7 +72,7 @@ class Run:
 
 
 def simulate(seed: int, *, sabotage: Sabotage | None = None) -> Run:
-    """Run one seed. Raises `BrokenError` where an invariant does not hold, or where the backend hangs."""
+    """Run one seed. Raises `BrokenError` if an invariant does not hold, or if the backend hangs."""
     world = _World(seed, Sabotage() if sabotage is None else sabotage)
     with world.job.judging():  # a deadlock, a task left over, a bug in here
         run_virtual(world.run)()
@@ -92,7 +92,7 @@ class _Host:
 
     @property
     def locked(self) -> bool:
-        """Whether a process that is alive owns the disk."""
+        """True if a live process owns the disk."""
         return self.owner is not None and not self.owner.ended.is_set()
 
     def _watch(self, write: Write) -> None:
@@ -125,7 +125,7 @@ class _World:
         self._now_s = 0.0
 
     async def run(self) -> None:
-        """Every life, then the last one, then the judgement."""
+        """Run every life, then the last one, then the judgement."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._on_loop_error)
         hop_s = self._chance.choice(HOP_S)
@@ -138,18 +138,18 @@ class _World:
                     await self._pass_night(lives)
                 lives.append(await self._begin(plan))
             await self._await_ends(lives)
-            await anyio.sleep(LATE_S)  # for what the dead have sent
+            await anyio.sleep(LATE_S)  # for requests of dead processes
         if self.job.failure is None:
             await self._clear_up()
             self.job.check_end()
 
     def tell(self, text: str) -> None:
-        """Something for the trace."""
+        """Add a line to the trace."""
         self._now_s = self._clock.monotonic()
         self._events.append((self._now_s, text))
 
     def trace(self) -> Sequence[str]:
-        """What happened, in the order in which it did."""
+        """All events, in order."""
         return [f"{seconds:12.6f}  {text}" for seconds, text in self._events]
 
     def result(self) -> Run:
@@ -159,7 +159,7 @@ class _World:
     # ------------------------------------------------------------------------------------------------- the lives
 
     async def _begin(self, plan: LifePlan) -> Life:
-        """Start a life; return when the next one is to be started."""
+        """Start a life; return when the next one is to start."""
         self._damage_disks()
         host = self._free_host(plan)
         label = f"life{plan.number}"
@@ -190,7 +190,7 @@ class _World:
             self._tasks.cancel_scope.cancel()
 
     def _free_host(self, plan: LifePlan) -> _Host | None:
-        """The host of the plan, or another one where a zombie holds its lock; none where zombies hold all."""
+        """The host of the plan, or another one if a zombie holds its lock; none if zombies hold all."""
         if plan.host is None:
             return None
         free = [host for host in (self._hosts[plan.host], *self._hosts) if not host.locked]
@@ -219,7 +219,7 @@ class _World:
         await anyio.sleep(NIGHT_S)
 
     async def _sweep(self, number: int, plan: SweepPlan) -> None:
-        """Drop a savepoint, or not, and sweep, as far as the weather and the time allow."""
+        """Perhaps drop a savepoint, then sweep, as far as the weather and the time allow."""
         await anyio.sleep(plan.after_s)
         line = self._connect(self.job.primary, self._scenario.weather, f"sweep{number}")
         store = ScopedStore(self.sabotage.store(line), ROOT)
@@ -230,7 +230,11 @@ class _World:
                     with suppress(SavepointNotFoundError):
                         await Savepoints(store, JOB).drop(plan.drops)
                 report = await self._open_sweep(store, min_age_s=plan.min_age_s).run(dry_run=False)
-            except (StoreUnavailableError, StoreAccessError, MissingObjectError) as error:  # the last: another sweep
+            except (
+                StoreUnavailableError,
+                StoreAccessError,
+                MissingObjectError,
+            ) as error:  # the last: another sweep is running
                 self.tell(f"sweep{number}: {type(error).__name__}")
             else:
                 self.tell(f"sweep{number}: {len(report.deleted)} of {len(report.garbage)} deleted, {report.stopped}")
@@ -239,7 +243,7 @@ class _World:
         return open_sweep(store, self.settings, clock=self._clock, min_age_s=min_age_s)
 
     async def _sweep_clean(self) -> None:
-        """When all is quiet and old, nothing stays that nobody needs. A mark of how far sweeps went goes one later."""
+        """When all is quiet and old, no garbage remains. The last sweep floor goes one sweep later."""
         sweep = self._open_sweep(ScopedStore(self._connect(self.job.primary, CALM, "last"), ROOT), min_age_s=0.0)
         for _ in range(2):
             report = await sweep.run(dry_run=False)
@@ -309,7 +313,7 @@ class _World:
 
 
 def _parts(whole: KeyGroupRange) -> Sequence[KeyGroupRange]:
-    """Two halves, where there are two groups."""
+    """The key groups in two halves, if there are two groups."""
     middle = whole.last // 2
     return [KeyGroupRange(0, middle), KeyGroupRange(middle + 1, whole.last)] if whole.last > 0 else []
 
