@@ -21,7 +21,7 @@ from statebackend.settings import Settings
 from statebackend.spark.bridge import QueryThread, attend, process_portal
 from statebackend.spark.frames import frame_of, hops_inherit
 from statebackend.spark.outbox import output_of
-from statebackend.spark.processing import KeyedWork
+from statebackend.spark.processor_runner import KeyedWork
 
 BatchFunction = Callable[[DataFrame, int, StateBackend], object]
 """What a user writes. An awaitable that it returns is awaited. With an outbox what comes out are the rows that go

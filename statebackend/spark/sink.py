@@ -25,11 +25,11 @@ from statebackend.ids import CheckpointId, CommitSummary, SourceMark, StagedOutp
 from statebackend.settings import Settings
 from statebackend.spark.bridge import QueryThread, attend, process_portal
 from statebackend.spark.driver import BatchFunction, InDriver, KeyedBatches, Output, result_of
-from statebackend.spark.executors import OnExecutors
+from statebackend.spark.executors.batch_job import OnExecutors
 from statebackend.spark.frames import drain, source_mark
 from statebackend.spark.outbox import Outbox, Publication, Publishes
-from statebackend.spark.processing import KeyedWork
 from statebackend.spark.processor import KeyedProcessor
+from statebackend.spark.processor_runner import KeyedWork
 from statebackend.spark.replay import OnRewind, Step, can_stand_under, decide
 
 Where = Literal["driver", "executors"]

@@ -18,7 +18,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import statebackend as sb
-from statebackend.spark import executors
+from statebackend.spark.executors import batch_job
 from tests.spark.conftest import BOUND_S, feed
 from tests.spark.processors import COUNTED, Counting, Dying, Failing, Sparing, Tables, Telling, Waiting, split
 
@@ -205,7 +205,7 @@ def test_an_attempt_that_is_made_twice_counts_once(stream, on_executors, read, m
 
     def task_of(program, errand, release):
         def work(batches):  # pickled by value
-            from statebackend.spark.worker import run  # noqa: PLC0415
+            from statebackend.spark.executors.worker import run  # noqa: PLC0415
 
             rows = list(batches)
             list(run(program, errand, rows))
@@ -213,7 +213,7 @@ def test_an_attempt_that_is_made_twice_counts_once(stream, on_executors, read, m
 
         return work
 
-    monkeypatch.setattr(executors, "task_of", task_of)
+    monkeypatch.setattr(batch_job, "task_of", task_of)
     counts = feed(stream, "aab", "abb", "cab")
     stream.run(on_executors(), plan=split)
     assert read(stream.settings).counts == counts
@@ -243,9 +243,9 @@ def test_a_driver_that_was_fenced_commits_nothing(stream, on_executors, read) ->
 def test_who_talks_tcp_with_its_workers_is_told_once(stream, on_executors, caplog: pytest.LogCaptureFixture) -> None:
     """It costs each batch 40 ms, and only whoever starts Spark can change it."""
     feed(stream, "ab", "c")
-    with caplog.at_level(logging.INFO, executors.__name__):
+    with caplog.at_level(logging.INFO, batch_job.__name__):
         stream.run(on_executors(), plan=split)
-    assert len([record for record in caplog.records if executors.UNIX_SOCKETS in record.getMessage()]) == 1
+    assert len([record for record in caplog.records if batch_job.UNIX_SOCKETS in record.getMessage()]) == 1
 
 
 def test_closing_a_sink_under_a_batch_fails_that_batch(stream, on_executors, read) -> None:
@@ -342,10 +342,10 @@ def test_the_drivers_observer_hears_of_ranges_and_of_requests(stream, on_executo
 def test_a_batch_is_planned_at_once_and_leaves_its_session_as_it_was(spark, adaptive) -> None:
     """Adaptive planning makes a job of each stage, which costs more than a small batch."""
     df = spark.newSession().range(1)
-    df.sparkSession.conf.set(executors.ADAPTIVE, adaptive)
-    with executors.planned_at_once(df):
-        assert df.sparkSession.conf.get(executors.ADAPTIVE) == "false"
-    assert df.sparkSession.conf.get(executors.ADAPTIVE) == adaptive
+    df.sparkSession.conf.set(batch_job.ADAPTIVE, adaptive)
+    with batch_job.planned_at_once(df):
+        assert df.sparkSession.conf.get(batch_job.ADAPTIVE) == "false"
+    assert df.sparkSession.conf.get(batch_job.ADAPTIVE) == adaptive
 
 
 def test_a_sink_on_executors_travels_without_what_is_open(stream, on_executors, read) -> None:

@@ -15,10 +15,10 @@ from statebackend._ranges.owners import RangeTask
 from statebackend.errors import BatchError, SettingsError
 from statebackend.ids import CheckpointId, Epoch, all_key_groups
 from statebackend.objectstore import MemoryStore
-from statebackend.spark import executors
-from statebackend.spark.placement import SALT, ranges_of
-from statebackend.spark.processing import KeyedWork
-from statebackend.spark.worker import Errand, Program, run
+from statebackend.spark.executors import batch_job
+from statebackend.spark.executors.placement import SALT, ranges_of
+from statebackend.spark.executors.worker import Errand, Program, run
+from statebackend.spark.processor_runner import KeyedWork
 from statebackend.uploaders import PrimaryUploader
 from tests.spark.conftest import feed
 from tests.spark.processors import Counting, split
@@ -70,7 +70,7 @@ def test_a_processor_that_does_not_pickle_says_so(stream, on_executors, read) ->
 def test_a_worker_of_another_release_says_so(stream, on_executors, monkeypatch) -> None:
     """In the first task, and in words that say what to do."""
     feed(stream, "a")
-    monkeypatch.setattr(executors, "__version__", "0.0.0")
+    monkeypatch.setattr(batch_job, "__version__", "0.0.0")
     message = stream.fail(on_executors(), plan=split)
     assert "SettingsError" in message
     assert "the driver 0.0.0" in message
@@ -78,9 +78,9 @@ def test_a_worker_of_another_release_says_so(stream, on_executors, monkeypatch) 
 
 def test_a_worker_without_the_package_says_so(tmp_path) -> None:
     """What Spark sends it needs nothing of ours before it can say that."""
-    task = executors.task_of(b"", b"", "1.0")
+    task = batch_job.task_of(b"", b"", "1.0")
     sent = tmp_path / "task"
-    sent.write_bytes(executors.pickled(task))
+    sent.write_bytes(batch_job.pickled(task))
     code = f"""
 import pickle, sys
 sys.modules["statebackend"] = None
@@ -88,7 +88,7 @@ with open({str(sent)!r}, "rb") as file:
     list(pickle.load(file)([]))
 """
     worker = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    failure = executors.in_our_words(worker.stderr)
+    failure = batch_job.in_our_words(worker.stderr)
     assert isinstance(failure, SettingsError)
     assert "install it" in str(failure)
     assert sys.executable in str(failure)
@@ -137,8 +137,8 @@ def test_workers_that_cannot_do_the_work_are_told_of(stream, on_executors, advic
 def test_a_package_that_is_too_old_is_told_from_work_that_failed() -> None:
     """The text is Spark's. An error of another kind stays what it is."""
     text = "Job aborted.\n[UNSUPPORTED_PACKAGE_VERSION] PyArrow >= 18.0.0 must be installed\n at org.apache.spark"
-    assert isinstance(executors.in_our_words(text), SettingsError)
-    assert executors.in_our_words("java.lang.InterruptedException") is None
+    assert isinstance(batch_job.in_our_words(text), SettingsError)
+    assert batch_job.in_our_words("java.lang.InterruptedException") is None
 
 
 def test_rows_of_two_slots_in_one_partition_are_refused(tmp_path) -> None:
@@ -146,8 +146,8 @@ def test_rows_of_two_slots_in_one_partition_are_refused(tmp_path) -> None:
     settings = sb.Settings(job="job", primary=f"file://{tmp_path}")
     owners = ranges_of(2, settings.max_parallelism)
     task = RangeTask(settings, all_key_groups(settings.max_parallelism), owners, Epoch(1), CheckpointId(0), None)
-    program = executors.pickled(Program(KeyedWork(Counting(), key="key", order_by=(), has_output=False), None))
-    errand = executors.pickled(Errand(task, (2, 0), ("key",), 0))
+    program = batch_job.pickled(Program(KeyedWork(Counting(), key="key", order_by=(), has_output=False), None))
+    errand = batch_job.pickled(Errand(task, (2, 0), ("key",), 0))
     batches = [pa.RecordBatch.from_pydict({"c0": ["a"], SALT: [salt]}) for salt in (2, 2, 0)]
     try:
         with pytest.raises(BatchError, match="several slots") as raised:

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from statebackend.errors import SettingsError
-from statebackend.spark.pickling import pickled, unpickled
+from statebackend.spark.executors.pickling import pickled, unpickled
 from tests.examples import name_of
 
 MAIN = """
 import sys
 import msgspec
-from statebackend.spark.pickling import pickled
+from statebackend.spark.executors.pickling import pickled
 
 class Leg(msgspec.Struct, frozen=True, order=True):
     "One flight."

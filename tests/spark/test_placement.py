@@ -12,8 +12,8 @@ from pyspark.sql import types as t
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import InputError, SettingsError
 from statebackend.ids import MAX_PARALLELISM_LIMIT
-from statebackend.spark import placement as placement_module
-from statebackend.spark.placement import REDUCE_LOCALITY, SALT, Placement, ranges_of
+from statebackend.spark.executors import placement as placement_module
+from statebackend.spark.executors.placement import REDUCE_LOCALITY, SALT, Placement, ranges_of
 from tests.spark.conftest import configured
 from tests.state.sample_keys import BYTES, INTEGERS, STRINGS
 

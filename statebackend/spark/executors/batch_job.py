@@ -41,11 +41,9 @@ from statebackend.ids import (
 from statebackend.settings import Settings
 from statebackend.spark.bridge import QueryThread, attend, process_portal
 from statebackend.spark.driver import Output, put_out
-from statebackend.spark.frames import context_of
-from statebackend.spark.pickling import pickled
-from statebackend.spark.placement import Placement, ranges_of
-from statebackend.spark.processing import KeyedWork
-from statebackend.spark.worker import (
+from statebackend.spark.executors.pickling import pickled
+from statebackend.spark.executors.placement import Placement, ranges_of
+from statebackend.spark.executors.worker import (
     FAILED_MARK,
     RESULT_SCHEMA,
     UNFIT_MARK,
@@ -55,6 +53,8 @@ from statebackend.spark.worker import (
     Result,
     task_of,
 )
+from statebackend.spark.frames import context_of
+from statebackend.spark.processor_runner import KeyedWork
 
 _pa: Any = pa  # it ships no types
 

@@ -32,10 +32,10 @@ from statebackend._ranges.owners import Contribution, RangeOwners, RangeTask, op
 from statebackend.abc import Observer
 from statebackend.errors import BatchError
 from statebackend.spark.bridge import process_portal
+from statebackend.spark.executors.pickling import unpickled
+from statebackend.spark.executors.placement import SALT
 from statebackend.spark.outbox import output_of, stream_of
-from statebackend.spark.pickling import unpickled
-from statebackend.spark.placement import SALT
-from statebackend.spark.processing import KeyedWork
+from statebackend.spark.processor_runner import KeyedWork
 
 T = TypeVar("T")
 _pa: Any = pa  # it ships no types
@@ -143,7 +143,7 @@ def task_of(program: bytes, errand: bytes, release: str) -> Callable[[Iterable[A
 
         try:
             import statebackend  # noqa: PLC0415
-            from statebackend.spark.worker import run  # noqa: PLC0415
+            from statebackend.spark.executors.worker import run  # noqa: PLC0415
         except ImportError as error:
             raise RuntimeError(f"{unfit}{error}; it runs {sys.executable}") from error
         if statebackend.__version__ != release:
