@@ -16,8 +16,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from statebackend._changelog.scheduler import UploadScheduler
+from statebackend._local.disk import remove_directory
 from statebackend._local.rocksdb_copies import RocksDBCopies
-from statebackend._local.snapshot_directory import remove_directory
 from statebackend._tables.table import TableFiles
 from statebackend._tasks import in_order, in_thread
 from statebackend.abc import ObjectStore, Observer, UploadedSegment

@@ -21,8 +21,8 @@ from statebackend._cache.download_cache import DownloadCache
 from statebackend._changelog.reader import verify
 from statebackend._codec.commit import Commit
 from statebackend._codec.records import StateChange
+from statebackend._local.disk import remove_directory
 from statebackend._local.rocksdb_copies import RocksDBCopies
-from statebackend._local.snapshot_directory import remove_directory
 from statebackend._tables.rocksdb_entries import open_entries
 from statebackend._tables.table import TableFiles
 from statebackend._tasks import in_order, in_thread

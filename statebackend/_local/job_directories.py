@@ -10,18 +10,18 @@ Directories are made with mode 0700. The lock file itself is never removed: who 
 that the next one does not see.
 """
 
-import errno
 import logging
 import math
 import os
 import threading
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 import anyio
 
+from statebackend._local.disk import make_directory
 from statebackend._local.layout import job_directory, segments_directory
 from statebackend._local.locks import FileLock, lock_file
 from statebackend._tasks import in_thread
@@ -123,15 +123,3 @@ def _claimed(root: Path, job: str, *, shared: bool) -> LocalDirectory:
     for directory in (root, segments.parent, segments):
         make_directory(directory)
     return LocalDirectory(root, segments, lock_file(job_directory(root, job) / _LOCK_NAME, shared=shared))
-
-
-def make_directory(path: Path) -> None:
-    """Make `path`, which nobody else may read, and check that we may write there."""
-    if not path.parent.exists():
-        make_directory(path.parent)
-    with suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-    if not path.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
-    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))

@@ -24,11 +24,10 @@ from typing import Final
 import anyio
 import msgspec
 
-from statebackend._local.job_directories import make_directory
+from statebackend._local.disk import make_directory, remove_directory
 from statebackend._local.layout import job_directory
 from statebackend._local.locks import lock_file
 from statebackend._local.scratch import check_ours
-from statebackend._local.snapshot_directory import remove_directory
 from statebackend._tasks import in_thread
 from statebackend.errors import LocalRootError
 from statebackend.ids import Epoch, KeyGroupRange

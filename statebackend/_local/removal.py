@@ -1,4 +1,4 @@
-"""Keeps the local copies that a checkpoint uses and removes the others, behind everybody's back."""
+"""Removes superseded local copies in the background."""
 
 import logging
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from anyio.abc import TaskGroup
 
-from statebackend._local.registry import LocalRegistries
+from statebackend._local.registry import LocalRegistry
 from statebackend._local.segments import LocalSegments
 from statebackend.ids import CheckpointId
 
@@ -14,38 +14,37 @@ _logger = logging.getLogger(__name__)
 
 
 class LocalRetention:
-    """The local registry and the deletions it asks for. No call waits, and none fails for what the disk does.
+    """The local registry and the deletions it asks for. No call waits, and none fails because of the disk.
 
-    Deletions run in `tasks`, one at a time, so a disk that hangs holds one thread. What is not deleted when `tasks`
-    end, or fails to be, is pruned when the directory is opened next.
+    Deletions run in `tasks`, one at a time, so a disk that hangs occupies one thread. A copy that is not deleted before
+    `tasks` end, or cannot be, is pruned when the directory is opened next.
     """
 
     def __init__(self, segments: LocalSegments, *, tasks: TaskGroup) -> None:
         self._segments = segments
         self._tasks = tasks
-        self._registries = LocalRegistries()
+        self._registry = LocalRegistry()
         self._superseded: dict[str, None] = {}  # a set that keeps its order: the oldest copies go first
         self._removing = False
 
-    def register(self, keys: Iterable[str], checkpoint_id: CheckpointId, *, owner: str = "") -> None:
-        """The snapshot or the restore of `checkpoint_id` uses these copies. Said before it commits.
+    def register(self, keys: Iterable[str], checkpoint_id: CheckpointId) -> None:
+        """The snapshot or the restore of `checkpoint_id` uses these copies. Called before it commits.
 
-        `owner`: which of several owners of key groups that share this host says so. A key without a local copy is fine:
-        deleting it later changes nothing.
+        A key without a local copy is fine: deleting it later changes nothing.
         """
-        self._registries.of(owner).register(keys, checkpoint_id)
+        self._registry.register(keys, checkpoint_id)
 
-    def confirm(self, checkpoint_id: CheckpointId, *, owner: str = "") -> None:
-        """`checkpoint_id` is committed: copies that only older ones of `owner` use are removed, some time."""
-        self._superseded.update(dict.fromkeys(self._registries.confirm(checkpoint_id, owner)))
+    def confirm(self, checkpoint_id: CheckpointId) -> None:
+        """`checkpoint_id` is committed: the copies that only older checkpoints use will be removed."""
+        self._superseded.update(dict.fromkeys(self._registry.confirm(checkpoint_id)))
         if self._superseded and not self._removing:
             with suppress(RuntimeError):  # anyio's word for a task group that has ended: the next open prunes
                 self._tasks.start_soon(self._remove_superseded)
                 self._removing = True
 
-    def abort(self, checkpoint_id: CheckpointId, *, owner: str = "") -> None:
+    def abort(self, checkpoint_id: CheckpointId) -> None:
         """`checkpoint_id` will never be committed. Its copies stay: the next checkpoint may use them."""
-        self._registries.of(owner).abort(checkpoint_id)
+        self._registry.abort(checkpoint_id)
 
     async def _remove_superseded(self) -> None:
         try:

@@ -18,10 +18,10 @@ import anyio
 import msgspec
 
 from statebackend._codec.local_snapshot import LocalSnapshot, decode_local_snapshot
+from statebackend._local.disk import linked
 from statebackend._local.layout import LocalLayout, job_directory, owner_of
 from statebackend._local.segments import LocalSegments
-from statebackend._local.snapshot_directory import linked
-from statebackend._local.snapshots import SNAPSHOT_NAME, LocalStateStore, open_local_state_store
+from statebackend._local.snapshots import SNAPSHOT_NAME, LocalSnapshots, open_local_snapshots
 from statebackend._tasks import in_thread
 from statebackend.errors import DataError, ObjectNotFoundError, StoreError, StoreFullError, StoreUnavailableError
 from statebackend.ids import Handle, KeyGroupRange, RocksDBBase, RocksDBFile
@@ -64,7 +64,7 @@ class RocksDBCopies:
         self._timeout_s = timeout_s
         self._bytes_max = bytes_max
         self._segments = segments
-        self._stores: dict[tuple[int, KeyGroupRange], LocalStateStore] = {}  # of one root each: another may hang
+        self._stores: dict[tuple[int, KeyGroupRange], LocalSnapshots] = {}  # of one root each: another may hang
         self._slow = set(hanging)
         self._disk = anyio.CapacityLimiter(4)
 
@@ -164,10 +164,10 @@ class RocksDBCopies:
             except StoreError as error:
                 _logger.warning("could not prune the RocksDB bases of one root: root=%d reason=%s", root, error)
 
-    async def _store_of(self, root: int, owner: KeyGroupRange) -> LocalStateStore:
+    async def _store_of(self, root: int, owner: KeyGroupRange) -> LocalSnapshots:
         if (root, owner) not in self._stores:
             layout = msgspec.structs.replace(self._layout(owner), roots=(self._roots[root],))
-            self._stores[root, owner] = await open_local_state_store(layout, abandon_after_s=0.0)
+            self._stores[root, owner] = await open_local_snapshots(layout, abandon_after_s=0.0)
         return self._stores[root, owner]
 
     def _check_room(self, base: RocksDBBase) -> None:

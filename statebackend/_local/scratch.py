@@ -23,7 +23,7 @@ from typing import Final
 
 import anyio
 
-from statebackend._local.job_directories import make_directory
+from statebackend._local.disk import make_directory
 from statebackend._local.locks import FileLock, lock_file
 from statebackend._tasks import in_thread
 from statebackend.errors import LocalRootError

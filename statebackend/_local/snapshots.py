@@ -1,14 +1,15 @@
-"""What this host keeps of one owner's checkpoints, by their ids.
+"""The local snapshots of one owner of key groups, one directory per checkpoint.
 
-    <checkpoint directory>/snapshot    see `layout`, and `_codec/local_snapshot.py` for what is in it
+    <checkpoint directory>/snapshot    see `layout`, and `_codec/local_snapshot.py` for the format
     <checkpoint directory>/<file>      the files of a RocksDB base, if there is one
 
-It lies on disk so that a process that is started here again finds it (FLINK-25817). The commit decides what is
-restored; this only says what a restore here could save. The copies of segments belong to the local registry.
+They lie on disk so that the next process on this host finds them (FLINK-25817). The commit alone decides what is
+restored; a snapshot only says what a restore here could save. The copies of segments belong to the local registry.
 """
 
 import logging
 import os
+import shutil
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
@@ -18,8 +19,8 @@ from typing import Final, TypeVar
 import anyio
 
 from statebackend._codec.local_snapshot import LocalSnapshot, decode_local_snapshot, encode_local_snapshot
+from statebackend._local.disk import linked, make_directory, remove_directory, sync_directory, sync_file
 from statebackend._local.layout import LocalLayout, checkpoint_of
-from statebackend._local.snapshot_directory import SnapshotDirectory, remove_directory
 from statebackend._tasks import in_thread
 from statebackend.errors import DataError, InputError, StoreUnavailableError
 from statebackend.ids import CheckpointId, RocksDBFile
@@ -30,50 +31,42 @@ SNAPSHOT_NAME: Final = "snapshot"
 _logger = logging.getLogger(__name__)
 
 
-class LocalStateStore:
-    """The local snapshots of one owner of key groups, oldest first. Opened by `open_local_state_store`.
+class LocalSnapshots:
+    """The local snapshots of one owner of key groups, oldest first. Opened by `open_local_snapshots`.
 
-    Calls come from the loop; the disk is touched in a worker thread, by one call at a time. Removing is best effort: an
-    error is logged, and what is left goes when the store is opened next and its owner confirms. A thread that hangs is
-    left behind `abandon_after_s` after its call was cancelled.
+    Calls come from the loop; the disk is touched in a worker thread, by one call at a time. Removal is best effort: an
+    error is logged, and what remains goes when the directory is opened next and its owner confirms. A thread that hangs
+    is abandoned `abandon_after_s` after its call was cancelled.
     """
 
     def __init__(
-        self,
-        layout: LocalLayout,
-        known: Collection[CheckpointId],
-        *,
-        restores: bool = True,
-        abandon_after_s: float | None = None,
+        self, layout: LocalLayout, known: Collection[CheckpointId], *, abandon_after_s: float | None = None
     ) -> None:
         self.layout: Final = layout
-        self._restores = restores
         self._abandon_after_s = abandon_after_s
         self._snapshots: dict[CheckpointId, LocalSnapshot | None] = dict.fromkeys(sorted(known))  # None: not read yet
         self._disk = anyio.CapacityLimiter(1)
         self._confirmed = CheckpointId(-1)
-        self._disposed = False
 
     @property
     def checkpoints(self) -> Collection[CheckpointId]:
-        """Which checkpoints are kept, those of an earlier process among them."""
+        """The checkpoints that have a snapshot here, those of earlier processes included."""
         return self._snapshots.keys()
 
     async def store(self, snapshot: LocalSnapshot, files: Path | None = None) -> None:
-        """Keep a snapshot, also through a power cut, in place of one of the same checkpoint.
+        """Store a snapshot durably, replacing one of the same checkpoint.
 
-        The files of a RocksDB base are taken in from the directory `files`, and shared with it where they never change.
-        One that comes late is not kept: a newer one is, or was confirmed. Raises `InputError` for another owner's,
-        `StoreUnavailableError`, an `OSError`, where the disk does not take it; then nothing of that checkpoint is kept.
-        A cancelled call has stored it or not, whole either way.
+        The files of a RocksDB base are taken from the directory `files`: linked where they never change, else copied.
+        A snapshot that comes late, after a newer one was stored or confirmed, is dropped. Raises `InputError` for
+        another owner's snapshot, `StoreUnavailableError`, an `OSError`, where the disk fails: then nothing of that
+        checkpoint remains. A cancelled call has stored the whole snapshot or nothing.
         """
         self._check_owner(snapshot)
         checkpoint_id = snapshot.checkpoint_id
-        late = checkpoint_id < max(self._snapshots, default=self._confirmed) and checkpoint_id not in self._snapshots
-        if late or self._disposed:
+        if checkpoint_id < max(self._snapshots, default=self._confirmed) and checkpoint_id not in self._snapshots:
             await self._remove([checkpoint_id])
             return
-        directory = SnapshotDirectory(self.layout.checkpoint_directory(checkpoint_id))
+        directory = self.layout.checkpoint_directory(checkpoint_id)
         self._snapshots[checkpoint_id] = None  # from now on something may lie there
         try:
             sources = {file: files / file.name for file in snapshot.rocksdb} if files is not None else {}
@@ -81,18 +74,17 @@ class LocalStateStore:
         except OSError as error:
             self._snapshots.pop(checkpoint_id, None)
             raise StoreUnavailableError(
-                "a local snapshot could not be stored", path=directory.path, reason=str(error)
+                "a local snapshot could not be stored", path=directory, reason=str(error)
             ) from error
-        if checkpoint_id in self._snapshots:  # else it was pruned meanwhile, and who did that removes it after us
+        if checkpoint_id in self._snapshots:  # else it was pruned meanwhile, and that call removes it after us
             self._snapshots[checkpoint_id] = snapshot
 
     async def retrieve(self, checkpoint_id: CheckpointId) -> LocalSnapshot | None:
-        """The snapshot of a checkpoint, from memory or from the disk. `None` where there is none that can be used.
+        """The snapshot of a checkpoint, from memory or from disk; `None` where there is none that can be used.
 
-        One that does not decode, or is another's, is removed: it would not be better the next time. Always `None` where
-        this store was opened with `restores=False`.
+        One that does not decode, or is another owner's, is removed: it would be no better the next time.
         """
-        if checkpoint_id not in self._snapshots or not self._restores:
+        if checkpoint_id not in self._snapshots:
             return None
         if (known := self._snapshots[checkpoint_id]) is not None:
             return known
@@ -103,7 +95,7 @@ class LocalStateStore:
             if snapshot.checkpoint_id != checkpoint_id:
                 raise InputError("a local snapshot of another checkpoint", found=snapshot.checkpoint_id)
         except (OSError, DataError, InputError) as error:
-            _logger.warning("a local snapshot cannot be used, and is removed: path=%s reason=%s", path, error)
+            _logger.warning("removing a local snapshot that cannot be used: path=%s reason=%s", path, error)
             await self._remove([checkpoint_id])
             return None
         if checkpoint_id in self._snapshots:
@@ -111,27 +103,20 @@ class LocalStateStore:
         return snapshot
 
     async def confirm(self, checkpoint_id: CheckpointId) -> None:
-        """`checkpoint_id` is committed: what is older is removed."""
+        """`checkpoint_id` is committed: remove the older snapshots."""
         self._confirmed = max(self._confirmed, checkpoint_id)
-        await self.prune(lambda kept: kept >= checkpoint_id)
+        await self.prune(lambda each: each >= checkpoint_id)
 
     async def abort(self, checkpoint_id: CheckpointId) -> None:
-        """`checkpoint_id` will never be committed: it is removed, and no other."""
-        await self.prune(lambda kept: kept != checkpoint_id)
+        """`checkpoint_id` will never be committed: remove its snapshot, and no other."""
+        await self.prune(lambda each: each != checkpoint_id)
 
     async def prune(self, keep: Callable[[CheckpointId], bool]) -> None:
-        """Remove every checkpoint that is not to be kept. A restore keeps the one that it stands on (FLINK-8777).
+        """Remove every snapshot for which `keep` is false. A restore keeps the one it starts from (FLINK-8777).
 
-        A cancelled call has removed some of them, and knows none of them any more.
+        A cancelled call has removed some of them from the disk, and forgotten all of them.
         """
         await self._remove([checkpoint_id for checkpoint_id in self._snapshots if not keep(checkpoint_id)])
-
-    async def dispose(self) -> None:
-        """Remove all of this owner's directories, and keep nothing from now on. Again is fine."""
-        self._disposed = True
-        self._snapshots.clear()
-        for directory in self.layout.owner_directories:
-            await self._remove_directory(directory)
 
     def _check_owner(self, snapshot: LocalSnapshot) -> None:
         mine = (self.layout.job, self.layout.operator, self.layout.key_groups)
@@ -143,28 +128,24 @@ class LocalStateStore:
         for checkpoint_id in checkpoint_ids:
             self._snapshots.pop(checkpoint_id, None)
         for checkpoint_id in checkpoint_ids:
-            await self._remove_directory(self.layout.checkpoint_directory(checkpoint_id))
-
-    async def _remove_directory(self, directory: Path) -> None:
-        try:
-            await self._on_disk(partial(remove_directory, directory))
-        except OSError as error:
-            _logger.warning("could not remove a local snapshot: path=%s reason=%s", directory, error)
+            directory = self.layout.checkpoint_directory(checkpoint_id)
+            try:
+                await self._on_disk(partial(remove_directory, directory))
+            except OSError as error:
+                _logger.warning("could not remove a local snapshot: path=%s reason=%s", directory, error)
 
     async def _on_disk(self, function: Callable[[], T]) -> T:
         return await in_thread(function, limiter=self._disk, abandon_after_s=self._abandon_after_s)
 
 
-async def open_local_state_store(
-    layout: LocalLayout, *, restores: bool = True, abandon_after_s: float | None = None
-) -> LocalStateStore:
-    """The store of one owner, with what an earlier process left there. Makes no directory.
+async def open_local_snapshots(layout: LocalLayout, *, abandon_after_s: float | None = None) -> LocalSnapshots:
+    """The snapshots of one owner, with those that earlier processes left. Makes no directory.
 
-    What lies in the wrong root, because the number of roots was changed, and what was never completed, is removed. With
-    `restores=False` snapshots are kept and pruned, but never handed out. Errors of the disk are logged.
+    Removes directories that were never completed, and those in the wrong root because the number of roots has changed.
+    Errors of the disk are logged.
     """
     found = await in_thread(_find, layout, limiter=anyio.CapacityLimiter(1), abandon_after_s=abandon_after_s)
-    return LocalStateStore(layout, found, restores=restores, abandon_after_s=abandon_after_s)
+    return LocalSnapshots(layout, found, abandon_after_s=abandon_after_s)
 
 
 def _find(layout: LocalLayout) -> Collection[CheckpointId]:
@@ -185,19 +166,23 @@ def _find(layout: LocalLayout) -> Collection[CheckpointId]:
     return found
 
 
-def _write(directory: SnapshotDirectory, content: bytes, files: Mapping[RocksDBFile, Path]) -> None:
-    """Fill the directory anew and complete it, or leave nothing of it."""
-    remove_directory(directory.path)
+def _write(directory: Path, content: bytes, files: Mapping[RocksDBFile, Path]) -> None:
+    """Fill the directory anew, durably, or leave nothing of it."""
+    remove_directory(directory)
     try:
-        directory.make()
+        make_directory(directory)
         for file, source in files.items():
-            directory.take_in(file.name, source, never_changes=file.never_changes)
-        with (directory.path / SNAPSHOT_NAME).open("xb") as metadata:
+            target = directory / file.name
+            if not (file.never_changes and linked(source, target)):
+                shutil.copyfile(source, target)
+            sync_file(target)
+        with (directory / SNAPSHOT_NAME).open("xb") as metadata:  # last: without it the directory is incomplete
             metadata.write(content)
             metadata.flush()
             os.fsync(metadata.fileno())
-        directory.complete()
+        sync_directory(directory)
+        sync_directory(directory.parent)
     except BaseException:
         with suppress(OSError):
-            directory.clean_up()
+            remove_directory(directory)
         raise

@@ -11,10 +11,10 @@ from typing import Final
 import anyio
 import msgspec
 
+from statebackend._local.disk import remove_directory
 from statebackend._local.job_directories import LocalDirectory, claim_root
 from statebackend._local.layout import segments_directory
 from statebackend._local.rocksdb_copies import kept_in
-from statebackend._local.snapshot_directory import remove_directory
 from statebackend._tasks import in_thread
 from statebackend.abc import ObjectInfo
 from statebackend.errors import StoreError, StoreUnavailableError

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend._local.registry import LocalRegistries, LocalRegistry
+from statebackend._local.registry import LocalRegistry
 from statebackend.ids import CheckpointId
 
 
@@ -172,66 +172,3 @@ def test_no_copy_of_the_newest_commit_or_of_one_under_way_is_given_up(events) ->
             needed.pop(checkpoint, None)
             assert len(registry) == before
         assert not any(keys & given_up for user, keys in needed.items() if user >= newest)
-
-
-# ------------------------------------------------------------------------------------------------------ several owners
-
-
-def test_one_owner_s_commit_takes_nothing_from_another() -> None:
-    """The other one has not made its snapshot of that checkpoint yet: its copies are those of the one before.
-
-    Row: section 30, local: slot A is released while slot B of the same job still uses local log files.
-    Hazard 11.
-    """
-    registries = LocalRegistries()
-    registries.of("0-63").register(["shared", "left"], one(1))
-    registries.of("64-127").register(["shared", "right"], one(1))
-    registries.of("0-63").register(["new left"], one(2))
-    assert registries.confirm(one(2), "0-63") == ["left"]
-    registries.of("64-127").register(["new right"], one(2))
-    assert registries.confirm(one(2), "64-127") == ["right", "shared"]
-
-
-def test_what_one_owner_s_aborted_checkpoint_uploaded_survives_the_other_s_commits() -> None:
-    """Its next checkpoint may use it, and only its own commit says that it does not."""
-    registries = LocalRegistries()
-    registries.of("0-63").register(["aborted"], one(1))
-    registries.of("0-63").abort(one(1))
-    registries.of("64-127").register(["other"], one(1))
-    assert registries.confirm(one(1), "64-127") == []
-    assert registries.confirm(one(2), "0-63") == ["aborted"]
-
-
-OWNED_EVENTS = st.lists(
-    st.tuples(
-        st.sampled_from(["register", "confirm", "abort"]),
-        st.sampled_from(["left", "right"]),
-        st.integers(1, 3),
-        st.sets(st.sampled_from("abcdef")),
-    ),
-    max_size=40,
-)
-
-
-@settings(deadline=None)
-@given(OWNED_EVENTS)
-def test_no_copy_that_any_owner_s_newest_commit_needs_is_given_up(events) -> None:
-    """In any order of what the owners say; and none is given up twice."""
-    registries = LocalRegistries()
-    newest, needed = {"left": 0, "right": 0}, {"left": {0: set[str]()}, "right": {0: set[str]()}}
-    given_up: list[str] = []
-    for event, owner, step, keys in events:
-        checkpoint = newest[owner] + step
-        if event == "register":
-            fresh = keys - set(given_up)
-            registries.of(owner).register(fresh, one(checkpoint))
-            needed[owner].setdefault(checkpoint, set()).update(fresh)
-        elif event == "confirm":
-            newest[owner] = checkpoint
-            given_up += registries.confirm(one(checkpoint), owner)
-        else:
-            registries.of(owner).abort(one(checkpoint))
-            needed[owner].pop(checkpoint, None)
-        assert len(set(given_up)) == len(given_up)
-        for each, checkpoints in needed.items():
-            assert not any(keys & set(given_up) for by, keys in checkpoints.items() if by >= newest[each])

@@ -73,7 +73,7 @@ async def test_an_attempt_that_finishes_second_leaves_neither_copy(disk: Disk) -
         assert len(backend._writer._scheduler._ownership) == 0
         assert backend._snapshots._retention is not None
         kept = disk.copies | disk.commit_copies
-        assert len(backend._snapshots._retention._registries.of("")) == len(kept) == 2
+        assert len(backend._snapshots._retention._registry) == len(kept) == 2
         assert backend._snapshots._retention._segments.held_bytes == [sum(path.stat().st_size for path in kept)]
     return seen
 
@@ -211,7 +211,7 @@ async def test_a_checkpoint_that_is_refused_costs_no_upload(disk: Disk) -> Fate:
         assert len(disk.both) == 2
         assert disk.commits == set()
         assert backend._snapshots._retention is not None
-        assert backend._snapshots._retention._registries.of("")._used == {}
+        assert backend._snapshots._retention._registry._used == {}
         return watch.fate()
 
 

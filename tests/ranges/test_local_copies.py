@@ -154,7 +154,10 @@ def commit_of(sequence: int, epoch: int, *keys: str) -> Commit:
 
 
 def test_superseded_is_what_earlier_attempts_have_made_and_the_base_does_not_need() -> None:
-    """By names alone: what is made on this base, or on a later one, may yet be needed, and what has no such name."""
+    """By names alone: what is made on this base, or on a later one, may yet be needed, and what has no such name.
+
+    Row: section 30, local: slot A is released while slot B of the same job still uses local log files. Hazard 11.
+    """
     needed, lost, older = name_of(3, 5), name_of(3, 5, "b"), name_of(2, 900)
     here, later = name_of(3, 8), name_of(3, 9)
     keys = {needed, lost, older, here, later, "segments/own", "commits/000000000003", "commits/000000000006"}

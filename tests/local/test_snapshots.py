@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from statebackend._codec.local_snapshot import LocalSnapshot, encode_local_snapshot
 from statebackend._local.layout import LocalLayout
-from statebackend._local.snapshots import SNAPSHOT_NAME, LocalStateStore, open_local_state_store
+from statebackend._local.snapshots import SNAPSHOT_NAME, LocalSnapshots, open_local_snapshots
 from statebackend.errors import InputError, StoreUnavailableError
 from statebackend.ids import ChangeSetHandle, CheckpointId, Handle, KeyGroupRange, SequenceNumber
 
@@ -31,9 +31,9 @@ def snapshot(number: int, *, key: str = "segments/a", **changes: object) -> Loca
     return LocalSnapshot(checkpoint_id=CheckpointId(number), **facts)  # type: ignore[arg-type]
 
 
-async def open_with(path: Path, *numbers: int, **options: bool) -> LocalStateStore:
+async def open_with(path: Path, *numbers: int) -> LocalSnapshots:
     """A store with these snapshots in it."""
-    store = await open_local_state_store(layout_of(path), **options)
+    store = await open_local_snapshots(layout_of(path))
     for number in numbers:
         await store.store(snapshot(number))
     return store
@@ -49,15 +49,24 @@ def found(path: Path, pattern: str) -> list[str]:
     return sorted(str(each.relative_to(path)) for each in path.glob(pattern))
 
 
-async def kept(store: LocalStateStore, *numbers: int) -> list[int]:
+async def kept(store: LocalSnapshots, *numbers: int) -> list[int]:
     """Those of `numbers` that the store hands out, whole."""
     found = [await store.retrieve(CheckpointId(number)) for number in numbers]
     assert all(each in (None, snapshot(number)) for number, each in zip(numbers, found, strict=True))
     return [number for number, each in zip(numbers, found, strict=True) if each is not None]
 
 
+async def test_directories_are_made_with_a_snapshot_and_for_this_user_only(tmp_path: Path) -> None:
+    """Row: SnapshotDirectoryTest.mkdirs. Both levels; opening makes none."""
+    store = await open_with(tmp_path)
+    directory = store.layout.checkpoint_directory(CheckpointId(0))
+    assert not directory.parent.exists()
+    await store.store(snapshot(0))
+    assert {path.stat().st_mode & 0o777 for path in (directory, directory.parent)} == {0o700}
+
+
 async def test_what_is_stored_is_handed_out(tmp_path: Path) -> None:
-    """Row: TaskLocalStateStoreImplTest.storeAndRetrieve. Nothing before, nothing for an unknown id."""
+    """Row: TaskLocalSnapshotsImplTest.storeAndRetrieve. Nothing before, nothing for an unknown id."""
     store = await open_with(tmp_path)
     assert await kept(store, 0, 1, 2) == []
     for number in range(3):
@@ -67,7 +76,7 @@ async def test_what_is_stored_is_handed_out(tmp_path: Path) -> None:
 
 
 async def test_pruning_removes_what_is_not_to_be_kept(tmp_path: Path) -> None:
-    """Row: TaskLocalStateStoreImplTest.pruneCheckpoints. FLINK-8777: a restore keeps the one that it stands on."""
+    """Row: TaskLocalSnapshotsImplTest.pruneCheckpoints. FLINK-8777: a restore keeps the one that it stands on."""
     store = await open_with(tmp_path, 0, 1, 2)
     await store.prune(lambda checkpoint_id: checkpoint_id == 2)
     assert await kept(store, 0, 1, 2) == [2]
@@ -75,7 +84,7 @@ async def test_pruning_removes_what_is_not_to_be_kept(tmp_path: Path) -> None:
 
 
 async def test_confirming_removes_what_is_older(tmp_path: Path) -> None:
-    """Row: TaskLocalStateStoreImplTest.confirmCheckpoint."""
+    """Row: TaskLocalSnapshotsImplTest.confirmCheckpoint."""
     store = await open_with(tmp_path, 0, 1, 2)
     await store.confirm(CheckpointId(2))
     assert await kept(store, 0, 1, 2) == [2]
@@ -83,46 +92,22 @@ async def test_confirming_removes_what_is_older(tmp_path: Path) -> None:
 
 
 async def test_aborting_removes_that_one_only(tmp_path: Path) -> None:
-    """Row: TaskLocalStateStoreImplTest.abortCheckpoint."""
+    """Row: TaskLocalSnapshotsImplTest.abortCheckpoint."""
     store = await open_with(tmp_path, 0, 1, 2, 3)
     await store.abort(CheckpointId(2))
     assert await kept(store, 0, 1, 2, 3) == [0, 1, 3]
     assert on_disk(tmp_path) == {"chk_0", "chk_1", "chk_3"}
 
 
-async def test_disposing_removes_everything_of_this_owner(tmp_path: Path) -> None:
-    """Row: TaskLocalStateStoreImplTest.dispose. And what is stored afterwards; not what is another owner's."""
-    store = await open_with(tmp_path, 0, 1, 2)
-    other = LocalStateStore(LocalLayout(store.layout.roots, "fleet", "other", GROUPS), [])
-    await other.store(snapshot(0, operator="other"))
-    await store.confirm(CheckpointId(2))
-    await store.dispose()
-    await store.store(snapshot(3))
-    await store.dispose()
-    assert await kept(store, 0, 1, 2, 3) == []
-    assert found(tmp_path, "root*/job_*/op_*/*") == ["root0/job_fleet/op_other_kg_0_63/chk_0"]
-
-
 async def test_an_empty_store_hands_out_nothing_and_makes_nothing(tmp_path: Path) -> None:
-    """Row: TaskLocalStateStoreImplTest.retrieveNullIfNoPersistedLocalState."""
+    """Row: TaskLocalSnapshotsImplTest.retrieveNullIfNoPersistedLocalState."""
     store = await open_with(tmp_path)
     assert await kept(store, 0) == []
     assert found(tmp_path, "*") == []
 
 
-async def test_a_store_that_does_not_restore_hands_out_nothing(tmp_path: Path) -> None:
-    """Row: TaskLocalStateStoreImplTest.retrieveNullIfDisableLocalRecovery. It writes and removes as ever. Hazard 10."""
-    store = await open_with(tmp_path, 1, restores=False)
-    assert await kept(store, 1) == []
-    again = await open_with(tmp_path, restores=False)
-    assert await kept(again, 1) == []
-    assert on_disk(tmp_path) == {"chk_1"}
-    await again.confirm(CheckpointId(2))
-    assert on_disk(tmp_path) == set()
-
-
 async def test_a_later_process_finds_what_was_stored(tmp_path: Path) -> None:
-    """Row: TaskLocalStateStoreImplTest.retrievePersistedLocalStateFromDisc. FLINK-25817."""
+    """Row: TaskLocalSnapshotsImplTest.retrievePersistedLocalStateFromDisc. FLINK-25817."""
     await open_with(tmp_path, 0, 1)
     store = await open_with(tmp_path)
     assert set(store.checkpoints) == {0, 1}
@@ -139,7 +124,7 @@ async def test_what_an_earlier_process_left_is_pruned_like_all_else(tmp_path: Pa
 
 @pytest.mark.parametrize("damage", [b"junk", b"", None, "another checkpoint", "another job"])
 async def test_a_snapshot_that_cannot_be_used_is_removed(tmp_path: Path, damage: bytes | str | None) -> None:
-    """Row: TaskLocalStateStoreImplTest.deletesLocalStateIfRetrievalFails. Section 30: corrupt metadata."""
+    """Row: TaskLocalSnapshotsImplTest.deletesLocalStateIfRetrievalFails. Section 30: corrupt metadata."""
     first = await open_with(tmp_path, 0, 1)
     path = first.layout.checkpoint_directory(CheckpointId(0)) / SNAPSHOT_NAME
     store = await open_with(tmp_path)
