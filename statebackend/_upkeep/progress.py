@@ -1,4 +1,4 @@
-"""How far a long piece of work is, for whoever waits for it."""
+"""How far a long call is: it hands a `Progress` to its `tell` after each step."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -8,11 +8,13 @@ import msgspec
 from statebackend._checkpoint.restore import Applied
 from statebackend._codec.commit import Commit
 
+Phase = Literal["reading", "writing", "verifying"]
+
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a phase is: the `share` of it from 0 to 1, and the changes and stored bytes that it has dealt with."""
+    """How far a phase is: its `share` from 0 to 1, and the changes and stored bytes that it has dealt with."""
 
-    phase: Literal["reading", "writing", "verifying"]
+    phase: Phase
     share: float
     changes: int
     size_bytes: int
@@ -21,19 +23,33 @@ class Progress(msgspec.Struct, frozen=True):
 Tell = Callable[[Progress], None]
 
 
+class Meter:
+    """Adds up the steps of one phase, and calls `tell` after each. `total` is what `done` adds up to, in any unit."""
+
+    def __init__(self, phase: Phase, total: int, tell: Tell) -> None:
+        self._phase: Phase = phase
+        self._total = max(1, total)
+        self._tell = tell
+        self._done = self._changes = self._size_bytes = 0
+
+    def step(self, done: int, *, changes: int, size_bytes: int) -> None:
+        """Count one step."""
+        self._done += done
+        self._changes += changes
+        self._size_bytes += size_bytes
+        self._tell(Progress(self._phase, min(1.0, self._done / self._total), self._changes, self._size_bytes))
+
+
 def reading(commit: Commit, tell: Tell) -> Applied:
-    """Tells of each file of `commit` that a restore has applied."""
+    """Tell how far a restore of `commit` is, after each file that it has applied."""
     objects = {handle for part in commit.ranges for handle in part.objects()}
-    total_bytes = sum(handle.length for handle in objects)
+    meter = Meter("reading", sum(handle.length for handle in objects), tell)
     seen: set[str] = set()
-    read_bytes = changes_read = 0
 
     def applied(key: str, size_bytes: int, changes: int) -> None:
-        nonlocal read_bytes, changes_read
-        changes_read += changes
-        if key not in seen:  # an object may be read more than once, for change sets that are no neighbours
-            seen.add(key)
-            read_bytes += size_bytes
-        tell(Progress("reading", min(1.0, read_bytes / total_bytes), changes_read, read_bytes))
+        # An object is read again for change sets that do not lie side by side in it: its bytes count once.
+        new_bytes = 0 if key in seen else size_bytes
+        seen.add(key)
+        meter.step(new_bytes, changes=changes, size_bytes=new_bytes)
 
     return applied

@@ -30,7 +30,7 @@ from statebackend._state.operator_state import mode_of
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tasks import in_thread, open_tasks
 from statebackend._upkeep.key_group_change import regrouped, regrouped_owners
-from statebackend._upkeep.progress import Progress, Tell, reading
+from statebackend._upkeep.progress import Meter, Tell, reading
 from statebackend._upkeep.read_commit import open_commit
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader, UploadedSegment
 from statebackend.errors import InputError, StoreAccessError, StoreUnavailableError
@@ -236,16 +236,17 @@ class Rewrite:
     async def _write_bases(self, scheduler: UploadScheduler) -> Mapping[int, list[Base]]:
         """The bases of each owner, by its place among the owners."""
         bases: dict[int, list[Base]] = {place: [] for place in range(len(self._owners))}
-        changes = 0
+        meter, reached = Meter("writing", self._max_parallelism, self._tell), 0
         pieces = self._pieces(self._states.snapshot().changes(frozenset(self._states.key_groups)))
         while (found := await in_thread(next, pieces, None, limiter=self._cpu)) is not None:
             place, piece = found
-            changes += sum(len(frame.changes) for frame in piece.frames)
+            changes = sum(len(frame.changes) for frame in piece.frames)  # before the upload, which empties the frames
             uploaded = await scheduler.upload_alone(piece.frames)
             self._uploaded.append(uploaded)
             bases[place].append(base_of(piece, uploaded.primary))
-            done = piece.key_groups[-1].last + 1
-            self._tell(Progress("writing", done / self._max_parallelism, changes, self.written[1]))
+            end = piece.key_groups[-1].last + 1
+            meter.step(end - reached, changes=changes, size_bytes=uploaded.primary.length)
+            reached = end
         return bases
 
     def _pieces(self, changes: Iterable[StateChange]) -> Iterator[tuple[int, Piece]]:

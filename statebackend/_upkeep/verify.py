@@ -1,7 +1,6 @@
-"""Reads every byte that retained commits need, in both copies, and says what is not as it was written.
+"""Verifies a job: reads every byte that a retained commit needs, in both copies, and reports what is damaged.
 
-Nothing is repaired and nothing is written. A local copy that is missing is no damage: the primary is complete without
-it.
+Nothing is repaired and nothing is written. A missing local copy is not damage: the primary is complete without it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,7 +24,7 @@ from statebackend._log.savepoints import PREFIX as MARKS
 from statebackend._log.savepoints import mark_of
 from statebackend._tasks import in_order, in_thread
 from statebackend._upkeep.primary import check_exists, open_primary, surveyor_of
-from statebackend._upkeep.progress import Progress, Tell
+from statebackend._upkeep.progress import Meter, Tell
 from statebackend.abc import ObjectStore
 from statebackend.errors import DataError, ObjectNotFoundError, StoreError
 from statebackend.ids import ChangeSetHandle, Handle, RocksDBBase, RocksDBFile
@@ -36,7 +35,10 @@ CPU_THREADS_MAX: Final = 2
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """Something that is not as it was written. `checkpoints`: ids of the retained commits that need it."""
+    """An object that is not as it was written. `checkpoints`: ids of the retained checkpoints that need it.
+
+    `offset`: of the first bad byte, `None` if it is not known.
+    """
 
     key: str
     copy: Copy
@@ -46,7 +48,11 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class VerifyReport(msgspec.Struct, frozen=True):
-    """What was read and found. Counts are of whole objects and their bytes, by copy; `local_missing` is no damage."""
+    """The verified checkpoints, and what was found of them.
+
+    `objects` and `size_bytes` count the undamaged objects and their bytes, by copy. `local_missing`: local copies that
+    are not there, which is not damage.
+    """
 
     checkpoints: tuple[int, ...]
     objects: Mapping[str, int]
@@ -67,18 +73,20 @@ async def verify(settings: Settings, *, store: ObjectStore | None = None, tell: 
         report = await Verification(
             primary,
             LocalSegments(roots, owned=[False] * len(roots)) if roots else None,
+            rocksdb_copies(settings),
             surveyor_of(primary, settings),
             retained=settings.checkpoints_retained,
             concurrency_max=settings.restore_concurrency_max,
-            tell=tell,
-            rocksdb=rocksdb_copies(settings),
-        ).run()
+        ).run(tell)
     check_exists(settings, (*report.checkpoints, *report.damages))
     return report
 
 
 class _Wanted(msgspec.Struct):
-    """An object, the change sets in it, and who needs it. `rocksdb`: of which base it is a file, the newest one."""
+    """An object to verify, the change sets in it, and the ids of the checkpoints that need it.
+
+    `rocksdb`: the newest RocksDB base that it is a file of. Its local copy lies there.
+    """
 
     segment: Handle
     change_sets: dict[ChangeSetHandle, None]
@@ -86,54 +94,87 @@ class _Wanted(msgspec.Struct):
     rocksdb: tuple[RocksDBBase, RocksDBFile] | None = None
 
 
+class _Findings:
+    """The report in the making."""
+
+    def __init__(self) -> None:
+        self.damages: list[Damage] = []
+        self._objects: dict[str, int] = {"primary": 0, "local": 0}
+        self._bytes: dict[str, int] = {"primary": 0, "local": 0}
+        self._local_missing = 0
+
+    def add(self, copy: Copy, found: Damage | int | None) -> None:
+        """Count one object: its size if it is undamaged, `None` if it has no local copy."""
+        if isinstance(found, Damage):
+            self.damages.append(found)
+        elif found is None:
+            self._local_missing += 1
+        else:
+            self._objects[copy] += 1
+            self._bytes[copy] += found
+
+    def report(self, checkpoints: Iterable[int]) -> VerifyReport:
+        return VerifyReport(
+            checkpoints=tuple(sorted(checkpoints)),
+            objects=self._objects,
+            size_bytes=self._bytes,
+            local_missing=self._local_missing,
+            damages=tuple(self.damages),
+        )
+
+
 class Verification:
-    """Verifies one job. `local` is its local copies, for reading, or `None` where it has none; `rocksdb` likewise."""
+    """Verifies one job. `local` and `rocksdb` read its local copies; `None` if it has none."""
 
     def __init__(
         self,
         primary: ObjectStore,
         local: ObjectStore | None,
+        rocksdb: RocksDBCopies | None,
         surveyor: Surveyor,
         *,
         retained: int,
         concurrency_max: int,
-        tell: Tell = lambda _: None,
-        rocksdb: RocksDBCopies | None = None,
     ) -> None:
-        self._tell = tell
-        self._rocksdb = rocksdb
         self._stores: dict[Copy, ObjectStore] = {"primary": primary}
         if local is not None:
             self._stores["local"] = local
+        self._rocksdb = rocksdb
         self._surveyor = surveyor
         self._retained = retained
         self._concurrency_max = concurrency_max
         self._cpu = anyio.CapacityLimiter(CPU_THREADS_MAX)
-        self._damages: list[Damage] = []
-        self._objects: dict[str, int] = {"primary": 0, "local": 0}
-        self._bytes: dict[str, int] = {"primary": 0, "local": 0}
-        self._local_missing = 0
-        self._done_bytes = self._done_changes = self._total_bytes = 0
+        self._findings = _Findings()
 
-    async def run(self) -> VerifyReport:
-        """Verify the retained commits and the savepoints. Raises `StoreError` where the primary does not answer."""
+    async def run(self, tell: Tell) -> VerifyReport:
+        """Verify the retained commits and the savepoints. Raises `StoreError` if the primary does not answer."""
         commits = await self._commits()
         wanted = _wanted_by(commits.values())
         reads: list[tuple[Copy, _Wanted]] = [(copy, each) for each in wanted.values() for copy in self._stores]
         parts = tuple(_parts_of(commits.values()).items())
-        self._total_bytes = sum(each.segment.length for _, each in reads) + sum(part.length for part, _ in parts)
-        await in_order(reads, self._read, self._note, concurrency_max=self._concurrency_max)
-        await in_order(parts, self._read_part, self._note_part, concurrency_max=self._concurrency_max)
-        return VerifyReport(
-            checkpoints=tuple(sorted(commit.checkpoint_id for commit in commits.values())),
-            objects=self._objects,
-            size_bytes=self._bytes,
-            local_missing=self._local_missing,
-            damages=tuple(self._damages),
-        )
+        total_bytes = sum(each.segment.length for _, each in reads) + sum(part.length for part, _ in parts)
+        meter = Meter("verifying", total_bytes, tell)
+
+        async def note(read: tuple[Copy, _Wanted], found: Damage | int | None) -> None:
+            copy, each = read
+            self._findings.add(copy, found)
+            changes = sum(handle.records for handle in each.change_sets)
+            meter.step(each.segment.length, changes=changes, size_bytes=each.segment.length)
+
+        async def note_part(part: tuple[Handle, tuple[int, ...]], damage: Damage | None) -> None:
+            handle, _ = part
+            if damage is not None:
+                self._findings.add("primary", damage)
+            elif handle.key.startswith(OUTBOX):  # output that a commit carries itself is no object of its own
+                self._findings.add("primary", handle.length)
+            meter.step(handle.length, changes=0, size_bytes=handle.length)
+
+        await in_order(reads, self._read, note, concurrency_max=self._concurrency_max)
+        await in_order(parts, self._read_part, note_part, concurrency_max=self._concurrency_max)
+        return self._findings.report(commit.checkpoint_id for commit in commits.values())
 
     async def _commits(self) -> dict[int, Commit]:
-        """The commits that are retained, as far as they can be read."""
+        """The retained commits that can be read, and those of savepoints."""
         store = self._stores["primary"]
         entries = {sequence async for info in store.list(PREFIX) if (sequence := entry_of(info.key)) is not None}
         marks = [mark async for info in store.list(MARKS) if (mark := mark_of(info.key)) is not None]
@@ -144,7 +185,7 @@ class Verification:
             if isinstance(entry, Commit):
                 found[following] = entry
                 following = entry.parent
-            else:  # behind a damaged entry the branch is not known: what lies before it is the best guess
+            else:  # a damaged entry hides its parent: the entry before it in the log is the best guess
                 following = following - 1 if entry is None else entry.newest
         for mark in marks:
             if mark.sequence in entries:
@@ -158,12 +199,12 @@ class Verification:
             return await self._surveyor.load(sequence)
         except DataError as error:
             damage = _damage(commit_key(sequence), "primary", error, ())
-            if damage not in self._damages:
-                self._damages.append(damage)
+            if damage not in self._findings.damages:
+                self._findings.damages.append(damage)
             return None
 
     async def _read(self, read: tuple[Copy, _Wanted]) -> Damage | int | None:
-        """The size of a copy that is as it should be, `None` where there is none, or what is wrong with it."""
+        """The size of an undamaged copy, `None` if there is no local copy, or the damage."""
         copy, wanted = read
         key, checkpoints = wanted.segment.key, tuple(sorted(wanted.checkpoints))
         try:
@@ -184,19 +225,8 @@ class Verification:
             return await self._rocksdb.read(*wanted.rocksdb)
         return await self._stores[copy].get(wanted.segment.key)
 
-    async def _note(self, read: tuple[Copy, _Wanted], found: Damage | int | None) -> None:
-        copy, wanted = read
-        self._step(wanted.segment.length, sum(handle.records for handle in wanted.change_sets))
-        if isinstance(found, Damage):
-            self._damages.append(found)
-        elif found is None:
-            self._local_missing += 1
-        else:
-            self._objects[copy] += 1
-            self._bytes[copy] += found
-
     async def _read_part(self, part: tuple[Handle, tuple[int, ...]]) -> Damage | None:
-        """What is wrong with staged output, of which there is no local copy."""
+        """The damage to a part of staged output, if any. It has no local copy."""
         handle, checkpoints = part
         try:
             data = await self._stores["primary"].get_range(handle.key, handle.offset, handle.length)
@@ -207,23 +237,9 @@ class Verification:
             return _damage(handle.key, "primary", error, checkpoints)
         return None
 
-    async def _note_part(self, part: tuple[Handle, tuple[int, ...]], damage: Damage | None) -> None:
-        self._step(part[0].length, 0)
-        if damage is not None:
-            self._damages.append(damage)
-        elif part[0].key.startswith(OUTBOX):  # and not a piece of a commit, which is not read as a whole for it
-            self._objects["primary"] += 1
-            self._bytes["primary"] += part[0].length
-
-    def _step(self, size_bytes: int, changes: int) -> None:
-        self._done_bytes += size_bytes
-        self._done_changes += changes
-        share = self._done_bytes / max(1, self._total_bytes)
-        self._tell(Progress("verifying", share, self._done_changes, self._done_bytes))
-
 
 def _parts_of(commits: Iterable[Commit]) -> dict[Handle, tuple[int, ...]]:
-    """The parts of staged output that the commits name, and the ids of those that do."""
+    """The parts of staged output that the commits name, each with the ids of the checkpoints that name it."""
     found: dict[Handle, tuple[int, ...]] = {}
     for commit in commits:
         for part in (part for output in commit.outbox for part in output.parts):
@@ -260,7 +276,7 @@ def _rocksdb_files(commit: Commit) -> Iterator[tuple[RocksDBBase, RocksDBFile]]:
 
 
 def _check(data: bytes, wanted: _Wanted) -> None:
-    """The whole object by its checksum, and each change set by its own."""
+    """Check the whole object by its checksum, and each change set by its own."""
     verify_whole(data, wanted.segment)
     read = SegmentRead(wanted.segment, tuple(wanted.change_sets))
     for _ in changes_of(frames_of(data, read), read.change_sets):
