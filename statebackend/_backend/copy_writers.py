@@ -8,7 +8,7 @@ from anyio.abc import TaskGroup
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._codec.commit import Commit
 from statebackend._local.removal import LocalRetention
-from statebackend._log.commits import commit_key
+from statebackend._log.names import entry_key
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
 from statebackend.settings import Settings
 from statebackend.uploaders import DuplicatingUploader, PrimaryUploader
@@ -89,5 +89,5 @@ def retain(local: LocalCopies | None, tasks: TaskGroup, *commits: Commit | None)
 def needed(*commits: Commit | None) -> frozenset[str]:
     """What has a local copy: the commits themselves, and what they point into."""
     present = [commit for commit in commits if commit is not None]
-    own = frozenset(commit_key(commit.sequence) for commit in present)
+    own = frozenset(entry_key(commit.sequence) for commit in present)
     return own.union(*(commit.segments() for commit in present))

@@ -8,7 +8,7 @@ import msgspec
 from statebackend._codec.commit import Claim, Commit
 from statebackend._log.commits import CommitLog, LogEnd
 from statebackend._log.coordinator import CheckpointCoordinator
-from statebackend._log.names import new_names, new_stamp
+from statebackend._log.fresh_names import new_names, new_stamp
 from statebackend._log.outbox import Outbox
 from statebackend._log.savepoints import Savepoints
 from statebackend._log.sweep import MIN_AGE_S, Sweep

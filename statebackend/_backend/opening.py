@@ -17,7 +17,8 @@ from statebackend._clock import SystemClock
 from statebackend._local.range_directories import remove_ranges
 from statebackend._local.scratch import scratch_parent
 from statebackend._log.coordinator import CheckpointCoordinator
-from statebackend._log.names import new_names
+from statebackend._log.fresh_names import new_names
+from statebackend._log.names import changelog_id
 from statebackend._log.sweep import sweep_every
 from statebackend._observers import Observers
 from statebackend._tasks import open_tasks
@@ -89,7 +90,7 @@ async def open_backend(
                 position=position,
                 epoch=position.epoch,
                 new_name=new_names(position.epoch),
-                log_id=f"{owned.first}-{owned.last}",
+                log_id=changelog_id(owned),
                 states=empty_states(
                     settings,
                     owned,

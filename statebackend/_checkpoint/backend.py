@@ -24,10 +24,10 @@ from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.snapshots import Pending, Snapshots
 from statebackend._checkpoint.spending import Spending
 from statebackend._local.removal import LocalRetention
-from statebackend._log.commits import CommitLog, commit_key
+from statebackend._log.commits import CommitLog
 from statebackend._log.coordinator import CheckpointCoordinator, Committed
+from statebackend._log.names import check_savepoint_name, entry_key
 from statebackend._log.outbox import Outbox, Output, Staged, check_source
-from statebackend._log.savepoints import check_name
 from statebackend._state.declared import KeyedStates
 from statebackend._tasks import finish
 from statebackend.abc import Buffer, CheckpointInfo, Clock, Observer, RestoreReport
@@ -155,7 +155,7 @@ class StateBackend(DeclaresStates):
             begun, requests = self._clock.monotonic(), self._spending.requests
             self._coordinator.check(CheckpointId(checkpoint_id))
             if savepoint is not None:
-                check_name(savepoint)
+                check_savepoint_name(savepoint)
             if output is not None:
                 check_source(output, source)
             with self._failing():
@@ -312,7 +312,7 @@ class StateBackend(DeclaresStates):
                 await self._snapshots.abort(snapshot.checkpoint_id)
                 raise
         if not committed.local:
-            self._snapshots.not_local(commit_key(committed.commit.sequence))
+            self._snapshots.not_local(entry_key(committed.commit.sequence))
         state = range_of(committed.commit, self.key_groups)
         await self._snapshots.complete(snapshot.checkpoint_id, state)
         await self._materializer.begin_if_due(state, committed.commit.checkpoint_id)

@@ -17,6 +17,7 @@ import anyio
 import msgspec
 
 from statebackend._codec.commit import Claim, Commit, EncodedEntry, Entry, decode_entry, encode_entry
+from statebackend._log.names import COMMITS, HINT_KEY, Hint, entry_key, hint_of, parse_hint, sequence_of
 from statebackend._retry import RetryPolicy
 from statebackend.abc import Capability, Clock, ObjectStore
 from statebackend.errors import (
@@ -34,8 +35,6 @@ from statebackend.ids import CheckpointId, CommitSequence, Epoch
 
 E = TypeVar("E", Commit, Claim)
 
-PREFIX: Final = "commits/"
-HINT_KEY: Final = "newest"
 HINT_EVERY: Final = 64
 """Entries between two writes of the hint. After a crash an open probes for at most so many beyond it, in log time."""
 LOG_CONTACT_MAX_S: Final = 1800.0
@@ -44,16 +43,6 @@ LOG_CONTACT_MAX_S: Final = 1800.0
 A sweep keeps entries at least twice as long. So a place that was free at the last look, was taken since, and is free
 again because it was swept, can only be found by a writer who looks again.
 """
-
-
-def commit_key(sequence: int) -> str:
-    """Key of an entry; keys sort as their sequences do."""
-    return f"{PREFIX}{sequence:012d}"
-
-
-def hint_of(entry: Entry) -> bytes:
-    """The content of the hint that names this entry."""
-    return b"%d %s" % (entry.sequence, entry.stamp.encode())
 
 
 class LogEnd(msgspec.Struct, frozen=True):
@@ -85,7 +74,7 @@ class CommitLog:
 
     async def load(self, sequence: CommitSequence) -> Entry:
         """One entry, verified. Raises `MissingObjectError`, `CorruptCommitError` or `WrongJobError`."""
-        key = commit_key(sequence)
+        key = entry_key(sequence)
         try:
             data = await self._store.get(key)
         except ObjectNotFoundError as error:
@@ -98,13 +87,13 @@ class CommitLog:
     def take_body(self, commit: Commit) -> Mapping[str, bytes]:
         """The object of `commit` by its key, if it was the last commit to be read, and then only once."""
         last_read, self._last_read = self._last_read, None
-        return dict([last_read]) if last_read is not None and last_read[0] == commit_key(commit.sequence) else {}
+        return dict([last_read]) if last_read is not None and last_read[0] == entry_key(commit.sequence) else {}
 
     async def load_commit(self, sequence: CommitSequence) -> Commit:
         """As `load`, of an entry that has to be a commit."""
         entry = await self.load(sequence)
         if isinstance(entry, Claim):
-            raise CorruptCommitError("a claim where a commit should be", object=commit_key(sequence), offset=0)
+            raise CorruptCommitError("a claim where a commit should be", object=entry_key(sequence), offset=0)
         return entry
 
     async def newest(self, end: LogEnd | None) -> Commit | None:
@@ -159,12 +148,11 @@ class CommitLog:
         """Where the log ends, by the hint and by probing; `None` for a job without entries."""
         self._contact = self._now()  # before the first request: what is found was the end at some moment after it
         if (hint := await self._read_hint()) is not None:
-            begin, stamp = hint
-            sequence = await self._probe(begin)
+            sequence = await self._probe(hint.sequence)
             with contextlib.suppress(MissingObjectError):
                 found = await self._end_at(sequence)
                 # Alone where the hint says, a stray can lie in place of what was swept: not what the hint was for.
-                if sequence > begin or (found.entry is not None and found.entry.stamp.encode() == stamp):
+                if sequence > hint.sequence or (found.entry is not None and hint.names(found.entry)):
                     return found
         last = await self._list_last()
         return None if last is None else await self._end_at(await self._probe(last))
@@ -190,23 +178,20 @@ class CommitLog:
         return CommitSequence(last)
 
     async def _exists(self, sequence: int) -> bool:
-        return await self._store.head(commit_key(sequence)) is not None
+        return await self._store.head(entry_key(sequence)) is not None
 
-    async def _read_hint(self) -> tuple[CommitSequence, bytes] | None:
+    async def _read_hint(self) -> Hint | None:
         try:
-            text = await self._store.get(HINT_KEY)
+            return parse_hint(await self._store.get(HINT_KEY))
         except ObjectNotFoundError:
             return None
-        sequence, _, stamp = text.partition(b" ")
-        return (CommitSequence(int(sequence)), stamp) if sequence.isdigit() else None
 
     async def _list_last(self) -> CommitSequence | None:
         if Capability.LIST not in self._store.capabilities:  # nor can such a store be swept: its log begins at 0
             return CommitSequence(0) if await self._exists(0) else None
         last = None
-        async for info in self._store.list(PREFIX):
-            number = info.key.removeprefix(PREFIX)
-            last = CommitSequence(int(number)) if number.isdigit() else last
+        async for info in self._store.list(COMMITS):
+            last = last if (sequence := sequence_of(info.key)) is None else CommitSequence(sequence)
         return last
 
     async def _is_stray(self, commit: Commit, end: LogEnd) -> bool:
@@ -264,7 +249,7 @@ class CommitLog:
 
     async def append(self, entry: E, inline: Sequence[bytes] = ()) -> EncodedEntry[E]:
         """Encode the entry and create it. Raises `InputError` for one that cannot be encoded, and as `create`."""
-        encoded = encode_entry(entry, commit_key(entry.sequence), inline)
+        encoded = encode_entry(entry, entry_key(entry.sequence), inline)
         await self.create(entry, encoded.body)
         return encoded
 
@@ -319,7 +304,7 @@ class CommitLog:
         attempt, begun = 1, anyio.current_time()
         while True:
             try:
-                return await self._store.put_if_absent(commit_key(entry.sequence), body)
+                return await self._store.put_if_absent(entry_key(entry.sequence), body)
             except ObjectExistsError as error:
                 return await self._resolve(entry, error)
             except StoreUnavailableError as error:

@@ -6,7 +6,8 @@ from typing import Final
 import msgspec
 
 from statebackend._codec.commit import Claim, Commit, EncodedEntry, encode_entry
-from statebackend._log.commits import CommitLog, commit_key
+from statebackend._log.commits import CommitLog
+from statebackend._log.names import entry_key
 from statebackend._log.outbox import Outbox, Staged, check_source
 from statebackend._log.savepoints import Savepoints
 from statebackend._tasks import finish
@@ -110,13 +111,13 @@ class CheckpointCoordinator:
         if self.base is None:
             return None
         body = self._base_body
-        return CommittedBase(commit_key(self.base.sequence), body if len(body) <= body_bytes_max else b"")
+        return CommittedBase(entry_key(self.base.sequence), body if len(body) <= body_bytes_max else b"")
 
     @property
     def next_key(self) -> str:
         """Where the next commit will lie, for who has a claim."""
         assert self._last is not None
-        return commit_key(self._last.sequence + 1)
+        return entry_key(self._last.sequence + 1)
 
     @property
     def next_checkpoint_id(self) -> CheckpointId:

@@ -12,9 +12,18 @@ import anyio
 import msgspec
 
 from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
-from statebackend._log.commits import HINT_KEY, PREFIX, commit_key
-from statebackend._log.retention import Verdict, entry_of
-from statebackend._log.savepoints import Mark, Savepoints, floor_of, mark_of
+from statebackend._log.names import (
+    COMMITS,
+    HINT_KEY,
+    SavepointMarker,
+    entry_key,
+    floor_of,
+    marker_of,
+    parse_hint,
+    sequence_of,
+)
+from statebackend._log.retention import Verdict
+from statebackend._log.savepoints import Savepoints
 from statebackend._tasks import in_order, in_thread
 from statebackend.abc import Capability, ObjectInfo, ObjectStore
 from statebackend.errors import CorruptCommitError, InputError, MissingObjectError, ObjectNotFoundError
@@ -64,7 +73,9 @@ class Surveyor:
         Raises `DataError`s where an entry that matters is damaged, and `WrongJobError`.
         """
         entries = {
-            sequence: info async for info in self._store.list(PREFIX) if (sequence := entry_of(info.key)) is not None
+            sequence: info
+            async for info in self._store.list(COMMITS)
+            if (sequence := sequence_of(info.key)) is not None
         }
         objects = tuple([info async for info in self._store.list("")])
         end = await self.load(max(entries)) if entries else None
@@ -91,7 +102,7 @@ class Surveyor:
 
     async def load(self, sequence: int) -> Entry:
         """One entry, verified. Raises `MissingObjectError`, or as `decode_entry`."""
-        key = commit_key(sequence)
+        key = entry_key(sequence)
         try:
             data = await self._store.get(key)
         except ObjectNotFoundError as error:
@@ -138,7 +149,7 @@ class Surveyor:
         while following is not None and following in entries and len(found) < self._checkpoints_retained:
             entry = end if end is not None and end.sequence == following else await self.load(following)
             if isinstance(entry, Claim):
-                raise CorruptCommitError("a claim where a commit should be", object=commit_key(following), offset=0)
+                raise CorruptCommitError("a claim where a commit should be", object=entry_key(following), offset=0)
             assert entry is not None
             found.append(entry)
             following = entry.parent
@@ -146,10 +157,10 @@ class Surveyor:
 
     async def _marks(
         self, objects: Iterable[ObjectInfo], end: int
-    ) -> tuple[dict[Mark, Commit], dict[str, tuple[Verdict, str]]]:
-        savepoints: dict[Mark, Commit] = {}
+    ) -> tuple[dict[SavepointMarker, Commit], dict[str, tuple[Verdict, str]]]:
+        savepoints: dict[SavepointMarker, Commit] = {}
         known: dict[str, tuple[Verdict, str]] = {}
-        for mark in filter(None, (mark_of(info.key) for info in objects)):
+        for mark in filter(None, (marker_of(info.key) for info in objects)):
             if (commit := await self._savepoints.commit_of(mark)) is not None:
                 savepoints[mark] = commit
                 known[mark.key] = Verdict.SAVEPOINT, f"keeps commit {mark.sequence}"
@@ -161,11 +172,10 @@ class Surveyor:
 
     async def _hint(self) -> int | None:
         try:
-            text = await self._store.get(HINT_KEY)
+            hint = parse_hint(await self._store.get(HINT_KEY))
         except ObjectNotFoundError:
             return None
-        number = text.partition(b" ")[0]
-        return int(number) if number.isdigit() else None
+        return None if hint is None else hint.sequence
 
 
 def _floors(objects: Iterable[ObjectInfo]) -> dict[str, tuple[Verdict, str]]:

@@ -1,39 +1,164 @@
-"""Names and stamps that nobody else makes, on whatever host."""
+"""The names of a job's objects in its primary: each is made, parsed and ordered here. Pure.
 
-import itertools
-import secrets
-import uuid
-from collections.abc import Callable
+    entry    := "commits/" sequence                            an entry of the log
+    hint     := "newest"                                       content: sequence " " stamp, the sequence not padded
+    marker   := "savepoints/" name "/" sequence "-" stamp      an object of no bytes
+    floor    := "swept/" sequence                              an object of no bytes
+    data     := directory epoch "-" number "-" random          a segment, or staged output
+    sequence := 12 digits, or more                             position in the log
+    epoch    := 8 digits, or more
+    number   := 8 digits, or more                              counts the names of one opening of the job
+              | 14 digits, or more                             position * 1,000,000 + count, in an attempt at a range
+    random   := 32 hexadecimal digits
 
-from statebackend._codec.commit import Commit
-from statebackend._log.retention import NAMES_PER_ATTEMPT
-from statebackend._log.superseded import standing
-from statebackend.ids import Epoch, KeyGroupRange
+Digits are padded with zeros, so keys sort as their numbers do. Data names sort in the order in which they were made,
+and tell who may still commit them. A sweep decides by that: what no commit reaches, and is of an older epoch than the
+newest, will never be reached. A name that does not parse is not ours, and nobody here deletes it.
+"""
+
+import re
+from typing import Final
+
+import msgspec
+
+from statebackend._codec.commit import Commit, Entry
+from statebackend.errors import InputError
+from statebackend.ids import CommitSequence, Epoch, KeyGroupRange
+
+COMMITS: Final = "commits/"
+HINT_KEY: Final = "newest"
+SAVEPOINTS: Final = "savepoints/"
+FLOORS: Final = "swept/"
+OUTBOX: Final = "outbox/"
+
+NAMES_PER_ATTEMPT: Final = 1_000_000
+"""How many data names one attempt at a range can have. Log positions are multiplied by it to make room for them."""
+
+_SAVEPOINT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_MARKER: Final = re.compile(rf"savepoints/({_SAVEPOINT_NAME.pattern})/(\d{{12,}})-([A-Za-z0-9]{{1,64}})")
+_DATA_NAME: Final = re.compile(r"(\d{8,})-(\d{8,})-[0-9a-f]{32}")
+_DIGITS: Final = 8
+_ATTEMPT_DIGITS: Final = 14  # more than `_DIGITS`: by its length alone a number tells that an attempt made it
 
 
-def new_stamp() -> str:
-    """What tells an entry of ours in the log from everybody else's."""
-    return uuid.uuid4().hex
+# ------------------------------------------------------------------------------------------------- entries of the log
 
 
-def new_names(epoch: Epoch) -> Callable[[], str]:
-    """Names that nobody else makes. They sort in the order in which they were made, and tell the epoch they are of.
+def entry_key(sequence: int) -> str:
+    """Key of an entry of the log. Keys sort as their sequences do."""
+    return f"{COMMITS}{sequence:012d}"
 
-    A sweep goes by that: what no commit reaches, and is of an older epoch than the newest, never will be reached.
+
+def sequence_of(key: str) -> int | None:
+    """The sequence of the entry at `key`, or `None` if no entry has such a key."""
+    number = key.removeprefix(COMMITS)
+    return int(number) if number.isdigit() and entry_key(int(number)) == key else None
+
+
+class Hint(msgspec.Struct, frozen=True):
+    """The content of the hint: an entry by its sequence and its stamp."""
+
+    sequence: CommitSequence
+    stamp: bytes
+
+    def names(self, entry: Entry) -> bool:
+        """True if the hint was written for `entry`."""
+        return (entry.sequence, entry.stamp.encode()) == (self.sequence, self.stamp)
+
+
+def hint_of(entry: Entry) -> bytes:
+    """The content of the hint that names this entry."""
+    return b"%d %s" % (entry.sequence, entry.stamp.encode())
+
+
+def parse_hint(content: bytes) -> Hint | None:
+    """The hint with this content, or `None` if it is damaged."""
+    sequence, _, stamp = content.partition(b" ")
+    return Hint(CommitSequence(int(sequence)), stamp) if sequence.isdigit() else None
+
+
+# ------------------------------------------------------------------------------------------ savepoints, sweep floors
+
+
+class SavepointMarker(msgspec.Struct, frozen=True):
+    """The object that names a savepoint: its key says which commit is kept, and under which name."""
+
+    name: str
+    sequence: CommitSequence
+    stamp: str
+
+    @property
+    def key(self) -> str:
+        """Where it lies. No two attempts to commit have the same marker."""
+        return f"{SAVEPOINTS}{self.name}/{self.sequence:012d}-{self.stamp}"
+
+    def names(self, commit: Commit) -> bool:
+        """True if `commit` is the one that was made after this marker."""
+        return (commit.sequence, commit.stamp) == (self.sequence, self.stamp)
+
+
+def marker_of(key: str) -> SavepointMarker | None:
+    """The savepoint marker at `key`, or `None` if no marker has such a key."""
+    match = _MARKER.fullmatch(key)
+    marker = match and SavepointMarker(match[1], CommitSequence(int(match[2])), match[3])
+    return marker if marker and marker.key == key else None
+
+
+def check_savepoint_name(name: object) -> str:
+    """Return `name`, or raise `InputError` if no savepoint can have it. Callers may be untyped."""
+    if not isinstance(name, str) or not _SAVEPOINT_NAME.fullmatch(name):
+        raise InputError("a savepoint's name is 1 to 100 letters, digits, '.', '_' or '-'", name=name)
+    return name
+
+
+def floor_key(sequence: int) -> str:
+    """Key of the sweep floor that says: below this entry only savepoints can be opened."""
+    return f"{FLOORS}{sequence:012d}"
+
+
+def floor_of(key: str) -> int | None:
+    """The sequence that the sweep floor at `key` names, or `None` if no floor has such a key."""
+    number = key.removeprefix(FLOORS)
+    return int(number) if number.isdigit() and floor_key(int(number)) == key else None
+
+
+# ----------------------------------------------------------------------------------------------------- data, changelogs
+
+
+class DataName(msgspec.Struct, frozen=True):
+    """What the name of a data object tells: the epoch in which it was made, and the log position of the attempt's base.
+
+    `position` is `None` if no attempt at a range made it. What an attempt made is in the next commit of its epoch after
+    that position, or in none.
     """
-    numbers = itertools.count()
-    return lambda: f"{epoch:08d}-{next(numbers):08d}-{uuid.uuid4().hex}"
+
+    epoch: Epoch
+    position: int | None
 
 
-def attempt_names(epoch: Epoch, base: Commit | None) -> Callable[[], str]:
-    """As `new_names`, for an attempt that stands on `base`: the names of all attempts sort in the order of their bases.
-
-    Whoever stands on a later commit goes by that: what this one has won is in it, and what it has lost is not.
-    """
-    numbers = itertools.count(standing(base) * NAMES_PER_ATTEMPT)
-    return lambda: f"{epoch:08d}-{next(numbers):014d}-{uuid.uuid4().hex}"
+def data_name(epoch: Epoch, count: int, random: str, *, position: int | None = None) -> str:
+    """A name for a data object, the `count`th of one opening of the job, or of an attempt at a range."""
+    if position is None:
+        return f"{epoch:0{_DIGITS}d}-{count:0{_DIGITS}d}-{random}"
+    return f"{epoch:0{_DIGITS}d}-{position * NAMES_PER_ATTEMPT + count:0{_ATTEMPT_DIGITS}d}-{random}"
 
 
-def new_log_id(key_groups: KeyGroupRange) -> str:
-    """The name of the changelog of one attempt at these key groups. No other attempt of any process has it."""
-    return f"{key_groups.first}-{key_groups.last}-{secrets.token_urlsafe(12)}"
+def data_name_of(key: str) -> DataName | None:
+    """The data name at the end of `key`, in whatever directory, or `None` if it is not one of ours."""
+    if key.startswith((COMMITS, SAVEPOINTS, FLOORS)):
+        return None
+    match = _DATA_NAME.fullmatch(key.rpartition("/")[2])
+    if match is None:
+        return None
+    by_attempt = len(match[2]) >= _ATTEMPT_DIGITS
+    return DataName(Epoch(int(match[1])), int(match[2]) // NAMES_PER_ATTEMPT if by_attempt else None)
+
+
+def log_position(base: Commit | None) -> int:
+    """The log position of an attempt's base: 0 before the first commit. It grows with the base."""
+    return 0 if base is None else base.sequence + 1
+
+
+def changelog_id(key_groups: KeyGroupRange, random: str = "") -> str:
+    """Id of the changelog of a backend that owns these key groups; `random` tells those of several attempts apart."""
+    return "-".join(filter(None, (str(key_groups.first), str(key_groups.last), random)))

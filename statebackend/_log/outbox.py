@@ -19,6 +19,7 @@ import anyio
 import msgspec
 
 from statebackend._codec.staged import decode_part, encode_part
+from statebackend._log.names import OUTBOX
 from statebackend._retry import Race, RetryPolicy
 from statebackend._tasks import foreign, in_order, in_thread, open_tasks
 from statebackend.abc import Buffer, ObjectStore
@@ -33,7 +34,6 @@ from statebackend.ids import Handle, SourceMark, StagedOutput
 from statebackend.settings import Compression, KiB, MiB, Settings
 from statebackend.uploaders.primary import REMOVE_TIMEOUT_S, remove_quietly
 
-PREFIX: Final = "outbox/"
 PARTS_CONCURRENCY_MAX: Final = 4
 """Parts that are compressed, uploaded or fetched at a time."""
 ENCODE_ON_LOOP_BYTES_MAX: Final = 32 * KiB
@@ -192,7 +192,7 @@ class Outbox:
         encoded, checksum = await self._encode(part)
 
         async def attempt(_number: int) -> Handle:
-            handle = Handle(PREFIX + self._new_name(), 0, len(encoded), checksum)
+            handle = Handle(OUTBOX + self._new_name(), 0, len(encoded), checksum)
             try:
                 await foreign(self._store.put(handle.key, (encoded,)))
             except BaseException:

@@ -18,20 +18,10 @@ import anyio
 import msgspec
 
 from statebackend._codec.commit import Commit, Entry
-from statebackend._log.commits import HINT_KEY, LOG_CONTACT_MAX_S, commit_key, hint_of
+from statebackend._log.commits import LOG_CONTACT_MAX_S
 from statebackend._log.inventory import Surveyor, View
-from statebackend._log.retention import (
-    Ages,
-    Classified,
-    LogPlan,
-    Reach,
-    Verdict,
-    classify,
-    entry_of,
-    epoch_of,
-    plan_log,
-)
-from statebackend._log.savepoints import floor_key
+from statebackend._log.names import HINT_KEY, data_name_of, entry_key, floor_key, hint_of, sequence_of
+from statebackend._log.retention import Ages, Classified, LogPlan, Reach, Verdict, classify, plan_log
 from statebackend._tasks import in_order
 from statebackend.abc import Clock, ObjectStore
 from statebackend.errors import InputError, StoreError
@@ -156,8 +146,8 @@ class Sweep:
         stopped = await self._raise_floor(log, view) or await self._wanted_again(log, view)
         if stopped is not None:
             return msgspec.structs.replace(report, stopped=stopped)
-        deleted, failures = await self._delete_all([commit_key(sequence) for sequence in log.remove])
-        data = [each for each in report.garbage if entry_of(each.key) is None]
+        deleted, failures = await self._delete_all([entry_key(sequence) for sequence in log.remove])
+        data = [each for each in report.garbage if sequence_of(each.key) is None]
         if failures:  # what it points into stays with it
             data = [each for each in data if each.verdict is Verdict.ORPHAN]
         data_deleted, data_failures = await self._delete_all([each.key for each in data])
@@ -237,5 +227,5 @@ async def sweep_every(interval_s: float, sweep: Sweep) -> None:
 
 def _newest_s(view: View) -> float:
     """The newest time that the store gave to an object of ours."""
-    ours = (info for info in view.objects if info.key in view.known or epoch_of(info.key) is not None)
+    ours = (info for info in view.objects if info.key in view.known or data_name_of(info.key) is not None)
     return max((info.modified_s for info in (*ours, *view.entries.values())), default=0.0)

@@ -14,8 +14,8 @@ from statebackend._checkpoint.base_schedule import BasePace
 from statebackend._checkpoint.lineage import Lineage, bases_id, id_of, lineage_of
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit, decode_entry
-from statebackend._log.commits import commit_key
 from statebackend._log.coordinator import CommittedBase
+from statebackend._log.names import entry_key
 from statebackend._ranges.cached_in_process import Held, KeptRange
 from statebackend._ranges.contribution import Contribution, Found, reported_to
 from statebackend._ranges.shared_local_copies import copying_base
@@ -137,7 +137,7 @@ async def begun(
     task: RangeTask, opened: Opened, base: TaskBase, *, held: Held, pace: BasePace | None
 ) -> AsyncGenerator[Attempt]:
     """The attempt, with its states at the base. `pace`: there are bases to be written. Nothing goes on at the end."""
-    at_hand = {} if base.commit is None else {commit_key(base.commit.sequence): base.body}
+    at_hand = {} if base.commit is None else {entry_key(base.commit.sequence): base.body}
     restored = await _caught_up(opened, held, at_hand)
     found = held.found or _found_in(restored.report)
     opened.observer.range_opened(found)

@@ -28,7 +28,7 @@ from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
-from statebackend._log.names import attempt_names, new_log_id
+from statebackend._log.fresh_names import attempt_names, new_log_id
 from statebackend._observers import Observers
 from statebackend._ranges.attempt import Attempt, RangeTask, TaskBase, base_of, begun, settings_of, states_of
 from statebackend._ranges.cached_in_process import Held, KeptRanges, held_in_memory

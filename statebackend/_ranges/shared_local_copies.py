@@ -14,8 +14,8 @@ from statebackend._checkpoint.restore import LocalCopies
 from statebackend._codec.commit import Commit
 from statebackend._local.job_directories import open_local_directories
 from statebackend._local.segments import LocalSegments
-from statebackend._log.commits import commit_key
-from statebackend._log.superseded import superseded
+from statebackend._log.names import entry_key
+from statebackend._log.retention import superseded
 from statebackend.abc import Clock
 from statebackend.errors import ObjectNotFoundError, StoreError
 from statebackend.ids import Epoch
@@ -95,7 +95,7 @@ async def copying_base(
     base: Commit | None, body: bytes, local: LocalCopies | None, copies: CopyWriter | None
 ) -> AsyncGenerator[None]:
     """Beside the work, a local copy of the commit that it stands on, where that carries changes and has none yet."""
-    key = None if base is None else commit_key(base.sequence)
+    key = None if base is None else entry_key(base.sequence)
     if key is None or base is None or key not in base.segments() or local is None or copies is None:
         yield
         return

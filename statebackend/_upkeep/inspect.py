@@ -9,10 +9,8 @@ from collections.abc import Mapping
 import msgspec
 
 from statebackend._codec.commit import Claim, Commit, Entry
-from statebackend._log.commits import commit_key
 from statebackend._log.inventory import Surveyor
-from statebackend._log.retention import entry_of
-from statebackend._log.savepoints import mark_of
+from statebackend._log.names import entry_key, marker_of, sequence_of
 from statebackend._upkeep.primary import check_exists, open_primary, surveyor_of
 from statebackend.abc import ObjectInfo, ObjectStore
 from statebackend.errors import DataError
@@ -67,7 +65,7 @@ async def inspect(settings: Settings, *, store: ObjectStore | None = None) -> In
 async def _inspect(store: ObjectStore, job: str, surveyor: Surveyor) -> Inspection:
     objects = [info async for info in store.list("")]
     entries: dict[int, Entry | DataError] = {}
-    infos = {sequence: info for info in objects if (sequence := entry_of(info.key)) is not None}
+    infos = {sequence: info for info in objects if (sequence := sequence_of(info.key)) is not None}
     for sequence in infos:
         try:
             entries[sequence] = await surveyor.load(sequence)
@@ -106,7 +104,7 @@ def _branch(newest: Commit | None, entries: Mapping[int, Entry | DataError]) -> 
 
 def _names(objects: list[ObjectInfo], entries: Mapping[int, Entry | DataError]) -> dict[int, list[str]]:
     names: dict[int, list[str]] = {sequence: [] for sequence in entries}
-    for mark in filter(None, (mark_of(info.key) for info in objects)):
+    for mark in filter(None, (marker_of(info.key) for info in objects)):
         entry = entries.get(mark.sequence)
         if isinstance(entry, Commit) and mark.names(entry):
             names[mark.sequence].append(mark.name)
@@ -124,7 +122,7 @@ def _row(
         )
     handles = {handle for part in entry.ranges for handle in part.objects()}
     handles |= {part for output in entry.outbox for part in output.parts}
-    others = [handle for handle in handles if handle.key != commit_key(sequence)]
+    others = [handle for handle in handles if handle.key != entry_key(sequence)]
     return LogRow(
         sequence,
         "commit",

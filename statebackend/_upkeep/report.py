@@ -10,7 +10,8 @@ from statebackend._backend.job import Job, open_sweep
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._cost import MONTH_S, Prices
-from statebackend._log.retention import Classified, entry_of, epoch_of
+from statebackend._log.names import data_name_of, sequence_of
+from statebackend._log.retention import Classified
 from statebackend._log.savepoints import SavepointInfo, Savepoints
 from statebackend._upkeep.primary import open_primary
 from statebackend.abc import Clock, ObjectStore
@@ -128,8 +129,8 @@ def _totals(sizes: Iterable[tuple[str, int]]) -> Mapping[str, tuple[int, int]]:
 
 
 def _pace(objects: Iterable[Classified], prices: Prices) -> Pace | None:
-    made = [each for each in objects if entry_of(each.key) is not None or epoch_of(each.key) is not None]
-    entries = [each.modified_s for each in made if entry_of(each.key) is not None]
+    made = [each for each in objects if sequence_of(each.key) is not None or data_name_of(each.key) is not None]
+    entries = [each.modified_s for each in made if sequence_of(each.key) is not None]
     first_s, last_s = min(entries), max(entries)
     if last_s - first_s < WINDOW_S_MIN:
         return None

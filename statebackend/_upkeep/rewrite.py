@@ -24,7 +24,7 @@ from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._codec.records import StateChange
 from statebackend._log.coordinator import CheckpointCoordinator
-from statebackend._log.names import new_names
+from statebackend._log.fresh_names import new_names
 from statebackend._state.declared import KeyedStates
 from statebackend._state.operator_state import mode_of
 from statebackend._tables.key_groups import OwnedKeys

@@ -15,13 +15,9 @@ from statebackend._changelog.reader import verify as verify_whole
 from statebackend._codec.commit import Claim, Commit
 from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.segments import LocalSegments
-from statebackend._log.commits import PREFIX, commit_key
 from statebackend._log.inventory import Surveyor
-from statebackend._log.outbox import PREFIX as OUTBOX
+from statebackend._log.names import COMMITS, OUTBOX, SAVEPOINTS, entry_key, marker_of, sequence_of
 from statebackend._log.outbox import read_part
-from statebackend._log.retention import entry_of
-from statebackend._log.savepoints import PREFIX as MARKS
-from statebackend._log.savepoints import mark_of
 from statebackend._tasks import in_order, in_thread
 from statebackend._upkeep.primary import check_exists, open_primary, surveyor_of
 from statebackend._upkeep.progress import Meter, Tell
@@ -176,8 +172,8 @@ class Verification:
     async def _commits(self) -> dict[int, Commit]:
         """The retained commits that can be read, and those of savepoints."""
         store = self._stores["primary"]
-        entries = {sequence async for info in store.list(PREFIX) if (sequence := entry_of(info.key)) is not None}
-        marks = [mark async for info in store.list(MARKS) if (mark := mark_of(info.key)) is not None]
+        entries = {sequence async for info in store.list(COMMITS) if (sequence := sequence_of(info.key)) is not None}
+        marks = [mark async for info in store.list(SAVEPOINTS) if (mark := marker_of(info.key)) is not None]
         found: dict[int, Commit] = {}
         following: int | None = max(entries, default=None)
         while following is not None and following in entries and len(found) < self._retained:
@@ -198,7 +194,7 @@ class Verification:
         try:
             return await self._surveyor.load(sequence)
         except DataError as error:
-            damage = _damage(commit_key(sequence), "primary", error, ())
+            damage = _damage(entry_key(sequence), "primary", error, ())
             if damage not in self._findings.damages:
                 self._findings.damages.append(damage)
             return None

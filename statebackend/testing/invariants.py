@@ -12,8 +12,7 @@ import msgspec
 from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
 from statebackend._codec.records import Operation, StateChange, key_of
 from statebackend._codec.segment import checksum_of, decode_change_set, decode_segment
-from statebackend._log import savepoints
-from statebackend._log.commits import HINT_KEY, PREFIX, commit_key
+from statebackend._log.names import COMMITS, FLOORS, HINT_KEY, SAVEPOINTS, entry_key
 from statebackend.ids import ChangeSetHandle, CommitSummary, Handle, Key, RangeState
 from statebackend.settings import Settings
 from statebackend.testing.crash_store import Write
@@ -25,7 +24,7 @@ Contents = Mapping[tuple[str, Key], object]
 
 def read_log(objects: Objects, job: str) -> Sequence[Entry]:
     """The entries of a job's log, in order. Raises `CorruptCommitError` or `WrongJobError`."""
-    return [decode_entry(objects[key], key, job=job) for key in sorted(objects) if key.startswith(PREFIX)]
+    return [decode_entry(objects[key], key, job=job) for key in sorted(objects) if key.startswith(COMMITS)]
 
 
 def commits_of(log: Iterable[Entry]) -> Sequence[Commit]:
@@ -76,7 +75,7 @@ def assert_log_has_no_gap(log: Sequence[Entry], objects: Objects) -> None:
     """Each sequence follows the one before, each under its own key: so probing forward finds the end."""
     sequences = [entry.sequence for entry in log]
     assert sequences == list(range(sequences[0], sequences[0] + len(log)) if log else ()), f"gaps: {sequences}"
-    assert all(commit_key(sequence) in objects for sequence in sequences), "an entry lies under another entry's key"
+    assert all(entry_key(sequence) in objects for sequence in sequences), "an entry lies under another entry's key"
 
 
 def assert_entry_follows(entry: Entry, log: Sequence[Entry]) -> None:
@@ -151,7 +150,7 @@ def assert_nothing_is_left_over(stored: Iterable[str], commits: Iterable[Commit]
     commits. A killed process leaves its uncommitted objects. Savepoint markers and sweep floors are left to sweeps.
     """
     reached = frozenset[str]().union(*(commit.segments() for commit in commits))
-    others = (PREFIX, savepoints.PREFIX, savepoints.FLOORS)
+    others = (COMMITS, SAVEPOINTS, FLOORS)
     left_over = sorted(key for key in stored if not key.startswith(others) and key != HINT_KEY and key not in reached)
     assert not left_over, f"stored, in no commit, and not deleted: {left_over}"
 

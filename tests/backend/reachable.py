@@ -3,8 +3,7 @@
 from collections.abc import Set as AbstractSet
 
 from statebackend._codec.commit import Commit
-from statebackend._log.commits import HINT_KEY, commit_key
-from statebackend._log.savepoints import floor_key
+from statebackend._log.names import HINT_KEY, entry_key, floor_key
 from statebackend.ids import RocksDBFile
 from statebackend.testing.invariants import Objects, commits_of, read_log
 
@@ -20,7 +19,7 @@ def reachable_keys(objects: Objects, job: str, *, retained: int) -> AbstractSet[
     floor = commits_of(log)[-retained:][0].sequence
     kept = [entry for entry in log if entry.sequence >= floor]
     pointed_into = frozenset[str]().union(*(commit.segments() for commit in commits_of(kept)))
-    return {HINT_KEY, floor_key(floor), *pointed_into, *(commit_key(entry.sequence) for entry in kept)}
+    return {HINT_KEY, floor_key(floor), *pointed_into, *(entry_key(entry.sequence) for entry in kept)}
 
 
 def rocksdb_files(commit: Commit) -> dict[str, RocksDBFile]:
@@ -53,4 +52,4 @@ def assert_copies_are_of_use(copies: Objects, primary: Objects, job: str) -> Non
     newest = newest_of(primary, job)
     assert copies == {key: primary.get(key) for key in copies}
     elsewhere = {file.handle.key for file in rocksdb_files(newest).values()}
-    assert copies.keys() >= {commit_key(newest.sequence), *newest.segments()} - elsewhere
+    assert copies.keys() >= {entry_key(newest.sequence), *newest.segments()} - elsewhere

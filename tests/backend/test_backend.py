@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import statebackend as sb
-from statebackend._log.commits import HINT_KEY, commit_key
+from statebackend._log.names import HINT_KEY, entry_key
 from statebackend.errors import (
     BackendClosedError,
     CheckpointExistsError,
@@ -34,7 +34,7 @@ async def test_a_new_job_is_empty_and_opening_it_only_claims_it(settings: sb.Set
         assert backend.newest is None
         assert backend.epoch == 1
         assert dict(backend.value_state("legs", Leg)) == {}
-    assert set(tree_of(tmp_path / "primary")) == {f"fleet/{commit_key(0)}", f"fleet/{HINT_KEY}"}
+    assert set(tree_of(tmp_path / "primary")) == {f"fleet/{entry_key(0)}", f"fleet/{HINT_KEY}"}
     async with sb.open_backend(settings) as backend:
         assert backend.epoch == 2
 
@@ -136,7 +136,7 @@ async def test_a_checkpoint_writes_both_copies_and_says_what_it_cost(settings: s
     primary, local = tree_of(tmp_path / "primary/fleet"), local_segments(tmp_path / "local")
     (segment,) = [content for name, content in primary.items() if name.startswith("segments/")]
     assert [path.read_bytes() for path in local] == [segment]
-    assert info.local_bytes == info.primary_bytes == len(segment) + len(primary[commit_key(1)])
+    assert info.local_bytes == info.primary_bytes == len(segment) + len(primary[entry_key(1)])
     assert (info.checkpoint_id, info.sequence, info.changes, info.local) == (5, 1, 1000, True)
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 import statebackend as sb
-from statebackend._log.commits import commit_key
+from statebackend._log.names import entry_key
 from statebackend.errors import (
     CorruptCommitError,
     CorruptSegmentError,
@@ -157,7 +157,7 @@ async def test_a_damaged_commit_is_named_and_an_earlier_one_can_be_opened(
     written: sb.Settings, damage: str, tmp_path: Path
 ) -> None:
     """The newest commit is bad: that is an error, never silently the one before; asking for that one works."""
-    path = tmp_path / "primary/fleet" / commit_key(2)
+    path = tmp_path / "primary/fleet" / entry_key(2)
     if damage == "flip":
         _flip(path, len(path.read_bytes()) // 2)
     else:
@@ -165,7 +165,7 @@ async def test_a_damaged_commit_is_named_and_an_earlier_one_can_be_opened(
     before = tree_of(tmp_path)
     with pytest.raises(CorruptCommitError) as caught:
         await _open(written)
-    assert caught.value.facts["object"] == commit_key(2)
+    assert caught.value.facts["object"] == entry_key(2)
     assert tree_of(tmp_path) == before
     async with sb.open_backend(written, checkpoint_id=1):
         pass

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import statebackend as sb
-from statebackend._log.commits import HINT_EVERY, commit_key
+from statebackend._log.commits import HINT_EVERY
+from statebackend._log.names import entry_key
 from statebackend.errors import CorruptSegmentError, FencedError, InputError, MissingObjectError, OutcomeUnknownError
 from statebackend.objectstore import LocalStore, MemoryStore
 from statebackend.objectstore.scoped import CountingStore
@@ -94,14 +95,14 @@ async def test_a_lost_local_copy_of_a_commit_is_repaired(inline: sb.Settings, tm
         await commit(backend, 1, 2)
     copies = tmp_path / "local/job_fleet/taskowned/commits"
     before = {path.name: path.read_bytes() for path in copies.iterdir()}
-    (copies / commit_key(1).removeprefix("commits/")).unlink()
-    (copies / commit_key(2).removeprefix("commits/")).write_bytes(b"damaged")
+    (copies / entry_key(1).removeprefix("commits/")).unlink()
+    (copies / entry_key(2).removeprefix("commits/")).write_bytes(b"damaged")
     store = CountingStore(LocalStore(tmp_path / "primary"))
     async with sb.open_backend(inline, store=store) as backend:
         assert backend.restored is not None
         assert [(fallback.name, fallback.repaired) for fallback in backend.restored.fallbacks] == [
-            (commit_key(1), True),
-            (commit_key(2), True),
+            (entry_key(1), True),
+            (entry_key(2), True),
         ]
         assert backend.restored.files_primary == 1
         assert store.requests["get"] == 3  # the hint, the newest commit, the one before
@@ -117,7 +118,7 @@ async def test_the_local_root_keeps_the_commits_that_are_needed(inline: sb.Setti
         await backend.checkpoint(3)
     await state_of(inline)
     async with sb.open_backend(inline):  # removes what was still to be removed
-        assert local_commits(tmp_path) == [commit_key(sequence).removeprefix("commits/") for sequence in (1, 3)]
+        assert local_commits(tmp_path) == [entry_key(sequence).removeprefix("commits/") for sequence in (1, 3)]
     for name in local_commits(tmp_path):
         primary = tmp_path / "primary/fleet/commits" / name
         assert (tmp_path / "local/job_fleet/taskowned/commits" / name).read_bytes() == primary.read_bytes()
@@ -128,7 +129,7 @@ async def test_the_local_copy_never_says_which_commit_is_the_newest(inline: sb.S
     async with sb.open_backend(inline) as backend:
         await commit(backend, 1)
     copies = tmp_path / "local/job_fleet/taskowned/commits"
-    (copies / "000000000099").write_bytes((copies / commit_key(1).removeprefix("commits/")).read_bytes())
+    (copies / "000000000099").write_bytes((copies / entry_key(1).removeprefix("commits/")).read_bytes())
     async with sb.open_backend(inline) as backend:
         assert backend.newest is not None
         assert backend.newest.checkpoint_id == 1
@@ -143,7 +144,7 @@ async def test_the_copy_of_a_fenced_commit_is_removed(inline: sb.Settings, tmp_p
             pass
         with pytest.raises(FencedError):
             await commit(zombie, 2)
-    assert local_commits(tmp_path) == [commit_key(1).removeprefix("commits/")]
+    assert local_commits(tmp_path) == [entry_key(1).removeprefix("commits/")]
     assert await state_of(inline) == {1: 1}
 
 
@@ -155,14 +156,14 @@ async def test_a_commit_without_its_copy_is_not_local(inline: sb.Settings) -> No
         def local_copy_dropped(self, name: str, reason: str) -> None:
             dropped.append(name)
 
-    disk = FaultyStore(MemoryStore(), [Fail(operation="put", key=commit_key(1))])
+    disk = FaultyStore(MemoryStore(), [Fail(operation="put", key=entry_key(1))])
     async with sb.open_backend(inline, local_stores=[disk], observer=Observer()) as backend:
         first = await commit(backend, 1)
         second = await commit(backend, 2)
     assert (first.local, first.local_bytes) == (False, 0)
     assert not second.local  # it needs the first one's changes
     assert second.local_bytes > 0
-    assert dropped == [commit_key(1)]
+    assert dropped == [entry_key(1)]
 
 
 async def test_an_uploader_of_your_own_gets_everything(inline: sb.Settings) -> None:
@@ -236,7 +237,7 @@ async def test_a_carrier_without_a_good_copy_is_named(
     settings = with_settings(local=(), inline_bytes_max=100_000)
     async with sb.open_backend(settings) as backend:
         await commit(backend, 1, 2)
-    path = tmp_path / "primary/fleet" / commit_key(1)
+    path = tmp_path / "primary/fleet" / entry_key(1)
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
     path.unlink()
@@ -244,5 +245,5 @@ async def test_a_carrier_without_a_good_copy_is_named(
         path.write_bytes(content)
     with pytest.raises(MissingObjectError if damage == "lost" else CorruptSegmentError) as caught:
         await state_of(settings)
-    assert caught.value.facts["object"] == commit_key(1)
-    assert f"fleet/{commit_key(2)}" in tree_of(tmp_path / "primary")
+    assert caught.value.facts["object"] == entry_key(1)
+    assert f"fleet/{entry_key(2)}" in tree_of(tmp_path / "primary")

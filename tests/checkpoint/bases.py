@@ -10,7 +10,7 @@ import anyio
 import statebackend as sb
 from statebackend._checkpoint.bases import LOG_ID
 from statebackend._codec.commit import Commit, decode_entry
-from statebackend._log.commits import PREFIX
+from statebackend._log.names import COMMITS
 from statebackend._tables.key_groups import key_group
 from statebackend.abc import Segment, UploadedSegment
 from statebackend.objectstore import MemoryStore
@@ -111,7 +111,7 @@ class Job:
         """Every commit, oldest first."""
         entries = [
             decode_entry(await self.store.get(info.key), info.key.removeprefix(f"{JOB}/"), job=JOB)
-            async for info in self.store.list(f"{JOB}/{PREFIX}")
+            async for info in self.store.list(f"{JOB}/{COMMITS}")
         ]
         return [entry for entry in entries if isinstance(entry, Commit)]
 

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 import statebackend as sb
-from statebackend._log.commits import commit_key
+from statebackend._log.names import entry_key
 from statebackend.errors import (
     FencedError,
     InputError,
@@ -564,7 +564,7 @@ async def test_local_copies_of_superseded_bases_are_removed() -> None:
         await checkpoint(backend)
         newest = await job.newest()
         copies = {info.key async for info in local.list("")}
-        assert copies == newest.segments() | {commit_key(newest.sequence)}
+        assert copies == newest.segments() | {entry_key(newest.sequence)}
     async with job.open(local_stores=[local], uploader=None) as backend:
         assert backend.restored is not None
         assert (backend.restored.files_primary, backend.restored.fallbacks) == (0, ())

@@ -13,7 +13,7 @@ from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit, encode_entry
 from statebackend._codec.records import Operation, StateChange, change_set
 from statebackend._codec.segment import encode_segment
-from statebackend._log.commits import commit_key
+from statebackend._log.names import entry_key
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import CorruptSegmentError, MissingObjectError
 from statebackend.ids import ChangeSetHandle, CommitSequence, Handle, RangeState, SequenceNumber
@@ -416,5 +416,5 @@ async def _append(job: Job, newest: Commit, *ranges: RangeState) -> None:
         stamp="by hand",
         ranges=ranges,
     )
-    key = commit_key(sequence)
+    key = entry_key(sequence)
     await job.store.put_if_absent(f"{JOB}/{key}", [encode_entry(commit, key).body])

@@ -12,7 +12,7 @@ import pytest
 from statebackend._codec import cells as cell_format
 from statebackend._codec import commit, compression, frame, local_snapshot, records, schema, segment, staged
 from statebackend._codec.commit import Claim, Commit
-from statebackend._log import savepoints
+from statebackend._log import names
 from statebackend._state.operator_state import OPERATOR_KINDS
 from statebackend._tables.heap import KINDS
 from statebackend.ids import ChangeSetHandle, Handle, RangeState, SourceMark, StagedOutput, StateDescriptor
@@ -56,12 +56,12 @@ def field_names(type_: type[msgspec.Struct]) -> list[str]:
         (SEGMENT_PAGE, records),
         (COMMIT_PAGE, commit),
         (COMMIT_PAGE, schema),
-        (COMMIT_PAGE, savepoints),
+        (COMMIT_PAGE, names),
         (LOCAL_PAGE, local_snapshot),
         (CELLS_PAGE, cell_format),
         (OUTPUT_PAGE, staged),
     ],
-    ids=["segment", "frame", "records", "commit", "schema", "savepoints", "local snapshot", "cells", "staged output"],
+    ids=["segment", "frame", "records", "commit", "schema", "names", "local snapshot", "cells", "staged output"],
 )
 def test_grammar_on_the_page_is_the_one_in_the_code(page: str, module: ModuleType) -> None:
     """Line by line."""

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import pytest
 
 from statebackend._codec.commit import Claim, encode_entry
-from statebackend._log.commits import HINT_KEY, LOG_CONTACT_MAX_S, commit_key
+from statebackend._log.commits import LOG_CONTACT_MAX_S
+from statebackend._log.names import HINT_KEY, entry_key
 from statebackend.errors import (
     CheckpointNotFoundError,
     CorruptCommitError,
@@ -37,7 +38,7 @@ class HandClock:
 async def sweep(store: MemoryStore, oldest: int) -> None:
     """Remove every entry before `oldest`."""
     for sequence in range(oldest):
-        await store.delete(commit_key(sequence))
+        await store.delete(entry_key(sequence))
 
 
 async def test_the_first_claim_begins_the_log() -> None:
@@ -101,7 +102,7 @@ async def test_a_claim_behind_a_damaged_end_is_above_every_epoch_there_can_be() 
     await claim(log, "first")
     await log.append(commit(1, epoch=1))
     await claim(log, "second")
-    await store.put(commit_key(2), [b"damaged"])
+    await store.put(entry_key(2), [b"damaged"])
     end = await log.end()
     claimed = await log.claim(end, stamp="third", release="")
     assert claimed is not None
@@ -148,7 +149,7 @@ async def test_a_commit_that_a_claim_needs_is_missed() -> None:
     """The newest commit is not something that is merely not retained."""
     store = await swept(5, oldest=0)
     await claim(log_on(store), "second")
-    await store.delete(commit_key(4))
+    await store.delete(entry_key(4))
     log = log_on(store)
     with pytest.raises(MissingObjectError):
         await log.newest(await log.end())
@@ -195,7 +196,7 @@ async def test_a_writer_who_slept_past_a_sweep_is_fenced(oldest: int, tick: bool
     """Its place is free again, and its entry can be made there; but it looks again, by whichever clock has moved."""
     store, error = await zombie_wakes(HandClock(), oldest=oldest, tick=tick)
     assert isinstance(error, FencedError)
-    assert await store.head(commit_key(9)) is not None
+    assert await store.head(entry_key(9)) is not None
 
 
 @pytest.mark.parametrize("oldest", [3, 4, 9])
@@ -203,7 +204,7 @@ async def test_a_writer_who_slept_past_a_sweep_is_fenced(oldest: int, tick: bool
 async def test_what_it_has_made_there_is_not_part_of_the_log(oldest: int, hint: bytes | None) -> None:
     """The end is found, and so is every commit that is retained, and the stray, with an id above all, is not."""
     store, _ = await zombie_wakes(HandClock(), oldest=oldest)
-    assert await store.head(commit_key(2)) is not None
+    assert await store.head(entry_key(2)) is not None
     await store.delete(HINT_KEY)
     if hint is not None:
         await store.put(HINT_KEY, [hint])
@@ -275,7 +276,7 @@ async def test_a_stray_claim_is_passed_over() -> None:
     """Its request came long after its sender had given it up, and its place had been swept."""
     store = await swept(40, oldest=30)
     stray = Claim(job="fleet", sequence=CommitSequence(12), epoch=commit(0).epoch, stamp="late", newest=None)
-    await store.put_if_absent(commit_key(12), [encode_entry(stray, commit_key(12)).body])
+    await store.put_if_absent(entry_key(12), [encode_entry(stray, entry_key(12)).body])
     log = log_on(store)
     end = await log.end()
     assert end is not None

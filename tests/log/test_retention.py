@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statebackend._codec.commit import Commit
-from statebackend._log.commits import LOG_CONTACT_MAX_S, commit_key
+from statebackend._log.commits import LOG_CONTACT_MAX_S
+from statebackend._log.names import entry_key
 from statebackend._log.retention import (
     CLOCK_SKEW_MAX_S,
     ENTRY_AGE_MIN_S,
@@ -17,9 +18,6 @@ from statebackend._log.retention import (
     Reach,
     Verdict,
     classify,
-    entry_key,
-    entry_of,
-    epoch_of,
     plan_log,
 )
 from statebackend.abc import ObjectInfo
@@ -234,21 +232,8 @@ def test_garbage_is_young_until_it_has_the_minimum_age() -> None:
 def test_an_entry_that_was_made_while_the_sweep_looked_stays() -> None:
     """It is in the listing of all that lies there, and was not in that of the log."""
     log = LogPlan({5: "kept"}, (4,))
-    assert verdicts([commit_key(4), commit_key(5), commit_key(6)], log=log) == [
+    assert verdicts([entry_key(4), entry_key(5), entry_key(6)], log=log) == [
         Verdict.SUPERSEDED,
         Verdict.RETAINED,
         Verdict.RETAINED,
     ]
-
-
-@pytest.mark.parametrize("sequence", [0, 7, 10**11, 10**12])
-def test_entries_are_known_by_their_keys(sequence: int) -> None:
-    """The keys are those of the log."""
-    assert entry_key(sequence) == commit_key(sequence)
-    assert entry_of(commit_key(sequence)) == sequence
-
-
-def test_the_reign_is_in_the_name_wherever_an_uploader_puts_it() -> None:
-    """By the last part of the key."""
-    assert epoch_of(f"sealed/2026/00000012-00000001-{HEX}") == 12
-    assert epoch_of(f"00000012-00000001-{HEX}/x") is None

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 import statebackend as sb
-from statebackend._log.savepoints import Mark, mark_of
+from statebackend._log.names import marker_of
 from statebackend.errors import (
     CheckpointExistsError,
     FencedError,
@@ -16,7 +16,6 @@ from statebackend.errors import (
     StateBackendError,
     StoreUnavailableError,
 )
-from statebackend.ids import CommitSequence
 from statebackend.testing import Fail, Hold
 from statebackend.testing.virtual_time import run_virtual
 from tests.log.swept import JOB, Job, forget, put
@@ -249,9 +248,9 @@ async def test_a_savepoint_that_is_not_there_is_named_in_the_error() -> None:
 async def test_a_damaged_savepoint_can_be_dropped() -> None:
     """It stops the sweep until then: nobody knows what it needs."""
     job = await worked()
-    (mark,) = [mark_of(key) for key in await job.keys("savepoints/")]
-    assert mark is not None
-    await job.store.put(f"{JOB}/commits/{mark.sequence:012d}", [b"nonsense"])
+    (marker,) = [marker_of(key) for key in await job.keys("savepoints/")]
+    assert marker is not None
+    await job.store.put(f"{JOB}/commits/{marker.sequence:012d}", [b"nonsense"])
     with pytest.raises(sb.StateBackendError):
         await job.sweep()
     await sb.drop_savepoint(job.settings, "before-migration", store=job.store)
@@ -259,19 +258,3 @@ async def test_a_damaged_savepoint_can_be_dropped() -> None:
     await job.commit(8, 9)
     await job.sweep()
     assert sorted(await job.commits())[-2:] == [8, 9]
-
-
-@pytest.mark.parametrize(
-    "key",
-    ["savepoints/a", "savepoints/a/b", "savepoints/a/7-x", "savepoints/.a/000000000007-x", "a/000000000007-x"],
-)
-def test_what_is_no_mark_is_not_read_as_one(key: str) -> None:
-    """A mark has a name, a place in the log, and a stamp."""
-    assert mark_of(key) is None
-
-
-def test_a_mark_is_its_key() -> None:
-    """There and back."""
-    mark = Mark("a.b", CommitSequence(7), "0f" * 16)
-    assert mark.key == f"savepoints/a.b/000000000007-{'0f' * 16}"
-    assert mark_of(mark.key) == mark

@@ -15,7 +15,7 @@ import pytest
 import statebackend as sb
 from statebackend._codec.commit import VERSION
 from statebackend._local.job_directories import claim_root
-from statebackend._log.commits import commit_key
+from statebackend._log.names import entry_key
 from statebackend.abc import Capability
 from statebackend.errors import (
     CheckpointNotFoundError,
@@ -158,7 +158,7 @@ async def test_a_sweep_that_took_too_long_to_look_deletes_nothing() -> None:
     """Its hint would be as late as that of such a writer."""
     job = await worked()
     await job.store.put(f"{JOB}/newest", [b"2 stamp"])
-    hold = Hold(operation="get", key=f"*/{commit_key(5)}", moment="after")
+    hold = Hold(operation="get", key=f"*/{entry_key(5)}", moment="after")
     reports: list[sb.reports.SweepReport] = []
 
     async def sweep() -> None:
@@ -176,7 +176,7 @@ async def test_a_sweep_that_took_too_long_to_look_deletes_nothing() -> None:
 async def test_an_entry_stays_that_carries_change_sets_of_newer_commits() -> None:
     """As an object; as a checkpoint it is gone, with what only it needed."""
     job = await worked()
-    carrier = commit_key(3)  # checkpoint 2
+    carrier = entry_key(3)  # checkpoint 2
     async with job.backend() as backend:
         here = Handle(carrier, 0, len(await job.store.get(f"{JOB}/{carrier}")), 0)
         (handle,) = (await job.commits())[6].ranges[0].changelog
@@ -204,7 +204,7 @@ async def test_entries_go_before_data_and_the_oldest_first() -> None:
     await sb.sweep(job.settings, dry_run=False, min_age_s=0.0, store=store, clock=job.clock)
     deleted = [key.removeprefix(f"{JOB}/") for operation, key in store.calls if operation == "delete"]
     entries, data = deleted[:6], deleted[6:]
-    assert entries == [commit_key(sequence) for sequence in range(6)]
+    assert entries == [entry_key(sequence) for sequence in range(6)]
     assert data == sorted(data)
     assert all(key.startswith("segments/") for key in data)
 
@@ -361,8 +361,8 @@ async def test_an_entry_that_cannot_be_deleted_keeps_what_it_points_into() -> No
     job = await worked()
     orphan = f"segments/00000001-00000099-{HEX}"
     await job.store.put(f"{JOB}/{orphan}", [b"left"])
-    report = await job.sweep(Fail(operation="delete", key=f"*/{commit_key(3)}"))
-    assert [failure.key for failure in report.failures] == [commit_key(3)]
+    report = await job.sweep(Fail(operation="delete", key=f"*/{entry_key(3)}"))
+    assert [failure.key for failure in report.failures] == [entry_key(3)]
     await assert_whole(job)
     assert 2 in await job.commits()
     assert orphan in report.deleted
@@ -476,33 +476,33 @@ async def test_a_damaged_entry_that_is_retained_stops_the_sweep(sequence: int) -
     """It cannot be known what it needs: nothing goes."""
     job = await worked()
     before = await job.keys()
-    key = f"{JOB}/{commit_key(sequence)}"
+    key = f"{JOB}/{entry_key(sequence)}"
     body = bytearray(await job.store.get(key))
     body[-1] ^= 1
     await job.store.put(key, [bytes(body)])
     with pytest.raises(CorruptCommitError) as caught:
         await job.sweep()
-    assert caught.value.facts["object"] == commit_key(sequence)
+    assert caught.value.facts["object"] == entry_key(sequence)
     assert await job.keys() == before
 
 
 async def test_a_damaged_entry_that_is_not_retained_goes() -> None:
     """What only it pointed into is found by the epoch it was made in."""
     job = await worked()
-    await job.store.put(f"{JOB}/{commit_key(3)}", [b"nonsense"])
+    await job.store.put(f"{JOB}/{entry_key(3)}", [b"nonsense"])
     job.clock.now_s += 3700.0
     await job.commit(7)
     job.pass_time(3700.0)
     await job.commit(8, 9)
     await job.sweep()
     await assert_whole(job)
-    assert commit_key(3) not in await job.keys()
+    assert entry_key(3) not in await job.keys()
 
 
 async def test_an_entry_of_a_newer_release_stops_the_sweep() -> None:
     """It may point into more than we know of."""
     job = await worked()
-    key = f"{JOB}/{commit_key(2)}"
+    key = f"{JOB}/{entry_key(2)}"
     await job.store.put(key, [_of_version(await job.store.get(key), VERSION + 1)])
     before = await job.keys()
     with pytest.raises(UnsupportedVersionError):
@@ -520,7 +520,7 @@ async def test_another_jobs_entry_stops_the_sweep() -> None:
     """Somebody copied it there."""
     job, other = await worked(), Job(job="other")
     await other.commit(1)
-    await job.store.put(f"{JOB}/{commit_key(8)}", [await other.store.get(f"other/{commit_key(1)}")])
+    await job.store.put(f"{JOB}/{entry_key(8)}", [await other.store.get(f"other/{entry_key(1)}")])
     with pytest.raises(WrongJobError):
         await job.sweep()
 

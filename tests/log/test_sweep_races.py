@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 import statebackend as sb
 from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
-from statebackend._log.commits import commit_key
-from statebackend._log.savepoints import floor_of, mark_of
+from statebackend._log.names import entry_key, floor_of, marker_of
 from statebackend._tasks import simulate_threads
 from statebackend.abc import Body
 from statebackend.errors import (
@@ -92,7 +91,7 @@ class WatchedStore(MemoryStore):
         """Those of `commits` that a sweep has not gone beyond, and savepoints."""
         inside = [key.removeprefix(f"{JOB}/") for key in self.bodies]
         floor = max((floor_of(key) or 0 for key in inside), default=0)
-        marks = [mark for mark in map(mark_of, inside) if mark is not None]
+        marks = [mark for mark in map(marker_of, inside) if mark is not None]
         return [
             commit for commit in self.commits() if commit.sequence >= floor or any(mark.names(commit) for mark in marks)
         ]
@@ -263,7 +262,7 @@ class World:
         assert {key.split("/")[2] for key in marks} == named.keys()
         commits = self.store.openable()
         assert len(commits) == self.job.settings.checkpoints_retained + len(set(named.values()))
-        needed = {key for commit in commits for key in (*commit.segments(), commit_key(commit.sequence))}
+        needed = {key for commit in commits for key in (*commit.segments(), entry_key(commit.sequence))}
         inside = {key.removeprefix(f"{JOB}/") for key in self.store.bodies}
         assert {key for key in inside if key.startswith(("segments/", "commits/"))} - needed == {
             max(self.store.claims())

@@ -7,8 +7,8 @@ import pytest
 
 import statebackend as sb
 from statebackend._codec.commit import Commit
-from statebackend._log.retention import NAMES_PER_ATTEMPT
-from statebackend._log.superseded import superseded
+from statebackend._log.names import NAMES_PER_ATTEMPT
+from statebackend._log.retention import superseded
 from statebackend._ranges.owners import open_range_owners
 from statebackend.ids import ChangeSetHandle, CheckpointId, CommitSequence, Epoch, Handle, RangeState, SequenceNumber
 from tests.ranges.parts import Model, Run, add, open_run
@@ -133,8 +133,8 @@ async def test_the_limit_of_a_root_counts_what_others_have_written(tmp_path: Pat
     await model.check(settings)
 
 
-def name_of(epoch: int, standing: int, letter: str = "a") -> str:
-    return f"segments/{epoch:08d}-{standing * NAMES_PER_ATTEMPT:014d}-{letter * 32}"
+def name_of(epoch: int, position: int, letter: str = "a") -> str:
+    return f"segments/{epoch:08d}-{position * NAMES_PER_ATTEMPT:014d}-{letter * 32}"
 
 
 def commit_of(sequence: int, epoch: int, *keys: str) -> Commit:

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 import statebackend as sb
-from statebackend._log.commits import commit_key
 from statebackend._log.coordinator import CommittedBase
+from statebackend._log.names import entry_key
 from statebackend._ranges.owners import RangeTask, open_range_owners
 from statebackend.errors import BatchError, CheckpointExistsError, FencedError, InputError, MissingObjectError
 from statebackend.objectstore import MemoryStore
@@ -100,11 +100,11 @@ async def test_the_base_comes_with_the_task() -> None:
         contribution = await run.contribute(owners, task, batch(2))
         assert store.requests - before == {}
         assert contribution.base == 1
-        read = msgspec.structs.replace(task, base=CommittedBase(commit_key(1)))
+        read = msgspec.structs.replace(task, base=CommittedBase(entry_key(1)))
         again = await run.contribute(owners, read, batch(2))
         assert again.snapshot.state.changelog[0] == contribution.snapshot.state.changelog[0]
         assert store.requests - before == {"get": 1}
-        gone = msgspec.structs.replace(task, base=CommittedBase(commit_key(9)))
+        gone = msgspec.structs.replace(task, base=CommittedBase(entry_key(9)))
         with pytest.raises(MissingObjectError):
             await run.contribute(owners, gone, batch(2))
 

@@ -11,7 +11,7 @@ import statebackend as sb
 from benchmarks.servers import Server, open_client
 from statebackend import Settings
 from statebackend._codec.commit import VERSION
-from statebackend._log.commits import commit_key
+from statebackend._log.names import entry_key
 from statebackend.errors import (
     BucketNotFoundError,
     ClockSkewError,
@@ -168,7 +168,7 @@ async def test_a_commit_of_a_newer_release_stops_who_opens_it(settings: Settings
     """To write and to read: upgrade. Nothing is written."""
     await commit(settings, 1)
     bucket, prefix = place_of(settings)
-    key = f"{prefix}fleet/{commit_key(1)}"
+    key = f"{prefix}fleet/{entry_key(1)}"
     async with open_client(server) as client:
         body = await (await client.get_object(Bucket=bucket, Key=key))["Body"].read()
         head = body[:7] + bytes([VERSION + 1])
@@ -179,14 +179,14 @@ async def test_a_commit_of_a_newer_release_stops_who_opens_it(settings: Settings
         with pytest.raises(UnsupportedVersionError) as caught:
             async with sb.open_backend(settings, read_only=read_only):
                 pass
-        assert caught.value.facts["object"] == commit_key(1)
+        assert caught.value.facts["object"] == entry_key(1)
     assert await objects_of(settings, server) == before
 
 
 async def test_a_foreign_object_in_the_next_place_of_the_log_is_named(settings: Settings, server: Server) -> None:
     """Whoever put it there: it is not overwritten, nothing is committed, and the job is as it was when it is gone."""
     bucket, prefix = place_of(settings)
-    key = f"{prefix}fleet/{commit_key(2)}"
+    key = f"{prefix}fleet/{entry_key(2)}"
     async with open_client(server) as client:
         async with sb.open_backend(settings) as backend:
             backend.value_state("total", int)["a"] = 1
@@ -195,8 +195,8 @@ async def test_a_foreign_object_in_the_next_place_of_the_log_is_named(settings: 
             backend.value_state("total", int)["a"] = 2
             with pytest.raises(CorruptCommitError) as caught:
                 await backend.checkpoint(2)
-            assert caught.value.facts["object"] == commit_key(2)
-        assert (await objects_of(settings, server))[f"fleet/{commit_key(2)}"] == len(b"foreign")
+            assert caught.value.facts["object"] == entry_key(2)
+        assert (await objects_of(settings, server))[f"fleet/{entry_key(2)}"] == len(b"foreign")
         with pytest.raises(CorruptCommitError):
             await commit(settings, 3)
         await client.delete_object(Bucket=bucket, Key=key)

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, cast
 
 from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
-from statebackend._log.commits import HINT_KEY, PREFIX, commit_key
-from statebackend._log.savepoints import FLOORS, floor_of, mark_of
-from statebackend._log.savepoints import PREFIX as MARKS
+from statebackend._log.names import COMMITS, FLOORS, HINT_KEY, SAVEPOINTS, entry_key, floor_of, marker_of
 from statebackend.abc import CheckpointInfo
 from statebackend.testing import invariants
 from statebackend.testing.crash_store import Write
@@ -71,7 +69,7 @@ class SimulatedJob:
     @property
     def retained(self) -> Sequence[Commit]:
         """The commits that can be opened, in order."""
-        marks = {(mark.sequence, mark.stamp) for key in self.objects if (mark := mark_of(key)) is not None}
+        marks = {(mark.sequence, mark.stamp) for key in self.objects if (mark := marker_of(key)) is not None}
         floor = self.floor
         return [
             commit for commit in self.commits if commit.sequence >= floor or (commit.sequence, commit.stamp) in marks
@@ -159,7 +157,7 @@ class SimulatedJob:
             key = write.key.removeprefix(ROOT)
             if write.operation == "delete":
                 self._judge_delete(key)
-            elif key.startswith(PREFIX):
+            elif key.startswith(COMMITS):
                 self._watch_log(write, key)
             elif key.startswith(FLOORS):
                 self._judge_floor(floor_of(key))
@@ -184,11 +182,11 @@ class SimulatedJob:
     def _judge_delete(self, key: str) -> None:
         kept = self.kept
         assert all(key not in commit.segments() for commit in kept), f"deleted although a commit points into it: {key}"
-        if key.startswith(PREFIX):
-            sequence = int(key.removeprefix(PREFIX))
+        if key.startswith(COMMITS):
+            sequence = int(key.removeprefix(COMMITS))
             assert sequence < self.floor, f"deleted from the log: {key}"
             assert all(commit.sequence != sequence for commit in kept), f"deleted although it can be opened: {key}"
-        elif key.startswith(MARKS) and (mark := mark_of(key)) is not None and mark.name not in self.dropped:
+        elif key.startswith(SAVEPOINTS) and (mark := marker_of(key)) is not None and mark.name not in self.dropped:
             assert not any(mark.names(commit) for commit in kept), (
                 f"a savepoint was dropped without a request: {mark.name}"
             )
@@ -212,7 +210,7 @@ class SimulatedJob:
         assert attempt.checkpoint_id == commit.checkpoint_id, "committed under another id"
         objects = {
             **self.objects,
-            commit_key(commit.sequence): data,
+            entry_key(commit.sequence): data,
         }  # the commit is about to exist, and may carry changes
         invariants.assert_commit_is_whole(commit, objects)
         contents = invariants.read_contents(commit, objects)

@@ -13,7 +13,7 @@ import msgspec
 from statebackend._backend.job import open_sweep
 from statebackend._backend.opening import open_backend
 from statebackend._checkpoint.backend import StateBackend
-from statebackend._log.commits import commit_key
+from statebackend._log.names import entry_key
 from statebackend._log.savepoints import Savepoints
 from statebackend._log.sweep import Sweep
 from statebackend._tables.key_groups import key_group
@@ -278,7 +278,7 @@ class _World:
         with self.job.judging(), anyio.fail_after(PATIENCE_S):
             async with self._open_calm(whole, self._hosts[0]) as backend:
                 self._judge_whole(backend, expected, whole)
-                there = [commit for commit in self.job.commits if commit_key(commit.sequence) in self.job.objects]
+                there = [commit for commit in self.job.commits if entry_key(commit.sequence) in self.job.objects]
                 invariants.assert_same_history([each async for each in backend.history()], there)
                 attempt = self.job.attempt(backend.next_checkpoint_id, expected)
                 info = await backend.checkpoint(attempt.checkpoint_id, source=SourceMark(JOB, attempt.number))
