@@ -73,3 +73,13 @@ def test_examples_are_named_alike_in_every_process() -> None:
 def test_no_example_has_a_deadline() -> None:
     """It would be one by the clock, and fail where others keep the machine busy: `tests/conftest.py`."""
     assert settings().deadline is None
+
+
+def test_every_decision_is_in_the_index_once() -> None:
+    """A page that is not listed is not found; a room that is named there exists."""
+    folder = ROOT / "docs" / "decisions"
+    index = (folder / "README.md").read_text(encoding="utf-8")
+    pages = sorted(path.name for path in folder.glob("*.md") if path.name != "README.md")
+    assert sorted(re.findall(r"\]\(([a-z0-9-]+\.md)\)", index)) == pages
+    rooms = {name for line in index.splitlines() if line.startswith("## ") for name in re.findall(r"`(\w+)`", line)}
+    assert {name for name in rooms if not ((LIBRARY / name).is_dir() or (LIBRARY / f"{name}.py").exists())} == set()
