@@ -141,7 +141,7 @@ async def test_an_interval_counts_from_the_bases_whoever_wrote_them() -> None:
 
 @run_virtual
 async def test_jobs_that_share_a_process_do_not_disturb_each_others_intervals() -> None:
-    """By turns, each in a epoch of another number."""
+    """By turns, each in an epoch of another number."""
     settings = msgspec.structs.replace(SETTINGS, materialize_handles_max=0, materialize_interval_s=100.0)
     store, clock = MemoryStore(), VirtualClock()
     async with (
