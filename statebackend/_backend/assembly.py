@@ -14,9 +14,11 @@ from statebackend._cache.download_cache import DownloadCache
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.backend import StateBackend
-from statebackend._checkpoint.base_writer import Materializer
-from statebackend._checkpoint.inline import InlineEncoder
+from statebackend._checkpoint.base_schedule import BaseSchedule, BaseTriggers
+from statebackend._checkpoint.base_writer import BaseWriter
+from statebackend._checkpoint.bases import base_segment_bytes
 from statebackend._checkpoint.restore import LocalCopies, Restore
+from statebackend._checkpoint.snapshots import InlineEncoder
 from statebackend._codec.commit import Commit
 from statebackend._local.removal import LocalRetention
 from statebackend._state.declared import KeyedStates
@@ -120,10 +122,23 @@ async def fill(
     return Restored(report, once.changed, once.adopted)
 
 
+def base_schedule(settings: Settings, key_groups: KeyGroupRange, *, now_s: float) -> BaseSchedule:
+    """When the bases of these key groups are due, by the settings."""
+    triggers = BaseTriggers(
+        interval_s=settings.materialize_interval_s,
+        handles_max=settings.materialize_handles_max,
+        changelog_ratio=settings.materialize_changelog_ratio,
+        changelog_bytes_min=settings.materialize_changelog_bytes_min,
+        failures_max=settings.materialize_failures_max,
+        retry_delay_s=settings.materialize_retry_delay_s,
+    )
+    return BaseSchedule(triggers, settings.job, key_groups, now_s=now_s)
+
+
 def put_together(
     opened: Opened, restored: Restored, *, retention: LocalRetention | None, history: bytes = b""
 ) -> StateBackend:
-    """The backend. Its uploads, and the materializer's, run in `opened.tasks`. `history`: as for `StateBackend`."""
+    """The backend. It uploads and writes bases in `opened.tasks`. `history`: as for `StateBackend`."""
     settings, position, states, copies = opened.settings, opened.position, opened.states, opened.copies
     tasks, clock, observer = opened.tasks, opened.clock, opened.observer
     scheduler = UploadScheduler(
@@ -158,10 +173,11 @@ def put_together(
         opened.job.coordinator(position, new_name=opened.new_name, copies=copies.of_commits),
         opened.job.log,
         opened.primary.spending,
-        materializer=Materializer(
+        base_writer=BaseWriter(
             states,
             scheduler,
-            settings,
+            base_schedule(settings, states.key_groups, now_s=clock.monotonic()),
+            segment_bytes_max=base_segment_bytes(settings.in_flight_bytes_max),
             changed=restored.changed,
             rocksdb=rocksdb,
             tasks=tasks,
@@ -169,7 +185,11 @@ def put_together(
             observer=observer,
         ),
         epoch=opened.epoch,
-        inline=InlineEncoder(settings, bytes_max=copies.inline_bytes_max),
+        inline=InlineEncoder(
+            bytes_max=copies.inline_bytes_max,
+            compression=settings.compression,
+            cpu_threads_max=settings.cpu_threads_max,
+        ),
         retention=retention,
         restored=restored.report,
         clock=clock,

@@ -17,11 +17,10 @@ import msgspec
 from msgspec import UNSET
 
 from statebackend._changelog.writer import ChangelogWriter
-from statebackend._checkpoint.base_writer import Materializer
+from statebackend._checkpoint.base_writer import BaseWriter
 from statebackend._checkpoint.declaring import DeclaresStates
-from statebackend._checkpoint.inline import InlineEncoder
 from statebackend._checkpoint.rescale import range_of
-from statebackend._checkpoint.snapshots import Pending, Snapshots
+from statebackend._checkpoint.snapshots import InlineEncoder, Pending, Snapshots
 from statebackend._checkpoint.spending import Spending
 from statebackend._local.removal import LocalRetention
 from statebackend._log.commits import CommitLog
@@ -61,7 +60,7 @@ class StateBackend(DeclaresStates):
         *,
         epoch: Epoch,
         inline: InlineEncoder,
-        materializer: Materializer,
+        base_writer: BaseWriter,
         retention: LocalRetention | None,
         restored: RestoreReport | None,
         clock: Clock,
@@ -79,11 +78,11 @@ class StateBackend(DeclaresStates):
         self._inline = inline
         self._clock = clock
         self._observer = observer
-        self._materializer = materializer
+        self._base_writer = base_writer
         self._snapshots = Snapshots(
             states,
             writer,
-            materializer,
+            base_writer,
             retention,
             epoch=epoch,
             committed=msgspec.structs.replace(range_of(coordinator.base, states.key_groups), history=history or UNSET),
@@ -99,12 +98,12 @@ class StateBackend(DeclaresStates):
     @property
     def changed(self) -> frozenset[int]:
         """The key groups that have changed since their last base."""
-        return self._materializer.changed
+        return self._base_writer.changed
 
     @property
     def base_failures(self) -> int:
         """Times in a row that bases could not be written."""
-        return self._materializer.failures
+        return self._base_writer.failures
 
     @property
     def newest(self) -> CommitSummary | None:
@@ -159,7 +158,7 @@ class StateBackend(DeclaresStates):
             if output is not None:
                 check_source(output, source)
             with self._failing():
-                self._materializer.check()
+                self._base_writer.check()
                 staged = None if output is None else await self.outbox.stage(output)
                 snapshot, inline = await self._snapshot(CheckpointId(checkpoint_id), inline=self._inline)
                 await self._hold(requests, snapshot.checkpoint_id)
@@ -204,20 +203,20 @@ class StateBackend(DeclaresStates):
         """
         self._check_usable()
         with self._failing():
-            self._materializer.check()
+            self._base_writer.check()
         return (await self._contribute(checkpoint_id, begin=True))[0]
 
     async def begin_bases(self) -> None:
         """Begin to write bases of the commit that this stands on, before anything is changed. `contribute` waits."""
         checkpoint_id = CheckpointId(0) if self.newest is None else self.newest.checkpoint_id
-        await self._materializer.begin_if_due(self._snapshots.committed, checkpoint_id, due=True)
+        await self._base_writer.begin_if_due(self._snapshots.committed, checkpoint_id, due=True)
 
     async def contribute(self, checkpoint_id: int) -> tuple[SnapshotResult, Sequence[bytes]]:
         """As `snapshot`, but what is small is not uploaded: it is in these frames, for the commit to carry them.
 
         Bases that were begun are in it when this returns, or could not be written.
         """
-        await self._materializer.settled()
+        await self._base_writer.settled()
         return await self._contribute(checkpoint_id, inline=self._inline)
 
     async def _contribute(
@@ -232,7 +231,7 @@ class StateBackend(DeclaresStates):
                 contribution = await self._snapshot(CheckpointId(checkpoint_id), inline=inline)
                 if begin:
                     snapshot, _ = contribution
-                    await self._materializer.begin_if_due(snapshot.state, snapshot.checkpoint_id)
+                    await self._base_writer.begin_if_due(snapshot.state, snapshot.checkpoint_id)
                 return contribution
 
     async def notify_complete(self, checkpoint_id: int) -> None:
@@ -270,9 +269,9 @@ class StateBackend(DeclaresStates):
         """Let go of what no checkpoint needs. Uncommitted changes are forgotten; closing twice is fine."""
         if not self._closed:
             self._closed = True
-            self._materializer.close()
+            self._base_writer.close()
             await self._writer.truncate_and_close(self._snapshots.to)
-            await self._materializer.wait_closed()
+            await self._base_writer.wait_closed()
             if self._failure is None:
                 await self._log.write_hint()
 
@@ -315,7 +314,7 @@ class StateBackend(DeclaresStates):
             self._snapshots.not_local(entry_key(committed.commit.sequence))
         state = range_of(committed.commit, self.key_groups)
         await self._snapshots.complete(snapshot.checkpoint_id, state)
-        await self._materializer.begin_if_due(state, committed.commit.checkpoint_id)
+        await self._base_writer.begin_if_due(state, committed.commit.checkpoint_id)
         return committed, changes
 
     def _pending(self, checkpoint_id: int) -> Pending:

@@ -1,37 +1,104 @@
-"""When an attempt at a range is to write bases: what a backend that stays open knows by itself."""
+"""When the bases of a range of key groups are due: enough changelog, or enough time; never just after a failure. Pure.
 
-from statebackend._checkpoint.bases import first_interval_s, is_due
+Whoever writes the bases tells the schedule how that went. A backend that stays open has one schedule; for attempts,
+which come and go, the process has one for each range.
+"""
+
+import zlib
+
+import msgspec
+
 from statebackend.errors import MaterializationError
 from statebackend.ids import Base, KeyGroupRange, RangeState, RocksDBBase
-from statebackend.settings import Settings
 
 
-class BasePace:
-    """The pace of one range in one process. Whoever else writes its bases is seen by them."""
+class BaseTriggers(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes bases due, as the settings `materialize_*` describe it. 0 turns a trigger off."""
 
-    def __init__(self, settings: Settings, key_groups: KeyGroupRange, now_s: float) -> None:
-        self._settings = settings
-        self._interval_ends_s = now_s + first_interval_s(settings.job, key_groups, settings.materialize_interval_s)
+    interval_s: float = 0.0
+    handles_max: int = 0
+    changelog_ratio: float = 0.0
+    changelog_bytes_min: int = 0
+    failures_max: int = 0
+    retry_delay_s: float = 0.0
+
+
+class BaseSchedule:
+    """When the bases of `key_groups` are due. `now_s` is the time of a monotonic clock throughout."""
+
+    def __init__(self, triggers: BaseTriggers, job: str, key_groups: KeyGroupRange, *, now_s: float) -> None:
+        self._triggers = triggers
+        self._interval_ends_s = now_s + first_interval_s(job, key_groups, triggers.interval_s)
         self._pause_ends_s = now_s
         self._bases: tuple[Base | RocksDBBase, ...] = ()
         self._failures = 0
+        self._failure: Exception | None = None
+
+    @property
+    def failures(self) -> int:
+        """Number of times in a row that bases could not be written."""
+        return self._failures
+
+    def check(self) -> None:
+        """Raise `MaterializationError` if bases could not be written too many times in a row."""
+        if self._failures > self._triggers.failures_max:
+            raise MaterializationError(
+                "bases cannot be written: mend the store, then reopen, and replay", failures=self._failures
+            ) from self._failure
 
     def is_due(self, committed: RangeState, now_s: float) -> bool:
-        """Whether to write bases for what is committed. Raises `MaterializationError` where that failed too often."""
-        if self._failures > self._settings.materialize_failures_max:
-            raise MaterializationError(
-                "bases cannot be written: mend the store, then restart, and replay", failures=self._failures
-            )
+        """True if bases of what is committed should be written now."""
+        interval_is_over = self._triggers.interval_s > 0 and self._interval_ends_s <= now_s
+        return now_s >= self._pause_ends_s and is_due(committed, self._triggers, interval_is_over=interval_is_over)
+
+    def begin_interval(self, now_s: float) -> None:
+        """Count the interval from now."""
+        self._interval_ends_s = now_s + self._triggers.interval_s
+
+    def note_bases(self, committed: RangeState, now_s: float) -> None:
+        """Count the interval from now if `committed` has other bases than last time, whoever wrote them.
+
+        An attempt cannot count from when it wrote bases: it may lose, and then they are in no commit.
+        """
         if committed.all_bases != self._bases:
             self._bases = committed.all_bases
-            self._interval_ends_s = now_s + self._settings.materialize_interval_s
-        interval_is_over = self._settings.materialize_interval_s > 0 and self._interval_ends_s <= now_s
-        return now_s >= self._pause_ends_s and is_due(committed, self._settings, interval_is_over=interval_is_over)
+            self.begin_interval(now_s)
 
-    def told(self, *, written: bool, now_s: float) -> None:
-        """They were written, and an attempt that loses has them written again; or not, and not again for a while."""
-        if written:
-            self._failures = 0
-        else:
-            self._failures += 1
-            self._pause_ends_s = now_s + self._settings.materialize_retry_delay_s * 2 ** (self._failures - 1)
+    def succeeded(self) -> None:
+        """Bases were written."""
+        self._failures, self._failure = 0, None
+
+    def failed(self, now_s: float, error: Exception | None = None) -> None:
+        """Bases could not be written. Nothing is due for a while: twice as long each time."""
+        self._failures += 1
+        self._failure = error
+        self._pause_ends_s = now_s + self._triggers.retry_delay_s * 2 ** (self._failures - 1)
+
+
+def is_due(state: RangeState, triggers: BaseTriggers, *, interval_is_over: bool) -> bool:
+    """True if a trigger asks for bases of `state`. Never without a changelog: there is nothing to replace."""
+    if not state.changelog:
+        return False
+    if interval_is_over or 0 < triggers.handles_max <= len(state.changelog):
+        return True
+    if triggers.changelog_ratio == 0:
+        return False
+    limit_bytes = max(triggers.changelog_bytes_min, triggers.changelog_ratio * _base_bytes(state))
+    return sum(handle.length for handle in state.changelog) >= limit_bytes
+
+
+def first_interval_s(job: str, key_groups: KeyGroupRange, interval_s: float) -> float:
+    """Length of the first interval: any part of `interval_s`, but the same each time for these key groups of this job.
+
+    Otherwise all jobs and owners that start together would write their bases together for ever (FLINK-26306).
+    """
+    return zlib.crc32(f"{job} {key_groups}".encode()) / 2**32 * interval_s
+
+
+def _base_bytes(state: RangeState) -> float:
+    """Stored bytes of the bases, each by its live share: what is stale in them does not make them worth keeping."""
+    return sum(base.size_bytes * _live_share(base) for base in state.all_bases)
+
+
+def _live_share(base: Base | RocksDBBase) -> float:
+    return base.live / base.key_groups_written if base.key_groups_written else 1.0

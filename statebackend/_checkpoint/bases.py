@@ -1,4 +1,4 @@
-"""When bases are written, of which key groups, in which pieces, and what the next commit makes of them. Pure.
+"""Which key groups get new bases, in which segments, and what the next commit lists then. Pure.
 
     changelog:  h0 h1 h2 h3 h4 | h5 h6      a commit with five handles; two more checkpoints while bases are written
     bases:      A[0, 63] B[64, 127]         the groups 0, 3 and 90 were changed by h0 to h4
@@ -6,11 +6,10 @@
     next commit:  changelog h5 h6, bases A[1, 2][4, 63] B[64, 89][91, 127] C[0, 0][3, 3][90, 90]
 
 A base is the state of a commit, so nothing is lost whether it is used or not. Key groups that were not changed since
-their last base keep it. A base that stands for less than half of what was written into it is given up: its other groups
-are written anew too, so that all bases together are at most about twice the state.
+their last base keep it. A base that stands for less than half of what was written into it is given up, by writing its
+other groups anew as well: so all bases together have at most about twice the size of the state.
 """
 
-import zlib
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeVar
 
@@ -19,65 +18,45 @@ import msgspec
 from statebackend._changelog.ledger import size_of
 from statebackend._codec.records import ChangeSet, StateChange, change_set
 from statebackend.ids import Base, Handle, KeyGroupRange, RangeState, RocksDBBase, SequenceNumber
-from statebackend.settings import KiB, MiB, Tuning
+from statebackend.settings import KiB, MiB
 
 LOG_ID: Final = "base"
-"""The log id of a base's frames: no writer has it, for those are called after their key groups."""
+"""The log id of a base's frames. No writer has it: writers are named after their key groups."""
 FRAME_BYTES_MIN: Final = 64 * KiB
-"""A frame takes in neighbouring key groups until it has as much: smaller ones compress badly."""
+"""A frame takes in neighbouring key groups until it has this size: smaller frames compress badly."""
 FRAME_BYTES_MAX: Final = MiB
 """A key group larger than this takes several frames."""
 SEGMENT_BYTES_MAX: Final = 16 * MiB
-"""What a segment has before another one is begun, at the next key group."""
+"""A segment that has this size ends with its key group."""
 
 
 AnyBase = TypeVar("AnyBase", Base, RocksDBBase)
 
 
 class Bases(msgspec.Struct, frozen=True):
-    """What a materialization has written: every entry of `key_groups`, as of a commit with so many handles."""
+    """The result of one run: every entry of `key_groups`, as of a commit whose changelog had so many `handles`."""
 
     written: tuple[Base, ...]
     key_groups: frozenset[int]
     handles: int
     only_primary: frozenset[str]
-    """Keys of those that have no local copy."""
+    """Keys of the objects that have no local copy."""
     rocksdb: RocksDBBase | None = None
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A segment to be: its frames, and the key groups for which it will stand, those without any entry among them."""
+    """A segment to be uploaded: its frames, and the key groups it will stand for, including those without an entry."""
 
     frames: list[ChangeSet]
     key_groups: tuple[KeyGroupRange, ...]
 
 
-def is_due(state: RangeState, tuning: Tuning, *, interval_is_over: bool) -> bool:
-    """Whether bases are to be written for what is committed. Never where there is no changelog to replace."""
-    if not state.changelog:
-        return False
-    if interval_is_over or 0 < tuning.materialize_handles_max <= len(state.changelog):
-        return True
-    if tuning.materialize_changelog_ratio == 0:
-        return False
-    limit_bytes = max(tuning.materialize_changelog_bytes_min, tuning.materialize_changelog_ratio * _base_bytes(state))
-    return sum(handle.length for handle in state.changelog) >= limit_bytes
-
-
-def first_interval_s(job: str, key_groups: KeyGroupRange, interval_s: float) -> float:
-    """When the first interval is over: anywhere in it, but always the same for these key groups of this job.
-
-    Otherwise all jobs and owners that were started together would write their bases together, for ever (FLINK-26306).
-    """
-    return zlib.crc32(f"{job} {key_groups}".encode()) / 2**32 * interval_s
-
-
 def key_groups_to_write(
     changed: Iterable[int], bases: Iterable[Base], rocksdb: Iterable[RocksDBBase] = ()
 ) -> frozenset[int]:
-    """The groups that were changed since their last base, and those whose base is mostly stale without them.
+    """The groups changed since their last base, and the other groups of a base that would be mostly stale then.
 
-    And those of RocksDB bases: once they are written, the job can do without RocksDB.
+    Also all groups of RocksDB bases: once they are written as entries, the job no longer needs RocksDB.
     """
     wanted = {*changed, *(group for base in rocksdb for each in base.key_groups for group in each)}
     for base in bases:
@@ -88,7 +67,7 @@ def key_groups_to_write(
 
 
 def with_bases(state: RangeState, bases: Bases) -> RangeState:
-    """The state of a range in the next commit: `bases`, what they leave of the others, and the changes since."""
+    """The state with these bases: they replace what older bases and the changelog hold of their key groups."""
     rocksdb = _without(state.rocksdb, bases.key_groups)
     return msgspec.structs.replace(
         state,
@@ -98,11 +77,16 @@ def with_bases(state: RangeState, bases: Bases) -> RangeState:
     )
 
 
-def pack(changes: Iterable[StateChange], key_groups: Iterable[int], *, segment_bytes_max: int) -> Iterator[Piece]:
-    """The segments of the bases of `key_groups`, whose entries come in the order of their groups.
+def base_segment_bytes(in_flight_bytes_max: int) -> int:
+    """Size at which a segment of bases ends: a quarter of what may be in flight, so that others find room beside it."""
+    return min(SEGMENT_BYTES_MAX, in_flight_bytes_max // 4)
 
-    A segment ends with a key group, so that one base stands for it; it is larger than `segment_bytes_max` by at most
-    one group. Each is handed out before the next one is begun. None for groups without entries.
+
+def pack(changes: Iterable[StateChange], key_groups: Iterable[int], *, segment_bytes_max: int) -> Iterator[Piece]:
+    """Cut the entries of `key_groups`, which come in the order of their groups, into segments.
+
+    A segment ends with a key group, so that a group lies in one base only; it exceeds `segment_bytes_max` by at most
+    one group. Each is yielded before the next is begun, so one at a time is in memory. Nothing without entries.
     """
     groups = sorted(key_groups)
     frames: list[ChangeSet] = []
@@ -119,7 +103,7 @@ def pack(changes: Iterable[StateChange], key_groups: Iterable[int], *, segment_b
 
 
 def base_of(piece: Piece, segment: Handle) -> Base:
-    """What the commit says of a piece that was uploaded."""
+    """The base that a commit lists for a piece uploaded as `segment`."""
     return Base(segment, piece.key_groups, sum(map(len, piece.key_groups)))
 
 
@@ -149,7 +133,7 @@ def _frames(changes: Iterable[StateChange]) -> Iterator[ChangeSet]:
 
 
 def _without(bases: Iterable[AnyBase], groups: frozenset[int]) -> tuple[AnyBase, ...]:
-    """What these bases still stand for when others stand for `groups`."""
+    """These bases without `groups`, for which newer ones stand."""
     return tuple(left for base in bases if (left := _narrowed(base, groups)).key_groups)
 
 
@@ -158,12 +142,3 @@ def _narrowed(base: AnyBase, groups: frozenset[int]) -> AnyBase:
         return base
     left = (group for each in base.key_groups for group in each if group not in groups)
     return msgspec.structs.replace(base, key_groups=ranges_of(left))
-
-
-def _base_bytes(state: RangeState) -> float:
-    """Stored bytes of the bases, each by the share of it that is live."""
-    return sum(base.size_bytes * _live_share(base) for base in state.all_bases)
-
-
-def _live_share(base: Base | RocksDBBase) -> float:
-    return base.live / base.key_groups_written if base.key_groups_written else 1.0

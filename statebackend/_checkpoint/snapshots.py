@@ -11,25 +11,61 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
+import anyio
 import msgspec
 from msgspec import UNSET
 
 from statebackend._changelog.ledger import UploadedChangeSet
+from statebackend._changelog.segment_upload import INLINE_ENCODE_BYTES_MAX
 from statebackend._changelog.writer import ChangelogWriter
-from statebackend._checkpoint.base_writer import Materializer
+from statebackend._checkpoint.base_writer import BaseWriter
 from statebackend._checkpoint.bases import Bases, with_bases
-from statebackend._checkpoint.inline import InlineEncoder
 from statebackend._checkpoint.lineage import extended
-from statebackend._codec.commit import IN_HERE
-from statebackend._codec.records import StateChange
+from statebackend._codec.commit import IN_HERE, encode_inline
+from statebackend._codec.records import ChangeSet, StateChange
 from statebackend._local.removal import LocalRetention
 from statebackend._state.declared import KeyedStates
+from statebackend._tasks import in_thread
 from statebackend.abc import RestoreReport
 from statebackend.errors import InputError
-from statebackend.ids import CheckpointId, Epoch, RangeState, SequenceNumber, SnapshotResult
+from statebackend.ids import ChangeSetHandle, CheckpointId, Epoch, RangeState, SequenceNumber, SnapshotResult
+from statebackend.settings import Compression
 
 DRAIN_STEP: Final = 2048
 """Changes handed to the changelog between two turns of the loop."""
+
+
+class InlineFrames(msgspec.Struct, frozen=True):
+    """Change sets encoded for a commit to carry, and the handles that say where in it they lie."""
+
+    frames: Sequence[bytes]
+    handles: tuple[ChangeSetHandle, ...]
+
+
+class InlineEncoder:
+    """Takes small checkpoints out of the changelog for their commit to carry: its one PUT is then all they cost.
+
+    Takes at most `bytes_max`; 0: nothing.
+    """
+
+    def __init__(self, *, bytes_max: int, compression: Compression, cpu_threads_max: int) -> None:
+        self._bytes_max: Final = bytes_max
+        self._compression: Compression = compression
+        self._cpu = anyio.CapacityLimiter(cpu_threads_max)
+
+    async def take(self, writer: ChangelogWriter, from_: SequenceNumber) -> InlineFrames | None:
+        """Everything from `from_` on, if it is small and none of it is uploaded or being uploaded; otherwise `None`.
+
+        It stays in the log until `ChangelogWriter.confirm`. Raises as `ChangelogWriter.persist`. A cancelled call
+        leaves nothing behind.
+        """
+        change_sets = writer.take_inline(from_, self._bytes_max)
+        return None if change_sets is None else InlineFrames(*await self._encode(change_sets))
+
+    async def _encode(self, change_sets: Sequence[ChangeSet]) -> tuple[Sequence[bytes], tuple[ChangeSetHandle, ...]]:
+        if sum(change_set.size_bytes for change_set in change_sets) <= INLINE_ENCODE_BYTES_MAX:
+            return encode_inline(change_sets, self._compression)
+        return await in_thread(encode_inline, change_sets, self._compression, limiter=self._cpu)
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -51,7 +87,7 @@ class Snapshots:
         self,
         states: KeyedStates,
         writer: ChangelogWriter,
-        materializer: Materializer,
+        base_writer: BaseWriter,
         retention: LocalRetention | None,
         *,
         epoch: Epoch,
@@ -61,7 +97,7 @@ class Snapshots:
         self.committed = committed
         self._states = states
         self._writer = writer
-        self._materializer = materializer
+        self._base_writer = base_writer
         self._retention = retention
         self._epoch: Final = epoch
         self._only_primary = _not_local(restored)  # keys of files without a local copy
@@ -112,7 +148,7 @@ class Snapshots:
         handles = tuple(each.handle for each in uploaded) if taken is None else taken.handles
         primary_bytes, local_bytes = _stored_bytes(uploaded)
         self._only_primary.update(each.handle.segment.key for each in uploaded if not each.local)
-        bases = self._materializer.ready()
+        bases = self._base_writer.ready()
         committed = self.committed
         state = msgspec.structs.replace(
             committed,
@@ -141,7 +177,7 @@ class Snapshots:
         """The checkpoint is committed: stand on it, that is on `state`."""
         pending = self._pending[checkpoint_id]
         self._writer.confirm(self._committed_to, pending.to, checkpoint_id)
-        self._materializer.confirmed(pending.bases)
+        self._base_writer.confirmed(pending.bases)
         self.committed, self._committed_to = state, pending.to
         self._only_primary &= state.segments()
         self._pending = {newer: each for newer, each in self._pending.items() if newer > checkpoint_id}
@@ -164,14 +200,14 @@ class Snapshots:
         """Nobody commits it: its bases are for the next one, unless another has them, too. The log keeps the rest."""
         pending = self._pending.pop(checkpoint_id)
         if all(other.bases is not pending.bases for other in self._pending.values()):
-            self._materializer.refused(pending.bases)
+            self._base_writer.refused(pending.bases)
         return pending
 
     async def _drain(self) -> None:
         """Hand every change to the changelog, as fast as the store takes them. Cancelled, the next call goes on."""
         self._changes = itertools.chain(self._changes, self._states.drain())
         while step := list(itertools.islice(self._changes, DRAIN_STEP)):
-            self._materializer.note(step)
+            self._base_writer.note(step)
             self._writer.extend(step)
             await self._writer.room()
 

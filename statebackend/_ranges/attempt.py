@@ -10,7 +10,7 @@ import msgspec
 from statebackend._backend.assembly import Opened, Restored, empty_states, fill, put_together, restoring
 from statebackend._backend.stores import Primary
 from statebackend._checkpoint.backend import StateBackend
-from statebackend._checkpoint.base_schedule import BasePace
+from statebackend._checkpoint.base_schedule import BaseSchedule
 from statebackend._checkpoint.lineage import Lineage, bases_id, id_of, lineage_of
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit, decode_entry
@@ -63,16 +63,16 @@ class Attempt:
         held: Held,
         found: Found,
         adopted: RocksDBBase | None,
-        pace: BasePace | None,
+        schedule: BaseSchedule | None,
     ) -> None:
-        """`adopted`: the RocksDB base whose files the tables have. `pace`: told of bases, where these are written."""
+        """`adopted`: the RocksDB base whose files the tables have. `schedule`: told how writing bases went."""
         self.task: Final = task
         self.backend: Final = backend
         self.found: Final[Found] = found
         self._opened = opened
         self._held = held
         self._adopted = adopted
-        self._pace = pace
+        self._schedule = schedule
 
     @property
     def report(self) -> RestoreReport | None:
@@ -85,8 +85,11 @@ class Attempt:
         Raises as `StateBackend.snapshot`; then the attempt has come to nothing. A cancelled call may be made again.
         """
         snapshot, inline = await self.backend.contribute(self.task.checkpoint_id)
-        if self._pace is not None:
-            self._pace.told(written=not self.backend.base_failures, now_s=self._opened.clock.monotonic())
+        if self._schedule is not None:
+            if self.backend.base_failures:
+                self._schedule.failed(self._opened.clock.monotonic())
+            else:
+                self._schedule.succeeded()
         self._held.keep(self._kept(snapshot.state))
         base = self._opened.position.base
         return Contribution(snapshot, tuple(inline), None if base is None else base.sequence, self.found, self.report)
@@ -134,9 +137,9 @@ async def base_of(task: RangeTask, primary: Primary) -> TaskBase:
 
 @asynccontextmanager
 async def begun(
-    task: RangeTask, opened: Opened, base: TaskBase, *, held: Held, pace: BasePace | None
+    task: RangeTask, opened: Opened, base: TaskBase, *, held: Held, schedule: BaseSchedule | None
 ) -> AsyncGenerator[Attempt]:
-    """The attempt, with its states at the base. `pace`: there are bases to be written. Nothing goes on at the end."""
+    """The attempt, with its states at the base. `schedule`: bases are due by it. Nothing goes on at the end."""
     at_hand = {} if base.commit is None else {entry_key(base.commit.sequence): base.body}
     restored = await _caught_up(opened, held, at_hand)
     found = held.found or _found_in(restored.report)
@@ -144,10 +147,10 @@ async def begun(
     history = lineage_of(base.commit, task.key_groups).history
     backend = put_together(opened, restored, retention=None, history=history)
     try:
-        if pace is not None:
+        if schedule is not None:
             await backend.begin_bases()
         async with copying_base(base.commit, base.body, opened.local, opened.copies.of_commits):
-            yield Attempt(task, opened, backend, held=held, found=found, adopted=restored.adopted, pace=pace)
+            yield Attempt(task, opened, backend, held=held, found=found, adopted=restored.adopted, schedule=schedule)
     finally:
         with anyio.move_on_after(opened.settings.close_timeout_s, shield=True):
             await backend.close()

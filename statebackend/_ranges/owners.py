@@ -18,12 +18,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from anyio.abc import TaskGroup
 
-from statebackend._backend.assembly import Opened
+from statebackend._backend.assembly import Opened, base_schedule
 from statebackend._backend.copy_writers import OpenUploader, choose_copies
 from statebackend._backend.job import Job, Position
 from statebackend._backend.stores import Primary, primary_of, telling_requests
 from statebackend._checkpoint.backend import StateBackend
-from statebackend._checkpoint.base_schedule import BasePace
+from statebackend._checkpoint.base_schedule import BaseSchedule
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._clock import SystemClock
@@ -43,6 +43,8 @@ from statebackend.ids import Epoch, KeyGroupRange
 from statebackend.settings import Settings
 
 __all__ = ["Attempt", "Contribution", "RangeOwners", "RangeTask", "combine", "open_range_owners"]
+
+Schedules = dict[KeyGroupRange, BaseSchedule]
 
 
 class RangeOwners:
@@ -66,7 +68,7 @@ class RangeOwners:
         self._observer = observer
         self._kept = KeptRanges()
         self._host: tuple[Settings, HostCopies] | None = None
-        self._paces: dict[tuple[str, str], tuple[Epoch, dict[KeyGroupRange, BasePace]]] = {}  # by primary and job
+        self._schedules: dict[tuple[str, str], tuple[Epoch, Schedules]] = {}  # by primary and job
         self._process = os.getpid()
         self._closed = False
 
@@ -99,7 +101,7 @@ class RangeOwners:
         async with self._stores.store_of(task.settings) as store:
             primary = primary_of(settings, store, clock=self._clock, observer=self._observer)
             base = await base_of(task, primary)
-            pace = self._pace_of(task, base.commit)
+            schedule = self._schedule_if_due(task, base.commit)
             async with (
                 telling_requests(primary.spending),
                 host.open() as local,
@@ -107,7 +109,7 @@ class RangeOwners:
                 open_tasks() as tasks,
             ):
                 opened = self._opened(task, base, settings, primary=primary, local=local, held=held, tasks=tasks)
-                async with begun(task, opened, base, held=held, pace=pace) as attempt:
+                async with begun(task, opened, base, held=held, schedule=schedule) as attempt:
                     yield attempt
                 if local is not None:
                     await host.tidy(local, base.commit, task.epoch)
@@ -153,17 +155,19 @@ class RangeOwners:
             return held_in_memory(self._kept, task.settings, task.key_groups, task.owners, base)
         return held_on_host(task.settings, task.key_groups, task.owners, task.epoch, base)
 
-    def _pace_of(self, task: RangeTask, base: Commit | None) -> BasePace | None:
-        """The pace of the range, if it is to write bases. Raises `MaterializationError`. It begins with the epoch."""
+    def _schedule_if_due(self, task: RangeTask, base: Commit | None) -> BaseSchedule | None:
+        """The schedule of the range, if its bases are due. Raises `MaterializationError`. It begins with the epoch."""
         job, now_s = (task.settings.primary, task.settings.job), self._clock.monotonic()
-        found = self._paces.get(job)
+        found = self._schedules.get(job)
         if found is None or found[0] != task.epoch:
-            found = self._paces[job] = task.epoch, dict[KeyGroupRange, BasePace]()
-        _, paces = found
-        if task.key_groups not in paces:
-            paces[task.key_groups] = BasePace(task.settings, task.key_groups, now_s)
-        pace = paces[task.key_groups]
-        return pace if pace.is_due(range_of(base, task.key_groups), now_s) else None
+            found = self._schedules[job] = task.epoch, Schedules()
+        _, schedules = found
+        if task.key_groups not in schedules:
+            schedules[task.key_groups] = base_schedule(task.settings, task.key_groups, now_s=now_s)
+        schedule, committed = schedules[task.key_groups], range_of(base, task.key_groups)
+        schedule.check()
+        schedule.note_bases(committed, now_s)
+        return schedule if schedule.is_due(committed, now_s) else None
 
 
 @asynccontextmanager

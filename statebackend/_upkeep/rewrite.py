@@ -18,7 +18,7 @@ from statebackend._backend.copy_writers import OpenUploader, choose_copies
 from statebackend._backend.job import Job, Position
 from statebackend._backend.stores import Primary, open_store, primary_of
 from statebackend._changelog.scheduler import UploadScheduler
-from statebackend._checkpoint.bases import SEGMENT_BYTES_MAX, Piece, base_of, pack
+from statebackend._checkpoint.bases import Piece, base_of, base_segment_bytes, pack
 from statebackend._checkpoint.restore import Restore
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
@@ -150,7 +150,7 @@ async def _carry_out(
             base,
             states,
             max_parallelism=settings.max_parallelism,
-            segment_bytes_max=min(SEGMENT_BYTES_MAX, settings.in_flight_bytes_max // 4),
+            segment_bytes_max=base_segment_bytes(settings.in_flight_bytes_max),
             close_timeout_s=settings.close_timeout_s,
             tell=tell,
         )

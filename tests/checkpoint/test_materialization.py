@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from statebackend._checkpoint.base_schedule import BaseTriggers, first_interval_s, is_due
 from statebackend._checkpoint.bases import (
     FRAME_BYTES_MAX,
     FRAME_BYTES_MIN,
@@ -16,8 +17,6 @@ from statebackend._checkpoint.bases import (
     Bases,
     Piece,
     base_of,
-    first_interval_s,
-    is_due,
     key_groups_to_write,
     pack,
     ranges_of,
@@ -40,7 +39,6 @@ from statebackend.ids import (
     SequenceNumber,
     all_key_groups,
 )
-from tests.checkpoint.bases import settings_of
 
 ALL = all_key_groups(16)
 GROUPS = st.frozensets(st.integers(0, 15))
@@ -87,12 +85,12 @@ def commit_of(*ranges: RangeState) -> Commit:
 
 
 def due(state: RangeState, *, over: bool = False, **changed: Any) -> bool:
-    return is_due(state, settings_of(**changed), interval_is_over=over)
+    return is_due(state, BaseTriggers(**changed), interval_is_over=over)
 
 
 def test_nothing_is_due_where_nothing_was_logged_since_the_last_bases() -> None:
     """Section 13.2: whatever the triggers say, the same bases would be written again."""
-    assert not due(state(0, base("a", 1)), over=True, materialize_handles_max=1, materialize_changelog_ratio=1e-9)
+    assert not due(state(0, base("a", 1)), over=True, handles_max=1, changelog_ratio=1e-9)
 
 
 def test_without_a_trigger_nothing_is_due() -> None:
@@ -107,12 +105,12 @@ def test_the_end_of_the_interval_is_a_trigger() -> None:
 
 def test_the_number_of_handles_is_a_trigger() -> None:
     """At the limit, not before."""
-    assert [due(state(count), materialize_handles_max=3) for count in (1, 2, 3, 4)] == [False, False, True, True]
+    assert [due(state(count), handles_max=3) for count in (1, 2, 3, 4)] == [False, False, True, True]
 
 
 def test_changelog_bytes_against_base_bytes_are_a_trigger() -> None:
     """400 bytes of changelog: half of 800, and not of 801."""
-    ratio: dict[str, Any] = {"materialize_changelog_ratio": 0.5, "materialize_changelog_bytes_min": 0}
+    ratio: dict[str, Any] = {"changelog_ratio": 0.5, "changelog_bytes_min": 0}
     assert due(state(4, base("a", *range(16), length=800)), **ratio)
     assert not due(state(4, base("a", *range(16), length=801)), **ratio)
     assert due(state(1), **ratio), "without any base"
@@ -120,14 +118,14 @@ def test_changelog_bytes_against_base_bytes_are_a_trigger() -> None:
 
 def test_of_a_base_only_the_live_share_counts() -> None:
     """4 of 16 groups of 3,200 bytes are 800."""
-    ratio: dict[str, Any] = {"materialize_changelog_ratio": 0.5, "materialize_changelog_bytes_min": 0}
+    ratio: dict[str, Any] = {"changelog_ratio": 0.5, "changelog_bytes_min": 0}
     assert due(state(4, base("a", 0, 1, 2, 3, length=3200, written=16)), **ratio)
     assert not due(state(4, base("a", 0, 1, 2, 3, 4, length=3200, written=16)), **ratio)
 
 
 def test_a_small_changelog_is_not_worth_a_base() -> None:
     """A job of a few hundred bytes would write one at every checkpoint."""
-    floor: dict[str, Any] = {"materialize_changelog_ratio": 1.0, "materialize_changelog_bytes_min": 500}
+    floor: dict[str, Any] = {"changelog_ratio": 1.0, "changelog_bytes_min": 500}
     assert not due(state(4, base("a", 1, length=10)), **floor)
     assert due(state(5, base("a", 1, length=10)), **floor)
 
@@ -193,7 +191,7 @@ def test_a_base_that_stands_for_nothing_leaves_the_commit() -> None:
 
 def test_ten_thousand_small_checkpoints_make_no_large_commit() -> None:
     """By default, with a base that takes ten checkpoints to be written, and one key group changed by each."""
-    tuning, current, changed = settings_of(materialize_handles_max=512), state(), set[int]()
+    triggers, current, changed = BaseTriggers(handles_max=512), state(), set[int]()
     writing: tuple[int, Bases] | None = None
     longest = 0
     for number in range(10_000):
@@ -201,7 +199,7 @@ def test_ten_thousand_small_checkpoints_make_no_large_commit() -> None:
         changed.add(number % 16)
         if writing is not None and number >= writing[0]:
             current, writing = with_bases(current, writing[1]), None
-        elif writing is None and is_due(current, tuning, interval_is_over=False):
+        elif writing is None and is_due(current, triggers, interval_is_over=False):
             groups = key_groups_to_write(changed, current.bases)
             covered = len(current.changelog)
             writing = (number + 10, Bases((base(f"b{number}", *groups),), groups, covered, frozenset()))
@@ -363,10 +361,10 @@ def test_the_heap_writes_what_a_rocksdb_base_stands_for() -> None:
 
 def test_rocksdb_bases_count_for_what_is_due() -> None:
     """By the share of them that is live."""
-    tuning = settings_of(materialize_changelog_ratio=1.0, materialize_changelog_bytes_min=0)
+    triggers = BaseTriggers(changelog_ratio=1.0, changelog_bytes_min=0)
     for groups, due in ((range(16), False), (range(8), True)):
         committed = RangeState(ALL, state(6).changelog, rocksdb=(native(*groups, length=1000),))
-        assert is_due(committed, tuning, interval_is_over=False) == due
+        assert is_due(committed, triggers, interval_is_over=False) == due
 
 
 @given(st.lists(st.integers(1, 15), unique=True, max_size=4), st.integers(0, 15), st.integers(0, 15))

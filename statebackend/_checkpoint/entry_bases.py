@@ -1,0 +1,56 @@
+"""Bases made of entries: encoded key group by key group in a worker thread, and uploaded segment by segment."""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final
+
+import anyio
+
+from statebackend._changelog.scheduler import UploadScheduler
+from statebackend._checkpoint.bases import Bases, base_of, pack
+from statebackend._codec.records import StateChange
+from statebackend._tables.snapshot import StatesSnapshot
+from statebackend._tasks import in_thread
+from statebackend.abc import UploadedSegment
+from statebackend.ids import Base
+
+CHANGES_AT_ONCE: Final = 512
+"""Changes placed in a frame between two calls of `pause`."""
+
+
+class EntryBases:
+    """Writes the bases of one owner. A segment has about `segment_bytes_max`."""
+
+    def __init__(self, scheduler: UploadScheduler, *, segment_bytes_max: int) -> None:
+        self._scheduler = scheduler
+        self._segment_bytes_max = segment_bytes_max
+        self._cpu = anyio.CapacityLimiter(1)
+
+    async def write(
+        self,
+        snapshot: StatesSnapshot,
+        key_groups: frozenset[int],
+        handles: int,
+        uploaded: list[UploadedSegment],
+        pause: Callable[[], None],
+    ) -> Bases:
+        """Make every entry of `key_groups` durable, as of a commit with so many `handles`.
+
+        `pause` is called in the thread again and again: it lets others run, or raises to end the call. Whatever was
+        stored is in `uploaded` and belongs to the caller, also after a failed or cancelled call.
+        """
+        written: list[Base] = []
+        changes = _paused(snapshot.changes(key_groups, pause), pause)
+        pieces = pack(changes, key_groups, segment_bytes_max=self._segment_bytes_max)
+        while (piece := await in_thread(next, pieces, None, limiter=self._cpu)) is not None:
+            found = await self._scheduler.upload_alone(piece.frames, pause)
+            uploaded.append(found)
+            written.append(base_of(piece, found.primary))
+        only_primary = frozenset(found.primary.key for found in uploaded if found.local is None)
+        return Bases(tuple(written), key_groups, handles, only_primary)
+
+
+def _paused(changes: Iterator[StateChange], pause: Callable[[], None]) -> Iterator[StateChange]:
+    while step := list(islice(changes, CHANGES_AT_ONCE)):
+        pause()
+        yield from step
