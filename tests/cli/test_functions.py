@@ -1,0 +1,117 @@
+"""What the command line can do, Python can: each command has its public function, and prints the record of that."""
+
+import json
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+import statebackend as sb
+from statebackend import cli, reports
+from statebackend.cli import commands
+from tests.cli.conftest import Place
+
+FUNCTIONS = {
+    "inspect": "inspect",
+    "report": "report",
+    "verify": "verify",
+    "sweep": "sweep",
+    "restore": "open_rows",
+    "rewrite": "rewrite",
+    "savepoints": "savepoints",
+    "drop": "drop_savepoint",
+}
+MEASURED = frozenset({"seconds", "requests", "usd"})
+"""Fields that tell what a call took, which differs from call to call."""
+
+
+async def rows(settings: sb.Settings) -> list[reports.Row]:
+    async with sb.open_rows(settings) as found:
+        return list(found)
+
+
+async def rewrite_dry(settings: sb.Settings) -> reports.RewriteReport:
+    return await sb.rewrite(msgspec.structs.replace(settings, max_parallelism=7), dry_run=True)
+
+
+CALLS: list[tuple[tuple[str, ...], Callable[[sb.Settings], Coroutine[Any, Any, Any]]]] = [
+    (("inspect",), sb.inspect),
+    (("report",), sb.report),
+    (("verify",), sb.verify),
+    (("sweep",), sb.sweep),
+    (("restore",), rows),
+    (("rewrite", "--max-parallelism", "7", "--dry-run"), rewrite_dry),
+    (("savepoints",), sb.savepoints),
+]
+
+
+def records_in(value: Any) -> Iterator[msgspec.Struct]:
+    """Every record that `value` is or holds."""
+    if isinstance(value, msgspec.Struct):
+        yield value
+        for name in value.__struct_fields__:
+            yield from records_in(getattr(value, name))
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from records_in(each)
+
+
+def without_measures(found: Any) -> Any:
+    return {name: each for name, each in found.items() if name not in MEASURED} if isinstance(found, dict) else found
+
+
+def test_every_command_has_a_public_function() -> None:
+    """Under its own name, except where a function's name has to say more than a command's."""
+    assert FUNCTIONS.keys() == commands.COMMANDS.keys()
+    assert set(FUNCTIONS.values()) <= set(sb.__all__)
+    assert FUNCTIONS.keys() - {command for (command, *_), _ in CALLS} == {"drop"}  # the one that prints nothing
+
+
+@pytest.mark.parametrize("command", sorted(commands.COMMANDS))
+def test_a_command_runs_its_public_function(
+    place: Place, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The very same, and does nothing besides: an error that it raises ends the command."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise sb.errors.InputError("raised by a test")
+
+    assert getattr(commands, FUNCTIONS[command]) is getattr(sb, FUNCTIONS[command])
+    monkeypatch.setattr(commands, FUNCTIONS[command], fail)
+    options = {"rewrite": ["--max-parallelism", "7"], "drop": ["before-migration"]}.get(command, [])
+    assert place.run(command, *options) == (cli.WRONG_CALL, "statebackend: raised by a test\n")
+
+
+@pytest.mark.parametrize(("command", "call"), CALLS, ids=[command for (command, *_), _ in CALLS])
+def test_a_command_prints_the_record_that_the_function_returns(
+    place: Place, command: tuple[str, ...], call: Callable[[sb.Settings], Coroutine[Any, Any, Any]]
+) -> None:
+    """Field for field, as JSON."""
+    expected = anyio.run(call, place.settings)
+    status, printed = place.run(*command, "--json")
+    assert status == cli.OK
+    if command == ("restore",):  # a line for each
+        found: Any = [json.loads(line) for line in printed.splitlines()]
+    else:  # and behind it, what went to stderr
+        found, _ = json.JSONDecoder().raw_decode(printed)
+    assert without_measures(found) == without_measures(json.loads(msgspec.json.encode(expected)))
+
+
+async def returned(settings: sb.Settings) -> list[Any]:
+    return [await call(settings) for _, call in CALLS]
+
+
+def test_every_record_is_in_the_public_room(place: Place) -> None:
+    """With all that is nested in them. The parts of a commit are in `statebackend.ids`."""
+    found = anyio.run(returned, place.settings)
+    place.segments()[0].write_bytes(b"damaged")
+    found.append(anyio.run(sb.verify, place.settings))
+    kinds = {type(record) for record in records_in(found)}
+    assert {kind.__name__ for kind in kinds} >= {"Row", "Damage", "Classified", "LogRow", "SavepointInfo", "RangeRow"}
+    for kind in kinds:
+        if kind.__module__.startswith("statebackend._"):
+            assert kind.__name__ in reports.__all__
+        else:
+            assert kind.__module__ == "statebackend.ids"
