@@ -1,4 +1,4 @@
-"""`python -m statebackend`: see `cli/`."""
+"""Makes `python -m statebackend` the command line of `cli/`."""
 
 import sys
 

@@ -19,10 +19,10 @@ from statebackend.settings import Settings
 
 
 class LogRow(msgspec.Struct, frozen=True):
-    """One entry of the log. `kind` is "commit", "claim" or "damaged"; `problem` says what is wrong with that.
+    """One entry of the log. `kind` is "commit", "claim" or "damaged"; `problem` says what the damage is.
 
-    `on_branch`: the newest commit descends from it, or is it. `objects` and `object_bytes`: what it points into, itself
-    not counted.
+    `on_branch`: it is the newest commit, or an ancestor of it. `objects` and `object_bytes`: the objects that it points
+    into, except itself. `at_s`: when it was made, Unix time in seconds, by its writer's clock.
     """
 
     sequence: int
@@ -41,7 +41,10 @@ class LogRow(msgspec.Struct, frozen=True):
 
 
 class Inspection(msgspec.Struct, frozen=True):
-    """A job, as it lies in the primary. `places`: objects and bytes by the first part of their keys."""
+    """A job, as it lies in the primary. `places`: the number of objects and their bytes, by the first part of the key.
+
+    `epoch` is that of the last entry of the log; `log` is in the order of the sequences.
+    """
 
     job: str
     newest_checkpoint_id: int | None

@@ -1,7 +1,8 @@
-"""What a commit of another `max_parallelism` holds: whose a key is then, and what each owner is left with. Pure.
+"""Decides what a commit with another `max_parallelism` holds: each key's new group, and each owner's share. Pure.
 
-Keys are placed anew one by one. What is under no key stays with the ranges that reported it: as many as there were, in
-their order, each with its share of the new key groups; neighbours are put together where there are fewer groups.
+Keys are placed one by one. Operator state, which has no key, stays with the ranges that reported it: there are as many
+as before, in the same order, each with its share of the new key groups. If there are fewer key groups than ranges,
+neighbouring ranges are merged.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,9 +23,9 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 def regrouped(changes: Iterable[StateChange], keys: OwnedKeys) -> list[StateChange]:
-    """The changes with the key groups that `keys` gives them. Metadata, which concerns readers of the log, is left out.
+    """The changes with the key groups that `keys` gives them, without the metadata, which is for readers of the log.
 
-    Raises `ValueDecodeError` or `KeyTypeError` for what no user can have given as a key.
+    Raises `ValueDecodeError` or `KeyTypeError` for bytes that cannot be a user's key.
     """
     of_keys = [change for change in changes if change.key_group != NO_KEY_GROUP]
     found = [key_of(change) for change in of_keys]
@@ -35,7 +36,7 @@ def regrouped(changes: Iterable[StateChange], keys: OwnedKeys) -> list[StateChan
 
 
 def regrouped_owners(ranges: Iterable[RangeState], modes: Mapping[int, Mode], max_parallelism: int) -> Sequence[Owner]:
-    """The owners of the new key groups, in order. `modes`: of the operator states, by id."""
+    """The owners of the new key groups, in order. `modes`: the modes of the operator states, by id."""
     former = sorted(ranges, key=lambda part: part.key_groups)
     count = min(len(former), max_parallelism)
     firsts = [place * max_parallelism // count for place in range(count)]
@@ -49,7 +50,7 @@ def regrouped_owners(ranges: Iterable[RangeState], modes: Mapping[int, Mode], ma
 
 
 def _gathered(parts: Sequence[RangeState], modes: Mapping[int, Mode]) -> tuple[OperatorElements, ...]:
-    """What neighbours have reported, as if one of them had: parts of a whole in a row, of copies the first."""
+    """The reports of neighbouring ranges as one: split and union elements in a row, broadcast elements once."""
     if len(parts) == 1:
         return parts[0].operator
     found: dict[int, tuple[bytes, ...]] = {}

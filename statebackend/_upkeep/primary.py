@@ -31,4 +31,4 @@ def surveyor_of(primary: ObjectStore, settings: Settings) -> Surveyor:
 def check_exists(settings: Settings, found: Collection[object]) -> None:
     """Raise `InputError` unless something was found under the job's name."""
     if not found:
-        raise InputError("nothing of that job lies in the primary", job=settings.job, primary=settings.primary)
+        raise InputError("the primary has no job of that name", job=settings.job, primary=settings.primary)

@@ -1,4 +1,4 @@
-"""One page on a job: its newest checkpoint by key groups, what else lies there, and what a month of it costs."""
+"""Makes one page on a job: its newest checkpoint by range, what else lies there, and what its PUTs cost a month."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,11 +20,14 @@ from statebackend.ids import Base, CommitSummary, RangeState, RocksDBBase, State
 from statebackend.settings import Settings
 
 WINDOW_S_MIN: Final = 60.0
-"""A rate over less than this says nothing about a month."""
+"""A log that spans less than this gives no rate for a month."""
 
 
 class RangeRow(msgspec.Struct, frozen=True):
-    """What one owner's key groups are made of. Of a base, the bytes count by the share of its groups that is live."""
+    """What the state of one range is made of.
+
+    A base whose key groups were partly superseded counts with the share of its bytes that is live.
+    """
 
     key_groups: str
     bases: int
@@ -35,9 +38,10 @@ class RangeRow(msgspec.Struct, frozen=True):
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """The requests that made what lies there, in the time from the first entry of the log to the last.
+    """The PUTs of the objects that lie there, `seconds` apart from the first entry of the log to the last.
 
-    What was deleted since is not among them, nor is anything but PUTs: the least that a month costs.
+    `usd_month`: what 30 days cost at that rate. It is a lower bound: objects deleted since, other requests and storage
+    are not counted.
     """
 
     puts: int
@@ -46,10 +50,11 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 class JobReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A job, as it lies in the primary. `verdicts`: objects and bytes by what a sweep would say of them.
+    """A job, as it lies in the primary.
 
-    `changelog_ratio`: bytes of the changelog to those of the bases, `None` without bases. `pace`: `None` where the log
-    spans less than a minute.
+    `changelog_ratio`: bytes of the changelog divided by those of the bases, `None` without bases. `outputs`: batches
+    whose output is committed and was not known to be published. `places`, `verdicts`: the number of objects and their
+    bytes, by the first part of the key and by a sweep's verdict. `pace`: `None` if the log spans less than a minute.
     """
 
     job: str
@@ -60,7 +65,6 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     ranges: tuple[RangeRow, ...]
     changelog_ratio: float | None
     outputs: int
-    """Of batches, that are committed and were not known to be published."""
     savepoints: tuple[SavepointInfo, ...]
     places: Mapping[str, tuple[int, int]]
     verdicts: Mapping[str, tuple[int, int]]

@@ -33,11 +33,11 @@ _TIME_BYTES: Final = 8
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One key of one state, in values that JSON knows; bytes are `{"base64": ...}`, a tuple is an array.
+    """One key of one state, in values that JSON has; bytes are `{"base64": ...}`, a tuple is an array.
 
-    `value` is an array for a list, the times of a key for timers, the accumulator of an aggregating state. A map is an
-    object where all of its keys are texts, otherwise an array of pairs. Of operator state, `key` and `key_group` are
-    `None`, and `value` is all that one owner has reported.
+    `value` is an array for a list, the times of the key for timers, the accumulator for an aggregating state. A map is
+    an object if all of its keys are strings, otherwise an array of pairs. For operator state, `key` and `key_group` are
+    `None`, and `value` holds the elements that one owner reported.
     """
 
     state: str
@@ -92,9 +92,9 @@ async def open_rows(
 
 
 def _keyed_rows(changes: Iterable[StateChange], states: Sequence[StateDescriptor]) -> Iterator[Row]:
-    """A row for each key of each state, from the changes that rebuild it, which follow each other.
+    """A row for each key of each state. The changes that rebuild one key of one state follow each other.
 
-    Raises `ValueDecodeError` where a value is no MessagePack.
+    Raises `ValueDecodeError` for a value that is not MessagePack.
     """
     described = {state.state_id: state for state in states}
     for (state_id, key), own in groupby(changes, key=lambda change: (change.state_id, change.key)):
@@ -104,7 +104,7 @@ def _keyed_rows(changes: Iterable[StateChange], states: Sequence[StateDescriptor
 
 
 def _operator_rows(commit: Commit, states: Iterable[StateDescriptor]) -> Iterator[Row]:
-    """A row for what each owner has reported of each of these states."""
+    """A row for each owner's elements of each of these states."""
     described = {state.state_id: state for state in states}
     for part in commit.ranges:
         for reported in part.operator:
@@ -114,7 +114,7 @@ def _operator_rows(commit: Commit, states: Iterable[StateDescriptor]) -> Iterato
 
 
 def _wanted_states(commit: Commit, names: Sequence[str]) -> Sequence[StateDescriptor]:
-    """The states of these names, all without any. Raises `InputError` for a name that the commit does not know."""
+    """The states of these names, or all without names. Raises `InputError` for a name that the commit does not have."""
     known = {state.name: state for state in commit.states}
     if unknown := [name for name in names if name not in known]:
         raise InputError("the checkpoint has no state of that name", state=unknown[0], known=", ".join(sorted(known)))
@@ -122,7 +122,7 @@ def _wanted_states(commit: Commit, names: Sequence[str]) -> Sequence[StateDescri
 
 
 def key_from(text: str) -> Key:
-    """A key as it is printed, in JSON; any other text is itself. So `7` is a number, `"7"` and `N7` are texts."""
+    """The key that JSON `text` stands for; other text is the key itself. `7` is an int, `"7"` and `N7` are strings."""
     try:
         return _key(msgspec.json.decode(text))
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
@@ -130,7 +130,7 @@ def key_from(text: str) -> Key:
 
 
 def plain(value: Any) -> Any:
-    """The value in what JSON knows."""
+    """The value in types that JSON has."""
     if isinstance(value, Mapping):
         pairs = [(plain(key), plain(each)) for key, each in cast("Mapping[Any, Any]", value).items()]
         return dict(pairs) if all(type(key) is str for key, _ in pairs) else pairs
@@ -144,7 +144,7 @@ def plain(value: Any) -> Any:
 
 
 def _value(state: StateDescriptor, data: Sequence[bytes]) -> Any:
-    """Of a list `data` are its parts, of a map its entries; of all others there is one."""
+    """The plain value. `data` holds the parts of a list or the entries of a map; for every other kind, one value."""
     decode = _decoder_of(state.schema)
     if state.kind == timers.KIND:
         return list(struct.unpack(f"<{len(data[0]) // _TIME_BYTES}d", data[0]))
@@ -158,7 +158,7 @@ def _value(state: StateDescriptor, data: Sequence[bytes]) -> Any:
 
 
 def _decoder_of(schema: str) -> Callable[[bytes], Any]:
-    """From a cell to a plain value."""
+    """Return what turns a cell of this schema into a plain value."""
     if schema.startswith(OWN):
         return lambda cell: plain(unpack(cell).value)
     return lambda cell: plain(_decoded(unpack(cell).value))
@@ -168,11 +168,11 @@ def _decoded(data: bytes) -> Any:
     try:
         return msgspec.msgpack.decode(data)
     except (ValueError, RecursionError) as error:
-        raise ValueDecodeError(f"a stored value is no MessagePack: {error}", size_bytes=len(data)) from error
+        raise ValueDecodeError(f"a stored value is not MessagePack: {error}", size_bytes=len(data)) from error
 
 
 def _key(found: Any) -> Key:
-    """Undoes what `plain` does to a key. Raises `ValueError` for what cannot be one."""
+    """Undo what `plain` does to a key. Raises `ValueError` if `found` cannot be a key."""
     match found:
         case str() | int() if type(found) is not bool:
             return found

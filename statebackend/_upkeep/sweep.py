@@ -62,9 +62,9 @@ def _with_local(report: SweepReport, files: Sequence[LocalFile], *, deleting: bo
 
 def _classified(file: LocalFile) -> Classified:
     if file.needed:
-        verdict, reason = Verdict.NEEDED, "a copy of what is kept in the primary"
+        verdict, reason = Verdict.NEEDED, "a copy of an object that stays in the primary"
     elif not file.owned:
         verdict, reason = Verdict.LIVE, "a living process owns this root"
     else:
-        verdict, reason = Verdict.ORPHAN, "a copy of nothing that is kept in the primary"
+        verdict, reason = Verdict.ORPHAN, "a copy of no object that stays in the primary"
     return Classified(file.path, file.info.size_bytes, file.info.modified_s, verdict, reason)

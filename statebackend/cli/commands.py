@@ -1,4 +1,4 @@
-"""The commands: what each of them does, and how it ends."""
+"""Runs the commands: each calls its public function, prints the record that this returns, and has an exit status."""
 
 import argparse
 import os
@@ -45,19 +45,20 @@ NOT_UNDERSTOOD: Final = 4
 INTERRUPTED: Final = 130
 
 ROWS_AT_ONCE: Final = 1000
-"""Rows that are written before an interruption is heard."""
+"""How many rows are written in one go: an interruption takes effect only between two of these."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status. Errors that we know go to stderr in one line."""
+    """Run one command and return its exit status. An error of ours is printed to stderr in one line."""
     options = parser().parse_args(arguments)
     try:
         return anyio.run(_run, options)
     except StateBackendError as error:
         print(f"statebackend: {error}", file=sys.stderr)
         return _status(error)
-    except BrokenPipeError:  # whoever reads has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its end
+    except BrokenPipeError:  # the reader, such as `head`, has read enough
+        # Python flushes stdout once more when it exits, and would complain about the closed pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -93,7 +94,7 @@ async def _sweep(settings: Settings, options: argparse.Namespace) -> int:
 
 async def _restore(settings: Settings, options: argparse.Namespace) -> int:
     if options.limit is not None and options.limit < 0:
-        raise InputError("the limit is a number of lines", limit=options.limit)
+        raise InputError("the limit must not be negative", limit=options.limit)
     with shown() as tell:
         opening = open_rows(
             settings,
@@ -159,9 +160,10 @@ def _show(found: F, lines: Callable[[F], Iterable[str]], options: argparse.Names
 
 
 async def _write(rows: Iterator[Row], out: Path | None) -> None:
-    """A line of JSON for each row. Raises `InputError`. No file is left by an error or an interruption."""
+    """Write a line of JSON for each row. An error or an interruption leaves no file behind. Raises `InputError`."""
     limiter = anyio.CapacityLimiter(1)
     with _opened(out) as stream:
+        # Ctrl-C cancels the task: `finish` lets the thread end first, or it would write to a file that is closed.
         while await finish(lambda: in_thread(_write_some, rows, stream, limiter=limiter)):
             pass
 
@@ -174,7 +176,7 @@ def _opened(out: Path | None) -> Generator[TextIO]:
     try:
         file = out.open("x", encoding="utf-8")
     except OSError as error:
-        raise InputError(f"the file cannot be made: {error.strerror}", out=str(out)) from error
+        raise InputError(f"the file cannot be created: {error.strerror}", out=str(out)) from error
     try:
         with file:
             yield file
@@ -186,7 +188,7 @@ def _opened(out: Path | None) -> Generator[TextIO]:
 
 
 def _write_some(rows: Iterator[Row], stream: TextIO) -> bool:
-    """Whether there may be more."""
+    """Write up to `ROWS_AT_ONCE` rows. True if there may be more."""
     room = ROWS_AT_ONCE
     for row in islice(rows, ROWS_AT_ONCE):
         print(msgspec.json.encode(row).decode(), file=stream)

@@ -1,4 +1,4 @@
-"""A page as a picture, for who wants to show it to others."""
+"""Draws a page as a picture that can be shown to others."""
 
 import io
 from collections.abc import Iterable
@@ -8,9 +8,9 @@ from statebackend.errors import InputError
 
 
 def draw(lines: Iterable[str], path: Path) -> None:
-    """Draw the lines as SVG or HTML, by the name's end. Replaces the file. Raises `InputError`."""
+    """Draw the lines as SVG or HTML, as the file's suffix says. Replaces the file. Raises `InputError`."""
     if path.suffix not in (".svg", ".html"):
-        raise InputError("a picture is FILE.svg or FILE.html", picture=str(path))
+        raise InputError("a picture's name ends in .svg or .html", picture=str(path))
     try:
         from rich.console import Console  # noqa: PLC0415  # an extra
     except ImportError as error:

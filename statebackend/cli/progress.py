@@ -1,7 +1,7 @@
-"""Shows people how far a long command is: a bar where stderr is a terminal and `rich` is installed, else lines.
+"""Shows how far a long command is: a bar if stderr is a terminal and `rich` is installed, otherwise lines.
 
-A line comes whenever a tenth more of a phase is done, so that a log file gets a score of them, however long it takes.
-What runs every night from a timer has only the bar: lines would be mail.
+A line is printed for each tenth of a phase, so a log file gets about twenty, however long the command takes. A command
+that runs from a timer every night prints no lines: cron would send them as mail.
 """
 
 import sys
@@ -18,10 +18,7 @@ TENTHS: Final = 10
 
 @contextmanager
 def shown(*, lines: bool = False, instead: TextIO | None = None) -> Generator[Tell]:
-    """What is to be told of each step; everything is on stderr, or `instead` of it elsewhere.
-
-    `lines`: where there is no bar.
-    """
+    """Yield a `tell` that shows each step on stderr, or on `instead`. `lines`: print lines if there can be no bar."""
     stream: TextIO = sys.stderr if instead is None else instead
     if stream.isatty() and find_spec("rich") is not None:
         with _bars(stream) as tell:
@@ -32,7 +29,7 @@ def shown(*, lines: bool = False, instead: TextIO | None = None) -> Generator[Te
 
 @contextmanager
 def _bars(stream: TextIO) -> Generator[Tell]:
-    """One for each phase."""
+    """A bar for each phase."""
     from rich import progress as rich  # noqa: PLC0415  # an extra
     from rich.console import Console  # noqa: PLC0415  # as above
 
@@ -55,7 +52,7 @@ class _Lines:
         self._told = ("", 0)
 
     def tell(self, step: Progress) -> None:
-        """Print a line, if a tenth more is done."""
+        """Print a line if another tenth is done."""
         done = (step.phase, int(step.share * TENTHS))
         if done != self._told:
             self._told = done
@@ -67,7 +64,7 @@ def _numbers(step: Progress) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """Bytes in the largest fitting unit."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

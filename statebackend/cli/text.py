@@ -1,4 +1,4 @@
-"""What the commands print for people: lines, and tables of them."""
+"""Prints records for people, as lines and tables. `--json` prints the same records for programs."""
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ BAR_LENGTH: Final = 24
 
 
 def inspection_lines(found: Inspection) -> Iterator[str]:
-    """The log, the states, and how much lies where."""
+    """The log, the states, and what lies where."""
     yield f"job {found.job}: newest checkpoint {_or_dash(found.newest_checkpoint_id)}, epoch {_or_dash(found.epoch)}"
     yield ""
     heads = ("seq", "", "kind", "epoch", "checkpoint", "parent", "batch", "at", "bytes", "objects", "their bytes", "")
@@ -51,7 +51,7 @@ def _log_cells(row: LogRow) -> tuple[str, ...]:
 
 
 def report_lines(found: JobReport) -> Iterator[str]:
-    """The newest checkpoint, then what it is made of, then what else lies there."""
+    """The newest checkpoint, then its ranges and states, then everything that lies there."""
     source = found.newest.source
     batch = "" if source is None else f", batch {source.batch_id} of query {source.query_id}"
     yield f"job {found.job}: checkpoint {found.newest.checkpoint_id} at {_time(found.newest.committed_at_s)}{batch}"
@@ -70,19 +70,19 @@ def report_lines(found: JobReport) -> Iterator[str]:
         yield from _table([(title, "objects", "bytes"), *cells])
         yield ""
     if found.outputs:
-        yield f"{found.outputs} outputs were not known to be published when it was committed"
+        yield f"output of {found.outputs} batches was not known to be published when the checkpoint was committed"
     if found.savepoints:
         yield from savepoint_lines(found.savepoints)
         yield ""
     if found.pace is None:
-        yield "the log spans less than a minute: nothing can be said of a month"
+        yield "the log spans less than a minute: too little to estimate the cost of a month"
     else:
         pace = found.pace
         yield f"{pace.puts} PUTs in {pace.seconds:.0f} s: at least {pace.usd_month:.2f} USD in 30 days, storage aside"
 
 
 def _range_cells(row: RangeRow, largest: int) -> tuple[str, ...]:
-    """The last one is a bar: "#" for the bases, "." for the changelog, as long as this range is large."""
+    """The last cell is a bar, as long as the range is large: "#" for its bases, "." for its changelog."""
     bases, both = (
         round(BAR_LENGTH * count / max(1, largest)) for count in (row.base_bytes, row.base_bytes + row.changelog_bytes)
     )
@@ -98,7 +98,7 @@ def _range_cells(row: RangeRow, largest: int) -> tuple[str, ...]:
 
 
 def rewrite_lines(done: RewriteReport) -> Iterator[str]:
-    """What was done, or would be."""
+    """What was done, or what a dry run would do."""
     was = f"job {done.job}: checkpoint {done.read_id} has {done.max_parallelism_before} key groups"
     if not done.is_needed:
         yield f"{was} already: nothing to do"
@@ -111,20 +111,20 @@ def rewrite_lines(done: RewriteReport) -> Iterator[str]:
         f"checkpoint {done.checkpoint_id} has {done.max_parallelism}: {size(done.bytes_written)} in {done.segments} "
         f"segments, {done.requests} requests ({done.usd:.6f} USD), {done.seconds:.1f} s"
     )
-    yield f"from now on the job is opened with max_parallelism={done.max_parallelism}"
+    yield f"from now on, open the job with max_parallelism={done.max_parallelism}"
 
 
 def savepoint_lines(found: Sequence[SavepointInfo]) -> Iterator[str]:
-    """One a line."""
+    """A table of savepoints."""
     rows = ((each.name, str(each.checkpoint_id), str(each.sequence), _time(each.committed_at_s)) for each in found)
     yield from _table([("savepoint", "checkpoint", "sequence", "committed at"), *rows])
 
 
 def verify_lines(report: VerifyReport) -> Iterator[str]:
-    """What was read, and what is damaged."""
+    """The undamaged objects by copy, then each damage."""
     yield f"checkpoints {', '.join(map(str, report.checkpoints)) or 'none'}"
     for copy, count in report.objects.items():
-        yield f"{copy:<8}{count:>10} objects{report.size_bytes[copy]:>16} bytes are as they were written"
+        yield f"{copy:<8}{count:>10} objects{report.size_bytes[copy]:>16} bytes are undamaged"
     if report.local_missing:
         yield f"local   {report.local_missing:>10} copies are missing: a restore reads the primary instead"
     for damage in report.damages:
@@ -138,7 +138,7 @@ def _damage_line(damage: Damage) -> str:
 
 
 def all_lines(report: SweepReport) -> Iterator[str]:
-    """Every object with its verdict, then what a sweep says anyway."""
+    """Every object with its verdict, then the lines that a sweep prints in any case."""
     for each in (*report.objects, *report.local):
         yield f"{each.verdict.value:<12}{each.size_bytes:>16}  {each.key}  ({each.reason})"
     yield from report.lines()

@@ -25,7 +25,7 @@ def test_a_page_for_people(place: Place) -> None:
     assert any(row[:2] == ["segments", "4"] for row in rows)
     assert any(row[:2] == ["needed", "4"] for row in rows)
     assert any(row[:2] == ["before-migration", "10"] for row in rows)
-    assert "nothing can be said of a month" in printed
+    assert "too little to estimate the cost of a month" in printed
 
 
 def test_a_page_for_programs(place: Place) -> None:
