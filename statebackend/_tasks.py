@@ -71,11 +71,11 @@ async def _abandonable(
 
     async def run() -> None:
         with patience:
-            async with limiter:
-                await _daemon(lambda: results.append(function(*args)), failures)
+            await _daemon(lambda: results.append(function(*args)), failures)
         ended.set()
 
-    async with anyio.create_task_group() as tasks:
+    # The limiter outside the shield: a call that is cancelled in the queue must not run after all.
+    async with limiter, anyio.create_task_group() as tasks:
         tasks.start_soon(run)
         try:
             await ended.wait()

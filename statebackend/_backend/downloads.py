@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from statebackend._backend.stores import open_store, primary_of, telling_requests
+from statebackend._backend.stores import open_store, primary_of, telling_requests, threads_of
 from statebackend._cache.download_cache import DownloadCache, open_cache
 from statebackend._changelog.reader import verify
 from statebackend._clock import SystemClock
@@ -27,8 +27,8 @@ async def open_download_cache(
     downloaded as a whole, without one a backend fetches only its own part of a file that it shares with many. Raises
     `PrimaryUrlError`, or `LocalRootError` where its directory cannot be made; leaving the context removes all files.
     """
-    clock, observer = clock or SystemClock(), Observers(observer or Observer())
-    async with open_store(settings, commits=False, instead=store) as opened:
+    clock, observer, threads = clock or SystemClock(), Observers(observer or Observer()), threads_of(settings)
+    async with open_store(settings, threads, commits=False, instead=store) as opened:
         primary = primary_of(settings, opened, clock=clock, observer=observer)
         async with (
             telling_requests(primary.spending),

@@ -8,7 +8,7 @@ import anyio
 from statebackend._backend.assembly import Opened, empty_states, put_together, restore
 from statebackend._backend.copy_writers import OpenUploader, choose_copies, retain
 from statebackend._backend.job import Job, open_sweep
-from statebackend._backend.stores import open_local, open_store, primary_of, telling_requests
+from statebackend._backend.stores import open_local, open_store, primary_of, telling_requests, threads_of
 from statebackend._backend.tables import open_tables
 from statebackend._cache.download_cache import DownloadCache
 from statebackend._checkpoint.backend import StateBackend
@@ -63,18 +63,18 @@ async def open_backend(
     and ends within twice `close_timeout_s`, for closing and then for deleting what no commit needs, and the second that
     an upload or a deletion under way is given.
     """
-    clock, observer = clock or SystemClock(), Observers(observer or Observer())
+    clock, observer, threads = clock or SystemClock(), Observers(observer or Observer()), threads_of(settings)
     if cache is not None and cache.job != settings.job:
         raise SettingsError("the download cache is that of another job", job=settings.job, cache_job=cache.job)
     owned = key_groups or all_key_groups(settings.max_parallelism)
     commits = not read_only and owned == all_key_groups(settings.max_parallelism)
-    async with open_store(settings, commits=commits, instead=store) as opened_store:
+    async with open_store(settings, threads, commits=commits, instead=store) as opened_store:
         primary = primary_of(settings, opened_store, clock=clock, observer=observer)
         job = Job(primary.store, settings, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint)
         position = await job.look()
         async with (
             telling_requests(primary.spending),
-            open_local(settings, local_stores, read_only=read_only) as local,
+            open_local(settings, local_stores, threads, read_only=read_only) as local,
             open_tables(settings, owned) as tables,
             open_tasks() as tasks,
         ):
@@ -151,8 +151,8 @@ async def open_counted_coordinator(
     observer: Observer | None = None,
 ) -> AsyncGenerator[tuple[CheckpointCoordinator, Spending], None]:
     """As `open_coordinator`, with the count of the coordinator's requests, of which `observer` is told."""
-    clock, observer = clock or SystemClock(), Observers(observer or Observer())
-    async with open_store(settings, commits=True, instead=store) as opened:
+    clock, observer, threads = clock or SystemClock(), Observers(observer or Observer()), threads_of(settings)
+    async with open_store(settings, threads, commits=True, instead=store) as opened:
         primary = primary_of(settings, opened, clock=clock, observer=observer)
         async with telling_requests(primary.spending), open_tasks() as tasks:
             job = Job(primary.store, settings, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint)

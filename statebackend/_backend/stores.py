@@ -16,6 +16,7 @@ from statebackend._local.job_directories import open_local_directories
 from statebackend._local.layout import segments_directory
 from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.segments import LocalSegments
+from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore, Observer
 from statebackend.objectstore import LocalStore, open_memory_store
 from statebackend.objectstore.scoped import CountingStore, ScopedStore
@@ -24,9 +25,16 @@ from statebackend.settings import Settings, check_primary
 _log = logging.getLogger(__name__)
 
 
+def threads_of(settings: Settings) -> WorkerThreads:
+    """The worker threads of what is being opened with these settings: made once for it, and passed down."""
+    return WorkerThreads(
+        cpu_threads_max=settings.cpu_threads_max, io_threads_max=settings.io_threads_max, roots=settings.local
+    )
+
+
 @asynccontextmanager
 async def open_store(
-    settings: Settings, *, commits: bool, instead: ObjectStore | None = None
+    settings: Settings, threads: WorkerThreads, *, commits: bool, instead: ObjectStore | None = None
 ) -> AsyncGenerator[ObjectStore]:
     """The store that `settings.primary` names, closed at the end; or the one `instead`, which whoever opened it closes.
 
@@ -41,11 +49,11 @@ async def open_store(
     if url.scheme == "memory":
         yield open_memory_store(url.netloc)
     elif url.scheme == "file":
-        yield LocalStore(Path(url.path), io_threads_max=settings.io_threads_max)
+        yield LocalStore(Path(url.path), threads=threads)
     else:
         from statebackend.objectstore.s3 import open_s3_store  # noqa: PLC0415  # 0.25 s and 44 MiB, for who wants it
 
-        async with open_s3_store(settings, commits=commits) as store:
+        async with open_s3_store(settings, commits=commits, threads=threads) as store:
             yield store
 
 
@@ -74,11 +82,11 @@ async def telling_requests(spending: Spending) -> AsyncGenerator[None]:
 
 @asynccontextmanager
 async def open_local(
-    settings: Settings, instead: Sequence[ObjectStore] | None, *, read_only: bool
+    settings: Settings, instead: Sequence[ObjectStore] | None, threads: WorkerThreads, *, read_only: bool
 ) -> AsyncGenerator[LocalCopies | None]:
     """The local copies, writable unless another live backend of this job owns one of the roots."""
     if read_only:
-        yield _only_read(settings, instead)
+        yield _only_read(settings, instead, threads)
     elif instead:
         yield LocalCopies(await _taken_stock(settings, instead), writable=True)
     else:
@@ -90,7 +98,7 @@ async def open_local(
             owned = [directory is None or directory.owned for directory in directories]
             if not all(owned):
                 _log.warning("job %s: another backend owns the local copy; this one only reads it", settings.job)
-            stores = local_stores_of(settings)
+            stores = local_stores_of(settings, threads)
             hanging = {place for place, directory in enumerate(directories) if directory is None}
             clear = [place for place, own in enumerate(owned) if own and place not in hanging]
             hanging |= {place for place in clear if not await clear_leftovers(settings, place, stores[place])}
@@ -102,13 +110,13 @@ async def open_local(
             )
 
 
-def local_stores_of(settings: Settings) -> Sequence[LocalStore]:
+def local_stores_of(settings: Settings, threads: WorkerThreads) -> Sequence[LocalStore]:
     """One for each local root, hanging or not: which of them a key lies in depends on their number."""
     return [
         LocalStore(
             segments_directory(Path(root), settings.job),
-            io_threads_max=settings.io_threads_max,
             abandon_after_s=settings.close_timeout_s,
+            threads=threads.of_root(root),
         )
         for root in settings.local
     ]
@@ -126,8 +134,8 @@ async def clear_leftovers(settings: Settings, place: int, store: LocalStore, *, 
     return False
 
 
-def _only_read(settings: Settings, instead: Sequence[ObjectStore] | None) -> LocalCopies | None:
-    readable = instead or local_stores_of(settings)
+def _only_read(settings: Settings, instead: Sequence[ObjectStore] | None, threads: WorkerThreads) -> LocalCopies | None:
+    readable = instead or local_stores_of(settings, threads)
     if not readable:
         return None
     segments = LocalSegments(readable, owned=[False] * len(readable), read_timeout_s=settings.local_read_timeout_s)

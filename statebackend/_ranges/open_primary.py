@@ -8,6 +8,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from statebackend._backend.stores import open_store
+from statebackend._threads import WorkerThreads
 from statebackend.abc import ObjectStore
 from statebackend.settings import Settings
 
@@ -22,7 +23,7 @@ class HeldStores:
         self._newest: _HeldStore | None = None
 
     @asynccontextmanager
-    async def store_of(self, settings: Settings) -> AsyncGenerator[ObjectStore]:
+    async def store_of(self, settings: Settings, threads: WorkerThreads) -> AsyncGenerator[ObjectStore]:
         """Raises as `open_store`."""
         if self._instead is not None:
             yield self._instead
@@ -30,7 +31,7 @@ class HeldStores:
         async with self._opening:
             held = self._newest
             if held is None or held.settings != settings:
-                held = await self._tasks.start(_hold, settings)
+                held = await self._tasks.start(_hold, settings, threads)
                 if self._newest is not None:
                     self._newest.retire()
                 self._newest = held
@@ -58,8 +59,8 @@ class _HeldStore:
             self.unused.set()
 
 
-async def _hold(settings: Settings, *, task_status: TaskStatus[_HeldStore]) -> None:
-    async with open_store(settings, commits=False) as store:
+async def _hold(settings: Settings, threads: WorkerThreads, *, task_status: TaskStatus[_HeldStore]) -> None:
+    async with open_store(settings, threads, commits=False) as store:
         held = _HeldStore(settings, store)
         task_status.started(held)
         await held.unused.wait()

@@ -98,7 +98,7 @@ class RangeOwners:
         if self._closed or os.getpid() != self._process:
             raise BackendClosedError("the ranges of another process, or of a context that was left: open them here")
         settings, host = settings_of(task), self._host_of(task.settings)
-        async with self._stores.store_of(task.settings) as store:
+        async with self._stores.store_of(task.settings, host.threads) as store:
             primary = primary_of(settings, store, clock=self._clock, observer=self._observer)
             base = await base_of(task, primary)
             schedule = self._schedule_if_due(task, base.commit)

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from statebackend._backend.stores import clear_leftovers, local_stores_of
+from statebackend._backend.stores import clear_leftovers, local_stores_of, threads_of
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._codec.commit import Commit
 from statebackend._local.job_directories import open_local_directories
@@ -38,7 +38,8 @@ class HostCopies:
     def __init__(self, settings: Settings, *, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self._stores = local_stores_of(settings)
+        self.threads: Final = threads_of(settings)
+        self._stores = local_stores_of(settings, self.threads)
         self._hanging: set[int] = set()
         self._segments = self._made() if self._stores else None
         self._tidied_at = -TIDY_EVERY

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from statebackend._backend.stores import threads_of
 from statebackend._codec.commit import Claim, Commit, Entry
 from statebackend._log.inventory import Surveyor
 from statebackend._log.names import entry_key, marker_of, sequence_of
@@ -59,7 +60,7 @@ async def inspect(settings: Settings, *, store: ObjectStore | None = None) -> In
 
     Raises `InputError` if there is no such job or the store cannot list, `WrongJobError`, `StoreError`.
     """
-    async with open_primary(settings, store) as primary:
+    async with open_primary(settings, threads_of(settings), store) as primary:
         found = await _inspect(primary, settings.job, surveyor_of(primary, settings))
     check_exists(settings, found.places)
     return found

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 from statebackend._backend.stores import open_store
 from statebackend._log.inventory import Surveyor
+from statebackend._threads import WorkerThreads
 from statebackend.abc import ObjectStore
 from statebackend.errors import InputError
 from statebackend.objectstore.scoped import ScopedStore
@@ -12,9 +13,11 @@ from statebackend.settings import Settings
 
 
 @asynccontextmanager
-async def open_primary(settings: Settings, store: ObjectStore | None) -> AsyncGenerator[ScopedStore]:
+async def open_primary(
+    settings: Settings, threads: WorkerThreads, store: ObjectStore | None
+) -> AsyncGenerator[ScopedStore]:
     """The job's part of its primary, or of `store`, which its caller closes."""
-    async with open_store(settings, commits=False, instead=store) as primary:
+    async with open_store(settings, threads, commits=False, instead=store) as primary:
         yield ScopedStore(primary, f"{settings.job}/")
 
 

@@ -10,6 +10,7 @@ from statebackend._checkpoint.restore import Restore
 from statebackend._codec.commit import Commit
 from statebackend._log.commits import CommitLog
 from statebackend._state.declared import KeyedStates
+from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore
 from statebackend.ids import StateDescriptor, all_key_groups
 from statebackend.settings import Settings
@@ -23,6 +24,7 @@ async def open_commit(
     commit: Commit,
     states: Sequence[StateDescriptor],
     *,
+    threads: WorkerThreads,
     clock: Clock,
 ) -> AsyncGenerator[tuple[KeyedStates, Restore]]:
     """Yield `states`, empty, for all `settings.max_parallelism` key groups, and a restore of `commit` to fill them.
@@ -32,7 +34,7 @@ async def open_commit(
     """
     owned = all_key_groups(settings.max_parallelism)
     async with (
-        open_local(settings, None, read_only=True) as local,
+        open_local(settings, None, threads, read_only=True) as local,
         open_tables(settings, owned) as tables,
     ):
         restore = Restore(

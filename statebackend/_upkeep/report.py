@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from statebackend._backend.job import Job, open_sweep
+from statebackend._backend.stores import threads_of
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._cost import MONTH_S, Prices
@@ -78,7 +79,7 @@ async def report(settings: Settings, *, store: ObjectStore | None = None, clock:
     matters cannot be read, `StoreError`.
     """
     clock = clock or SystemClock()
-    async with open_primary(settings, store) as primary:
+    async with open_primary(settings, threads_of(settings), store) as primary:
         position = await Job(primary, settings, clock=clock, any_parallelism=True).look()
         if position.newest is None:
             raise InputError("the job has no checkpoint", job=settings.job, primary=settings.primary)

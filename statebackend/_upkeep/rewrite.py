@@ -16,7 +16,7 @@ import msgspec
 
 from statebackend._backend.copy_writers import OpenUploader, choose_copies
 from statebackend._backend.job import Job, Position
-from statebackend._backend.stores import Primary, open_store, primary_of
+from statebackend._backend.stores import Primary, open_store, primary_of, threads_of
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.bases import Piece, base_of, base_segment_bytes, pack
 from statebackend._checkpoint.restore import Restore
@@ -28,7 +28,8 @@ from statebackend._log.fresh_names import new_names
 from statebackend._state.declared import KeyedStates
 from statebackend._state.operator_state import mode_of
 from statebackend._tables.key_groups import OwnedKeys
-from statebackend._tasks import in_thread, open_tasks
+from statebackend._tasks import open_tasks
+from statebackend._threads import WorkerThreads
 from statebackend._upkeep.key_group_change import regrouped, regrouped_owners
 from statebackend._upkeep.progress import Meter, Tell, reading
 from statebackend._upkeep.read_commit import open_commit
@@ -94,8 +95,8 @@ async def rewrite(
     call it again), and as `open_backend` and `StateBackend.checkpoint` do. A failed or cancelled call leaves a claim in
     the log, and has deleted what it stored unless a commit may hold it; a killed one leaves that to a sweep.
     """
-    clock = clock or SystemClock()
-    async with open_store(settings, commits=not dry_run, instead=store) as opened:
+    clock, threads = clock or SystemClock(), threads_of(settings)
+    async with open_store(settings, threads, commits=not dry_run, instead=store) as opened:
         primary = primary_of(settings, opened, clock=clock, observer=NOBODY)
         begun_s, requests = clock.monotonic(), primary.spending.requests
         job = Job(
@@ -107,7 +108,15 @@ async def rewrite(
         report = _planned(position, settings, dry_run=dry_run)
         if report.is_needed:
             report = await _carry_out(
-                report, settings, primary=primary, job=job, position=position, uploader=uploader, clock=clock, tell=tell
+                report,
+                settings,
+                primary=primary,
+                job=job,
+                position=position,
+                uploader=uploader,
+                threads=threads,
+                clock=clock,
+                tell=tell,
             )
         spent = primary.spending.since(requests)
     return msgspec.structs.replace(
@@ -136,6 +145,7 @@ async def _carry_out(
     job: Job,
     position: Position,
     uploader: StateChangeUploader | OpenUploader | None,
+    threads: WorkerThreads,
     clock: Clock,
     tell: Tell,
 ) -> RewriteReport:
@@ -143,7 +153,10 @@ async def _carry_out(
     base = position.base
     assert base is not None, "the report needs one"
     async with (
-        open_commit(settings, primary.store, job.log, base, base.states, clock=clock) as (states, restore),
+        open_commit(settings, primary.store, job.log, base, base.states, threads=threads, clock=clock) as (
+            states,
+            restore,
+        ),
         open_tasks() as tasks,
     ):
         once = Rewrite(
@@ -152,6 +165,7 @@ async def _carry_out(
             max_parallelism=settings.max_parallelism,
             segment_bytes_max=base_segment_bytes(settings.in_flight_bytes_max),
             close_timeout_s=settings.close_timeout_s,
+            threads=threads,
             tell=tell,
         )
         bytes_read = await once.read(restore)
@@ -179,6 +193,7 @@ class Rewrite:
         max_parallelism: int,
         segment_bytes_max: int,
         close_timeout_s: float,
+        threads: WorkerThreads,
         tell: Tell,
     ) -> None:
         self._base = base
@@ -192,7 +207,7 @@ class Rewrite:
             {each.state_id: mode for each in base.states if (mode := mode_of(each.kind)) is not None},
             max_parallelism,
         )
-        self._cpu = anyio.CapacityLimiter(1)
+        self._threads = threads
         self._uploaded: list[UploadedSegment] = []  # ours, until a commit may hold them
 
     async def read(self, restore: Restore) -> int:
@@ -238,7 +253,7 @@ class Rewrite:
         bases: dict[int, list[Base]] = {place: [] for place in range(len(self._owners))}
         meter, reached = Meter("writing", self._max_parallelism, self._tell), 0
         pieces = self._pieces(self._states.snapshot().changes(frozenset(self._states.key_groups)))
-        while (found := await in_thread(next, pieces, None, limiter=self._cpu)) is not None:
+        while (found := await self._threads.cpu(next, pieces, None)) is not None:
             place, piece = found
             changes = sum(len(frame.changes) for frame in piece.frames)  # before the upload, which empties the frames
             uploaded = await scheduler.upload_alone(piece.frames)

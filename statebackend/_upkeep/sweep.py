@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from statebackend._backend.job import open_sweep
+from statebackend._backend.stores import threads_of
 from statebackend._clock import SystemClock
 from statebackend._log.local_sweep import LocalFile, sweep_roots
 from statebackend._log.retention import CLOCK_SKEW_MAX_S, ENTRY_AGE_MIN_S, Classified, Verdict
@@ -34,8 +35,8 @@ async def sweep(
     damaged or was written by a newer release, so that it cannot be known what is needed: nothing is deleted then. The
     report names what could not be deleted. A cancelled sweep has deleted part of the garbage; the next one goes on.
     """
-    clock = clock or SystemClock()
-    async with open_primary(settings, store) as primary:
+    clock, threads = clock or SystemClock(), threads_of(settings)
+    async with open_primary(settings, threads, store) as primary:
         report = await open_sweep(primary, settings, clock=clock, min_age_s=min_age_s).run(dry_run=dry_run)
         check_exists(settings, report.objects)
         if isinstance(primary.inside, LocalStore) and not dry_run:

@@ -4,12 +4,11 @@ Nothing is repaired and nothing is written. A missing local copy is not damage: 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, Literal
+from typing import Literal
 
-import anyio
 import msgspec
 
-from statebackend._backend.stores import local_stores_of, rocksdb_copies
+from statebackend._backend.stores import local_stores_of, rocksdb_copies, threads_of
 from statebackend._changelog.reader import SegmentRead, changes_of, frames_of
 from statebackend._changelog.reader import verify as verify_whole
 from statebackend._codec.commit import Claim, Commit
@@ -18,7 +17,8 @@ from statebackend._local.segments import LocalSegments
 from statebackend._log.inventory import Surveyor
 from statebackend._log.names import COMMITS, OUTBOX, SAVEPOINTS, entry_key, marker_of, sequence_of
 from statebackend._log.outbox import read_part
-from statebackend._tasks import in_order, in_thread
+from statebackend._tasks import in_order
+from statebackend._threads import WorkerThreads
 from statebackend._upkeep.primary import check_exists, open_primary, surveyor_of
 from statebackend._upkeep.progress import Meter, Tell
 from statebackend.abc import ObjectStore
@@ -27,7 +27,6 @@ from statebackend.ids import ChangeSetHandle, Handle, RocksDBBase, RocksDBFile
 from statebackend.settings import Settings
 
 Copy = Literal["primary", "local"]
-CPU_THREADS_MAX: Final = 2
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -64,8 +63,9 @@ async def verify(settings: Settings, *, store: ObjectStore | None = None, tell: 
     `InputError` if there is no such job or the store cannot list, `WrongJobError`, or `StoreError` if the primary does
     not answer.
     """
-    roots = local_stores_of(settings)
-    async with open_primary(settings, store) as primary:
+    threads = threads_of(settings)
+    roots = local_stores_of(settings, threads)
+    async with open_primary(settings, threads, store) as primary:
         report = await Verification(
             primary,
             LocalSegments(roots, owned=[False] * len(roots)) if roots else None,
@@ -73,6 +73,7 @@ async def verify(settings: Settings, *, store: ObjectStore | None = None, tell: 
             surveyor_of(primary, settings),
             retained=settings.checkpoints_retained,
             concurrency_max=settings.restore_concurrency_max,
+            threads=threads,
         ).run(tell)
     check_exists(settings, (*report.checkpoints, *report.damages))
     return report
@@ -131,6 +132,7 @@ class Verification:
         *,
         retained: int,
         concurrency_max: int,
+        threads: WorkerThreads,
     ) -> None:
         self._stores: dict[Copy, ObjectStore] = {"primary": primary}
         if local is not None:
@@ -139,7 +141,7 @@ class Verification:
         self._surveyor = surveyor
         self._retained = retained
         self._concurrency_max = concurrency_max
-        self._cpu = anyio.CapacityLimiter(CPU_THREADS_MAX)
+        self._threads = threads
         self._findings = _Findings()
 
     async def run(self, tell: Tell) -> VerifyReport:
@@ -205,7 +207,7 @@ class Verification:
         key, checkpoints = wanted.segment.key, tuple(sorted(wanted.checkpoints))
         try:
             data = await self._content(copy, wanted)
-            await in_thread(_check, data, wanted, limiter=self._cpu)
+            await self._threads.cpu(_check, data, wanted)
         except ObjectNotFoundError:
             return None if copy == "local" else Damage(key, copy, None, "it is gone", checkpoints)
         except DataError as error:
@@ -226,7 +228,7 @@ class Verification:
         handle, checkpoints = part
         try:
             data = await self._stores["primary"].get_range(handle.key, handle.offset, handle.length)
-            await in_thread(read_part, data, handle, limiter=self._cpu)
+            await self._threads.cpu(read_part, data, handle)
         except ObjectNotFoundError:
             return Damage(handle.key, "primary", None, "it is gone", checkpoints)
         except DataError as error:

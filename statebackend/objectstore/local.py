@@ -16,16 +16,14 @@ import secrets
 import stat
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Final, TypeVar, TypeVarTuple
 
 import aiofiles
 import anyio
 
-from statebackend._tasks import in_thread
+from statebackend._threads import FileThreads
 from statebackend.abc import Body, Capability, ObjectInfo
 from statebackend.errors import (
     InputError,
@@ -61,10 +59,18 @@ class LocalStore:
     behind at once, any other call after so many seconds; what that wrote may appear later. `None`: each is waited for.
     """
 
-    def __init__(self, root: Path, *, io_threads_max: int = 8, abandon_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        io_threads_max: int = 8,
+        abandon_after_s: float | None = None,
+        threads: FileThreads | None = None,
+    ) -> None:
+        """`threads`: shared with other components, instead of `io_threads_max` of this store's own."""
         self._abandon_after_s = abandon_after_s
         self._root = root
-        self._io_threads_max = io_threads_max
+        self._threads = threads or FileThreads(io_threads_max)
         self._directories: set[Path] = set()  # known to be there and durable
         self._making = threading.Lock()  # lest one thread relies on a directory that another has yet to sync
 
@@ -128,34 +134,24 @@ class LocalStore:
             with _store_errors(key):
                 return await self._reading(_read, path, offset, length)
         content = b""
-        # Reads hold the limiter, so that they share one bound with writes. They are shielded, because a cancelled
-        # open would leave an open file behind.
-        async with self._limiter:
+        # Shielded, because a cancelled open would leave an open file behind.
+        async with self._threads.executor() as executor:
             with _store_errors(key), anyio.CancelScope(shield=True):
-                async with aiofiles.open(path, "rb", executor=self._readers) as file:
+                async with aiofiles.open(path, "rb", executor=executor) as file:
                     if offset:
                         await file.seek(offset)
                     content = await file.read(length)
         return content
 
     async def _on_disk(self, function: Callable[[*Args], T], *args: *Args) -> T:
-        return await in_thread(function, *args, limiter=self._limiter, abandon_after_s=self._abandon_after_s)
+        return await self._threads.io(function, *args, abandon_after_s=self._abandon_after_s)
 
     async def _reading(self, function: Callable[[*Args], T], *args: *Args) -> T:
         abandon_after_s = None if self._abandon_after_s is None else 0.0
-        return await in_thread(function, *args, limiter=self._limiter, abandon_after_s=abandon_after_s)
+        return await self._threads.io(function, *args, abandon_after_s=abandon_after_s)
 
     def _path(self, key: str) -> Path:
         return self._root / check_key(key)
-
-    @cached_property
-    def _limiter(self) -> anyio.CapacityLimiter:
-        return anyio.CapacityLimiter(self._io_threads_max)
-
-    @cached_property
-    def _readers(self) -> ThreadPoolExecutor:
-        # Not asyncio's default pool: that one is small, and shared with name resolution and the user's own code.
-        return ThreadPoolExecutor(self._io_threads_max, thread_name_prefix="statebackend-read")
 
     def _write_durably(self, path: Path, body: Body, publish: Callable[[Path, Path], None]) -> None:
         temporary = path.parent / _temporary_name()

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
+from statebackend._threads import WorkerThreads
 from statebackend.objectstore import PROBE_KEY
 from statebackend.objectstore.limited import RequestRate
 from statebackend.objectstore.retrying import Retries
@@ -22,12 +23,16 @@ __all__ = ["S3Store", "open_s3_store"]
 
 
 @asynccontextmanager
-async def open_s3_store(settings: Settings, *, commits: bool = True) -> AsyncGenerator[S3Store]:
+async def open_s3_store(
+    settings: Settings, *, commits: bool = True, threads: WorkerThreads | None = None
+) -> AsyncGenerator[S3Store]:
     """The store that an `s3://` primary names, with a client of its own, which belongs to the running loop.
 
     Opened by one who `commits` it first asks whether put-if-absent is kept, and so whether there is a bucket and a
     permission at all: one request, two for a job that is new. Raises `UnfitStoreError`, `BucketNotFoundError`,
     `ClockSkewError`, `StoreAccessError`, and `StoreUnavailableError` after `s3_outage_s`.
+
+    `threads`: shared with other components, instead of the store's own.
     """
     url = urlsplit(settings.primary)
     prefix = url.path.strip("/")
@@ -39,7 +44,10 @@ async def open_s3_store(settings: Settings, *, commits: bool = True) -> AsyncGen
     )
     async with open_client(settings, url.netloc) as client:
         bucket = Bucket(client, url.netloc, retries=retries, timeout_s=settings.s3_request_timeout_s)
-        store = S3Store(bucket, f"{prefix}/" if prefix else "", settings=settings)
+        threads = threads or WorkerThreads(
+            cpu_threads_max=settings.cpu_threads_max, io_threads_max=settings.io_threads_max
+        )
+        store = S3Store(bucket, f"{prefix}/" if prefix else "", settings=settings, threads=threads)
         if commits:
             await store.check_put_if_absent(f"{settings.job}/{PROBE_KEY}")
         yield store

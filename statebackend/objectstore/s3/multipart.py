@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import anyio
 
-from statebackend._tasks import in_thread
+from statebackend._threads import WorkerThreads
 from statebackend.abc import Body
 from statebackend.errors import (
     ObjectNotFoundError,
@@ -43,9 +43,7 @@ class MultipartUpload:
     Joining and summing up the parts happens in `threads`.
     """
 
-    def __init__(
-        self, bucket: Bucket, name: str, body: Body, *, settings: Settings, threads: anyio.CapacityLimiter
-    ) -> None:
+    def __init__(self, bucket: Bucket, name: str, body: Body, *, settings: Settings, threads: WorkerThreads) -> None:
         self._bucket = bucket
         self._name = name
         self._chunks = [memoryview(chunk).cast("B") for chunk in body if len(chunk)]
@@ -99,7 +97,7 @@ class MultipartUpload:
 
     async def _send_part(self, number: int, chunks: Sequence[memoryview], others: anyio.CancelScope) -> None:
         try:
-            data, checksum = await in_thread(joined, chunks, limiter=self._threads)
+            data, checksum = await self._threads.cpu(joined, chunks)
             arguments: dict[str, Any] = {"PartNumber": number, "Body": data, "ChecksumCRC32": checksum}
             sent = await self._bucket.request("upload_part", Key=self._name, UploadId=self._upload_id, **arguments)
         except Exception as error:  # noqa: BLE001  # raised by `_send`: a task group would wrap it

@@ -10,10 +10,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-import anyio
 import anyio.lowlevel
 
-from statebackend._tasks import in_thread
+from statebackend._threads import WorkerThreads
 from statebackend.abc import Body, Capability, ObjectInfo
 from statebackend.errors import (
     InputError,
@@ -56,11 +55,11 @@ class S3Store:
     `open_s3_store` makes one.
     """
 
-    def __init__(self, bucket: Bucket, prefix: str, *, settings: Settings) -> None:
+    def __init__(self, bucket: Bucket, prefix: str, *, settings: Settings, threads: WorkerThreads) -> None:
         self._bucket = bucket
         self._prefix = prefix
         self._settings = settings
-        self._threads = anyio.CapacityLimiter(settings.cpu_threads_max)
+        self._threads = threads
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -192,7 +191,7 @@ class S3Store:
     async def _whole(self, body: Body) -> dict[str, Any]:
         """The arguments of a request that carries all of `body`."""
         small = _size(body) <= _INLINE_BYTES_MAX
-        data, checksum = joined(body) if small else await in_thread(joined, body, limiter=self._threads)
+        data, checksum = joined(body) if small else await self._threads.cpu(joined, body)
         return {"Body": data, "ChecksumCRC32": checksum}
 
     def _name(self, key: str) -> str:

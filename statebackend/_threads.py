@@ -1,0 +1,138 @@
+"""The worker threads of one opened job: how many are at work at a time, and which work goes first.
+
+    cpu          compression, checksums, decoding            at most `cpu_threads_max`
+    background   the same, for work that nobody waits for    among those, and gives way to them
+    io           files                                       at most `io_threads_max`
+    of_root      files in a local root, which may hang       at most half of those, divided among the roots
+
+The composition root makes one for each backend, coordinator, download cache, set of range owners or upkeep call that it
+opens, and hands it to every component that leaves the event loop. `docs/decisions/worker-threads.md` says why the
+shares are what they are.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from functools import cached_property
+from typing import TypeVar, TypeVarTuple
+
+import anyio
+import anyio.from_thread
+
+from statebackend._tasks import breathe, in_thread
+
+Args = TypeVarTuple("Args")
+T = TypeVar("T")
+
+_borrower: ContextVar[object] = ContextVar("_borrower")
+"""The task whose place among the cpu threads a background thread uses."""
+
+
+class FileThreads:
+    """Runs functions that touch files in worker threads, at most `threads_max` at a time, as `in_thread` does."""
+
+    def __init__(self, threads_max: int) -> None:
+        self._io = anyio.CapacityLimiter(threads_max)
+
+    async def io(self, function: Callable[[*Args], T], *args: *Args, abandon_after_s: float | None = None) -> T:
+        """Run `function(*args)`. `abandon_after_s`: as for `in_thread`."""
+        return await in_thread(function, *args, limiter=self._io, abandon_after_s=abandon_after_s)
+
+    @asynccontextmanager
+    async def executor(self) -> AsyncGenerator[Executor]:
+        """One of the threads, for a library that makes its own hops: an executor to be asked for one call at a time."""
+        async with self._io:
+            yield self._executor
+
+    @cached_property
+    def _executor(self) -> Executor:
+        # Not asyncio's default pool: that one is small, and shared with name resolution and the user's own code.
+        return ThreadPoolExecutor(int(self._io.total_tokens), thread_name_prefix="statebackend-read")
+
+
+class RootThreads(FileThreads):
+    """A share of the threads of another. Made by `WorkerThreads`.
+
+    However many of them hang, the primary has as many left, and so have other roots as far as there are threads.
+    """
+
+    def __init__(self, share: anyio.CapacityLimiter, io: anyio.CapacityLimiter) -> None:
+        self._share = share
+        self._io = io
+
+    async def io(self, function: Callable[[*Args], T], *args: *Args, abandon_after_s: float | None = None) -> T:
+        """As `FileThreads.io`."""
+        async with self._share:
+            return await super().io(function, *args, abandon_after_s=abandon_after_s)
+
+
+class WorkerThreads(FileThreads):
+    """All worker threads of one opened job. Belongs to one event loop.
+
+    `roots`: the local roots that `of_root` may be asked for.
+    """
+
+    def __init__(self, *, cpu_threads_max: int, io_threads_max: int, roots: Sequence[str] = ()) -> None:
+        super().__init__(io_threads_max)
+        self._cpu = anyio.CapacityLimiter(cpu_threads_max)
+        self._parked = 0  # background threads that have given way, and wait: none gives way to another for ever
+        # A root that hangs would keep the only thread from the primary: the roots have one of their own then.
+        io = self._io if io_threads_max > 1 else anyio.CapacityLimiter(1)
+        half = max(1, io_threads_max // 2)
+        count = max(1, min(half, len(roots)))
+        shares = [anyio.CapacityLimiter(half // count) for _ in range(count)]
+        self._roots = {root: RootThreads(shares[place % count], io) for place, root in enumerate(roots)}
+
+    async def cpu(self, function: Callable[[*Args], T], *args: *Args) -> T:
+        """Run `function(*args)`, which computes, as `in_thread` does."""
+        return await in_thread(function, *args, limiter=self._cpu)
+
+    async def background(self, function: Callable[[*Args], T], *args: *Args) -> T:
+        """As `cpu`, for a long computation that no checkpoint may wait for: it calls `give_way` again and again.
+
+        Only from a task of a task group: asyncio's own cancellation of the task that waits here is not allowed for.
+        """
+        token = _borrower.set(asyncio.current_task())  # the thread gets a copy of this context
+        try:
+            return await in_thread(function, *args, limiter=self._cpu)
+        finally:
+            _borrower.reset(token)
+
+    def give_way(self) -> None:
+        """In a `background` thread, some hundred times a second: let others have the thread's place, and the loop.
+
+        While others wait for a place this thread does nothing, and is not one of those at work.
+        """
+        if self._is_wanted() and not _is_on_loop():
+            anyio.from_thread.run(self._queue_again, _borrower.get())
+        breathe()
+
+    def of_root(self, root: str) -> RootThreads:
+        """The threads for the files of a local root."""
+        return self._roots[root]
+
+    def _is_wanted(self) -> bool:
+        """True if somebody waits for a cpu thread who has not given way."""
+        return self._cpu.statistics().tasks_waiting > self._parked
+
+    async def _queue_again(self, borrower: object) -> None:
+        if self._is_wanted():  # still: another background thread may have been quicker
+            await self._wait_behind(borrower)
+
+    async def _wait_behind(self, borrower: object) -> None:
+        with anyio.CancelScope(shield=True):  # `in_thread` gives the place back in the end, so it must have one then
+            self._parked += 1
+            self._cpu.release_on_behalf_of(borrower)
+            await self._cpu.acquire_on_behalf_of(borrower)  # behind all who wait now
+            self._parked -= 1
+
+
+def _is_on_loop() -> bool:
+    """True on the thread of an event loop, as where threads are simulated."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
