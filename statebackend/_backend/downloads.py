@@ -34,7 +34,7 @@ async def open_download_cache(
             telling_requests(primary.spending),
             open_cache(
                 primary.store,
-                scratch_parent(settings.cache_dir, settings),
+                scratch_parent(settings.cache_dir, settings.local),
                 settings,
                 verify=verify,
                 clock=clock,

@@ -80,7 +80,7 @@ async def open_backend(
         ):
             if commits:
                 position = await job.claim(position)
-                kept = scratch_parent(settings.table_dir, settings)
+                kept = scratch_parent(settings.table_dir, settings.local)
                 await remove_ranges(kept, settings.job, position.epoch, timeout_s=settings.local_read_timeout_s)
             opened = Opened(
                 settings=settings,

@@ -74,5 +74,5 @@ async def _scratch(tables: Tables, settings: Settings) -> AsyncGenerator[Path]:
     if tables.scratch is not None:
         yield tables.scratch
         return
-    async with open_scratch(scratch_parent(settings.table_dir, settings)) as directory:
+    async with open_scratch(scratch_parent(settings.table_dir, settings.local)) as directory:
         yield directory

@@ -130,7 +130,7 @@ async def clear_leftovers(settings: Settings, place: int, store: LocalStore, *, 
     with anyio.move_on_after(settings.local_read_timeout_s):
         await store.remove_leftovers(before_s=before_s)
         return True
-    _log.warning("a local root hangs, and is left alone: root=%s", settings.local[place])
+    _log.warning("a local root hangs, and is not used: root=%s", settings.local[place])
     return False
 
 

@@ -43,7 +43,7 @@ async def open_tables(settings: Settings, key_groups: KeyGroupRange) -> AsyncGen
         raise SettingsError("this table needs the extra 'rocksdb'", table=settings.table) from error
     keys, limiter = OwnedKeys(key_groups, settings.max_parallelism), anyio.CapacityLimiter(1)
     opened: list[RocksStore] = []
-    async with open_scratch(scratch_parent(settings.table_dir, settings)) as directory:
+    async with open_scratch(scratch_parent(settings.table_dir, settings.local)) as directory:
 
         def open_files() -> None:  # appended in the thread, so that a cancelled call cannot lose it
             opened.append(RocksStore(directory / "rocksdb", memory_bytes=settings.table_memory_bytes))

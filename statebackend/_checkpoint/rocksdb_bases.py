@@ -125,7 +125,7 @@ class RocksDBBases:
         if self._copies is None or not self._copies.writable:
             return False
         try:
-            await self._copies.keep(base, directory)
+            await self._copies.store(base, directory)
         except StoreError as error:
             self._observer.local_copy_dropped(f"base-{base.checkpoint_id}", str(error))
             return False

@@ -153,7 +153,7 @@ class RocksDBRestore:
         if self._copies is None or not self._copies.writable:
             return False
         try:
-            await self._copies.keep(base, directory)
+            await self._copies.store(base, directory)
         except StoreError:
             return False  # reported as not repaired; the files themselves are all there
         return True

@@ -1,5 +1,5 @@
-"""The local copy on this host: whose its directories are, where a segment's copy lies, how many bytes that may be, and
-which checkpoint it belongs to.
+"""The local copies on this host: who may write to a directory, where a copy lies, how many bytes there may be, and
+which checkpoint a copy belongs to.
 
-Everything here may be lost at any moment: the primary is complete without it.
+All of it may be lost at any moment: the primary is complete without it.
 """

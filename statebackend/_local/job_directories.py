@@ -1,13 +1,13 @@
-"""The directories of the local copy, and the lock that says who may write there.
+"""The directories of a job below the local roots, and the lock that says who may write there.
 
-    <root>/job_<job>/lock          held by the one backend that may write and prune; dies with its process
+    <root>/job_<job>/lock          locked by the one backend that may write and prune; the lock dies with its process
     <root>/job_<job>/taskowned/    the copies of segments
 
-Owners of parts of the key groups, in several processes, hold the lock together, each while it is at work: none of them
-prunes but what all can do without.
+Owners of parts of the key groups, in several processes, share the lock, each while it works: such an owner removes only
+copies that none of the others needs.
 
-Directories are made with mode 0700. The lock file itself is never removed: who removes it could hold a lock on a file
-that the next one does not see.
+Directories are made with mode 0700. The lock file itself is never removed: a process that removed it could hold a lock
+on a file that the next process does not see.
 """
 
 import logging
@@ -32,9 +32,9 @@ _logger = logging.getLogger(__name__)
 
 
 class LocalDirectory:
-    """One local root as one backend sees it. `owned`: it may write and prune here; else it may only read.
+    """One local root as one backend sees it. `owned`: it may write and prune here; otherwise it may only read.
 
-    Closing lets go of the lock; closing twice is fine.
+    Closing releases the lock; closing twice is fine.
     """
 
     def __init__(self, root: Path, segments: Path, lock: FileLock) -> None:
@@ -44,21 +44,21 @@ class LocalDirectory:
         self._lock = lock
 
     def close(self) -> None:
-        """Let go of the lock. Does not block."""
+        """Release the lock. Does not block."""
         self._lock.close()
 
 
-def claim_root(root: str | os.PathLike[str], job: str, *, shared: bool = False) -> LocalDirectory:
+def lock_root(root: str | os.PathLike[str], job: str, *, shared: bool = False) -> LocalDirectory:
     """Make the job's directories under `root`, and own them unless another live backend does. Blocks on the disk.
 
-    `shared`: together with others who say so. Raises `LocalRootError` with the path and the reason if `root` is
-    relative, or cannot be made, read and written.
+    `shared`: own them together with others that say so too. Raises `LocalRootError` with the path and the reason if
+    `root` is relative, or cannot be made, read and written.
     """
     path = Path(root)
     if not path.is_absolute():
         raise LocalRootError("a local root must be an absolute path", root=str(path))
     try:
-        return _claimed(path, job, shared=shared)
+        return _locked(path, job, shared=shared)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise LocalRootError("a local root cannot be used", root=str(path), reason=reason) from error
@@ -68,22 +68,22 @@ def claim_root(root: str | os.PathLike[str], job: str, *, shared: bool = False) 
 async def open_local_directories(
     roots: Sequence[str | os.PathLike[str]], job: str, *, timeout_s: float = math.inf, shared: bool = False
 ) -> AsyncGenerator[tuple[LocalDirectory | None, ...]]:
-    """Claim every root, in the order given, for as long as the context lasts. `None`: it hangs, for `timeout_s`.
+    """Lock every root, in the order given, for as long as the context lasts. `None`: the root hung for `timeout_s`.
 
-    Raises `LocalRootError` for the first root that cannot be used. Failed or cancelled, it leaves directories behind
-    but no lock; a thread that hangs is left behind too, and lets go of what it locks in the end.
+    Raises `LocalRootError` for the first root that cannot be used. A failed or cancelled call leaves directories behind
+    but no lock. A thread that hangs is abandoned, and releases what it has locked once it goes on.
     """
-    with ExitStack() as claims:
+    with ExitStack() as opened:
         directories: list[LocalDirectory | None] = []
         for root in roots:
-            claim = _Claim(root, job, shared=shared)
-            claims.callback(claim.close)
-            directories.append(await claim.made(timeout_s))
+            opening = _RootOpening(root, job, shared=shared)
+            opened.callback(opening.close)
+            directories.append(await opening.directory_within(timeout_s))
         yield tuple(directories)
 
 
-class _Claim:
-    """A claim that can be given up while the disk hangs over it."""
+class _RootOpening:
+    """The locking of one root, which can be given up while the disk hangs."""
 
     def __init__(self, root: str | os.PathLike[str], job: str, *, shared: bool) -> None:
         self._root = root
@@ -93,32 +93,32 @@ class _Claim:
         self._directory: LocalDirectory | None = None
         self._closed = False
 
-    async def made(self, timeout_s: float) -> LocalDirectory | None:
-        """The directory, `None` if there is none after `timeout_s`. Raises `LocalRootError`."""
+    async def directory_within(self, timeout_s: float) -> LocalDirectory | None:
+        """The directory, or `None` if there is none after `timeout_s`. Raises `LocalRootError`."""
         limiter = anyio.CapacityLimiter(1)
         with anyio.move_on_after(timeout_s):
-            return await in_thread(self._make, limiter=limiter, abandon_after_s=0.0)
-        _logger.warning("a local root hangs, and is left alone: root=%s", self._root)
+            return await in_thread(self._open, limiter=limiter, abandon_after_s=0.0)
+        _logger.warning("a local root hangs, and is not used: root=%s", self._root)
         self.close()
         return None
 
     def close(self) -> None:
-        """Let go of the lock, now or when it is there at last. Does not block on the disk."""
+        """Release the lock, now or as soon as an abandoned thread has it. Does not block on the disk."""
         with self._turn:
             self._closed = True
             if self._directory is not None:
                 self._directory.close()
 
-    def _make(self) -> LocalDirectory:
-        directory = claim_root(self._root, self._job, shared=self._shared)
-        with self._turn:
+    def _open(self) -> LocalDirectory:
+        directory = lock_root(self._root, self._job, shared=self._shared)
+        with self._turn:  # `close` runs on the loop: whichever of the two is second releases the lock
             self._directory = directory
             if self._closed:
                 directory.close()
         return directory
 
 
-def _claimed(root: Path, job: str, *, shared: bool) -> LocalDirectory:
+def _locked(root: Path, job: str, *, shared: bool) -> LocalDirectory:
     segments = segments_directory(root, job)
     for directory in (root, segments.parent, segments):
         make_directory(directory)

@@ -1,11 +1,11 @@
-"""Where things of the local copy lie. Pure: nothing here touches the disk.
+"""Paths below a local root. Pure: nothing here touches the disk.
 
     <root>/job_<job>/lock                                              see `job_directories`
     <root>/job_<job>/taskowned/<segment>                               the copies of segments, of all owners
     <root i>/job_<job>/op_<operator>_kg_<first>_<last>/chk_<id>/...    one owner's checkpoint; i = id mod roots
 
-The copies of segments are shared by checkpoints, and by the owners of key-group ranges that share a process; the
-directory of a checkpoint is one owner's own. So the one can go without the other (FLINK-27692, 27693).
+Checkpoints share the copies of segments, and so do the owners of key-group ranges in one process. The directory of a
+checkpoint belongs to one owner, so it can be removed without touching the segments (FLINK-27692, 27693).
 """
 
 import re
@@ -24,20 +24,20 @@ _CHECKPOINT: Final = re.compile(r"chk_(0|[1-9][0-9]*)")
 
 
 def job_directory(root: Path, job: str) -> Path:
-    """All that a job has in one root."""
+    """The directory of a job in one root."""
     return root / f"job_{job}"
 
 
 def segments_directory(root: Path, job: str) -> Path:
-    """The copies of segments in one root."""
+    """The directory of the copies of segments in one root."""
     return job_directory(root, job) / "taskowned"
 
 
 class LocalLayout(msgspec.Struct, frozen=True):
-    """The directories of one owner of key groups. Checkpoints take the roots in turn, in the order given.
+    """The directories of one owner of key groups. Checkpoint `id` lies in root `id` mod the number of roots.
 
-    Raises `LocalRootError` where there is no root, or one is not an absolute path, `SettingsError` for a job or an
-    operator that cannot be a directory's name.
+    Raises `LocalRootError` without a root, or where one is not an absolute path; `SettingsError` for a job or operator
+    that cannot be the name of a directory.
     """
 
     roots: tuple[Path, ...]
@@ -47,7 +47,7 @@ class LocalLayout(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not self.roots:
-            raise LocalRootError("a local layout needs a root")
+            raise LocalRootError("a local layout needs at least one root")
         for root in self.roots:
             if not (isinstance(root, Path) and root.is_absolute()):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise LocalRootError("a local root must be an absolute path", root=str(root))
@@ -57,26 +57,26 @@ class LocalLayout(msgspec.Struct, frozen=True):
 
     @property
     def owner_directories(self) -> Sequence[Path]:
-        """One in each root."""
+        """The owner's directories, one in each root."""
         first, last = self.key_groups.first, self.key_groups.last
         name = f"op_{self.operator}_kg_{first}_{last}"
         return [job_directory(root, self.job) / name for root in self.roots]
 
     def root_of(self, checkpoint_id: CheckpointId) -> Path:
-        """The root whose turn it is."""
+        """The root that the checkpoint lies in."""
         return self.roots[checkpoint_id % len(self.roots)]
 
     def owner_directory(self, checkpoint_id: CheckpointId) -> Path:
-        """Where this owner's part of the checkpoint lies, beside others of the same root."""
+        """The owner's directory in the root that the checkpoint lies in."""
         return self.owner_directories[checkpoint_id % len(self.roots)]
 
     def checkpoint_directory(self, checkpoint_id: CheckpointId) -> Path:
-        """This owner's part of the checkpoint."""
+        """The directory of the owner's part of the checkpoint."""
         return self.owner_directory(checkpoint_id) / f"chk_{checkpoint_id}"
 
 
 def owner_of(name: str) -> tuple[str, KeyGroupRange] | None:
-    """The operator and the key groups whose directory has that name, `None` for any other name."""
+    """The operator and key groups of an owner's directory, by its name; `None` for any other name."""
     found = _OWNER.fullmatch(name)
     if found is None or int(found[2]) > int(found[3]):
         return None
@@ -84,6 +84,6 @@ def owner_of(name: str) -> tuple[str, KeyGroupRange] | None:
 
 
 def checkpoint_of(name: str) -> CheckpointId | None:
-    """The checkpoint whose directory has that name, `None` for any other name."""
+    """The id of a checkpoint's directory, by its name; `None` for any other name."""
     found = _CHECKPOINT.fullmatch(name)
     return None if found is None else CheckpointId(int(found[1]))

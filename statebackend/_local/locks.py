@@ -1,6 +1,6 @@
 """A lock that dies with its process: an flock on an open file.
 
-The kernel lets go of it when the process ends, however it ends, so there is never a stale one to break.
+The kernel releases it when the process ends, however it ends, so there is never a stale lock to break.
 """
 
 import fcntl
@@ -12,7 +12,7 @@ from typing import Final
 
 
 class FileLock:
-    """An open file, and whether we hold the lock on it. Closing lets go of it; closing twice is fine."""
+    """An open lock file. `held`: we have the lock. Closing releases it; closing twice is fine."""
 
     def __init__(self, file: io.FileIO, *, held: bool) -> None:
         self.held: Final = held
@@ -20,7 +20,7 @@ class FileLock:
         _open_locks.add(self)
 
     def close(self) -> None:
-        """Let go of the lock, also where a process that is just being started has a copy of the open file.
+        """Release the lock, even while a process that is being started has a copy of the open file.
 
         Does not block: nothing was written to the file.
         """
@@ -29,7 +29,7 @@ class FileLock:
         self.forget()
 
     def forget(self) -> None:
-        """Close this process's open file only: a forked child leaves the lock to its parent."""
+        """Close the file without unlocking it: a forked child leaves the lock to its parent."""
         self._file.close()
 
 
@@ -37,7 +37,7 @@ _open_locks: Final[weakref.WeakSet[FileLock]] = weakref.WeakSet()
 
 
 def _close_in_forked_child() -> None:
-    """Close the child's copies of our locks, lest a child that outlives us keeps them held."""
+    """Close the child's copies of our open files: a child that outlives us would keep the locks."""
     for lock in list(_open_locks):
         lock.forget()
 
@@ -46,10 +46,10 @@ os.register_at_fork(after_in_child=_close_in_forked_child)
 
 
 def lock_file(path: Path, *, wait: bool = False, shared: bool = False) -> FileLock:
-    """Make the file, mode 0600, and lock it, unless somebody else holds it: then wait, or hold nothing.
+    """Make the file with mode 0600 and lock it. Where another has the lock, wait for it or return without it.
 
-    A `shared` lock is held by any number at once, and by none beside one that is not. Blocks on the disk. Raises
-    `OSError`.
+    Any number of processes can have a `shared` lock at once, but not beside one that is exclusive. Blocks on the disk.
+    Raises `OSError`.
     """
     file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+")
     try:

@@ -1,16 +1,17 @@
-"""Directories on this host in which the state of a range outlives the process that has worked on it.
+"""Directories on this host in which the state of a range is cached from one process to the next.
 
-    <parent>/job_<job>/kg_<first>_<last>/lock      held by the process that works on the range; dies with it
-    <parent>/job_<job>/kg_<first>_<last>/mark      what the files are; not there while somebody works on them
+    <parent>/job_<job>/kg_<first>_<last>/lock      locked by the process that works on the range; dies with it
+    <parent>/job_<job>/kg_<first>_<last>/mark      the range manifest; not there while a process works on the files
     <parent>/job_<job>/kg_<first>_<last>/files/    the state
-    <parent>/job_<job>/kg_<first>_<last>/scratch/  what whoever has the lock needs besides
+    <parent>/job_<job>/kg_<first>_<last>/scratch/  what else the process that has the lock needs
 
-    mark := checksum:u32 manifest                  little-endian crc32; msgpack map of the fields of `Mark`
+    mark     := checksum:u32 content               little-endian crc32 of content
+    content  := boot_id newline manifest       msgpack map of the fields of `RangeManifest`
 
-Whoever has the lock takes the mark away before he touches a file, and puts one there when all is written and closed. So
-files without a mark are those of somebody who was killed, or is at work: they are removed, and never believed. Nothing
-is synced: a mark counts until the machine is started again, for a kill loses nothing that was written, and a power cut
-may lose anything.
+The process that has the lock removes the manifest before it touches a file, and writes one when all files are written
+and closed. So files without a manifest belong to a process that was killed or is at work: they are removed, and never
+believed. Nothing is synced, so a manifest counts only until the machine restarts: a kill loses nothing that was
+written, a power cut may lose anything.
 """
 
 import logging
@@ -33,14 +34,14 @@ from statebackend.errors import LocalRootError
 from statebackend.ids import Epoch, KeyGroupRange
 
 LAYOUT: Final = 1
-"""Of the files. A release that writes them otherwise has another number."""
+"""Of the files. A release that writes them differently has another number."""
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _CHECKSUM: Final = struct.Struct("<I")
 _logger = logging.getLogger(__name__)
 
 
-class Mark(msgspec.Struct, frozen=True):
-    """What the files of a range are: of which job, and made by whom; the rest is known to who has put it there."""
+class RangeManifest(msgspec.Struct, frozen=True):
+    """Says which job's state the files of a range hold. `content` is for the caller alone to encode and decode."""
 
     primary: str
     max_parallelism: int
@@ -50,30 +51,30 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class RangeDirectory:
-    """The directory of a range, which is ours. All methods block on the disk."""
+    """The directory of a range, locked by this process. All methods block on the disk."""
 
     def __init__(self, path: Path, boot: str) -> None:
         self.files: Final = path / "files"
         self.scratch: Final = path / "scratch"
         self._path = path
-        self._mark = path / "mark"
+        self._manifest = path / "mark"
         self._boot = boot
 
-    def take_mark(self) -> Mark | None:
-        """What the files are, which may be changed from now on; `None` where nobody can say."""
-        mark = _read_mark(self._mark, self._boot)
-        self._mark.unlink(missing_ok=True)
-        return mark
+    def take_manifest(self) -> RangeManifest | None:
+        """Remove and return the manifest; the files may be changed from now on. `None`: they must not be used."""
+        manifest = _read_manifest(self._manifest, self._boot)
+        self._manifest.unlink(missing_ok=True)
+        return manifest
 
-    def put_mark(self, mark: Mark) -> None:
-        """The files are closed, and this is what they are. Raises `OSError`."""
-        manifest = self._boot.encode() + b"\n" + msgspec.msgpack.encode(mark)
+    def put_manifest(self, manifest: RangeManifest) -> None:
+        """Write the manifest. The files must be closed. Raises `OSError`."""
+        content = self._boot.encode() + b"\n" + msgspec.msgpack.encode(manifest)
         temporary = self._path / "mark.tmp"
-        temporary.write_bytes(_CHECKSUM.pack(zlib.crc32(manifest)) + manifest)
-        temporary.replace(self._mark)
+        temporary.write_bytes(_CHECKSUM.pack(zlib.crc32(content)) + content)
+        temporary.replace(self._manifest)
 
     def settle(self, directory: Path) -> None:
-        """The files are closed, and lie in `directory`: bring them to their place. The scratch directory goes."""
+        """Move the files, which are closed, from `directory` to their place, and remove the scratch directory."""
         if directory != self.files:
             remove_directory(self.files)
             directory.rename(self.files)
@@ -85,7 +86,7 @@ class RangeDirectory:
         self.scratch.mkdir()
 
     def clear(self) -> None:
-        """Remove the files. Raises `OSError`."""
+        """Remove the files and the scratch directory. Raises `OSError`."""
         remove_directory(self.files)
         remove_directory(self.scratch)
 
@@ -94,33 +95,34 @@ class RangeDirectory:
 async def open_range_directory(
     parent: Path, job: str, key_groups: KeyGroupRange
 ) -> AsyncGenerator[RangeDirectory | None]:
-    """The directory of a range, for as long as the context lasts. `None`: another process has it, or none can be kept.
+    """The directory of a range, locked for as long as the context lasts.
 
-    Raises `LocalRootError` where it cannot be made. Failed or cancelled, it leaves no lock.
+    `None` where another process has it, or the system does not tell one start of the machine from the next. Raises
+    `LocalRootError` where it cannot be made. A failed or cancelled call leaves no lock.
     """
     limiter = anyio.CapacityLimiter(1)
-    with ExitStack() as claims:  # entered in the thread, so that a cancelled call cannot lose it
-        yield await in_thread(lambda: _claimed(parent, job, key_groups, claims), limiter=limiter)
+    with ExitStack() as locks:  # entered in the thread, so that a cancelled call cannot lose the lock
+        yield await in_thread(lambda: _locked(parent, job, key_groups, locks), limiter=limiter)
 
 
 async def remove_ranges(
     parent: Path, job: str, epoch: Epoch, *, but: Collection[KeyGroupRange] = (), timeout_s: float
 ) -> None:
-    """Remove what older epochs have kept of the job on this host, unless it is of these ranges.
+    """Remove the state that older epochs of the job have cached on this host, except that of the ranges in `but`.
 
-    Best effort, for `timeout_s`; a thread that hangs is left behind, and does no harm when it goes on.
+    Best effort, for `timeout_s`; a thread that hangs is abandoned, and does no harm when it goes on.
     """
     limiter = anyio.CapacityLimiter(1)
     with anyio.move_on_after(timeout_s) as bounded:
         await in_thread(remove_other_ranges, parent, job, but, epoch, limiter=limiter, abandon_after_s=0.0)
     if bounded.cancelled_caught:
-        _logger.warning("the directory of the ranges hangs, and what is left of them stays: directory=%s", parent)
+        _logger.warning("the directory of the ranges hangs, so old ranges stay: directory=%s", parent)
 
 
 def remove_other_ranges(parent: Path, job: str, owners: Collection[KeyGroupRange], epoch: Epoch) -> int:
-    """Remove the files of ranges that there are no more; say of how many. Blocks on the disk.
+    """Remove the files of ranges not in `owners`; return how many ranges had some. Blocks on the disk.
 
-    Not of one that somebody works on, or that was put there in `epoch` or later. Best effort.
+    Leaves a range that a process works on, or that `epoch` or a later one has cached. Best effort.
     """
     removed, names = 0, {_name(key_groups) for key_groups in owners}
     with suppress(OSError, LocalRootError):
@@ -132,25 +134,25 @@ def remove_other_ranges(parent: Path, job: str, owners: Collection[KeyGroupRange
 
 
 def _remove_older(path: Path, epoch: Epoch) -> bool:
-    """The lock file stays: who removes it could hold a lock on a file that the next one does not see."""
+    """True if files were removed. The lock file stays: see `job_directories`."""
     try:
         with closing(lock_file(path / "lock")) as lock:
             if not lock.held:
                 return False
             directory = RangeDirectory(path, _boot())
-            mark = _read_mark(path / "mark", _boot())
+            manifest = _read_manifest(path / "mark", _boot())
             is_empty = not (directory.files.exists() or directory.scratch.exists())
-            if is_empty or (mark is not None and mark.epoch >= epoch):
+            if is_empty or (manifest is not None and manifest.epoch >= epoch):
                 return False
-            directory.take_mark()
+            directory.take_manifest()
             directory.clear()
     except OSError as error:
-        _logger.warning("could not remove the files of a range that there is no more: path=%s reason=%s", path, error)
+        _logger.warning("could not remove the files of an old range: path=%s reason=%s", path, error)
         return False
     return True
 
 
-def _claimed(parent: Path, job: str, key_groups: KeyGroupRange, claims: ExitStack) -> RangeDirectory | None:
+def _locked(parent: Path, job: str, key_groups: KeyGroupRange, locks: ExitStack) -> RangeDirectory | None:
     if not (boot := _boot()):
         return None
     path = job_directory(parent, job) / _name(key_groups)
@@ -163,25 +165,26 @@ def _claimed(parent: Path, job: str, key_groups: KeyGroupRange, claims: ExitStac
         raise LocalRootError(
             "the directory of a range cannot be used", directory=str(path), reason=error.strerror
         ) from error
-    claims.callback(lock.close)
+    locks.callback(lock.close)
     return RangeDirectory(path, boot) if lock.held else None
 
 
-def _read_mark(path: Path, boot: str) -> Mark | None:
+def _read_manifest(path: Path, boot: str) -> RangeManifest | None:
+    """The manifest; `None` where it is missing, damaged, or from another layout or start of the machine."""
     try:
         data = path.read_bytes()
-        (checksum,), manifest = _CHECKSUM.unpack_from(data), data[_CHECKSUM.size :]
-        if zlib.crc32(manifest) != checksum:
+        (checksum,), content = _CHECKSUM.unpack_from(data), data[_CHECKSUM.size :]
+        if zlib.crc32(content) != checksum:
             return None
-        found, _, encoded = manifest.partition(b"\n")
-        mark = msgspec.msgpack.decode(encoded, type=Mark)
+        found, _, encoded = content.partition(b"\n")
+        manifest = msgspec.msgpack.decode(encoded, type=RangeManifest)
     except (OSError, struct.error, ValueError):
         return None
-    return mark if found.decode() == boot and mark.layout == LAYOUT else None
+    return manifest if found.decode() == boot and manifest.layout == LAYOUT else None
 
 
 def _boot() -> str:
-    """Which start of the machine this is, empty where the system does not say."""
+    """The id of this start of the machine; empty where the system does not give one."""
     try:
         return BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:

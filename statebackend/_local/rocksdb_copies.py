@@ -1,10 +1,10 @@
-"""The local copies of RocksDB bases: of each a directory of its own, complete or not there.
+"""The local copies of RocksDB bases: one directory each, complete or not there.
 
-    <root i>/job_<job>/op_state_kg_<first>_<last>/chk_<id>/    i = id mod roots; see `layout`, `store`
+    <root i>/job_<job>/op_state_kg_<first>_<last>/chk_<id>/    i = id mod roots; see `layout`, `snapshots`
 
-What never changes lies there as a link to the file that RocksDB has: it costs no room until RocksDB removes its own.
-What is read is checked against the commit, file by file, so a directory that is damaged saves what it can. All of this
-is best effort, and a root that hangs is left alone.
+A file that never changes is a link to RocksDB's own file: it takes no room until RocksDB removes that. Every file is
+checked against the commit when it is read, so a damaged directory saves what it can. All of this is best effort, and a
+root that hangs is no longer used.
 """
 
 import logging
@@ -29,21 +29,21 @@ from statebackend.settings import MiB
 
 T = TypeVar("T")
 Verify = Callable[[bytes, Handle], None]
-"""Raises a `DataError` unless the bytes are, to the byte, what the handle points to. Runs in a worker thread."""
+"""Raises a `DataError` unless the bytes are exactly those that the handle points to. Runs in a worker thread."""
 
 OPERATOR: Final = "state"
 """There is one operator so far."""
-KEPT_BYTES_PER_S: Final = 16 * MiB
-"""A directory is given a second for so many bytes: they may have to be copied, and synced."""
+STORED_BYTES_PER_S: Final = 16 * MiB
+"""Storing a directory may take a second more for each of these: its files may have to be copied, and synced."""
 _logger = logging.getLogger(__name__)
 
 
 class RocksDBCopies:
-    """Those of one job on this host, in `roots`, whoever wrote them. `writable`: this backend owns the roots.
+    """The RocksDB bases of one job on this host, of all its owners. `writable`: this backend owns the `roots`.
 
-    `bytes_max` bounds what lies in one root, together with the copies of `segments` there; 0: nothing does. A call
-    takes `timeout_s` at most, one that writes longer by `KEPT_BYTES_PER_S`; a root that exceeds it is left alone from
-    then on. Calls raise `StoreError`s, none of which is a reason to fail.
+    `bytes_max` limits the bytes in one root, including the copies of `segments` there; 0 for no limit. A call takes at
+    most `timeout_s`, and one that writes the time for its bytes beside that; a root that takes longer is not used any
+    more. Calls raise `StoreError`s, and the caller goes on without the copy.
     """
 
     def __init__(
@@ -57,22 +57,22 @@ class RocksDBCopies:
         segments: LocalSegments | None = None,
         hanging: Collection[int] = (),
     ) -> None:
-        """`hanging`: roots that are left alone from the start."""
+        """`hanging`: the indexes of the roots that are not used from the start."""
         self.writable: Final = writable
         self._roots = tuple(roots)
         self._job = job
         self._timeout_s = timeout_s
         self._bytes_max = bytes_max
         self._segments = segments
-        self._stores: dict[tuple[int, KeyGroupRange], LocalSnapshots] = {}  # of one root each: another may hang
+        self._snapshots: dict[tuple[int, KeyGroupRange], LocalSnapshots] = {}  # one per root: another root may hang
         self._slow = set(hanging)
         self._disk = anyio.CapacityLimiter(4)
 
     async def place(self, base: RocksDBBase, file: RocksDBFile, target: Path, verify: Verify) -> None:
-        """Have the file at `target` as well, if the copy is as it was written.
+        """Link or copy the local copy of the file to `target`, if `verify` accepts it.
 
-        Nobody else may have that place: a thread that was left behind writes there after the call has ended. Raises
-        `ObjectNotFoundError` where there is no copy, what `verify` raises, or `StoreUnavailableError`.
+        `target` must not be used for anything else: an abandoned thread may write there after the call has ended.
+        Raises `ObjectNotFoundError` where there is no copy, what `verify` raises, or `StoreUnavailableError`.
         """
         source = self._directory(base) / file.name
 
@@ -85,12 +85,12 @@ class RocksDBCopies:
         await self._in_time(self._root_of(base), placed)
 
     async def read(self, base: RocksDBBase, file: RocksDBFile) -> bytes:
-        """The copy, unchecked. Raises as `place`."""
+        """The bytes of the local copy, unchecked. Raises what `place` raises, but for `verify`."""
         source = self._directory(base) / file.name
         return await self._in_time(self._root_of(base), lambda: _content(source))
 
-    async def keep(self, base: RocksDBBase, files: Path) -> None:
-        """Keep a copy of the base, whose files lie in `files`, in place of one that is there. Raises `StoreError`s."""
+    async def store(self, base: RocksDBBase, files: Path) -> None:
+        """Store a copy of the base, whose files lie in `files`, replacing one that is there. Raises `StoreError`s."""
         root = self._root_of(base)
         if self._bytes_max:
             await self._in_time(root, lambda: self._check_room(base))
@@ -103,37 +103,37 @@ class RocksDBCopies:
             rocksdb=base.files,
         )
 
-        async def keep() -> None:
-            store = await self._store_of(root, base.owner)
-            await store.store(snapshot, files)
-            if base.checkpoint_id not in store.checkpoints:
-                raise StoreUnavailableError("a newer base is kept", checkpoint_id=base.checkpoint_id)
+        async def store() -> None:
+            snapshots = await self._snapshots_of(root, base.owner)
+            await snapshots.store(snapshot, files)
+            if base.checkpoint_id not in snapshots.checkpoints:
+                raise StoreUnavailableError("a newer base has a local copy", checkpoint_id=base.checkpoint_id)
 
-        await self._bounded(root, self._timeout_s + base.size_bytes / KEPT_BYTES_PER_S, keep)
+        await self._bounded(root, self._timeout_s + base.size_bytes / STORED_BYTES_PER_S, store)
         await self._count(root)
 
     async def confirm(self, base: RocksDBBase) -> None:
-        """A commit has this base: those that its owner wrote before are removed. Errors are logged."""
+        """A commit has this base: remove the copies of its owner's older bases. Errors are logged."""
 
         async def confirm(root: int) -> None:
-            store = self._stores.get((root, base.owner))
-            if store is not None:  # or else nothing lies there: `prune` has opened all that there were
-                await self._bounded(root, self._timeout_s, partial(store.confirm, base.checkpoint_id))
+            snapshots = self._snapshots.get((root, base.owner))
+            if snapshots is not None:  # else there are none: `prune` has opened all that existed
+                await self._bounded(root, self._timeout_s, partial(snapshots.confirm, base.checkpoint_id))
 
         await self._in_each_root(confirm)
 
     async def abort(self, base: RocksDBBase) -> None:
-        """No commit will ever have this base."""
+        """No commit will ever have this base: remove its copy. Raises `StoreError`s."""
         root = self._root_of(base)
 
         async def abort() -> None:
-            await (await self._store_of(root, base.owner)).abort(base.checkpoint_id)
+            await (await self._snapshots_of(root, base.owner)).abort(base.checkpoint_id)
 
         await self._bounded(root, self._timeout_s, abort)
         await self._count(root)
 
     async def prune(self, needed: Collection[str]) -> None:
-        """Remove every directory with an object in it that is not `needed`, and what was never complete.
+        """Remove every base with a file whose key is not in `needed`, and every incomplete directory.
 
         Called once by the owner of the roots, after the restore. Errors are logged.
         """
@@ -145,16 +145,16 @@ class RocksDBCopies:
         await self._in_each_root(prune)
 
     async def _prune_owner(self, root: int, owner: KeyGroupRange, needed: Collection[str]) -> None:
-        store = await self._store_of(root, owner)
-        kept = {
+        snapshots = await self._snapshots_of(root, owner)
+        keep = {
             checkpoint_id
-            for checkpoint_id in list(store.checkpoints)
+            for checkpoint_id in list(snapshots.checkpoints)
             if self._layout(owner).root_of(checkpoint_id) == self._roots[root]
-            and (found := await store.retrieve(checkpoint_id)) is not None
+            and (found := await snapshots.retrieve(checkpoint_id)) is not None
             and found.rocksdb
             and all(file.handle.key in needed for file in found.rocksdb)
         }
-        await store.prune(kept.__contains__)
+        await snapshots.prune(keep.__contains__)
 
     async def _in_each_root(self, remove: Callable[[int], Awaitable[None]]) -> None:
         for root in range(len(self._roots)):
@@ -164,11 +164,11 @@ class RocksDBCopies:
             except StoreError as error:
                 _logger.warning("could not prune the RocksDB bases of one root: root=%d reason=%s", root, error)
 
-    async def _store_of(self, root: int, owner: KeyGroupRange) -> LocalSnapshots:
-        if (root, owner) not in self._stores:
+    async def _snapshots_of(self, root: int, owner: KeyGroupRange) -> LocalSnapshots:
+        if (root, owner) not in self._snapshots:
             layout = msgspec.structs.replace(self._layout(owner), roots=(self._roots[root],))
-            self._stores[root, owner] = await open_local_snapshots(layout, abandon_after_s=0.0)
-        return self._stores[root, owner]
+            self._snapshots[root, owner] = await open_local_snapshots(layout, abandon_after_s=0.0)
+        return self._snapshots[root, owner]
 
     def _check_room(self, base: RocksDBBase) -> None:
         index = self._root_of(base)
@@ -176,12 +176,10 @@ class RocksDBCopies:
         if self._segments is not None:
             held_bytes += self._segments.held_bytes[index]
         if held_bytes + base.size_bytes > self._bytes_max:
-            raise StoreFullError(
-                "the local root's budget is spent", held_bytes=held_bytes, local_bytes_max=self._bytes_max
-            )
+            raise StoreFullError("the local root is full", held_bytes=held_bytes, local_bytes_max=self._bytes_max)
 
     async def _count(self, root: int) -> None:
-        """Tell the budget of the root what lies here."""
+        """Tell the budget of the root how many bytes the bases take."""
         if self._segments is not None and self._bytes_max:
             size_bytes = await self._in_time(root, lambda: _bytes_in(self._roots[root], self._job))
             self._segments.set_apart(root, size_bytes)
@@ -216,12 +214,12 @@ class RocksDBCopies:
             except OSError as error:
                 raise StoreUnavailableError("the local copy cannot be used", reason=error.strerror) from error
             self._slow.add(root)
-            _logger.warning("a local root is too slow for RocksDB bases, and is left alone: root=%d", root)
+            _logger.warning("a local root is too slow for RocksDB bases, and is not used any more: root=%d", root)
         raise StoreUnavailableError("slow")
 
 
-class KeptDirectory(msgspec.Struct, frozen=True):
-    """A directory of a RocksDB base: of which objects its files are copies; none, where it was never complete."""
+class CopiedBase(msgspec.Struct, frozen=True):
+    """A directory of a RocksDB base. `keys`: the objects its files are copies of; empty if it was never complete."""
 
     path: Path
     keys: frozenset[str]
@@ -229,21 +227,21 @@ class KeptDirectory(msgspec.Struct, frozen=True):
     modified_s: float
 
 
-def kept_in(root: Path, job: str) -> Sequence[KeptDirectory]:
-    """Every directory of a RocksDB base in one root, whoever wrote it. Blocks on the disk. Raises `OSError`."""
-    found = map(_kept_at, sorted(job_directory(root, job).glob(f"op_{OPERATOR}_kg_*/chk_*")))
+def copied_bases(root: Path, job: str) -> Sequence[CopiedBase]:
+    """Every directory of a RocksDB base in one root, of all owners. Blocks on the disk. Raises `OSError`."""
+    found = map(_copied_base, sorted(job_directory(root, job).glob(f"op_{OPERATOR}_kg_*/chk_*")))
     return [each for each in found if each is not None]
 
 
-def _kept_at(path: Path) -> KeptDirectory | None:
-    """`None` where a living process has removed it, or a part of it, meanwhile."""
+def _copied_base(path: Path) -> CopiedBase | None:
+    """`None` where a living process has removed the directory, or a part of it, meanwhile."""
     keys = frozenset[str]()
     with suppress(FileNotFoundError, DataError):
         snapshot = decode_local_snapshot(_content(path / SNAPSHOT_NAME), str(path))
         keys = frozenset(file.handle.key for file in snapshot.rocksdb)
     with suppress(FileNotFoundError):
         sizes = [each.stat().st_size for each in path.iterdir()]
-        return KeptDirectory(path, keys, sum(sizes), path.stat().st_mtime)
+        return CopiedBase(path, keys, sum(sizes), path.stat().st_mtime)
     return None
 
 
@@ -252,6 +250,6 @@ def _content(path: Path) -> bytes:
 
 
 def _bytes_in(root: Path, job: str) -> int:
-    """What lies in two directories under one inode lies there once."""
+    """Bytes of all bases in the root. A file that several directories link to counts once."""
     found = (path.stat() for path in job_directory(root, job).glob(f"op_{OPERATOR}_kg_*/chk_*/*"))
     return sum({each.st_ino: each.st_size for each in found}.values())

@@ -1,4 +1,4 @@
-"""The local copies of all segments as one object store, spread over one store for each local root."""
+"""The local copies of segments: one object store over the stores of all local roots."""
 
 import logging
 import math
@@ -18,19 +18,19 @@ _logger = logging.getLogger(__name__)
 
 
 class LocalSegments:
-    """An `ObjectStore` over `stores`, one for each local root. A key always lies in the same one of them.
+    """An `ObjectStore` over `stores`, one for each local root. A key always lies in the same root.
 
-    `owned` tells which of them this backend may change, all by default; the others it may read, and writing there
-    raises `StoreAccessError`. With another number of roots keys lie elsewhere: then they are missing here,
-    which costs a read of the primary, until `prune` has removed the old ones.
+    `owned` says which roots this backend may change, all by default. It may read the others; writing there raises
+    `StoreAccessError`. After the number of roots has changed, keys lie elsewhere: a copy in its old root counts as
+    missing, which costs a read of the primary, and `prune` removes it.
 
-    `bytes_max` is the most that may lie in one root, 0 for no limit. A put that would exceed it, together with those
-    under way, raises `StoreUnavailableError` and writes nothing. What lies there already is counted by `take_stock`.
+    `bytes_max` limits the bytes in one root, 0 for no limit. A put that would exceed it, together with those under way,
+    raises `StoreUnavailableError` and writes nothing. `take_stock` counts what is there at the start.
 
-    `read_timeout_s` bounds `get`, `get_range` and `repair`: what takes longer raises `StoreUnavailableError` with the
-    message "slow", and from then on they do so at once for that root. It bounds `take_stock` and each step of `prune`
-    too. A root that cannot be listed in time is left alone from then on, as those at the places `hanging` are from the
-    start: reading and writing there raises `StoreUnavailableError`.
+    `read_timeout_s` bounds `get`, `get_range` and `repair`: one that takes longer raises `StoreUnavailableError` with
+    the message "slow", and from then on they do so at once for that root. It bounds `take_stock` and each step of
+    `prune` too: a root that cannot be listed in time is no longer used. Nor are those whose indexes are in `hanging`,
+    from the start. Reading and writing an unused root raises `StoreUnavailableError`.
     """
 
     def __init__(
@@ -52,16 +52,16 @@ class LocalSegments:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What all of the stores can do."""
+        """The capabilities that all of the stores have."""
         return frozenset(able for able in Capability if all(able in store.capabilities for store in self._stores))
 
     @property
     def held_bytes(self) -> Sequence[int]:
-        """Bytes in each root, those being written among them; 0 for a root that is not owned."""
+        """Bytes in each root, including those being written; 0 for a root that is not owned."""
         return [budget.held_bytes for budget in self._budgets]
 
     def set_apart(self, root: int, size_bytes: int) -> None:
-        """So many bytes of a root's `bytes_max` are taken by what is not a copy of ours."""
+        """Count `size_bytes` of RocksDB bases against the `bytes_max` of a root."""
         self._budgets[root].apart_bytes = size_bytes
 
     async def put(self, key: str, body: Body) -> None:
@@ -77,7 +77,7 @@ class LocalSegments:
         return await self._in_time(key, lambda: self._store(key).get_range(key, offset, length))
 
     async def repair(self, key: str, body: Body) -> None:
-        """As `put`, in time for somebody who waits: a restore, which has found a copy missing or bad."""
+        """Like `put`, but bounded in time: called by a restore that has found a copy missing or bad."""
         await self._in_time(key, lambda: self.put(key, body))
 
     async def head(self, key: str) -> ObjectInfo | None:
@@ -99,9 +99,9 @@ class LocalSegments:
             yield info
 
     async def take_stock(self) -> None:
-        """Count what lies in the roots that are owned. Called once by the owner, before anything is written.
+        """Count the bytes in the owned roots. Called once by the owner, before anything is written.
 
-        Best effort: an error is logged, and then a root that has a limit takes no copies. One that hangs takes none at
+        Best effort: an error is logged, and then a root with a limit takes no copies. A root that hangs takes none at
         all.
         """
         for index, owned in enumerate(self._owned):
@@ -109,18 +109,18 @@ class LocalSegments:
                 await self._count(index)
 
     async def prune(self, keep: Collection[str]) -> int:
-        """Delete every copy whose key is not in `keep`, or that lies where nobody looks; say how many went.
+        """Delete every copy whose key is not in `keep`, or that lies in the wrong root. Return how many were deleted.
 
-        Called once by the owner, after the restore and before the first upload: what is not needed then was left by
-        attempts that were killed. Best effort: errors are logged, stores that are not owned are left alone. A
-        cancelled call has deleted some of them.
+        Called once by the owner, after the restore and before the first upload: a copy that is not needed then was left
+        by a process that was killed. Best effort: errors are logged. Roots that are not owned stay as they are. A
+        cancelled call has deleted some of the copies.
         """
         return sum([await self._prune_root(index, keep) for index, owned in enumerate(self._owned) if owned])
 
     async def remove_some(self, choose: Callable[[Collection[str]], Collection[str]]) -> int:
-        """Delete what `choose` names of what lies in the roots by now, others' copies among it; say how many went.
+        """Delete the copies that `choose` picks from all keys in the roots by now. Return how many were deleted.
 
-        For roots that several processes share, of which none knows what the others do. Best effort, as `prune`.
+        For roots that several processes share without knowing of each other. Best effort, as `prune`.
         """
         for index in range(len(self._stores)):
             if index not in self._slow:
@@ -162,7 +162,7 @@ class LocalSegments:
             _logger.warning("could not list the local copies of one root: root=%d reason=%s", index, error)
             return
         if bounded.cancelled_caught:
-            _logger.warning("a local root hangs, and is left alone: root=%d", index)
+            _logger.warning("a local root hangs, and is not used any more: root=%d", index)
             self._hanging.add(index)
             self._slow.add(index)
 
@@ -173,7 +173,7 @@ class LocalSegments:
         try:
             await write(key, body)
         except InputError as error:
-            # The key is one that the primary took, so it is the directory that is not as we made it.
+            # The primary took this key, so the key is fine: the directory is not as we made it.
             raise StoreAccessError("the local root does not take this key", key=key, reason=str(error)) from error
         budget.stored(key, size_bytes)
 
@@ -187,7 +187,7 @@ class LocalSegments:
         raise StoreUnavailableError("slow")
 
     def root_of(self, key: str) -> int:
-        """In which root a key lies, by its place among them."""
+        """The index of the root that a key lies in."""
         return zlib.crc32(key.encode()) % len(self._stores)
 
     def _store(self, key: str) -> ObjectStore:
@@ -195,7 +195,7 @@ class LocalSegments:
 
     def _writable(self, key: str) -> ObjectStore:
         if not self._owned[self.root_of(key)]:
-            raise StoreAccessError("another live backend owns this local root: here it is only read", key=key)
+            raise StoreAccessError("another live backend owns this local root: this one may only read it", key=key)
         if self.root_of(key) in self._hanging:
             raise StoreUnavailableError("this local root hung when it was opened", key=key)
         return self._store(key)

@@ -12,9 +12,9 @@ import anyio
 import msgspec
 
 from statebackend._local.disk import remove_directory
-from statebackend._local.job_directories import LocalDirectory, claim_root
+from statebackend._local.job_directories import LocalDirectory, lock_root
 from statebackend._local.layout import segments_directory
-from statebackend._local.rocksdb_copies import kept_in
+from statebackend._local.rocksdb_copies import copied_bases
 from statebackend._tasks import in_thread
 from statebackend.abc import ObjectInfo
 from statebackend.errors import StoreError, StoreUnavailableError
@@ -46,7 +46,7 @@ async def sweep_roots(
     for root in roots:
         if not segments_directory(Path(root), job).is_dir():
             continue
-        directory = await in_thread(claim_root, root, job, limiter=limiter)
+        directory = await in_thread(lock_root, root, job, limiter=limiter)
         with closing(directory):
             for found in await _sweep_root(directory, needed, dry_run=dry_run):
                 yield found
@@ -75,19 +75,19 @@ async def _sweep_root(directory: LocalDirectory, needed: Collection[str], *, dry
 def _sweep_rocksdb(directory: LocalDirectory, job: str, needed: Collection[str], dry_run: bool) -> list[LocalFile]:
     """The same for the directories of RocksDB bases, each of which is needed as a whole or not at all."""
     try:
-        directories = kept_in(directory.root, job)
+        bases = copied_bases(directory.root, job)
     except OSError as error:
         raise StoreUnavailableError(
             "a local root cannot be read", root=str(directory.root), reason=error.strerror
         ) from error
     found: list[LocalFile] = []
-    for kept in directories:
-        keep, failure = bool(kept.keys) and kept.keys <= frozenset(needed), None
+    for base in bases:
+        keep, failure = bool(base.keys) and base.keys <= frozenset(needed), None
         if directory.owned and not keep and not dry_run:
             try:
-                remove_directory(kept.path)
+                remove_directory(base.path)
             except OSError as error:
                 failure = str(error)
-        info = ObjectInfo(kept.path.name, kept.size_bytes, kept.modified_s)
-        found.append(LocalFile(info, str(kept.path), owned=directory.owned, needed=keep, failure=failure))
+        info = ObjectInfo(base.path.name, base.size_bytes, base.modified_s)
+        found.append(LocalFile(info, str(base.path), owned=directory.owned, needed=keep, failure=failure))
     return found

@@ -12,7 +12,7 @@ import msgspec
 from statebackend._backend.tables import Tables, open_tables
 from statebackend._checkpoint.lineage import Lineage, missing
 from statebackend._codec.commit import Commit
-from statebackend._local.range_directories import Mark, RangeDirectory, open_range_directory, remove_ranges
+from statebackend._local.range_directories import RangeDirectory, RangeManifest, open_range_directory, remove_ranges
 from statebackend._local.scratch import scratch_parent
 from statebackend._ranges.cached_in_process import Held, KeptRange, KeptTables
 from statebackend._tables.key_groups import OwnedKeys
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Content(msgspec.Struct, frozen=True):
-    """What a mark says of the state, beside whose it is."""
+    """What a manifest says of the state, beside whose it is."""
 
     lineage: Lineage
     bases: bytes
@@ -49,7 +49,7 @@ async def held_on_host(
     Where another process works in that place, in one of our own, and then nothing is kept. Raises `LocalRootError`,
     `SettingsError` where rocksdict is missing, `StoreUnavailableError` where the disk fails.
     """
-    parent, limiter = scratch_parent(settings.table_dir, settings), anyio.CapacityLimiter(1)
+    parent, limiter = scratch_parent(settings.table_dir, settings.local), anyio.CapacityLimiter(1)
     await remove_ranges(parent, settings.job, epoch, but=owners, timeout_s=settings.local_read_timeout_s)
     async with open_range_directory(parent, settings.job, key_groups) as directory:
         if directory is None:
@@ -84,8 +84,8 @@ class _RangeFiles:
 
     def open(self, base: Commit | None) -> Held:
         """The state, and what it lacks of `base`; or no state. Raises `StoreUnavailableError`."""
-        mark = self._directory.take_mark()
-        kept = self._kept(mark, base)
+        manifest = self._directory.take_manifest()
+        kept = self._kept(manifest, base)
         if kept is not None:
             try:
                 self._directory.make_scratch()
@@ -113,7 +113,7 @@ class _RangeFiles:
         """Write all of it out, and say what it is. Where the disk fails the next one begins anew, and no more."""
         assert self._store is not None
         content = _Content(left.lineage, left.bases, tuple(sorted(left.changed)), left.rocksdb)
-        mark = Mark(
+        manifest = RangeManifest(
             primary=self._settings.primary,
             max_parallelism=self._settings.max_parallelism,
             epoch=left.epoch,
@@ -123,7 +123,7 @@ class _RangeFiles:
             self._store.write_out()
             self._store.close()
             self._directory.settle(self._store.directory)
-            self._directory.put_mark(mark)
+            self._directory.put_manifest(manifest)
         except OSError as error:
             _log.warning("the files of a range are not kept: reason=%s", error)
 
@@ -132,11 +132,13 @@ class _RangeFiles:
         if self._store is not None:
             self._store.close()
 
-    def _kept(self, mark: Mark | None, base: Commit | None) -> tuple[_Content, Sequence[ChangeSetHandle]] | None:
+    def _kept(
+        self, manifest: RangeManifest | None, base: Commit | None
+    ) -> tuple[_Content, Sequence[ChangeSetHandle]] | None:
         whose = (self._settings.primary, self._settings.max_parallelism)
-        if mark is None or (mark.primary, mark.max_parallelism) != whose:
+        if manifest is None or (manifest.primary, manifest.max_parallelism) != whose:
             return None
-        content = msgspec.msgpack.decode(mark.content, type=_Content)
+        content = msgspec.msgpack.decode(manifest.content, type=_Content)
         lacks = missing(content.lineage, base, self._key_groups)
         return None if lacks is None else (content, lacks)
 

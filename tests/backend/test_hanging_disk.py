@@ -73,7 +73,7 @@ async def test_a_local_root_that_hangs_does_not_keep_a_backend_from_opening(
         assert not gave_up.is_set(), "somebody has waited for the disk"
     finally:
         may_end.set()
-    assert f"a local root hangs, and is left alone: root={tmp_path / 'local'}" in caplog.messages
+    assert f"a local root hangs, and is not used: root={tmp_path / 'local'}" in caplog.messages
     monkeypatch.undo()
     async with sb.open_backend(settings) as backend:
         assert dict(backend.value_state("n", int)) == {"k": 2}

@@ -159,15 +159,15 @@ async def test_a_cancelled_call_leaves_no_directory(tmp_path: Path) -> None:
 
 def test_it_lies_where_the_settings_say(tmp_path: Path) -> None:
     """The directory that is named; else the disk that is there for local copies; else the temporary directory."""
-    assert scratch_parent("/named", settings_of(local=("/first", "/second"))) == Path("/named")
-    assert scratch_parent("", settings_of(local=("/first", "/second"))) == Path("/first/scratch")
-    assert scratch_parent("", settings_of()).name == f"statebackend-{os.geteuid()}"
+    assert scratch_parent("/named", ("/first", "/second")) == Path("/named")
+    assert scratch_parent("", ("/first", "/second")) == Path("/first/scratch")
+    assert scratch_parent("", ()).name == f"statebackend-{os.geteuid()}"
 
 
 async def test_it_is_no_local_copy_of_any_job(tmp_path: Path) -> None:
     """In a local root it lies beside the jobs' directories, and their pruning leaves it alone."""
     settings = settings_of(local=(str(tmp_path),), primary=f"file://{tmp_path}/primary")
-    async with open_scratch(scratch_parent("", settings)) as directory:
+    async with open_scratch(scratch_parent("", settings.local)) as directory:
         (directory / "file").write_bytes(b"")
         async with sb.open_backend(settings) as backend:
             await backend.checkpoint(1)

@@ -14,15 +14,15 @@ import anyio
 import pytest
 
 from statebackend._local import job_directories
-from statebackend._local.job_directories import claim_root, open_local_directories
+from statebackend._local.job_directories import lock_root, open_local_directories
 from statebackend._local.locks import FileLock
 from statebackend.errors import LocalRootError
 
 OWNER = """
 import os, subprocess, sys
-from statebackend._local.job_directories import claim_root
+from statebackend._local.job_directories import lock_root
 
-directory = claim_root(sys.argv[1], "job")
+directory = lock_root(sys.argv[1], "job")
 if sys.argv[2] == "alone":
     print(directory.owned, flush=True)
 elif sys.argv[2] == "starting":
@@ -52,7 +52,7 @@ def test_claiming_makes_the_directories_for_the_owner_only(tmp_path: Path) -> No
     """Root, job and copies, mode 0700 whatever the umask: state may be private."""
     former = os.umask(0)
     try:
-        directory = claim_root(tmp_path / "new" / "root", "fleet")
+        directory = lock_root(tmp_path / "new" / "root", "fleet")
     finally:
         os.umask(former)
     assert directory.owned
@@ -65,22 +65,22 @@ def test_claiming_makes_the_directories_for_the_owner_only(tmp_path: Path) -> No
 
 def test_a_second_claim_in_the_same_process_may_only_read(tmp_path: Path) -> None:
     """Two backends in one process are two owners, and the first one wins until it closes."""
-    first, second = claim_root(tmp_path, "job"), claim_root(tmp_path, "job")
+    first, second = lock_root(tmp_path, "job"), lock_root(tmp_path, "job")
     assert (first.owned, second.owned) == (True, False)
     second.close()
-    third = claim_root(tmp_path, "job")
+    third = lock_root(tmp_path, "job")
     assert not third.owned
     third.close()
     first.close()
     first.close()
-    fourth = claim_root(tmp_path, "job")
+    fourth = lock_root(tmp_path, "job")
     assert fourth.owned
     fourth.close()
 
 
 def test_jobs_do_not_get_into_each_others_way(tmp_path: Path) -> None:
     """The lock belongs to the job's directory, not to the root."""
-    one, two = claim_root(tmp_path, "one"), claim_root(tmp_path, "two")
+    one, two = lock_root(tmp_path, "one"), lock_root(tmp_path, "two")
     assert (one.owned, two.owned) == (True, True)
     one.close()
     two.close()
@@ -90,12 +90,12 @@ def test_the_lock_dies_with_a_killed_process(tmp_path: Path) -> None:
     """No stale lock to break by hand: the kernel lets go of it, also after SIGKILL."""
     with owner_process(tmp_path) as (child, owned):
         assert owned == "True"
-        ours = claim_root(tmp_path, "job")
+        ours = lock_root(tmp_path, "job")
         assert not ours.owned
         ours.close()
         child.send_signal(signal.SIGKILL)
         child.wait()
-        ours = claim_root(tmp_path, "job")
+        ours = lock_root(tmp_path, "job")
         assert ours.owned
         ours.close()
 
@@ -106,13 +106,13 @@ def test_a_child_process_does_not_keep_its_dead_parents_lock(mode: str, tmp_path
     with owner_process(tmp_path, mode) as (parent, line):
         child = int(line)
         try:
-            other = claim_root(tmp_path, "job")
+            other = lock_root(tmp_path, "job")
             assert not other.owned
             other.close()
             parent.send_signal(signal.SIGKILL)
             parent.wait()
             os.kill(child, 0)
-            ours = claim_root(tmp_path, "job")
+            ours = lock_root(tmp_path, "job")
             assert ours.owned
             ours.close()
         finally:
@@ -123,7 +123,7 @@ def test_a_forked_childs_end_does_not_free_the_lock_of_its_parent(tmp_path: Path
     """The child lets go of its copy of the lock only, and neither its fork nor its end unlocks."""
     with owner_process(tmp_path, "forking") as (_, line):
         for _ in range(2):
-            ours = claim_root(tmp_path, "job")
+            ours = lock_root(tmp_path, "job")
             assert not ours.owned
             ours.close()
             os.kill(int(line), signal.SIGKILL)
@@ -149,7 +149,7 @@ def test_a_root_that_cannot_be_used_is_named_with_the_reason(case: str, tmp_path
     (tmp_path / "locked" / "job_job" / "lock").mkdir(parents=True)
     root = BAD_ROOTS[case].format(tmp_path=tmp_path)
     with pytest.raises(LocalRootError) as caught:
-        claim_root(root, "job")
+        lock_root(root, "job")
     assert caught.value.facts["root"] == root
     if case != "relative":
         assert caught.value.facts["reason"]
@@ -159,7 +159,7 @@ def test_a_root_that_cannot_be_used_is_named_with_the_reason(case: str, tmp_path
 
 UNPRIVILEGED = """
 import os, sys
-from statebackend._local.job_directories import claim_root
+from statebackend._local.job_directories import lock_root
 from statebackend.errors import LocalRootError
 
 if os.geteuid() == 0:
@@ -167,7 +167,7 @@ if os.geteuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
 try:
-    claim_root(sys.argv[1], "job")
+    lock_root(sys.argv[1], "job")
 except LocalRootError as error:
     print(error.facts["root"], error.facts["reason"])
 """
@@ -214,7 +214,7 @@ async def test_when_one_root_fails_the_others_are_let_go(tmp_path: Path) -> None
     with pytest.raises(LocalRootError):
         async with open_local_directories([tmp_path / "good", tmp_path / "file"], "job"):
             pass
-    directory = claim_root(tmp_path / "good", "job")
+    directory = lock_root(tmp_path / "good", "job")
     assert directory.owned
     directory.close()
 
@@ -224,7 +224,7 @@ async def test_an_error_in_the_context_lets_go_of_the_lock(tmp_path: Path) -> No
     with pytest.raises(ZeroDivisionError):
         async with open_local_directories([tmp_path], "job"):
             raise ZeroDivisionError
-    directory = claim_root(tmp_path, "job")
+    directory = lock_root(tmp_path, "job")
     assert directory.owned
     directory.close()
 
@@ -252,6 +252,6 @@ async def test_a_claim_that_hangs_is_given_up_and_holds_nothing_in_the_end(
         await anyio.to_thread.run_sync(thread.join, 20.0)
     assert locked == [True]
     monkeypatch.undo()
-    directory = claim_root(tmp_path, "job")
+    directory = lock_root(tmp_path, "job")
     assert directory.owned
     directory.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import statebackend as sb
-from statebackend._local.job_directories import claim_root
+from statebackend._local.job_directories import lock_root
 from statebackend.objectstore import LocalStore
 
 LIMIT_BYTES = 10_000
@@ -99,7 +99,7 @@ async def test_the_owner_of_a_root_removes_them_before_anything_else(tmp_path: P
 async def test_a_backend_that_was_refused_the_root_does_not(tmp_path: Path) -> None:
     """Somebody lives there, and may be writing that very file."""
     leftover = write_until_killed(tmp_path / "local/job_job/taskowned", "segments/torn")
-    with closing(claim_root(tmp_path / "local", "job")):
+    with closing(lock_root(tmp_path / "local", "job")):
         async with sb.open_backend(settings(tmp_path)):
             pass
     assert leftover.exists()

@@ -5,12 +5,17 @@ from pathlib import Path
 import pytest
 
 from statebackend._local import range_directories
-from statebackend._local.range_directories import Mark, RangeDirectory, open_range_directory, remove_other_ranges
+from statebackend._local.range_directories import (
+    RangeDirectory,
+    RangeManifest,
+    open_range_directory,
+    remove_other_ranges,
+)
 from statebackend.errors import LocalRootError
 from statebackend.ids import Epoch, KeyGroupRange
 
 MINE, OTHER = KeyGroupRange(0, 3), KeyGroupRange(4, 7)
-MARK = Mark(primary="memory://x", max_parallelism=8, epoch=Epoch(3), content=b"what they are")
+MANIFEST = RangeManifest(primary="memory://x", max_parallelism=8, epoch=Epoch(3), content=b"what they are")
 
 
 def kept_in(parent: Path) -> list[str]:
@@ -21,11 +26,11 @@ async def test_who_comes_next_finds_what_was_marked(tmp_path: Path) -> None:
     """Once: from then on the files may be changed."""
     async with open_range_directory(tmp_path, "fleet", MINE) as directory:
         assert directory is not None
-        directory.put_mark(MARK)
+        directory.put_manifest(MANIFEST)
     async with open_range_directory(tmp_path, "fleet", MINE) as directory:
         assert directory is not None
-        assert directory.take_mark() == MARK
-        assert directory.take_mark() is None
+        assert directory.take_manifest() == MANIFEST
+        assert directory.take_manifest() is None
 
 
 async def test_a_directory_has_one_user_at_a_time(tmp_path: Path) -> None:
@@ -44,13 +49,13 @@ async def test_a_mark_is_believed_whole_or_not_at_all(tmp_path: Path) -> None:
     """Whichever byte of it is lost, or another one."""
     async with open_range_directory(tmp_path, "fleet", MINE) as directory:
         assert directory is not None
-        directory.put_mark(MARK)
+        directory.put_manifest(MANIFEST)
         path = directory.files.parent / "mark"
         whole = path.read_bytes()
         for place in range(len(whole)):
             for spoilt in (whole[:place], whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]):
                 path.write_bytes(spoilt)
-                assert directory.take_mark() is None
+                assert directory.take_manifest() is None
 
 
 async def test_nothing_is_kept_where_the_system_does_not_say_when_it_was_started(
@@ -85,7 +90,7 @@ async def test_other_ranges_are_removed_unless_somebody_works_there_or_came_late
             assert directory is not None
             directory.files.mkdir()
             if epoch is not None:
-                directory.put_mark(Mark("memory://x", 8, Epoch(epoch), b""))
+                directory.put_manifest(RangeManifest("memory://x", 8, Epoch(epoch), b""))
 
     ranges = [KeyGroupRange(group, group) for group in range(4)]
     for key_groups, epoch in zip(ranges, (2, 3, None, 2), strict=True):

@@ -7,7 +7,7 @@ from zlib import crc32
 import pytest
 
 from statebackend._changelog.reader import verify
-from statebackend._local.rocksdb_copies import RocksDBCopies, kept_in
+from statebackend._local.rocksdb_copies import RocksDBCopies, copied_bases
 from statebackend._local.segments import LocalSegments
 from statebackend.errors import CorruptSegmentError, ObjectNotFoundError, StoreUnavailableError
 from statebackend.ids import CheckpointId, Handle, KeyGroupRange, RocksDBBase, RocksDBFile
@@ -48,7 +48,7 @@ def on_disk(path: Path) -> list[str]:
 async def test_what_is_kept_is_placed_again(tmp_path: Path, files: Path) -> None:
     """What never changes lies there once, and stays when RocksDB removes its own."""
     copies = copies_in(tmp_path)
-    await copies.keep(base(1), files)
+    await copies.store(base(1), files)
     kept = tmp_path / "root0/job_fleet/op_state_kg_0_63/chk_1"
     assert (kept / "000008.sst").samefile(files / "000008.sst")
     assert not (kept / "CURRENT").samefile(files / "CURRENT")
@@ -65,7 +65,7 @@ async def test_what_is_kept_is_placed_again(tmp_path: Path, files: Path) -> None
 async def test_a_copy_that_differs_is_not_placed(tmp_path: Path, files: Path) -> None:
     """Nor is one that is missing, or of which nothing is known."""
     copies = copies_in(tmp_path)
-    await copies.keep(base(1), files)
+    await copies.store(base(1), files)
     table, current = base(1).files
     path = tmp_path / "root0/job_fleet/op_state_kg_0_63/chk_1" / table.name
     path.unlink()
@@ -85,7 +85,7 @@ async def test_confirming_a_base_removes_those_before_it(tmp_path: Path, files: 
     copies = copies_in(tmp_path, roots=2)
     other = KeyGroupRange(64, 127)
     for each in (base(1), base(2), base(3), base(1, other)):
-        await copies.keep(each, files)
+        await copies.store(each, files)
     await copies.confirm(base(2))
     assert on_disk(tmp_path) == ["root0/chk_2", "root1/chk_1", "root1/chk_3"]
     await copies.abort(base(3))
@@ -96,7 +96,7 @@ async def test_pruning_keeps_what_is_needed_and_whole(tmp_path: Path, files: Pat
     """By the objects of which they are copies, whoever wrote them; a later process finds them."""
     copies = copies_in(tmp_path)
     for each in (base(1), base(2), base(3), base(4, KeyGroupRange(64, 127))):
-        await copies.keep(each, files)
+        await copies.store(each, files)
     (tmp_path / "root0/job_fleet/op_state_kg_0_63/chk_3/snapshot").unlink()
     (tmp_path / "root0/job_fleet/op_other_kg_0_63/chk_9").mkdir(parents=True)
     later = copies_in(tmp_path)
@@ -107,9 +107,9 @@ async def test_pruning_keeps_what_is_needed_and_whole(tmp_path: Path, files: Pat
 async def test_a_base_that_comes_late_is_not_kept(tmp_path: Path, files: Path) -> None:
     """And it is told: who relies on it would not find it."""
     copies = copies_in(tmp_path)
-    await copies.keep(base(2), files)
+    await copies.store(base(2), files)
     with pytest.raises(StoreUnavailableError):
-        await copies.keep(base(1), files)
+        await copies.store(base(1), files)
     assert on_disk(tmp_path) == ["root0/chk_2"]
 
 
@@ -118,7 +118,7 @@ async def test_a_base_that_cannot_be_kept_leaves_nothing(tmp_path: Path, files: 
     copies = copies_in(tmp_path)
     (files / "CURRENT").unlink()
     with pytest.raises(StoreUnavailableError):
-        await copies.keep(base(1), files)
+        await copies.store(base(1), files)
     assert on_disk(tmp_path) == []
 
 
@@ -127,8 +127,8 @@ async def test_bases_and_segments_share_the_budget_of_a_root(tmp_path: Path, fil
     segments = LocalSegments([MemoryStore()], bytes_max=10_000)
     await segments.take_stock()
     copies = copies_in(tmp_path, bytes_max=10_000, segments=segments)
-    await copies.keep(base(1), files)
-    await copies.keep(base(2), files)
+    await copies.store(base(1), files)
+    await copies.store(base(2), files)
     found = [path.stat() for path in tmp_path.glob("root0/job_fleet/op_*/chk_*/*")]  # noqa: ASYNC240  # a test
     room_bytes = 10_000 - sum({each.st_ino: each.st_size for each in found}.values())
     assert room_bytes > 10_000 - 2 * base(1).size_bytes - 1_000
@@ -136,7 +136,7 @@ async def test_bases_and_segments_share_the_budget_of_a_root(tmp_path: Path, fil
         await segments.put("segments/a", [bytes(room_bytes + 1)])
     await segments.put("segments/a", [bytes(room_bytes)])
     with pytest.raises(StoreUnavailableError, match="budget"):
-        await copies.keep(base(3), files)
+        await copies.store(base(3), files)
     await copies.confirm(base(2))
     await segments.put("segments/b", [b"x"])
 
@@ -144,11 +144,11 @@ async def test_bases_and_segments_share_the_budget_of_a_root(tmp_path: Path, fil
 async def test_what_lies_in_a_root_is_told(tmp_path: Path, files: Path) -> None:
     """For a sweep: which objects it is of, and what was never complete. One that is gone by now is not told of."""
     copies = copies_in(tmp_path)
-    await copies.keep(base(1), files)
-    await copies.keep(base(2), files)
+    await copies.store(base(1), files)
+    await copies.store(base(2), files)
     (tmp_path / "root0/job_fleet/op_state_kg_0_63/chk_0").symlink_to(tmp_path / "gone")
     (tmp_path / "root0/job_fleet/op_state_kg_0_63/chk_2/snapshot").write_bytes(b"torn")
-    first, second = kept_in(tmp_path / "root0", "fleet")
+    first, second = copied_bases(tmp_path / "root0", "fleet")
     assert (first.path.name, first.keys) == ("chk_1", {file.handle.key for file in base(1).files})
     assert first.size_bytes > base(1).size_bytes
     assert (second.path.name, second.keys) == ("chk_2", set())
@@ -173,7 +173,7 @@ async def test_a_root_that_hangs_is_left_alone(tmp_path: Path, files: Path) -> N
     with pytest.raises(StoreUnavailableError, match="slow"):
         await copies.place(base(1), table, tmp_path / "target", verify)
     with pytest.raises(StoreUnavailableError, match="slow"):
-        await copies.keep(base(3), files)
+        await copies.store(base(3), files)
     assert await other.read(base(2), table) == CONTENT[table.name]
 
 
@@ -187,11 +187,11 @@ async def test_a_root_that_hangs_costs_nothing_in_the_others(tmp_path: Path, fil
     copies = copies_in(tmp_path, roots=2, hanging={1})
     await copies.prune({file.handle.key for file in base(2).files})
     for each in (base(4), base(6)):
-        await copies.keep(each, files)
+        await copies.store(each, files)
     await copies.confirm(base(4))
     await copies.abort(base(6))
     with pytest.raises(StoreUnavailableError, match="slow"):
-        await copies.keep(base(9), files)
+        await copies.store(base(9), files)
     assert on_disk(tmp_path) == ["root0/chk_4", "root1/chk_1", "root1/chk_7"]
     assert await copies.read(base(4), base(4).files[0]) == CONTENT["000008.sst"]
 

@@ -14,7 +14,7 @@ import pytest
 
 import statebackend as sb
 from statebackend._codec.commit import VERSION
-from statebackend._local.job_directories import claim_root
+from statebackend._local.job_directories import lock_root
 from statebackend._log.names import entry_key
 from statebackend.abc import Capability
 from statebackend.errors import (
@@ -632,7 +632,7 @@ async def test_a_root_that_cannot_be_read_is_an_error_of_the_store(with_local: J
 async def test_a_root_that_a_living_process_owns_is_left_alone(with_local: Job, tmp_path: Path) -> None:
     """Only it knows what it needs there."""
     before = copies(tmp_path / "local")
-    with contextlib.closing(claim_root(tmp_path / "local", JOB)) as owner:
+    with contextlib.closing(lock_root(tmp_path / "local", JOB)) as owner:
         assert owner.owned
         report = await with_local.sweep()
     assert copies(tmp_path / "local") == before

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from statebackend._local.job_directories import claim_root
+from statebackend._local.job_directories import lock_root
 from statebackend._log.commits import HINT_EVERY
 from statebackend.errors import FencedError
 from statebackend.testing import Fail
@@ -144,7 +144,7 @@ async def test_a_temporary_file_in_a_root_of_another_backend_is_left_alone(kille
     """It may be one that its owner is writing."""
     disk = killed("in a local write")
     watch = Watch(disk.temporaries)
-    with closing(claim_root(disk.directory / "local0", JOB)) as owner:
+    with closing(lock_root(disk.directory / "local0", JOB)) as owner:
         assert owner.owned
         async with disk.backend() as guest:
             await commit(guest, 1)

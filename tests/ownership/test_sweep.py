@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import statebackend as sb
-from statebackend._local.job_directories import claim_root
+from statebackend._local.job_directories import lock_root
 from tests.committed import stand_on
 from tests.ownership.disk import JOB, Disk, Watch, commit, settle
 from tests.ownership.table import Fate, row
@@ -190,7 +190,7 @@ async def test_a_local_copy_in_a_root_of_a_living_process_is_not_swept(killed: C
     async with sb.open_backend(disk.settings(roots=0)) as elsewhere:
         await commit(elsewhere, 2)
     watch = Watch(disk.copies)
-    with closing(claim_root(disk.directory / "local0", JOB)) as owner:
+    with closing(lock_root(disk.directory / "local0", JOB)) as owner:
         assert owner.owned
         await sweep(disk)
     return watch.fate()
