@@ -1,19 +1,20 @@
 """Keyed state inside `foreachBatch`. Needs the extra `spark`.
 
-    StatefulSink      the callable for `foreachBatch`: runs your function with its state, commits once per batch
-    KeyedProcessor    in place of a function: what to do with the rows of one key, or with an Arrow table
-    Outbox, Publication     rows that come out, published once they are committed
-    to_arrow, run     for `async def` functions: the batch's rows, or any Spark action, without blocking the loop
+    StatefulSink            the callable for `foreachBatch`: runs your function on its state, commits once per batch
+    KeyedProcessor          instead of a function: what to do with the rows of one key, or with an Arrow table
+    Outbox, Publication     output rows that are published once they are committed
+    to_arrow, run           for `async def` functions: the batch's rows, or any Spark action, off the event loop
 
-Who does what: `sink.py` takes one batch through, `replay.py` decides whether it is new, `driver.py` applies it here,
-`executors.py` on Spark's executors (`placement.py`, `worker.py`, `pickling.py`). `outbox.py` makes of rows what is
-staged, and of that what is published. `bridge.py` waits for coroutines without losing sight of the query, `frames.py`
-knows the batch's frame and threads, `keyed.py` runs processors, and `grouping.py` sorts rows by key for them.
+Start at `sink.py`: it takes one batch through. `replay.py` decides whether the batch is new. `execution.py` is the
+contract for where it is processed: here (`driver.py`) or on Spark's executors (`executors/`). `processor.py` is what
+users write, `processor_runner.py` calls it, `grouping.py` sorts rows by key for it. `output.py` says where output rows
+output and back. `bridge.py` waits for coroutines while watching the query; `frames.py` knows the batch's frame and
+threads.
 """
 
 from statebackend.spark.driver import BatchFunction
 from statebackend.spark.frames import run, to_arrow
-from statebackend.spark.outbox import Outbox, Publication
+from statebackend.spark.output import Outbox, Publication
 from statebackend.spark.processor import KeyedProcessor, ProcessorContext
 from statebackend.spark.sink import StatefulSink
 

@@ -1,12 +1,13 @@
-"""A batch whose work is done in the driver: the user's function on the whole state, then the commit.
+"""`execution="driver"`: the user's function works on the whole state in this process, then the batch is committed.
 
-A synchronous function runs on Spark's callback thread, an asynchronous one on the process's loop; a processor gets the
-batch from Spark in a single action, through Arrow.
+A synchronous function runs on Spark's callback thread, an asynchronous one on the process's event loop. A processor
+gets the batch from Spark in a single action, as Arrow: every further action would run the batch's plan again.
 """
 
 import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, Final, cast
 
 from pyspark.sql import DataFrame
@@ -19,46 +20,45 @@ from statebackend.errors import BatchError
 from statebackend.ids import CheckpointId, SourceMark
 from statebackend.settings import Settings
 from statebackend.spark.bridge import QueryThread, attend, process_portal
-from statebackend.spark.frames import frame_of, hops_inherit
-from statebackend.spark.outbox import output_of
-from statebackend.spark.processor_runner import KeyedWork
+from statebackend.spark.frames import allow_actions
+from statebackend.spark.output import Outbox, OutputFunction, call_output, rows_to_stage
+from statebackend.spark.processor_runner import ProcessorRunner
 
 BatchFunction = Callable[[DataFrame, int, StateBackend], object]
-"""What a user writes. An awaitable that it returns is awaited. With an outbox what comes out are the rows that go
-there, a `pyarrow.Table` or `None`; without one it is dropped."""
-
-Output = Callable[[DataFrame, int], object]
-"""Takes the rows of one batch to where they are wanted. What it returns is dropped."""
+"""A user's function. If it returns an awaitable, that is awaited. With an outbox, the result is the output rows, a
+`pyarrow.Table` or `None`; without one, it is dropped."""
 
 
 class InDriver:
-    """Runs `function` on a backend that owns every key group. The last three arguments go to `open_backend`.
+    """Runs a function, or a processor, on a backend that owns every key group.
 
-    `stages`: what the function returns goes to the outbox.
+    `observer`, `store` and `uploader` go to `open_backend`.
     """
 
     def __init__(
         self,
-        function: BatchFunction,
+        work: ProcessorRunner | BatchFunction,
         settings: Settings,
         *,
-        stages: bool,
+        output: OutputFunction | Outbox | None,
         observer: Observer | None,
         store: ObjectStore | None,
         uploader: StateChangeUploader | OpenUploader | None,
     ) -> None:
-        self._function = function
-        self._stages = stages
+        self._stages_output: Final = isinstance(output, Outbox)
+        self._function: BatchFunction = work
+        if isinstance(work, ProcessorRunner):
+            self._function = partial(_run_processor, work, None if isinstance(output, Outbox) else output)
         self._settings = settings
         self._observer = observer
         self._store = store
         self._uploader = uploader
 
     def check(self, df: DataFrame) -> None:
-        """A frame of any session will do."""
+        """Accept any frame: the driver can process those of Spark Connect, too."""
 
     def open(self, checkpoint_id: CheckpointId | None) -> AbstractAsyncContextManager[StateBackend]:
-        """The state, as of the newest checkpoint or of `checkpoint_id`."""
+        """Open the state at its newest checkpoint, or at `checkpoint_id`."""
         return open_backend(
             self._settings,
             checkpoint_id=checkpoint_id,
@@ -67,61 +67,43 @@ class InDriver:
             observer=self._observer,
         )
 
-    def apply(self, df: DataFrame, delivered: SourceMark, state: StateBackend, query: QueryThread) -> None:
-        """Run the function and commit. Raises what either raises, and the interrupt of a query that is stopped."""
-        made = result_of(self._function(df, delivered.batch_id, state), df, query)
-        output = output_of(made) if self._stages else None
-        commit = process_portal().start(
-            lambda: state.checkpoint(state.next_checkpoint_id, source=delivered, output=output)
-        )
+    def apply(self, df: DataFrame, delivered: SourceMark, job: StateBackend, query: QueryThread) -> None:
+        """Run the function and commit. Raises what either raises, and `QueryStoppedError` if the query is stopped."""
+        result = result_of(self._function(df, delivered.batch_id, job), df, query)
+        output = rows_to_stage(result) if self._stages_output else None
+        commit = process_portal().start(lambda: job.checkpoint(job.next_checkpoint_id, source=delivered, output=output))
         attend(commit, query)
 
     def close(self) -> None:
-        """Nothing is held between batches but the state."""
+        """Do nothing: only the state is cached between batches."""
 
 
-def result_of(outcome: object, df: DataFrame, query: QueryThread) -> object:
-    """What a user's function for the batch `df` comes to, once what it returned is awaited, if that has to be.
+def result_of(returned: object, df: DataFrame, query: QueryThread) -> object:
+    """The result of a user's function for the batch `df`, given what the call `returned`. Awaits it if it is awaitable.
 
-    Raises `BatchError` for a generator, of which nothing has run.
+    Raises `BatchError` for a generator, whose body has not run.
     """
-    # Asked of the outcome and not of the function: partials, callable objects and decorated functions are
-    # asynchronous as well. Dropping the coroutine would commit a batch for which nothing has run.
-    if inspect.isawaitable(outcome):
-        with hops_inherit(df):
-            return attend(process_portal().start(_await, outcome, once=True), query)
-    if inspect.isgenerator(outcome) or inspect.isasyncgen(outcome):
-        raise BatchError("the function is a generator: nothing of it has run; remove its yield")
-    return outcome
+    # Look at what was returned and not at the function: partials, callable objects and decorated functions can be
+    # asynchronous, too. Spark itself drops a coroutine and records the batch as done, though nothing has run.
+    if inspect.isawaitable(returned):
+        with allow_actions(df):
+            return attend(process_portal().start(_await, returned, once=True), query)
+    if inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+        raise BatchError("the function is a generator, so nothing of it has run: remove its yield")
+    return returned
 
 
-class KeyedBatches:
-    """The batch function that a processor makes. It returns what came out, unless that goes to `output`.
-
-    `output` is called once for each batch, before its commit, also with no rows: it may see a batch again, and then
-    perhaps with other rows, unless the processor is deterministic.
-    """
-
-    def __init__(self, work: KeyedWork, output: Output | None) -> None:
-        self.work: Final = work
-        self._output = output
-
-    def __call__(self, df: DataFrame, batch_id: int, backend: StateBackend) -> Any:
-        """Process one batch. Raises as `KeyedWork`, and what `output` raises."""
-        collect = cast("Callable[[], Any]", df.toArrow)  # pyright: ignore[reportUnknownMemberType]
-        made = self.work(collect(), batch_id, backend)
-        if self._output is None:
-            return made
-        put_out(df, made, batch_id, self._output)
-        return None
+def _run_processor(
+    runner: ProcessorRunner, output: OutputFunction | None, df: DataFrame, batch_id: int, backend: StateBackend
+) -> Any:
+    """Process one batch, and return the output rows unless `output` receives them."""
+    collect = cast("Callable[[], Any]", df.toArrow)  # pyright: ignore[reportUnknownMemberType]
+    rows = runner(collect(), batch_id, backend)
+    if output is None:
+        return rows
+    call_output(output, rows, df, batch_id)
+    return None
 
 
-def put_out(df: DataFrame, made: Any, batch_id: int, output: Output) -> None:
-    """Give `output` the rows that came out of the batch `df`. Raises `BatchError` where it would run nothing."""
-    outcome = output(frame_of(made, df.sparkSession), batch_id)
-    if inspect.isawaitable(outcome) or inspect.isgenerator(outcome) or inspect.isasyncgen(outcome):
-        raise BatchError("output is asynchronous, or a generator: nothing of it has run")
-
-
-async def _await(outcome: Awaitable[object]) -> object:
-    return await outcome
+async def _await(returned: Awaitable[object]) -> object:
+    return await returned

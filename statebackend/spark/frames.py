@@ -1,8 +1,9 @@
-"""The batch's frame: who sent it, its rows for asynchronous code, and a run that only satisfies Spark.
+"""The batch's frame: which batch it is, its rows for asynchronous code, and a run that only satisfies Spark.
 
-Spark knows a batch by the thread that runs it: query, run and job group are properties of Spark's callback thread. So
-they are read there, and carried in a context variable to whatever thread an asynchronous function hops to. Without them
-a job does not belong to its query any more, and stopping the query does not stop the job.
+Spark identifies a batch by the thread that runs it: query, run and job group are properties of Spark's callback thread.
+A Spark action on any other thread has none of them: its job does not belong to the query, and stopping the query does
+not stop the job. So the properties are captured on the callback thread, and a context variable carries them to the
+threads on which an asynchronous function runs its Spark actions.
 """
 
 from collections.abc import Callable, Generator
@@ -27,37 +28,37 @@ _pa: Any = pa  # it ships no types
 
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 RUN_ID_PROPERTY: Final = "spark.jobGroup.id"
-THREADS_MAX: Final = 8
-"""Threads that one batch's asynchronous function may occupy with Spark actions at a time."""
+ACTIONS_MAX: Final = 8
+"""Spark actions that one batch's asynchronous function may run at a time, each on a thread."""
 
 
-class _Hops(msgspec.Struct, frozen=True):
-    """How to get from the loop to a thread that Spark takes for the batch's own."""
+class _BatchThreads(msgspec.Struct, frozen=True):
+    """How code on the event loop gets to a thread that has the properties of the batch."""
 
     inherit: Callable[[Callable[[], Any]], Callable[[], Any]]
     limiter: anyio.CapacityLimiter
 
 
-_hops: ContextVar[_Hops] = ContextVar("_hops")
+_batch_threads: ContextVar[_BatchThreads] = ContextVar("_batch_threads")
 
 
 def context_of(df: DataFrame) -> SparkContext | None:
-    """The Spark context in this process, `None` on Spark Connect, whose sessions are another class and have none."""
+    """The Spark context in this process. `None` on Spark Connect, whose sessions are of another class without one."""
     session = cast("object", df.sparkSession)
     return session.sparkContext if isinstance(session, SparkSession) else None
 
 
 def source_mark(df: DataFrame, batch_id: int, query_id: str | None) -> SourceMark:
-    """Which batch of which query `df` is. To be asked on Spark's callback thread; `query_id`, if given, wins.
+    """The query, batch and run that `df` belongs to. For Spark's callback thread. A given `query_id` takes precedence.
 
-    Raises `SettingsError` where Spark does not tell the query: on Spark Connect, or outside a streaming query.
+    Raises `SettingsError` if Spark does not name the query: on Spark Connect, or outside a streaming query.
     """
     context = context_of(df)
-    told = context.getLocalProperty(QUERY_ID_PROPERTY) if context is not None else None
+    spark_query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context is not None else None
     run_id = context.getLocalProperty(RUN_ID_PROPERTY) if context is not None else None
-    if not (query_id := query_id or told):
+    if not (query_id := query_id or spark_query_id):
         raise SettingsError(
-            "Spark does not tell which query this batch belongs to (as on Spark Connect): give the sink a query_id of "
+            "Spark does not say which query this batch belongs to (as on Spark Connect): give the sink a query_id of "
             "your own, the same at every start of the query",
             batch_id=batch_id,
         )
@@ -65,70 +66,74 @@ def source_mark(df: DataFrame, batch_id: int, query_id: str | None) -> SourceMar
 
 
 def frame_of(table: Any, session: SparkSession) -> DataFrame:
-    """A frame of the rows of a `pyarrow.Table`, also of none."""
+    """A frame with the rows of a `pyarrow.Table`, which may have none."""
     create = cast("Callable[[Any], DataFrame]", session.createDataFrame)  # pyright: ignore[reportUnknownMemberType]
     if table.num_rows or isinstance(cast("object", session), SparkSession):
         return create(table)
-    # Spark Connect refuses to make a frame of an empty table, whatever its schema says.
+    # Spark Connect refuses to create a frame from a table without rows, whatever its schema says.
     row = [_pa.nulls(1, field.type) for field in table.schema]
     return create(_pa.table(row, names=table.schema.names)).limit(0)
 
 
 def drain(df: DataFrame) -> None:
-    """Run the frame once and keep nothing: stateful operators upstream must see each batch exactly that often."""
+    """Run the frame once and drop its rows.
+
+    Stateful operators of Spark's upstream must see every batch exactly once, including one that we skip: otherwise
+    Spark fails the query (STATE_STORE_COMMIT_VALIDATION_FAILED), or before 4.1 silently corrupts their state.
+    """
     df.write.format("noop").mode("overwrite").save()
 
 
 @contextmanager
-def hops_inherit(df: DataFrame) -> Generator[None, None, None]:
-    """Within, what is started on the loop can `run` actions on `df`. To be entered on Spark's callback thread.
+def allow_actions(df: DataFrame) -> Generator[None, None, None]:
+    """Coroutines that are started in this context can `run` Spark actions on `df`. Enter it on the callback thread.
 
-    That is where the thread's properties are captured: on the loop thread there are none.
+    The callback thread's properties are captured here, because the loop's thread has none.
     """
     inherit = cast("Callable[[Callable[[], Any]], Callable[[], Any]]", inheritable_thread_target(df.sparkSession))
-    token = _hops.set(_Hops(inherit=inherit, limiter=anyio.CapacityLimiter(THREADS_MAX)))
+    token = _batch_threads.set(_BatchThreads(inherit=inherit, limiter=anyio.CapacityLimiter(ACTIONS_MAX)))
     try:
         yield
     finally:
-        _hops.reset(token)
+        _batch_threads.reset(token)
 
 
 async def run(function: Callable[[*Args], T], *args: *Args) -> T:
-    """What blocking `function(*args)` returns or raises, run in a thread that belongs to the batch, off the loop.
+    """Run blocking `function(*args)` in a thread that belongs to the batch; return or raise what it does.
 
-    For Spark actions within an asynchronous function: `await sb.spark.run(df.count)`. The thread carries the batch's
-    job group, so that stopping the query stops the job. A cancelled call waits for the thread, however cancelled.
+    For Spark actions in an asynchronous function: `await sb.spark.run(df.count)`. The thread carries the batch's job
+    group, so stopping the query stops the job. A cancelled call waits until the thread has finished.
 
     Raises `InputError` outside a function that a `StatefulSink` runs.
     """
-    hops = _hops.get(None)
-    if hops is None:
-        raise InputError("Spark actions can be awaited only in an asynchronous function that a StatefulSink runs")
-    inherited = hops.inherit(lambda: function(*args))
+    threads = _batch_threads.get(None)
+    if threads is None:
+        raise InputError("await Spark actions only in an asynchronous function that a StatefulSink runs")
+    inherited = threads.inherit(lambda: function(*args))
     results: list[T] = []
     failures: list[Exception] = []
 
-    async def hop() -> None:
+    async def in_batch_thread() -> None:
         try:
-            results.append(await in_thread(inherited, limiter=hops.limiter))
+            results.append(await in_thread(inherited, limiter=threads.limiter))
         except anyio.get_cancelled_exc_class():
             raise
         except BaseException as error:  # noqa: BLE001 - raised below: the task group would wrap it
             failures.append(as_exception(error))
 
-    # A task of its own, since cancelling a task the way asyncio does it breaks through the shield around a thread
-    # that has begun, and leaves that thread running. The group turns it into a cancellation by scope, which waits.
+    # In a task of its own, because cancelling a task the way asyncio does it breaks through the shield around a running
+    # thread, and leaves the thread behind. The group turns it into a cancellation by scope, which waits.
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(hop)
+        tasks.start_soon(in_batch_thread)
     if failures:
         raise failures[0]
     return results[0]
 
 
 async def to_arrow(df: DataFrame) -> Any:
-    """The rows of `df` as a `pyarrow.Table` in the driver's memory. For asynchronous functions; else `df.toArrow()`.
+    """The rows of `df` as a `pyarrow.Table` in the driver's memory. Synchronous functions use `df.toArrow()`.
 
-    Cancelling and errors as with `run`.
+    Raises, and is cancelled, as `run`.
     """
     collect = cast("Callable[[], Any]", df.toArrow)  # pyright: ignore[reportUnknownMemberType]
     return await run(collect)

@@ -1,7 +1,8 @@
-"""The rows of a batch by key: sorted in Arrow, cut where the key changes, and made Python objects a slab at a time.
+"""Groups a batch's rows by key: sorted in Arrow, cut where the key changes, made Python objects a slab at a time.
 
-No function is called per key here, and no table made: a key in Arrow costs a comparison, a slice of its own would cost
-more than its rows. Within a key rows keep the order they came in, or that of `order_by`, ties as they came.
+There is no function call and no table per key here: in Arrow a key costs one comparison, while a slice of its own would
+cost more than its rows. Within a key, rows are in the order in which they came, or in that of `order_by`, with ties in
+the order in which they came.
 """
 
 import functools
@@ -21,7 +22,7 @@ Rows = Sequence[Mapping[str, Any]]
 """Rows of one key, in order: each a mapping from column to Python value."""
 
 SLAB_ROWS: Final = 65_536
-"""Rows that are Python objects at a time. One key's rows are not parted: where it has more, it is a slab by itself."""
+"""Most rows that are Python objects at a time. A key is never split, so one with more rows is a slab by itself."""
 
 
 def by_key(
@@ -29,8 +30,8 @@ def by_key(
 ) -> Iterator[tuple[Key, Rows]]:
     """Each key of a `pyarrow.Table` once, with all of its rows. The keys come in no particular order.
 
-    `key`: one column, whose values are the keys, or several, and keys are tuples. They hold text, whole numbers or
-    bytes, and no nulls: `InputError`, as for a column that is not there.
+    `key` names the key column; with several columns, keys are tuples. Key columns must hold text, whole numbers or
+    bytes, and no nulls. Raises `InputError` if they do not, or if a column is missing.
     """
     codes = _codes(table, key)
     order = _order(table, codes, order_by)
@@ -42,19 +43,21 @@ def by_key(
 
 
 def in_order(table: Any, key: Sequence[str], order_by: Sequence[str]) -> Any:
-    """The table sorted so that the rows of a key are together, and in order. Raises as `by_key` does."""
+    """The table sorted, so that the rows of a key are together and in order. Raises as `by_key`."""
     return table.take(_order(table, _codes(table, key), order_by))
 
 
 def _codes(table: Any, key: Sequence[str]) -> Any:
-    """A number for each row, the same for rows of the same key: cheaper to sort and compare than the key is."""
+    """A number per row, equal for rows of the same key: cheaper to sort and to compare than the key."""
     return functools.reduce(_combine, (_codes_of(table, name) for name in key))
 
 
 def _codes_of(table: Any, name: str) -> Any:
     column = _column(table, name)
     if not _can_be_key(column.type):
-        raise InputError("a key column holds text, whole numbers or bytes: cast it", column=name, type=str(column.type))
+        raise InputError(
+            "a key column must hold text, whole numbers or bytes: cast it", column=name, type=str(column.type)
+        )
     if column.null_count:
         raise InputError("a key is null: filter such rows, or give them a key", column=name, rows=column.null_count)
     chunks = column.dictionary_encode().chunks  # they share one dictionary
@@ -62,25 +65,27 @@ def _codes_of(table: Any, name: str) -> Any:
 
 
 def _combine(codes: Any, others: Any) -> Any:
-    """A number for each pair. Encoded anew, so that it stays as small as there are rows, for however many columns."""
+    """A number per pair of numbers. Encoded anew, so that it stays below the row count, whatever the column count."""
     width = (_pc.max(others).as_py() or 0) + 1
     pairs = _pc.add(_pc.multiply(codes.cast(_pa.int64()), width), others.cast(_pa.int64()))
     return pairs.dictionary_encode().indices
 
 
 def _order(table: Any, codes: Any, order_by: Sequence[str]) -> Any:
-    """The rows' numbers in the order of codes and columns. Arrow's sort is stable."""
+    """The row numbers, ordered by code and then by the columns. Arrow's sort is stable."""
     columns = {name: _column(table, name) for name in order_by}
     if not columns:
         return _pc.sort_indices(codes)
-    names = ["", *columns]  # Spark has no column without a name
+    names = ["", *columns]  # Spark has no column with an empty name
     keys = [(name, "ascending") for name in names]
     return _pc.sort_indices(_pa.table([codes, *columns.values()], names=names), sort_keys=keys)
 
 
 def _column(table: Any, name: str) -> Any:
     if (count := table.column_names.count(name)) != 1:
-        raise InputError("no such column, or several of that name", column=name, found=count, known=table.column_names)
+        raise InputError(
+            "there must be exactly one column of that name", column=name, found=count, known=table.column_names
+        )
     return table.column(name)
 
 
@@ -99,7 +104,7 @@ def _can_be_key(type_: Any) -> bool:
 
 
 def _slabs(ends: Sequence[int], rows_max: int) -> Iterator[Sequence[int]]:
-    """The ends of runs, as many together as make a slab."""
+    """The ends of runs, grouped so that a group has at most `rows_max` rows, or is a single run."""
     first = begin = 0
     for number, end in enumerate(ends):
         if number > first and end - begin > rows_max:

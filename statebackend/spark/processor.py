@@ -1,4 +1,4 @@
-"""`KeyedProcessor`: what a user writes of what happens to the rows of one key, or to a whole table of them."""
+"""`KeyedProcessor`: what users write to process the rows of one key, or a whole table; and the context it gets."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final
@@ -9,14 +9,14 @@ from statebackend.spark.grouping import Rows
 
 
 class ProcessorContext:
-    """What a processor is told, and the way to its states: `context.value_state("legs", Leg)` and its like.
+    """A processor's view of its batch and its states: `context.value_state("legs", Leg)` and so on.
 
-    Made by the sink; one for each time the state is opened. Of the backend it has what declares state, and no more.
+    Made by the sink, anew each time the state is opened. Of the backend it offers only what declares states.
     """
 
     def __init__(self, backend: StateBackend) -> None:
         self.batch_id = -1
-        """Spark's id of the batch under way; that of the first one in `open`."""
+        """Spark's id of the current batch; in `open`, that of the first one."""
         self._backend: Final = backend
         self.value_state: Final = backend.value_state
         self.list_state: Final = backend.list_state
@@ -27,57 +27,59 @@ class ProcessorContext:
         self.timers: Final = backend.timers
 
     def is_of(self, backend: StateBackend) -> bool:
-        """Whether its states are those of `backend`."""
+        """True if its states are those of `backend`."""
         return self._backend is backend
 
     @property
     def is_usable(self) -> bool:
-        """Whether its states can be used: their backend is neither closed nor has it failed."""
+        """True while its states can be used: their backend has neither closed nor failed."""
         return self._backend.is_usable
 
     @property
     def key_groups(self) -> KeyGroupRange:
-        """The key groups whose keys come here: all of them in the driver, a range on an executor."""
+        """The key groups processed here: all of them in the driver, one range on an executor."""
         return self._backend.key_groups
 
     def __getattr__(self, name: str) -> Any:
-        if name.endswith("_state") and not name.startswith("_"):  # a kind of state that came later than this class
+        if name.endswith("_state") and not name.startswith("_"):  # a kind of state that is newer than this class
             return getattr(self._backend, name)
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
 
 class KeyedProcessor:
-    """What to do with the rows of a batch: `StatefulSink(Fleet(), settings, key="tailnum")`.
+    """Processes the rows of a batch: `StatefulSink(Fleet(), settings, key="tailnum")`.
 
-    A subclass overrides `process`, to be called for each key, or `process_table`, to be called once; and `open`, where
-    it declares its states. All run one at a time, in the driver on one thread, and none of them is `async`.
+    A subclass overrides `open`, to declare its states, and either `process`, which is called for each key, or
+    `process_table`, which is called once per batch. They run one at a time, in the driver on one thread, and cannot be
+    `async`.
 
-    On executors a batch is several calls of `process_table`, one for each range of key groups that has rows; each range
-    has a copy of the processor, and of its states those of its keys.
+    On executors a batch is several calls of `process_table`, one for each range of key groups that has rows. Each range
+    has its own copy of the processor, with the states of the range's keys.
     """
 
     output_schema: ClassVar[Any] = None
-    """A `pyarrow.Schema`: the columns of the rows that come out. Needed where the sink has an `output`."""
+    """A `pyarrow.Schema`: the columns of the output rows. Required if the sink has an `output`."""
 
     def open(self, context: ProcessorContext) -> None:
-        """Declare states: `self.legs = context.value_state("legs", Leg)`. Before the first batch on an opened state.
+        """Declare states: `self.legs = context.value_state("legs", Leg)`. Called before the first batch on a state.
 
-        On a copy (`copy.copy`) of the processor that the sink was given, so once per copy. On executors each attempt
-        at a range has its own: what it leaves in `self` is gone after the batch.
+        Called once on each copy (`copy.copy`) of the processor that the sink was given; the state is opened with a new
+        copy. On executors every attempt at a range has a copy of its own, so what it stores in `self` is gone after the
+        batch.
         """
 
     def process(self, key: Any, rows: Rows, context: ProcessorContext) -> Iterable[Mapping[str, Any]] | None:
-        """The rows of one key, in order. Once for each key that the batch has, in no particular order of the keys.
+        """Process the rows of one key, in order. Called once for each key in the batch; the keys have no order.
 
-        Yields what goes to the output, each a mapping with the columns of `output_schema`. `key` is the value of the
-        key column, or a tuple where there are several.
+        Yields output rows: mappings with exactly the columns of `output_schema`. `key` is the value of the key column,
+        or a tuple if there are several.
         """
         raise NotImplementedError
 
     def process_table(self, table: Any, context: ProcessorContext) -> Any:
-        """All rows of a batch, as a `pyarrow.Table` that is not empty. Not called where there are none.
+        """Process all rows of a batch, a `pyarrow.Table`. Not called for a batch without rows.
 
-        Sorted by key and then by `order_by` where the sink has one, else as they come. Returns a `pyarrow.Table` of
-        `output_schema`, or `None`.
+        The rows are sorted by key, and by `order_by` within a key, if the sink has an `order_by`; otherwise they come
+        as Spark sent them. Returns a `pyarrow.Table` with the columns of `output_schema`, or `None`.
         """
         raise NotImplementedError

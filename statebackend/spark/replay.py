@@ -1,28 +1,29 @@
-"""What to do with a delivered batch, decided from what the state holds already. Pure.
+"""Is a delivered batch new? Decided from the source marks in the job's commits.
 
-Spark delivers at least once, and only the newest batch of a query can come again. So the newest commit's source mark is
-all that has to be remembered:
+Spark delivers each batch at least once, and only the newest batch of a query can come again. So the source mark of the
+newest commit is all that has to be remembered:
 
     delivered batch                                     step
-    the newest committed one                            SKIP: it is in the state already
+    the newest committed one                            SKIP: the state has it already
     a later one (gaps are legal), or nothing committed  PROCESS
-    an earlier one                                      `RewindError`, or ROLL_BACK if asked for
-    another query's                                     `WrongQueryError`, or as above on its own marks if adopted
+    an earlier one                                      `RewindError`, or ROLL_BACK if the sink allows it
+    another query's                                     `WrongQueryError`, or, if adopted, as above by its own marks
 
-Query and batch id decide, never the run id: a replay comes in another run.
+Query id and batch id decide, never the run id: a replay arrives in another run.
 """
 
 import enum
+from collections.abc import AsyncIterator
 from typing import Literal
 
 from statebackend.errors import RewindError, WrongQueryError
-from statebackend.ids import CommitSummary, SourceMark
+from statebackend.ids import CheckpointId, CommitSummary, SourceMark
 
 OnRewind = Literal["fail", "rollback"]
 
 
 class Step(enum.Enum):
-    """What a delivered batch calls for."""
+    """What the sink does with a delivered batch."""
 
     SKIP = "skip"
     PROCESS = "process"
@@ -32,15 +33,15 @@ class Step(enum.Enum):
 def decide(
     delivered: SourceMark, *, newest: SourceMark | None, own: SourceMark | None, on_rewind: OnRewind, adopt: bool
 ) -> Step:
-    """The step for `delivered`, given two marks of the history that the state stands on.
+    """The step for `delivered`, given two source marks from the history of the state. Pure.
 
-    `newest` is the newest mark of any query, `own` the newest mark of the delivered query; they are equal unless
-    another query advanced the state since. Raises `WrongQueryError` or `RewindError` where the policies say no.
+    `newest` is the newest mark of any query, `own` the newest of the delivered query. They are equal unless another
+    query has advanced the state since. Raises `WrongQueryError` or `RewindError` if the policies forbid the batch.
     """
     if newest is not None and newest.query_id != delivered.query_id and not adopt:
         raise WrongQueryError(
             "another streaming query made the newest commit: restore that query's Spark checkpoint, name another job, "
-            "or continue on its state with adopt=True",
+            "or continue from its state with adopt=True",
             query_id=delivered.query_id,
             committed_query_id=newest.query_id,
             committed_batch_id=newest.batch_id,
@@ -52,14 +53,40 @@ def decide(
     if on_rewind == "rollback":
         return Step.ROLL_BACK
     raise RewindError(
-        "Spark delivers a batch before the committed one: restore the Spark checkpoint that belongs to the state, or "
-        "take the state back with on_rewind='rollback'",
+        "Spark delivers a batch older than the committed one: restore the Spark checkpoint that belongs to the state, "
+        "or take the state back with on_rewind='rollback'",
         batch_id=delivered.batch_id,
         committed_batch_id=own.batch_id,
     )
 
 
-def can_stand_under(summary: CommitSummary, delivered: SourceMark) -> bool:
-    """Whether `delivered` may be applied on that commit: made by the same query for an earlier batch."""
+async def newest_marks(
+    history: AsyncIterator[CommitSummary], query_id: str, *, adopt: bool
+) -> tuple[SourceMark | None, SourceMark | None]:
+    """The newest source mark of any query, and the newest of query `query_id`: `newest` and `own` of `decide`.
+
+    Only an adopting query reads on below another query's commit. Commits made by hand have no mark and are passed over,
+    since the state still contains the batches below them.
+    """
+    newest = None
+    async for summary in history:
+        newest = newest or summary.source
+        if summary.source is not None and summary.source.query_id == query_id:
+            return newest, summary.source
+        if newest is not None and not adopt:
+            break
+    return newest, None
+
+
+async def checkpoint_before(history: AsyncIterator[CommitSummary], delivered: SourceMark) -> CheckpointId | None:
+    """The newest checkpoint to roll back to so that `delivered` can be applied. `None` if no such commit is left."""
+    async for summary in history:
+        if can_precede(summary, delivered):
+            return summary.checkpoint_id
+    return None
+
+
+def can_precede(summary: CommitSummary, delivered: SourceMark) -> bool:
+    """True if `delivered` may be applied on top of that commit: the same query made it for an earlier batch."""
     source = summary.source
     return source is not None and source.query_id == delivered.query_id and source.batch_id < delivered.batch_id

@@ -57,7 +57,7 @@ def test_state_and_output_are_those_of_the_driver(open_stream, open_sink, on_exe
 
 
 def test_the_frame_is_run_once(stream, on_executors, spark) -> None:
-    """However many ranges: every run of it reads the source again."""
+    """With any number of ranges: every run of it would read the source again."""
     evaluated = spark.sparkContext.accumulator(0)
 
     def counted(df):
@@ -101,7 +101,7 @@ def test_a_batch_that_is_committed_already_is_run_for_spark_and_not_applied(stre
 
 @pytest.mark.usefixtures("adaptive")
 def test_a_batch_comes_again_with_other_partitions_after_its_ranges_had_contributed(stream, on_executors, read) -> None:
-    """What the ranges had made of it is in the memory of the workers, and in no commit: it counts for nothing."""
+    """The state of the first attempt is in the memory of the workers, but in no commit, so it does not count."""
     counts = feed(stream, "abcdab", "abcdabee", "abc")
     published = Published(fails_in=1)
     sink = on_executors(Telling(), output=published)
@@ -129,7 +129,7 @@ def test_the_number_of_ranges_may_change_and_so_may_the_place_of_the_work(
 
 
 def test_a_rewound_query_takes_its_state_back_if_asked_to(stream, on_executors, read) -> None:
-    """To the newest commit before the batch. What the workers still hold is of a branch that was left."""
+    """To the newest commit before the batch. The state cached in the workers is from an abandoned branch."""
     counts = feed(stream, "abc")
     stream.run(on_executors(), plan=split)
     shutil.copytree(stream.checkpoint, stream.checkpoint.with_name("copy"))
@@ -143,7 +143,7 @@ def test_a_rewound_query_takes_its_state_back_if_asked_to(stream, on_executors, 
     assert read(stream.settings).batches == [3, 2, 1, 0]
 
 
-def test_another_query_goes_on_with_the_state_only_if_it_may(stream, on_executors, read, tmp_path) -> None:
+def test_another_query_continues_from_the_state_only_if_it_may(stream, on_executors, read, tmp_path) -> None:
     """As in the driver: it is the driver that decides."""
     counts = feed(stream, "ab")
     stream.run(on_executors(), plan=split)
@@ -154,7 +154,7 @@ def test_another_query_goes_on_with_the_state_only_if_it_may(stream, on_executor
 
 
 def test_a_failed_range_says_which_it_was_and_why(stream, on_executors, read, tmp_path) -> None:
-    """In an error of ours; nothing of the batch is kept, neither in the store nor in the workers' memory."""
+    """In an error of ours. Nothing of the batch remains, neither in the store nor in the workers' memory."""
     counts = feed(stream, "aab", "abb", "a")
     sink = on_executors(Failing(tmp_path / "memory", batch_id=1), parallelism=1)
     message = stream.fail(sink, plan=split)
@@ -166,7 +166,7 @@ def test_a_failed_range_says_which_it_was_and_why(stream, on_executors, read, tm
 
 
 def test_a_worker_that_is_killed_leaves_nothing_behind_that_counts(stream, on_executors, read, tmp_path) -> None:
-    """In the middle of its batch; without second attempts that fails the query, and its next start goes on."""
+    """In the middle of its batch. Without second attempts that fails the query, and its next start continues."""
     counts = feed(stream, "aab", "abb", "a")
     sink = on_executors(Dying(tmp_path / "memory", batch_id=1))
     stream.fail(sink, plan=split)
@@ -203,13 +203,13 @@ def test_columns_are_called_what_they_are_called(spark, stream, on_executors) ->
 def test_an_attempt_that_is_made_twice_counts_once(stream, on_executors, read, monkeypatch) -> None:
     """As when Spark runs a task again whose result was lost: what the first attempt left behind is in no commit."""
 
-    def task_of(program, errand, release):
+    def task_of(run_spec, batch_spec, release):
         def work(batches):  # pickled by value
             from statebackend.spark.executors.worker import run  # noqa: PLC0415
 
             rows = list(batches)
-            list(run(program, errand, rows))
-            yield from run(program, errand, rows)
+            list(run(run_spec, batch_spec, rows))
+            yield from run(run_spec, batch_spec, rows)
 
         return work
 
@@ -240,8 +240,8 @@ def test_a_driver_that_was_fenced_commits_nothing(stream, on_executors, read) ->
     assert read(stream.settings).counts == counts
 
 
-def test_who_talks_tcp_with_its_workers_is_told_once(stream, on_executors, caplog: pytest.LogCaptureFixture) -> None:
-    """It costs each batch 40 ms, and only whoever starts Spark can change it."""
+def test_talking_tcp_with_the_workers_is_logged_once(stream, on_executors, caplog: pytest.LogCaptureFixture) -> None:
+    """It costs each batch 40 ms, and can be changed only where Spark is started."""
     feed(stream, "ab", "c")
     with caplog.at_level(logging.INFO, batch_job.__name__):
         stream.run(on_executors(), plan=split)
@@ -249,7 +249,7 @@ def test_who_talks_tcp_with_its_workers_is_told_once(stream, on_executors, caplo
 
 
 def test_closing_a_sink_under_a_batch_fails_that_batch(stream, on_executors, read) -> None:
-    """After its ranges have contributed: nothing is committed by a claim that was left. The batch comes again."""
+    """After its ranges have contributed: a claim that was left commits nothing. The batch comes again."""
     counts = feed(stream, "ab")
     inside, closed = threading.Event(), threading.Event()
 
@@ -270,7 +270,7 @@ def test_closing_a_sink_under_a_batch_fails_that_batch(stream, on_executors, rea
     assert read(stream.settings).counts == counts
 
 
-def test_workers_do_not_look_through_all_that_they_have_loaded(stream, on_executors) -> None:
+def test_workers_do_not_collect_all_that_they_have_loaded(stream, on_executors) -> None:
     """Spark has each worker collect its garbage after each task, and the next task waits for that."""
     published = Published()
     feed(stream, "abcdefg")
@@ -294,7 +294,7 @@ def test_stopping_the_query_ends_its_tasks(stream, on_executors, read, tmp_path)
 
 
 def test_two_queries_share_the_workers(open_stream, open_sink, read) -> None:
-    """Each worker process gets tasks of both jobs, and keeps their states apart."""
+    """Each worker process gets tasks of both jobs, with separate states."""
     streams = [open_stream("left"), open_stream("right")]
     counts = [feed(streams[0], "aab", "ab", "c"), feed(streams[1], "bbc", "a", "cc")]
     sinks = [
@@ -339,11 +339,11 @@ def test_the_drivers_observer_hears_of_ranges_and_of_requests(stream, on_executo
 
 
 @pytest.mark.parametrize("adaptive", ["true", "false"])
-def test_a_batch_is_planned_at_once_and_leaves_its_session_as_it_was(spark, adaptive) -> None:
+def test_a_batch_is_without_adaptive_planning_and_leaves_its_session_as_it_was(spark, adaptive) -> None:
     """Adaptive planning makes a job of each stage, which costs more than a small batch."""
     df = spark.newSession().range(1)
     df.sparkSession.conf.set(batch_job.ADAPTIVE, adaptive)
-    with batch_job.planned_at_once(df):
+    with batch_job.without_adaptive_planning(df):
         assert df.sparkSession.conf.get(batch_job.ADAPTIVE) == "false"
     assert df.sparkSession.conf.get(batch_job.ADAPTIVE) == adaptive
 

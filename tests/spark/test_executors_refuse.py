@@ -17,8 +17,9 @@ from statebackend.ids import CheckpointId, Epoch, all_key_groups
 from statebackend.objectstore import MemoryStore
 from statebackend.spark.executors import batch_job
 from statebackend.spark.executors.placement import SALT, ranges_of
-from statebackend.spark.executors.worker import Errand, Program, run
-from statebackend.spark.processor_runner import KeyedWork
+from statebackend.spark.executors.task_errors import error_in
+from statebackend.spark.executors.worker import BatchSpec, RunSpec, run
+from statebackend.spark.processor_runner import ProcessorRunner
 from statebackend.uploaders import PrimaryUploader
 from tests.spark.conftest import feed
 from tests.spark.processors import Counting, split
@@ -88,7 +89,7 @@ with open({str(sent)!r}, "rb") as file:
     list(pickle.load(file)([]))
 """
     worker = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    failure = batch_job.in_our_words(worker.stderr)
+    failure = error_in(worker.stderr)
     assert isinstance(failure, SettingsError)
     assert "install it" in str(failure)
     assert sys.executable in str(failure)
@@ -137,8 +138,8 @@ def test_workers_that_cannot_do_the_work_are_told_of(stream, on_executors, advic
 def test_a_package_that_is_too_old_is_told_from_work_that_failed() -> None:
     """The text is Spark's. An error of another kind stays what it is."""
     text = "Job aborted.\n[UNSUPPORTED_PACKAGE_VERSION] PyArrow >= 18.0.0 must be installed\n at org.apache.spark"
-    assert isinstance(batch_job.in_our_words(text), SettingsError)
-    assert batch_job.in_our_words("java.lang.InterruptedException") is None
+    assert isinstance(error_in(text), SettingsError)
+    assert error_in("java.lang.InterruptedException") is None
 
 
 def test_rows_of_two_slots_in_one_partition_are_refused(tmp_path) -> None:
@@ -146,12 +147,13 @@ def test_rows_of_two_slots_in_one_partition_are_refused(tmp_path) -> None:
     settings = sb.Settings(job="job", primary=f"file://{tmp_path}")
     owners = ranges_of(2, settings.max_parallelism)
     task = RangeTask(settings, all_key_groups(settings.max_parallelism), owners, Epoch(1), CheckpointId(0), None)
-    program = batch_job.pickled(Program(KeyedWork(Counting(), key="key", order_by=(), has_output=False), None))
-    errand = batch_job.pickled(Errand(task, (2, 0), ("key",), 0))
+    runner = ProcessorRunner(Counting(), key="key", order_by=(), has_output=False)
+    run_spec = batch_job.pickled(RunSpec(runner, None))
+    batch_spec = batch_job.pickled(BatchSpec(task, (2, 0), ("key",), 0))
     batches = [pa.RecordBatch.from_pydict({"c0": ["a"], SALT: [salt]}) for salt in (2, 2, 0)]
     try:
         with pytest.raises(BatchError, match="several slots") as raised:
-            list(run(program, errand, batches))
+            list(run(run_spec, batch_spec, batches))
     finally:
         gc.unfreeze()
     assert str(owners[0]) in str(raised.value)

@@ -27,10 +27,10 @@ class ConnectFrame:
 @pytest.fixture
 def _inherited() -> Iterator[None]:
     """As within a sink, with nothing to inherit."""
-    hops = frames._Hops(inherit=lambda function: function, limiter=anyio.CapacityLimiter(1))
-    token = frames._hops.set(hops)
+    threads = frames._BatchThreads(inherit=lambda function: function, limiter=anyio.CapacityLimiter(1))
+    token = frames._batch_threads.set(threads)
     yield
-    frames._hops.reset(token)
+    frames._batch_threads.reset(token)
 
 
 def test_on_connect_the_query_has_to_be_named() -> None:
@@ -95,7 +95,7 @@ async def test_running_raises_what_the_function_raises_as_it_is() -> None:
 @pytest.mark.usefixtures("_inherited")
 @pytest.mark.parametrize("how", ["task", "scope"])
 async def test_a_cancelled_run_waits_for_its_thread(how) -> None:
-    """However it is cancelled: a Spark action that goes on behind a batch's back would meet the next delivery."""
+    """However it is cancelled: a Spark action that still runs behind a batch's back would meet the next delivery."""
     begun, may_end, ended = anyio.Event(), threading.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 

@@ -1,4 +1,4 @@
-"""Output by the outbox: published after the commit, the same rows after whatever happens, nothing uncommitted."""
+"""Output by the outbox: published after the commit, always the same rows, and nothing uncommitted."""
 
 import asyncio
 import itertools
@@ -13,11 +13,11 @@ import pytest
 import statebackend as sb
 from statebackend.errors import CorruptObjectError, SettingsError
 from statebackend.ids import SourceMark, StagedOutput
-from statebackend.spark.outbox import output_of
+from statebackend.spark.output import rows_to_stage
 
 SCHEMA = pa.schema([("key", pa.string()), ("count", pa.int64()), ("chance", pa.int64())])
 _chance = itertools.count()
-"""What makes a processor give other rows each time that it runs, whatever it is given."""
+"""Makes a processor give other rows each time it runs."""
 
 
 class Counting(sb.spark.KeyedProcessor):
@@ -55,7 +55,7 @@ async def counted_later(df, batch_id, backend):
 
 
 class Receiver:
-    """What a good receiver does: it keeps the first rows of each key, and notes what came besides."""
+    """A good receiver: stores the first rows of each key, and notes everything else that came."""
 
     def __init__(self, *, fails_at: int | None = None) -> None:
         self.tables: dict[tuple[str, int], Any] = {}
@@ -191,7 +191,7 @@ def test_another_query_publishes_what_the_one_before_has_left(stream, open_sink,
 def test_a_sink_without_an_outbox_leaves_what_is_to_be_published(
     stream, open_sink, receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It says so, and goes on; the next one that has an outbox publishes it."""
+    """It warns and continues; the next sink with an outbox publishes it."""
     stream.feed("a")
     stream.fail(open_sink(Counting(), stream.settings, key="key", output=sb.spark.Outbox(Receiver(fails_at=0))))
 
@@ -296,7 +296,7 @@ def test_what_is_large_is_staged_in_parts_and_comes_back_in_order() -> None:
     rows = [{"n": n, "text": None if n % 3 else "x" * 1000, "many": [n, None][: n % 3]} for n in range(100)]
     whole = pa.Table.from_pylist(rows, schema)
     table = pa.concat_tables([whole.slice(0, 10), whole.slice(10)])
-    output = output_of(table, part_bytes_max=table.nbytes // 2)
+    output = rows_to_stage(table, part_bytes_max=table.nbytes // 2)
     assert output is not None
     assert len(output.parts) == 2
     staged = StagedOutput(SourceMark("query", 7), output.rows, output.schema)
@@ -307,7 +307,7 @@ def test_what_is_large_is_staged_in_parts_and_comes_back_in_order() -> None:
 
 def test_rows_that_are_missing_are_not_published() -> None:
     """A part that is whole by itself, but one too few."""
-    output = output_of(pa.table({"n": [1, 2]}))
+    output = rows_to_stage(pa.table({"n": [1, 2]}))
     assert output is not None
     staged = StagedOutput(SourceMark("query", 7), 3, output.schema)
     with pytest.raises(CorruptObjectError):

@@ -1,4 +1,4 @@
-"""Batches that come again, come back, or come from elsewhere: what is in the state stays in it exactly once."""
+"""Batches that come again, come back, or come from elsewhere: each batch is in the state exactly once."""
 
 import asyncio
 import shutil
@@ -55,7 +55,7 @@ def test_an_empty_batch_that_comes_again_is_not_applied_again(stream, open_sink,
 
 @pytest.fixture
 def rewound(stream, open_sink, counting):
-    """A stream whose Spark checkpoint is an older copy: the state holds batches 0 to 3, Spark goes on with batch 1."""
+    """A stream whose Spark checkpoint is an older copy: the state has batches 0 to 3, Spark continues with batch 1."""
     stream.feed("a")
     stream.run(open_sink(counting, stream.settings))
     shutil.copytree(stream.checkpoint, stream.checkpoint.with_name("copy"))
@@ -96,7 +96,7 @@ def test_a_rewind_to_before_everything_has_nothing_to_roll_back_to(stream, open_
     stream.feed("a")
     stream.run(sink)
     shutil.rmtree(stream.checkpoint)
-    assert "nothing to roll back to" in stream.fail(sink)
+    assert "cannot roll back" in stream.fail(sink)
     assert read(stream.settings).counts == {"a": 2}
 
 
@@ -112,7 +112,7 @@ def test_another_query_may_not_go_on_with_the_state(stream, open_sink, counting,
 
 
 def test_another_query_may_adopt_the_state(stream, open_sink, counting, read, tmp_path) -> None:
-    """It goes on from what is there, under its own id; from then on the former query is the foreign one."""
+    """It continues from what is there, under its own id. From then on the former query is the foreign one."""
     stream.feed("a")
     stream.run(open_sink(counting, stream.settings))
     query = stream.run(open_sink(counting, stream.settings, adopt=True), checkpoint=tmp_path / "other")
@@ -127,7 +127,7 @@ def test_another_query_may_adopt_the_state(stream, open_sink, counting, read, tm
 
 
 def test_a_commit_made_by_hand_does_not_hide_the_batches_below_it(stream, open_sink, counting, read) -> None:
-    """It has no source, but the state still holds the batch that was committed before it."""
+    """It has no source, but the state still has the batch that was committed before it."""
 
     async def commit_by_hand() -> None:
         async with sb.open_backend(stream.settings) as backend:

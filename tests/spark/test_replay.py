@@ -1,4 +1,4 @@
-"""The decision on a delivered batch, without Spark: what the state holds, it holds once."""
+"""The decision on a delivered batch, without Spark: the state has each batch once."""
 
 import pytest
 from hypothesis import given
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from statebackend.errors import RewindError, WrongQueryError
 from statebackend.ids import CheckpointId, CommitSequence, CommitSummary, Epoch, SourceMark
-from statebackend.spark.replay import Step, can_stand_under, decide
+from statebackend.spark.replay import Step, can_precede, decide
 from tests.examples import name_of
 
 
@@ -66,10 +66,10 @@ def test_an_adopting_query_still_knows_its_own_batches_below_the_other_ones() ->
 def test_a_batch_can_stand_on_an_earlier_one_of_its_own_query_only() -> None:
     """That is where a rollback ends."""
     delivered = mark("mine", 5)
-    assert can_stand_under(summary(mark("mine", 4)), delivered)
-    assert not can_stand_under(summary(mark("mine", 5)), delivered)
-    assert not can_stand_under(summary(mark("theirs", 4)), delivered)
-    assert not can_stand_under(summary(None), delivered)
+    assert can_precede(summary(mark("mine", 4)), delivered)
+    assert not can_precede(summary(mark("mine", 5)), delivered)
+    assert not can_precede(summary(mark("theirs", 4)), delivered)
+    assert not can_precede(summary(None), delivered)
 
 
 deliveries = st.lists(st.tuples(st.sampled_from(["left", "right"]), st.integers(0, 5)), max_size=40)
@@ -88,7 +88,7 @@ def test_whatever_is_delivered_the_state_holds_each_batch_at_most_once(deliverie
         except (RewindError, WrongQueryError):
             continue
         if step is Step.ROLL_BACK:
-            while history and not can_stand_under(summary(history[-1]), delivered):
+            while history and not can_precede(summary(history[-1]), delivered):
                 history.pop()
             if not history:
                 continue  # nothing to roll back to, which the sink reports

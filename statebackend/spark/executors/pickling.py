@@ -1,7 +1,7 @@
-"""What is sent to the workers: objects as bytes, classes and functions of a main script or a notebook included.
+"""Turns what is sent to the workers into bytes, including classes and functions of a main script or a notebook.
 
-cloudpickle sends those by value. It takes a `msgspec.Struct` class for a plain one, and what arrives has lost its
-fields. So here such a class is sent as its fields, options and methods, and made again where it arrives.
+cloudpickle sends those by value. It takes a `msgspec.Struct` class for a plain one, so that it arrives without its
+fields. So here such a class is sent as its fields, options and methods, and defined again where it arrives.
 """
 
 import inspect
@@ -40,20 +40,20 @@ _WANTED_AT_ONCE: Final = ("__doc__", "__post_init__")
 
 
 def pickled(what: Any) -> bytes:
-    """`what` as bytes, for `unpickled`. Raises `SettingsError` where it cannot be sent."""
+    """Return `what` as bytes for `unpickled`. Raises `SettingsError` if it does not pickle."""
     sent = io.BytesIO()
     try:
         _StructPickler(sent).dump(what)
     except Exception as error:
         raise SettingsError(
-            f"the processor cannot be sent to the workers: {error}; make in open() what does not pickle, and put "
-            "classes that refer to themselves into a module that the workers have"
+            f"the processor cannot be sent to the workers: {error}; create what does not pickle in open(), and move "
+            "classes that refer to themselves to a module that the workers have"
         ) from error
     return sent.getvalue()
 
 
 def unpickled(data: bytes) -> Any:
-    """What `pickled` was given."""
+    """Return a copy of what `pickled` was given."""
     return _loads(data)
 
 
@@ -61,12 +61,12 @@ class _StructPickler(_Pickler):  # type: ignore[misc]
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, type(msgspec.Struct)) and _is_sent_by_value(obj):
             fields, rest = _parts_of(obj)
-            return _make, fields, rest, None, None, _complete  # in two steps, since a method may name its own class
+            return _make, fields, rest, None, None, _complete  # in two steps: a method may name its own class
         return _Pickler.reducer_override(self, obj)
 
 
 def _is_sent_by_value(class_: type) -> bool:
-    """By cloudpickle's own rules: the workers have no module to find it in."""
+    """True if the workers have no module to import `class_` from, by cloudpickle's own rules."""
     module = class_.__module__
     registered = cast("Callable[[], set[str]]", list_registry_pickle_by_value)()
     return (
@@ -77,26 +77,26 @@ def _is_sent_by_value(class_: type) -> bool:
 
 
 def _parts_of(class_: type[msgspec.Struct]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What `_make` needs, and what is left for `_complete`. Fields that are given by name only stay so."""
+    """The arguments of `_make`, and the rest for `_complete`. Keyword-only fields stay keyword-only."""
     own = inspect.get_annotations(class_)
     fields = [field for field in msgspec.structs.fields(class_) if field.name in own]
     kw_only = bool({field.name for field in fields}.difference(class_.__match_args__))
     described = [(field.name, field.type, field.encode_name, field.default, field.default_factory) for field in fields]
-    kept = {
+    rest = {
         name: value
         for name, value in vars(class_).items()
         if name not in _MADE_ANEW and not isinstance(value, types.MemberDescriptorType)
     }
-    at_once = {name: kept.pop(name) for name in _WANTED_AT_ONCE if name in kept}
+    at_once = {name: rest.pop(name) for name in _WANTED_AT_ONCE if name in rest}
     options = {name: getattr(class_.__struct_config__, name) for name in _OPTIONS}
     options |= {"bases": class_.__bases__, "module": class_.__module__, "kw_only": kw_only}
-    return (class_.__name__, described, at_once, options), kept
+    return (class_.__name__, described, at_once, options), rest
 
 
 def _make(
     name: str, described: list[tuple[Any, ...]], at_once: dict[str, Any], options: dict[str, Any]
 ) -> type[msgspec.Struct]:
-    make_field = cast("Callable[..., Any]", msgspec.field)  # whose types want one of the two defaults
+    make_field = cast("Callable[..., Any]", msgspec.field)  # its types allow only one of the two defaults
     fields = [
         (field, type_, make_field(default=default, default_factory=factory, name=encoded))
         for field, type_, encoded, default, factory in described

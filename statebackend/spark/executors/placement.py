@@ -1,14 +1,14 @@
-"""Which rows go to which task: their key group in the JVM, its slot, and a partition for each slot.
+"""Decides which rows go to which task: by key group, computed in the JVM, to a slot; each slot is a partition.
 
-    key group   pmod(xxhash64(key columns), max_parallelism), what `_tables/key_groups.py` gives for the key
-    slot        key group * parallelism div max_parallelism: each slot is a range of key groups
-    partition   pmod(hash(salt), parallelism): where `repartition` sends a column, and the slot's salt is an integer
-                that it sends to the slot's own number, found once by trying
+    key group   pmod(xxhash64(key columns), max_parallelism): the same that `_tables/key_groups.py` gives for the key
+    slot        key group * parallelism div max_parallelism: a range of key groups
+    partition   pmod(hash(salt), parallelism): where `repartition` sends the value `salt`. The salt of a slot is an
+                integer that lands in the partition with the slot's own number, found once by trying
 
-So no two slots share a partition. Spark then runs the tasks wherever it likes. An *anchor* is a cached frame of one row
-for each slot, partitioned the same way: joined to the batch, it draws each slot to the executor that holds its row, and
-with it to the state that was left there. It only works where Spark does not prefer the executors that hold most of the
-shuffled rows, and it is never needed for a right result: the join keeps every row whatever is in the anchor.
+So no two slots share a partition. Spark then runs the tasks on any executor. An *anchor* is a cached frame with one row
+per slot, partitioned in the same way. Joined to the batch, it draws each slot to the executor that has its row, and so
+to the state that is cached there. It works only if Spark does not prefer the executors that have most of the shuffled
+rows, and a correct result never needs it: the join keeps every row, whatever the anchor contains.
 """
 
 import itertools
@@ -27,7 +27,7 @@ from statebackend.ids import KeyGroupRange
 from statebackend.spark.frames import context_of
 
 SALT: Final = "salt"
-"""The column by which rows are placed. It is the last one of the rows that a task gets."""
+"""The column by which rows are placed: the last column of the rows that a task gets."""
 
 REDUCE_LOCALITY: Final = "spark.shuffle.reduceLocality.enabled"
 _MASK: Final = 0xFFFF_FFFF
@@ -36,10 +36,10 @@ _logger = logging.getLogger(__name__)
 
 
 def ranges_of(parallelism: int, max_parallelism: int) -> tuple[KeyGroupRange, ...]:
-    """The key groups of each slot. Raises `SettingsError` unless each slot has one at least."""
+    """The key groups of each slot. Raises `SettingsError` unless every slot has at least one."""
     if not 1 <= parallelism <= max_parallelism:
         raise SettingsError(
-            "parallelism must lie within 1 and max_parallelism, which is fixed once a job has committed",
+            "parallelism must be between 1 and max_parallelism, which is fixed once a job has committed",
             parallelism=parallelism,
             max_parallelism=max_parallelism,
         )
@@ -50,7 +50,7 @@ def ranges_of(parallelism: int, max_parallelism: int) -> tuple[KeyGroupRange, ..
 class Placement:
     """Places the batches of one run of a query in `ranges_of(parallelism, max_parallelism)`.
 
-    Made on Spark's callback thread, with the first batch `df`.
+    Made on Spark's callback thread, from the run's first batch `df`.
     """
 
     def __init__(self, df: DataFrame, key: Sequence[str], *, parallelism: int, max_parallelism: int) -> None:
@@ -61,10 +61,10 @@ class Placement:
         self._anchor = self._anchored(df.sparkSession) if _can_anchor(df) else None
 
     def place(self, df: DataFrame) -> DataFrame:
-        """The rows of `df` and their `SALT`, those of a slot in one partition, and no other rows in that.
+        """The rows of `df` with their `SALT`, each slot's in a partition of their own.
 
-        The columns have other names, in the same order: mapInArrow refuses some that a user may have chosen. Raises
-        `InputError` for a key column that is not there or cannot be a key.
+        The columns are renamed, in the same order, because mapInArrow refuses some names that users may have chosen.
+        Raises `InputError` if a key column is missing or cannot be a key.
         """
         names = [f"c{number}" for number in range(len(df.columns))]
         group = f"pmod(xxhash64({', '.join(_hashed(df, self._key, names))}), {self._max_parallelism}L)"
@@ -74,7 +74,7 @@ class Placement:
         return placed if self._anchor is None else placed.join(self._anchor, SALT, "left").select(*names, SALT)
 
     def close(self) -> None:
-        """Let go of the anchor. Raises nothing: the session may have ended."""
+        """Release the anchor's cached rows. Raises nothing, as the session may have ended."""
         if self._anchor is not None:
             with suppress(Exception):
                 self._anchor.unpersist()
@@ -84,11 +84,11 @@ class Placement:
         rows = create([(salt,) for salt in self.salts], f"{SALT} int")
         anchor = rows.repartition(self._parallelism, SALT).persist()
         anchor.count()
-        return anchor.hint("shuffle_hash")  # or it would be broadcast, and draw nothing
+        return anchor.hint("shuffle_hash")  # a broadcast would draw nothing
 
 
 def _salts(parallelism: int) -> tuple[int, ...]:
-    """For each slot the smallest integer that Spark sends to the partition of that number."""
+    """For each slot, the smallest integer that Spark sends to the partition with the slot's number."""
     salt_of: dict[int, int] = {}
     for salt in itertools.count():
         salt_of.setdefault(_partition(salt, parallelism), salt)
@@ -98,7 +98,7 @@ def _salts(parallelism: int) -> tuple[int, ...]:
 
 
 def _partition(salt: int, partitions: int) -> int:
-    """`pmod(hash(salt), partitions)` as Spark has it: murmur3 of the four bytes, seed 42. Knowing it saves a job."""
+    """Spark's `pmod(hash(salt), partitions)`: murmur3 of the four bytes, seed 42. Computing it here saves a job."""
     mixed = _rotated(salt * 0xCC9E2D51 & _MASK, 15) * 0x1B873593 & _MASK
     mixed = (_rotated(42 ^ mixed, 13) * 5 + 0xE6546B64 & _MASK) ^ 4
     mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & _MASK
@@ -112,25 +112,27 @@ def _rotated(number: int, bits: int) -> int:
 
 
 def _can_anchor(df: DataFrame) -> bool:
-    """Whether an anchor draws anything. Where it could, and the session's settings do not allow it, that is logged."""
+    """True if an anchor draws tasks. Logs a warning if it could, and the session's settings prevent it."""
     context = context_of(df)
     if context is None or re.fullmatch(r"local(\[.*\])?", context.master or ""):
-        return False  # nobody who could say, or one process
+        return False  # Spark Connect does not tell, and in local mode there is one executor anyway
     allowed = str(context.getConf().get(REDUCE_LOCALITY, "true")).lower() == "false"
     if not allowed:
         _logger.warning(
-            "key groups will move between executors from batch to batch, and their state will be fetched anew each "
-            "time: start Spark with %s=false, so that they stay where they are",
+            "key groups will move between executors, and each time their state is fetched again: start Spark with "
+            "%s=false, so that they stay where they are",
             REDUCE_LOCALITY,
         )
     return allowed
 
 
 def _hashed(df: DataFrame, key: Sequence[str], names: Sequence[str]) -> Iterator[str]:
-    """Each key column in SQL, by its new name, and of the type whose bytes Python hashes too."""
+    """Each key column as SQL, by its new name, cast to the type whose bytes Python hashes, too."""
     for name in key:
         if (found := df.columns.count(name)) != 1:
-            raise InputError("no such column, or several of that name", column=name, found=found, known=df.columns)
+            raise InputError(
+                "there must be exactly one column of that name", column=name, found=found, known=df.columns
+            )
         number = df.columns.index(name)
         yield f"cast({names[number]} AS {_hashed_as(name, df.schema.fields[number].dataType)})"
 
@@ -145,5 +147,5 @@ def _hashed_as(name: str, type_: t.DataType) -> str:
             return "binary"
         case _:
             raise InputError(
-                "a key column holds text, whole numbers or bytes: cast it", column=name, type=type_.simpleString()
+                "a key column must hold text, whole numbers or bytes: cast it", column=name, type=type_.simpleString()
             )

@@ -1,19 +1,19 @@
 """What runs in Spark's Python workers: one partition, all rows of one slot, becomes one result row.
 
-    rows -> Arrow table -> the range, opened at its committed base -> KeyedWork -> durable -> the row is yielded
+    rows -> Arrow table -> the range, opened at its committed base -> processor -> durable -> one result row
 
-A worker is forked bare, lives through many tasks, one at a time, and is killed without a warning. So each process has
-one loop and one `RangeOwners` for a job, made with its first task; and when the row is yielded nothing goes on.
+A worker is forked bare, runs many tasks, one at a time, and is killed without warning. So each process has one event
+loop, and one `RangeOwners` per job, both made with its first task; and nothing is still going on when the row is
+yielded.
 
-What Spark pickles is the inner function of `task_of`, by value, and bytes: so a worker that lacks the package, or has
-another release of it, is able to say that.
+Spark pickles the inner function of `task_of` by value, and bytes. So a worker that lacks the package, or has another
+release of it, is still able to say so.
 """
 
 import gc
 import itertools
 import logging
 import os
-import socket
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -22,7 +22,6 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 import pyarrow as pa
-from pyspark import TaskContext
 
 from statebackend._backend.copy_writers import OpenUploader
 from statebackend._clock import SystemClock
@@ -34,43 +33,39 @@ from statebackend.errors import BatchError
 from statebackend.spark.bridge import process_portal
 from statebackend.spark.executors.pickling import unpickled
 from statebackend.spark.executors.placement import SALT
-from statebackend.spark.outbox import output_of, stream_of
-from statebackend.spark.processor_runner import KeyedWork
+from statebackend.spark.executors.task_errors import UNFIT_MARK, range_failed
+from statebackend.spark.output import rows_to_stage, stream_of
+from statebackend.spark.processor_runner import ProcessorRunner
 
 T = TypeVar("T")
 _pa: Any = pa  # it ships no types
 
 RESULT_SCHEMA: Final = "result binary"
-"""A result row: a `Result` as MessagePack."""
-
-FAILED_MARK: Final = "statebackend: the work on a range failed: "
-"""What stands before the JSON of a `Failure` in the text of an error that Spark brings to the driver."""
-
-UNFIT_MARK: Final = "statebackend: this worker cannot run the task: "
-"""What stands before a sentence that says what the worker lacks."""
+"""Spark's schema of a result row: a `TaskResult` as MessagePack."""
 
 JOBS_MAX: Final = 4
-"""Jobs of which a worker process keeps what it has open. Of more, those go that had their last task longest ago."""
+"""Most jobs that a worker process keeps open. Beyond that, it closes the one whose last task was longest ago."""
 
 CLOSE_GRACE_S: Final = 1.0
-"""How much longer than a range itself takes at most the worker waits for it to be left."""
+"""Seconds that the worker waits for a range to close, beyond the longest that closing takes by itself."""
 
 _logger = logging.getLogger(__name__)
 
 
-class Program(msgspec.Struct, frozen=True):
-    """What stays the same within a run of a query."""
+class RunSpec(msgspec.Struct, frozen=True):
+    """What a task needs that stays the same during a run of a query."""
 
-    work: KeyedWork
+    runner: ProcessorRunner
     uploader: OpenUploader | None
-    stages: bool = False
-    """Rows that come out are staged by the task, for the driver to publish; otherwise they go to him."""
+    stages_output: bool = False
+    """True if the task stages output rows, for the driver to publish; otherwise it sends them to the driver."""
 
 
-class Errand(msgspec.Struct, frozen=True):
-    """What is new with a batch. `task` is that of every slot but for its key groups.
+class BatchSpec(msgspec.Struct, frozen=True):
+    """What a task needs that is new with each batch.
 
-    `salts` are those of the slots; `columns` are the names of the rows' columns but for `SALT`, which is the last.
+    `task`: the same for every slot but for its key groups. `salts`: those of the slots. `columns`: the names of the
+    rows' columns, without `SALT`, which is the last.
     """
 
     task: RangeTask
@@ -79,33 +74,23 @@ class Errand(msgspec.Struct, frozen=True):
     batch_id: int
 
 
-class Result(msgspec.Struct, frozen=True):
+class TaskResult(msgspec.Struct, frozen=True):
     """What one attempt at a range brings to the driver.
 
-    `made`: the rows that came out, as an Arrow stream; `None` without an output. `staged`: where they are staged
-    instead, for an outbox. `seconds`: how long it took to make the changes durable. `requests`: those to the primary,
-    by kind.
+    `output`: the output rows as an Arrow stream; `None` if there is no output, or if they are `staged` for an outbox.
+    `seconds`: how long it took to make the changes durable. `requests`: requests to the primary, by kind.
     """
 
     contribution: Contribution
-    made: bytes | None
+    output: bytes | None
     seconds: float
     requests: dict[str, int]
     usd: float
     staged: Staged | None = None
 
 
-class Failure(msgspec.Struct, frozen=True):
-    """How an attempt ended that did not come to its result."""
-
-    key_groups: str
-    attempt: int
-    host: str
-    raised: str
-
-
 class _Requests(Observer):
-    """Adds up what the requests to the primary were and cost."""
+    """Adds up the requests to the primary, and their price."""
 
     def __init__(self) -> None:
         self._requests = Counter[str]()
@@ -116,26 +101,26 @@ class _Requests(Observer):
         self._usd += usd
 
     def take(self) -> tuple[dict[str, int], float]:
-        """All since the last time, and of attempts that failed in between."""
+        """Return the sums since the last call, failed attempts included, and start again from zero."""
         taken = dict(self._requests), self._usd
         self._requests, self._usd = Counter[str](), 0.0
         return taken
 
 
-class _Running(msgspec.Struct):
-    """A job's program in this process, and who owns its ranges here."""
+class _OpenJob(msgspec.Struct):
+    """A job that this process has open: what it runs, and the owners of its ranges here."""
 
     pickled: bytes
-    program: Program
+    spec: RunSpec
     requests: _Requests
     owners: OpenContext[RangeOwners]
 
 
-_running: dict[tuple[int, str, str], _Running] = {}  # by process, job and primary; the one used last is last
+_open_jobs: dict[tuple[int, str, str], _OpenJob] = {}  # by process, job and primary; the most recently used is last
 
 
-def task_of(program: bytes, errand: bytes, release: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """The function for `mapInArrow`. `program` and `errand` are pickled; `release` is the driver's."""
+def task_of(run_spec: bytes, batch_spec: bytes, release: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """The function for `mapInArrow`. Both specs are pickled; `release` is the driver's."""
     unfit = UNFIT_MARK
 
     def work(batches: Any) -> Any:
@@ -150,117 +135,104 @@ def task_of(program: bytes, errand: bytes, release: str) -> Callable[[Iterable[A
             raise RuntimeError(
                 f"{unfit}it has statebackend {statebackend.__version__}, the driver {release}; it runs {sys.executable}"
             )
-        yield from run(program, errand, batches)
+        yield from run(run_spec, batch_spec, batches)
 
     return work
 
 
-def run(program: bytes, errand: bytes, batches: Iterable[Any]) -> Iterator[Any]:
-    """The one result row of a partition; none for a partition without rows.
+def run(run_spec: bytes, batch_spec: bytes, batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield the one result row of a partition; nothing for a partition without rows.
 
-    Raises `BatchError` with a `Failure` in its message. Nothing of the attempt goes on then, and what it has uploaded
-    nobody will name.
+    Raises the `BatchError` of `range_failed`. Then nothing of the attempt is still going on, and no commit will name
+    what it has uploaded.
     """
     arriving = (batch for batch in batches if batch.num_rows)
     first = next(arriving, None)
     if first is None:
         return
-    arrived: Errand = unpickled(errand)
-    slot = arrived.salts.index(first.column(SALT)[0].as_py())
-    task = msgspec.structs.replace(arrived.task, key_groups=arrived.task.owners[slot])
-    rows = partial(_gathered, itertools.chain([first], arriving), arrived.salts[slot], arrived.columns)
+    batch: BatchSpec = unpickled(batch_spec)
+    slot = batch.salts.index(first.column(SALT)[0].as_py())
+    task = msgspec.structs.replace(batch.task, key_groups=batch.task.owners[slot])
+    rows = partial(_gathered, itertools.chain([first], arriving), batch.salts[slot], batch.columns)
     try:
-        result = _attempt(_of_job(program, task), task, rows, arrived.batch_id)
+        result = _attempt(_open_job(run_spec, task), task, rows, batch.batch_id)
     except BaseException as error:
-        raise _failed(error, task) from error
+        raise range_failed(error, task.key_groups) from error
     row = _pa.array([msgspec.msgpack.encode(result)], type=_pa.binary())
     yield _pa.RecordBatch.from_arrays([row], names=["result"])
 
 
 def _gathered(batches: Iterable[Any], salt: int, columns: Sequence[str]) -> Any:
-    """All rows of the partition, under their names. Raises `BatchError` for a row of another slot."""
+    """All rows of the partition, with the names of their columns. Raises `BatchError` for a row of another slot."""
     table = _pa.Table.from_batches(batches)
     if (found := table.column(SALT).unique().to_pylist()) != [salt]:
-        raise BatchError("Spark has put rows of several slots into one partition", salts=found)
+        raise BatchError("Spark has put rows of several slots into one partition: please report it", salts=found)
     return table.drop_columns([SALT]).rename_columns(columns)
 
 
-def _attempt(running: _Running, task: RangeTask, rows: Callable[[], Any], batch_id: int) -> Result:
-    """The user's code runs here, on the worker's main thread, and everything else on the loop.
-
-    The rest of the rows arrives while the range is being opened.
-    """
-    patience_s = 2 * task.settings.close_timeout_s + CLOSE_GRACE_S
+def _attempt(job: _OpenJob, task: RangeTask, rows: Callable[[], Any], batch_id: int) -> TaskResult:
+    """Process the rows of one range. User code runs here, on the worker's main thread, and all else on the loop."""
+    close_within_s = 2 * task.settings.close_timeout_s + CLOSE_GRACE_S
     clock = SystemClock()
-    with _held(running.owners.result().attempt(task), patience_s) as held:
-        table = rows()
-        held.wait()
-        attempt = held.result()
-        made = running.program.work(table, batch_id, attempt.backend)
+    with _opened(job.owners.result().attempt(task), close_within_s) as opened:
+        table = rows()  # the rest of the rows arrives while the range is being opened
+        opened.wait()
+        attempt = opened.result()
+        output = job.spec.runner(table, batch_id, attempt.backend)
         begun = clock.monotonic()
         staged = None
-        if running.program.stages and (output := output_of(made)) is not None:
-            made, staged = None, process_portal().call(attempt.backend.outbox.stage, output)
+        if job.spec.stages_output and (to_stage := rows_to_stage(output)) is not None:
+            output, staged = None, process_portal().call(attempt.backend.outbox.stage, to_stage)
         contribution = process_portal().call(attempt.contribute)
         seconds = clock.monotonic() - begun
-    requests, usd = running.requests.take()
-    return Result(contribution, None if made is None else stream_of(made), seconds, requests, usd, staged)
+    requests, usd = job.requests.take()
+    return TaskResult(contribution, None if output is None else stream_of(output), seconds, requests, usd, staged)
 
 
-def _of_job(pickled: bytes, task: RangeTask) -> _Running:
-    """What this process has open for the task's job. Another program of the job, such as a changed one, begins anew."""
+def _open_job(run_spec: bytes, task: RangeTask) -> _OpenJob:
+    """The task's job, open in this process. If its run spec has changed, as after an update, it is opened anew."""
     settings = task.settings
     identity = (os.getpid(), settings.job, settings.primary)
-    running = _running.pop(identity, None)
-    if running is not None and (running.pickled != pickled or not running.owners.is_open):
-        _close(running)
-        running = None
-    if running is None:
-        while len(_running) >= JOBS_MAX:
-            _close(_running.pop(next(iter(_running))))
-        program: Program = unpickled(pickled)
+    job = _open_jobs.pop(identity, None)
+    if job is not None and (job.pickled != run_spec or not job.owners.is_open):
+        _close(job)
+        job = None
+    if job is None:
+        while len(_open_jobs) >= JOBS_MAX:
+            _close(_open_jobs.pop(next(iter(_open_jobs))))
+        spec: RunSpec = unpickled(run_spec)
         requests = _Requests()
-        owners = process_portal().hold(open_range_owners(uploader=program.uploader, observer=requests))
+        owners = process_portal().hold(open_range_owners(uploader=spec.uploader, observer=requests))
         owners.wait()
-        _spare_what_is_loaded(os.getpid())
-        running = _Running(pickled, program, requests, owners)
-    _running[identity] = running
-    return running
+        _freeze_loaded_modules(os.getpid())
+        job = _OpenJob(run_spec, spec, requests, owners)
+    _open_jobs[identity] = job
+    return job
 
 
 @cache
-def _spare_what_is_loaded(_process: int) -> None:
-    """Have the garbage collector pass over the modules that a process has loaded. Once, before there is any state.
+def _freeze_loaded_modules(_process: int) -> None:
+    """Exempt the modules that a process has loaded from garbage collection. Once, before there is any state.
 
-    Spark collects after each task, in every worker: 30 ms for the modules of Arrow and Spark alone, while the driver
-    would go on.
+    Spark collects in every worker after every task. For the modules of Arrow and Spark alone that takes 30 ms, just
+    when the driver could continue. State is not frozen, because that of a range that moves away must be collectable.
     """
     gc.collect()
     gc.freeze()
 
 
-def _close(running: _Running) -> None:
+def _close(job: _OpenJob) -> None:
     try:
-        running.owners.close()
+        job.owners.close()
     except Exception:
-        _logger.warning("the ranges of an earlier program were not left cleanly", exc_info=True)
+        _logger.warning("the ranges of an earlier run did not close cleanly", exc_info=True)
 
 
 @contextmanager
-def _held(context: AbstractAsyncContextManager[T], patience_s: float) -> Generator[OpenContext[T], None, None]:
-    held = process_portal().hold(context)
+def _opened(context: AbstractAsyncContextManager[T], close_within_s: float) -> Generator[OpenContext[T], None, None]:
+    """Begin to open `context` on the loop; close it at the end, within `close_within_s` seconds."""
+    opened = process_portal().hold(context)
     try:
-        yield held
+        yield opened
     finally:
-        held.close(patience_s)
-
-
-def _failed(error: BaseException, task: RangeTask) -> BatchError:
-    context = TaskContext.get()
-    failure = Failure(
-        key_groups=str(task.key_groups),
-        attempt=0 if context is None else context.attemptNumber(),
-        host=socket.gethostname(),
-        raised=f"{type(error).__name__}: {error}",
-    )
-    return BatchError(FAILED_MARK + msgspec.json.encode(failure).decode())
+        opened.close(close_within_s)

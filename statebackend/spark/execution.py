@@ -1,0 +1,53 @@
+"""Where the work of a batch is done: the contract between the sink and `InDriver` or `OnExecutors`."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame
+
+from statebackend._log.outbox import Outbox as JobOutbox
+from statebackend.abc import Buffer
+from statebackend.ids import CheckpointId, CommitSummary, Epoch, SourceMark, StagedOutput
+from statebackend.spark.bridge import QueryThread
+
+
+class OpenedJob(Protocol):
+    """The job, claimed and opened at one commit: a `StateBackend`, or, for executors, a `ClaimedJob` without state."""
+
+    @property
+    def epoch(self) -> Epoch: ...
+    @property
+    def outbox(self) -> JobOutbox: ...
+
+    def history(self) -> AsyncIterator[CommitSummary]:
+        """The commit that the state is at, its parent, and so on."""
+        ...
+
+    async def take_output(self) -> tuple[StagedOutput, tuple[Buffer, ...]] | None:
+        """The oldest committed output that may be unpublished, with its rows, if this process still owns the job."""
+        ...
+
+    def published(self, output: StagedOutput) -> None:
+        """Mark `output` as published, so that the next commit does not name it."""
+        ...
+
+
+class Execution(Protocol):
+    """Where batches are processed. The sink calls `check` and `apply` on Spark's callback thread."""
+
+    def check(self, df: DataFrame) -> None:
+        """Raise `SettingsError` if `df` cannot be processed there. Called before claiming, so nobody is fenced."""
+        ...
+
+    def open(self, checkpoint_id: CheckpointId | None) -> AbstractAsyncContextManager[Any]:
+        """Claim the job and open it at its newest checkpoint, or at `checkpoint_id`: an `OpenedJob`."""
+        ...
+
+    def apply(self, df: DataFrame, delivered: SourceMark, job: Any, query: QueryThread) -> None:
+        """Process a new batch on the job from `open`, and commit it. If this raises, nothing was committed."""
+        ...
+
+    def close(self) -> None:
+        """Release what is cached between batches, other than the job. Raises nothing. May be called twice."""
+        ...

@@ -1,0 +1,70 @@
+"""How the failure of a task reaches the driver: as text.
+
+Spark passes on nothing of a failed task but the text of its error, among stack traces of Python and Java. So a task
+marks what it has to say (`range_failed`, `UNFIT_MARK`), and the driver looks for the marks, and for what Spark itself
+says of workers that cannot run the task (`error_in`).
+"""
+
+import re
+import socket
+from typing import Final
+
+import msgspec
+from pyspark import TaskContext
+
+from statebackend.errors import BatchError, SettingsError
+from statebackend.ids import KeyGroupRange
+
+UNFIT_MARK: Final = "statebackend: this worker cannot run the task: "
+"""Precedes a sentence that says what the worker lacks."""
+
+_FAILED_MARK: Final = "statebackend: the work on a range failed: "
+"""Precedes a `_Failure` as JSON."""
+
+_UNFIT: Final = (
+    (re.escape(UNFIT_MARK) + "(.*)", "the workers need the driver's package: install it, or ship it (--py-files)"),
+    (r"(\[PYTHON_VERSION_MISMATCH\].*)", "the workers need the driver's minor version of Python: set PYSPARK_PYTHON"),
+    (r"(No module named '(?:pyarrow|pandas)'.*)", "the workers need pyarrow: install it there, or set PYSPARK_PYTHON"),
+    (
+        r"(\[(?:PACKAGE_NOT_INSTALLED|UNSUPPORTED_PACKAGE_VERSION)\].*)",
+        "the workers need the driver's packages: install them there, or set PYSPARK_PYTHON",
+    ),
+    (r"(Cannot run program .*)", "the workers have no such Python: set PYSPARK_PYTHON to one that they have"),
+)
+"""Patterns for the text of a failed job whose workers cannot run the task, each with what to do about it."""
+
+
+class _Failure(msgspec.Struct, frozen=True):
+    key_groups: str
+    attempt: int
+    host: str
+    raised: str
+
+
+def range_failed(error: BaseException, key_groups: KeyGroupRange) -> BatchError:
+    """In a task: the error to raise so that the driver learns which attempt, at which range, failed of `error`."""
+    context = TaskContext.get()
+    failure = _Failure(
+        key_groups=str(key_groups),
+        attempt=0 if context is None else context.attemptNumber(),
+        host=socket.gethostname(),
+        raised=f"{type(error).__name__}: {error}",
+    )
+    return BatchError(_FAILED_MARK + msgspec.json.encode(failure).decode())
+
+
+def error_in(text: str) -> Exception | None:
+    """In the driver: what the text of a failed job says of a range or of the workers. `None` if it is neither."""
+    if failures := re.findall(re.escape(_FAILED_MARK) + r"(\{.*\})", text):
+        failure = msgspec.json.decode(failures[-1], type=_Failure)
+        return BatchError(
+            "the work on a range of key groups failed on an executor",
+            key_groups=failure.key_groups,
+            attempt=failure.attempt,
+            host=failure.host,
+            raised=failure.raised,
+        )
+    for pattern, advice in _UNFIT:
+        if found := re.search(pattern, text):
+            return SettingsError(advice, found=found[1].strip())
+    return None
