@@ -1,4 +1,4 @@
-"""`python -m benchmarks.demo`: see the package. Exit status 1 where anything is not as it should be."""
+"""`python -m benchmarks.demo`: see the package. Exit status 1 if anything is not as it should be."""
 
 import argparse
 import asyncio
@@ -61,7 +61,7 @@ def _run(arguments: argparse.Namespace, primary: str, console: Console) -> int:
 
 @contextmanager
 def _primary(kind: str, workdir: Path) -> Generator[str]:
-    """The primary in words. For `s3` a server runs inside, with a bucket, and all processes of the demo know it."""
+    """Describe the primary. For `s3`, run a server with a bucket meanwhile, known to all processes of the demo."""
     if kind == "file":
         yield f"the directory {workdir.absolute() / 'primary'}"
         return
@@ -91,22 +91,22 @@ def _play(places: Places, days: int, console: Console) -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="benchmarks.demo", description="Stream flights, be killed, come back right.")
+    parser = argparse.ArgumentParser(prog="benchmarks.demo", description="Stream flights, be killed, come out right.")
     parser.add_argument("--days", type=_days, default=DAYS_IN_DATA, help=f"{DAYS_MIN} to {DAYS_IN_DATA} (the default)")
     parser.add_argument(
-        "--primary", choices=("file", "s3"), default="file", help="where the truth is kept (default: file)"
+        "--primary", choices=("file", "s3"), default="file", help="where the primary copy is stored (default: file)"
     )
     parser.add_argument(
         "--execution",
         choices=("driver", "executors"),
         default="driver",
-        help="where the work on each batch is done (default: driver)",
+        help="where batches are processed (default: driver)",
     )
     parser.add_argument(
         "--workdir",
         type=Path,
         default=Path(".demo"),
-        help="an empty folder, or one of an earlier demo, which is emptied (default: .demo)",
+        help="an empty folder, or that of an earlier demo, which is emptied (default: .demo)",
     )
     return parser.parse_args()
 
@@ -114,7 +114,7 @@ def _arguments() -> argparse.Namespace:
 def _days(text: str) -> int:
     days = int(text)
     if not DAYS_MIN <= days <= DAYS_IN_DATA:
-        raise argparse.ArgumentTypeError(f"must lie within {DAYS_MIN} and {DAYS_IN_DATA}")
+        raise argparse.ArgumentTypeError(f"must be between {DAYS_MIN} and {DAYS_IN_DATA}")
     return days
 
 

@@ -1,4 +1,4 @@
-"""What is done to the streaming process and to its files, and what its recovery must look like then."""
+"""The acts: what is done to the streaming process and to its files, and how its recovery must look then."""
 
 import asyncio
 import shutil
@@ -14,7 +14,7 @@ from benchmarks.demo.places import JOB, PARALLELISM, Places
 
 @dataclass(frozen=True)
 class Damage:
-    """What was done to the files while nobody was running. `path` is the file that was harmed, if it was one."""
+    """What was done to the files while no process ran. `path` is the damaged file, if there is just one."""
 
     words: str
     path: Path | None = None
@@ -24,7 +24,7 @@ class Damage:
 class Act:
     """Kill the process at the first event of kind `moment` from batch `kill_at` on, then do `damage`.
 
-    `expect` gets the restore that follows, and returns a sentence for each thing that is not as it should be.
+    `expect` gets the report of the next restore, and returns a sentence for each thing that is wrong.
     """
 
     title: str
@@ -34,15 +34,15 @@ class Act:
     expect: Callable[[sb.RestoreReport, Damage, Places], list[str]]
 
     def is_due(self, event: Event) -> bool:
-        """Whether to kill now."""
+        """True if it is time to kill."""
         if self.moment == "begun":
             return isinstance(event, (Begun, Delivered)) and event.batch >= self.kill_at
         return isinstance(event, Committed) and event.batch >= self.kill_at
 
     @property
     def moment_in_words(self) -> str:
-        """When within the batch the kill comes."""
-        return "while it is worked on" if self.moment == "begun" else "right after the state's commit"
+        """The moment of the kill within the batch, in words."""
+        return "while it is processed" if self.moment == "begun" else "right after the state's commit"
 
 
 def plan(days: int) -> tuple[Act, ...]:
@@ -55,7 +55,7 @@ def plan(days: int) -> tuple[Act, ...]:
 
 
 def leave_alone(_places: Places) -> Damage:
-    """Nothing beyond the kill."""
+    """Do nothing beyond the kill."""
     return Damage("nothing else touched")
 
 
@@ -77,7 +77,7 @@ def corrupt_one_file(places: Places) -> Damage:
 
 
 def all_from_local(report: sb.RestoreReport, _damage: Damage, _places: Places) -> list[str]:
-    """Nothing came from the primary."""
+    """Expect that nothing came from the primary."""
     return _unmet(
         (report.files_local > 0, f"no file came from the local copy, {report.files_primary} from the primary"),
         (report.files_primary == 0, f"{report.files_primary} files came from the primary"),
@@ -86,7 +86,7 @@ def all_from_local(report: sb.RestoreReport, _damage: Damage, _places: Places) -
 
 
 def all_from_primary(report: sb.RestoreReport, _damage: Damage, places: Places) -> list[str]:
-    """Nothing came from the local copy: there was none. A range on executors may find what another has repaired."""
+    """Expect that nothing came from the local copy. On executors a range may find what another has repaired there."""
     local_max = report.files_primary if places.on_executors else 0
     return _unmet(
         (report.files_primary > 0, "no file came from the primary"),
@@ -95,7 +95,7 @@ def all_from_primary(report: sb.RestoreReport, _damage: Damage, places: Places) 
 
 
 def one_from_primary(report: sb.RestoreReport, damage: Damage, places: Places) -> list[str]:
-    """Exactly the harmed file came from the primary, and is whole again. On executors several ranges may want it."""
+    """Expect only the damaged file from the primary, and repaired. On executors several ranges may read it."""
     assert damage.path is not None
     reasons = [fallback.reason for fallback in report.fallbacks]
     wanted = range(1, PARALLELISM + 1) if places.on_executors else range(1, 2)
@@ -103,7 +103,7 @@ def one_from_primary(report: sb.RestoreReport, damage: Damage, places: Places) -
         (report.files_local > 0, "no file came from the local copy"),
         (report.files_primary in wanted, f"{report.files_primary} files came from the primary, not 1"),
         (len(reasons) == report.files_primary, f"{len(reasons)} local files could not be used, not 1: {reasons}"),
-        (all(fallback.repaired for fallback in report.fallbacks), "the harmed file was not repaired"),
+        (all(fallback.repaired for fallback in report.fallbacks), "the damaged file was not repaired"),
         (_equals_primary(damage.path, places), f"{damage.path.name} differs from the primary's file"),
     )
 
@@ -119,13 +119,13 @@ def _local_segments(places: Places) -> list[Path]:
 
 
 def _equals_primary(path: Path, places: Places) -> bool:
-    """Or it is gone already: the state was written anew behind the stream, and no restore misses the file."""
+    """True if the file equals the primary's, or is gone because new bases replaced it and no restore needs it."""
     if path.exists():
         return places.originals(path.name) == [path.read_bytes()]
-    return asyncio.run(_nobody_misses(path.name, places))
+    return asyncio.run(_is_unneeded(path.name, places))
 
 
-async def _nobody_misses(name: str, places: Places) -> bool:
+async def _is_unneeded(name: str, places: Places) -> bool:
     async with sb.open_backend(places.settings, read_only=True) as backend:
         restored = backend.restored
     return restored is not None and f"segments/{name}" not in {fallback.name for fallback in restored.fallbacks}

@@ -1,4 +1,4 @@
-"""What is kept of each aircraft, and how a day of flights changes it: the user's code of the demo."""
+"""The state of each aircraft, and how a day of flights changes it: the user's code of the demo."""
 
 from collections.abc import MutableMapping
 from datetime import datetime
@@ -28,9 +28,9 @@ class Aircraft(msgspec.Struct, frozen=True):
 
 
 def fly(flights: Any, fleet: MutableMapping[Key, Aircraft]) -> None:
-    """Bring `fleet` up to date with one day, an Arrow table of `flights.SCHEMA` in any order.
+    """Update `fleet` with one day, an Arrow table of `flights.SCHEMA` in any order.
 
-    Cancelled flights and those of an unknown aircraft change nothing. The result does not depend on the rows' order.
+    Cancelled flights, and those of an unknown aircraft, change nothing. The order of the rows does not matter.
     """
     in_order = flights.sort_by([(column, "ascending") for column in ORDER])
     columns = (in_order.column(name).to_pylist() for name in _USED)
@@ -41,14 +41,14 @@ def fly(flights: Any, fleet: MutableMapping[Key, Aircraft]) -> None:
 
 
 class Fleet(sb.spark.KeyedProcessor):
-    """The same on executors: each task flies the aircraft of its range."""
+    """The same on executors: each task flies the aircraft in its range."""
 
     def open(self, context: sb.spark.ProcessorContext) -> None:
-        """One state, by tail number."""
+        """Declare one state, by tail number."""
         self.fleet = context.value_state(STATE_NAME, Aircraft)
 
     def process_table(self, table: Any, context: sb.spark.ProcessorContext) -> None:
-        """One day of the range."""
+        """Fly one day of the range."""
         fly(table, self.fleet)
 
 

@@ -1,4 +1,4 @@
-"""Starting a process, listening to it, killing it: each in a process group of its own, with its Java inside."""
+"""Starts a process, listens to it and kills it. Each process has its own process group, which includes its Java."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from benchmarks.demo.places import Places
 
 
 class Child:
-    """A running `python -m module WORKDIR`. Leaving the context kills what is still alive of its group."""
+    """A running `python -m module WORKDIR`. Leaving the context kills what still runs in its group."""
 
     def __init__(self, module: str, places: Places) -> None:
         self.started_s = time.monotonic()
@@ -45,7 +45,7 @@ class Child:
         return self._process.stdout
 
     def events(self) -> Iterator[Event]:
-        """What it tells, until the last process of its group that could tell anything is gone."""
+        """The events that it reports, until no process of its group is left to report any."""
         for line in self._stdout:
             event = understand(line)
             if event is None:
@@ -54,10 +54,10 @@ class Child:
                 yield event
 
     def kill(self) -> None:
-        """SIGKILL to the whole group: Python and Java die where they stand. Nothing happens if they are gone."""
+        """Send SIGKILL to the whole group: Python and Java die at once. Does nothing if they are gone."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def wait(self) -> int:
-        """The exit status of the process itself, negative where a signal ended it."""
+        """The exit status of the process itself, negative if a signal ended it."""
         return self._process.wait()

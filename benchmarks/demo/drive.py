@@ -16,7 +16,7 @@ LOG_LINES_SHOWN = 25
 
 
 def play(places: Places, days: int, console: Console) -> Story:
-    """Run the stream to its end through all acts. Raises `DemoError` where the process ends of its own accord."""
+    """Run the stream to its end through all acts. Raises `DemoError` if the process ends by itself."""
     story = Story(days)
     with Progress(console, days) as progress:
         for act in (*plan(days), None):
@@ -44,7 +44,7 @@ def _run_until(act: Act | None, places: Places, story: Story, progress: Progress
         for event in child.events():
             story.note(event)
             if act is not None and killed_at < 0 and act.is_due(event):
-                child.kill()  # and go on listening: what was written before is still to be read
+                child.kill()  # and continue listening: what it wrote before is still to be read
                 killed_at = _batch(event)
             match event:
                 case Committed():

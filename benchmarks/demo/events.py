@@ -1,4 +1,4 @@
-"""What a child process tells its parent: one JSON object per line of its standard output, other lines are noise."""
+"""Reports of a child process to its parent: one JSON object per line of standard output; other lines are noise."""
 
 import os
 import time
@@ -15,7 +15,7 @@ class Ready(msgspec.Struct, tag="ready"):
 
 
 class Restored(msgspec.Struct, tag="restored"):
-    """The state is back."""
+    """The state has been restored."""
 
     report: sb.RestoreReport
 
@@ -27,13 +27,13 @@ class Begun(msgspec.Struct, tag="begun"):
 
 
 class Delivered(msgspec.Struct, tag="delivered"):
-    """Spark has delivered a batch whose work is done on executors; it may be one that is committed already."""
+    """Spark has delivered a batch to be processed on executors. It may be committed already."""
 
     batch: int
 
 
 class Committed(msgspec.Struct, tag="committed"):
-    """The state of a batch is durable. Spark does not know yet."""
+    """The state of a batch is durable, and Spark does not know it yet."""
 
     batch: int
     rows: int
@@ -58,7 +58,7 @@ class Known(msgspec.Struct):
 
 
 class Verified(msgspec.Struct, tag="verified"):
-    """The outcome of the comparison: how many aircraft differ, and a sentence for each of the first of them."""
+    """The result of the comparison: how many aircraft differ, with a sentence for each of the first ones."""
 
     aircraft: int
     flights: int
@@ -79,12 +79,12 @@ _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
 def tell(event: Event) -> None:
-    """Write `event` in one piece, past Python's buffers: who is killed right after has still told it."""
+    """Write `event` at once, past Python's buffers, so that it arrives even if the process is killed right after."""
     os.write(1, _encode(event) + b"\n")
 
 
 def understand(line: bytes) -> Event | None:
-    """The event of a line, `None` for noise."""
+    """The event in a line, `None` for noise."""
     if not line.startswith(b'{"type":'):
         return None
     return _decoder.decode(line)

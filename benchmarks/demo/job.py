@@ -2,7 +2,7 @@
 
     python -m benchmarks.demo.job WORKDIR
 
-Runs until all days are seen. Tells what happens as lines of `events`.
+Runs until it has seen all days. Reports what happens as lines of `events`.
 """
 
 import sys
@@ -26,7 +26,7 @@ BatchFunction = Callable[["DataFrame", int], None]
 
 
 class Teller(sb.Observer):
-    """Tells of each restore and each commit as it happens."""
+    """Reports each restore and each commit as it happens."""
 
     def __init__(self) -> None:
         self.batch = -1
@@ -47,9 +47,9 @@ class Teller(sb.Observer):
 
 
 class TellerOfRanges(sb.Observer):
-    """Keeps what the ranges tell of a batch until its commit: their restores are told as one, with the first commit.
+    """Collects the restores of all ranges, and reports them as one with the first commit.
 
-    The commit is told by `committed`, since only Spark's thread knows how many rows there were.
+    `committed` reports the commits, since only Spark's thread knows the number of rows.
     """
 
     def __init__(self) -> None:
@@ -67,14 +67,14 @@ class TellerOfRanges(sb.Observer):
         self._info = info
 
     def committed(self, batch: int, rows: int) -> None:
-        """Tell of the commit, if there was one."""
+        """Report the commit, if there was one."""
         info, self._info = self._info, None
         if info is not None:
             tell(Committed(batch, rows, info.primary_bytes, info))
 
 
 def together(reports: list[sb.RestoreReport]) -> sb.RestoreReport:
-    """The restores of several ranges as one. They ran beside each other: the longest counts."""
+    """The restores of several ranges as one. They ran side by side, so the longest time counts."""
     return sb.RestoreReport(
         checkpoint_id=reports[0].checkpoint_id,
         sequence=reports[0].sequence,
@@ -90,7 +90,7 @@ def together(reports: list[sb.RestoreReport]) -> sb.RestoreReport:
 
 @contextmanager
 def in_driver(places: Places) -> Generator[BatchFunction]:
-    """What Spark calls with each day, where the state lives in this process."""
+    """The function that Spark calls with each day, with the state in this process."""
     teller = Teller()
 
     def keep(df: "DataFrame", batch_id: int, backend: sb.StateBackend) -> None:
@@ -105,7 +105,10 @@ def in_driver(places: Places) -> Generator[BatchFunction]:
 
 @contextmanager
 def on_executors(places: Places) -> Generator[BatchFunction]:
-    """What Spark calls with each day, where this process only commits. Flights of no aircraft have no range."""
+    """The function that Spark calls with each day, when this process only commits.
+
+    Flights without an aircraft are dropped, because they belong to no range.
+    """
     from pyspark.sql import Observation  # noqa: PLC0415 (as in session.py)
     from pyspark.sql import functions as f  # noqa: PLC0415
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import matplotlib as mpl
 
-mpl.use("Agg")  # needs no screen; to be chosen before pyplot is imported
+mpl.use("Agg")  # needs no screen; must be chosen before pyplot is imported
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes

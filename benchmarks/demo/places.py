@@ -1,4 +1,4 @@
-"""Where everything of one demo lies, and the settings of its backend."""
+"""Where everything of one demo is stored, and the settings of its backend."""
 
 import asyncio
 import os
@@ -12,9 +12,9 @@ from statebackend.objectstore.s3 import open_s3_store
 
 JOB: Final = "flights"
 S3_ENDPOINT: Final = "DEMO_S3_ENDPOINT"
-"""The environment variable that says where S3 is, if the primary is to be there. Credentials: the usual AWS chain."""
+"""Environment variable with the S3 endpoint, if the primary is in S3. Credentials come from the usual AWS chain."""
 EXECUTION: Final = "DEMO_EXECUTION"
-"""The environment variable that says where the work is done: in the `driver`, or on `executors`."""
+"""Environment variable that says where batches are processed: `driver` or `executors`."""
 PARALLELISM: Final = 2
 """Ranges of aircraft on executors: one for each core of `local[2]`."""
 BUCKET: Final = "flights"
@@ -22,7 +22,7 @@ _MARK: Final = ".statebackend-demo"
 
 
 class WorkdirError(Exception):
-    """The work directory holds something that the demo did not put there."""
+    """The work directory contains something that the demo did not put there."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Places:
 
     @property
     def on_executors(self) -> bool:
-        """Whether the work is done there."""
+        """True if batches are processed on executors."""
         return self.execution == "executors"
 
     @property
@@ -45,16 +45,16 @@ class Places:
 
     @property
     def primary(self) -> Path:
-        """The truth, where it is a directory."""
+        """The primary copy, if it is a directory."""
         return self.workdir / "primary"
 
     @property
     def primary_url(self) -> str:
-        """The truth, wherever it is."""
+        """The URL of the primary copy."""
         return f"s3://{BUCKET}/demo" if self.s3_endpoint else self.primary.as_uri()
 
     def originals(self, name: str) -> list[bytes]:
-        """The objects of that name in the primary: one, if all is well."""
+        """The contents of all objects of that name in the primary: one, if all is well."""
         if not self.s3_endpoint:
             return [path.read_bytes() for path in self.primary.rglob(name)]
         return asyncio.run(self._originals_in_s3(name))
@@ -80,7 +80,7 @@ class Places:
 
     @property
     def log(self) -> Path:
-        """What the child processes wrote to their standard error."""
+        """The standard error of the child processes."""
         return self.workdir / "children.log"
 
     @property
@@ -90,7 +90,7 @@ class Places:
 
     @property
     def settings(self) -> sb.Settings:
-        """The backend's settings. The long grace makes the acts exact on a slow disk: each file has its local copy."""
+        """The backend's settings. A long grace gives every file a local copy, even on a slow disk, as the acts need."""
         return sb.Settings(
             job=JOB,
             primary=self.primary_url,
@@ -101,7 +101,7 @@ class Places:
         )
 
     def prepare(self) -> None:
-        """Make the work directory, empty. Raises `WorkdirError` where it holds anything but an earlier demo."""
+        """Create the work directory, empty. Raises `WorkdirError` if it contains anything but an earlier demo."""
         mark = self.workdir / _MARK
         if self.workdir.exists() and not mark.exists() and any(self.workdir.iterdir()):
             raise WorkdirError(f"{self.workdir} is not empty and not from an earlier demo: choose another --workdir")

@@ -1,4 +1,4 @@
-"""How far the stream is: a bar on a terminal, a line every now and then elsewhere."""
+"""Shows how far the stream is: as a bar on a terminal, elsewhere by a line every now and then."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from benchmarks.demo.events import Committed
 
 LINES_MAX = 12
 BATCHES_AVERAGED = 20
-LONGEST_BATCH_S = 3.0  # a longer gap between two commits is a restart, and not counted into the rate
+LONGEST_BATCH_S = 3.0  # a longer gap between two commits is a restart, and does not count for the rate
 
 
 class Progress:
@@ -41,7 +41,7 @@ class Progress:
             self._bar.__exit__(kind, error, trace)
 
     def committed(self, event: Committed) -> None:
-        """Another batch is durable."""
+        """Show that another batch is durable."""
         self._recent.append(event)
         self._primary_bytes += event.info.primary_bytes
         self._local_bytes += event.info.local_bytes
@@ -56,7 +56,7 @@ class Progress:
             self._console.print(f"batch {done:3}/{self._days}  {numbers}", highlight=False)
 
     def _rate(self) -> str:
-        """Over the last batches, restarts left out."""
+        """Rows per second over the last batches, without restarts."""
         pairs = zip(self._recent, list(self._recent)[1:], strict=False)
         gaps = [(later.at_s - earlier.at_s, later.rows) for earlier, later in pairs]
         steady = [(seconds, rows) for seconds, rows in gaps if seconds < LONGEST_BATCH_S]
@@ -65,12 +65,12 @@ class Progress:
         return f"{sum(rows for _, rows in steady) / sum(seconds for seconds, _ in steady):6,.0f}"
 
     def say(self, sentence: str) -> None:
-        """A line above the bar."""
+        """Print a line above the bar."""
         self._console.print(sentence, highlight=False)
 
 
 class _Bar(rich_progress.Progress):
-    """A bar, and the numbers below it, so that both fit into 80 columns."""
+    """A bar with the numbers below it, so that both fit into 80 columns."""
 
     def get_renderables(self) -> Iterator[RenderableType]:
         yield self.make_tasks_table(self.tasks)
@@ -87,7 +87,7 @@ def _bar(console: Console) -> _Bar:
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """A byte count for people to read."""
     if count < 1024:
         return f"{count:.0f} B"
     return f"{count / 1024:.1f} KiB" if count < 1024 * 1024 else f"{count / 1024 / 1024:.1f} MiB"

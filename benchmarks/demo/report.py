@@ -12,7 +12,7 @@ from benchmarks.demo.story import Recovery, Story
 
 
 def recovery_in_words(recovery: Recovery) -> str:
-    """One line as soon as the state is back."""
+    """One line about a restore, for when the state is back."""
     report = recovery.report
     assert report is not None
     repaired = sum(fallback.repaired for fallback in report.fallbacks)
@@ -23,7 +23,7 @@ def recovery_in_words(recovery: Recovery) -> str:
 
 
 def show(story: Story, verdict: Verified, console: Console) -> None:
-    """Print everything that the demo found out."""
+    """Print the tables and the verdict."""
     console.print(_recoveries(story), _aircraft(verdict), _numbers(story, verdict), highlight=False)
     _verdict(story, verdict, console)
 
@@ -40,12 +40,12 @@ def _recoveries(story: Story) -> Table:
 
 
 def _what_spark_did(recovery: Recovery) -> str:
-    """With the batch it was killed in: that one is delivered again, unless Spark had noted its end already."""
+    """What Spark did with the batch of the kill: it delivers it again unless it had recorded its end."""
     if recovery.first_batch == recovery.killed_at:
         return "sent it again: applied"
     if not recovery.spark_had_committed:
         return "sent it again: skipped"
-    return "went on"
+    return "continued"
 
 
 def _restore(recovery: Recovery) -> tuple[str, ...]:
@@ -107,4 +107,4 @@ def _verdict(story: Story, verdict: Verified, console: Console) -> None:
         words = f"[bold green]EQUAL[/] all {verdict.aircraft:,} aircraft are as the batch query says"
     console.print(words, highlight=False)
     if story.failures:
-        console.print(f"[bold red]FAILED[/] {len(story.failures)} things went otherwise than they should")
+        console.print(f"[bold red]FAILED[/] {len(story.failures)} things were not as they should be")

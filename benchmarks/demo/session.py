@@ -10,7 +10,7 @@ from benchmarks.demo.places import Places
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_START_FAST = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # no process lives long enough to repay Java's best compiler
+_START_FAST = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # processes end before Java's best compiler pays off
 _QUIET = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -24,7 +24,7 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 
 def spark_session(places: Places) -> "SparkSession":
     """A new session on `local[2]` that leaves files only in the work directory."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # of the workers; else it is whatever python3 is on the path
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # for the workers; the default is any python3 on the path
     from pyspark.sql import SparkSession  # noqa: PLC0415 (half a second that the tests of the pure parts need not pay)
 
     settings: dict[str, bool | float | int | str | None] = {

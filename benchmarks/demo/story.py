@@ -1,4 +1,4 @@
-"""What happened, batch by batch and recovery by recovery, and what of it should not have."""
+"""The record of what happened, batch by batch and recovery by recovery, and of what went wrong."""
 
 from dataclasses import dataclass, field
 
@@ -9,12 +9,12 @@ from benchmarks.demo.places import Places
 
 
 class DemoError(Exception):
-    """The demo cannot go on."""
+    """The demo cannot continue."""
 
 
 @dataclass
 class Recovery:
-    """How the process came back after one act. Seconds count from its start."""
+    """The recovery of the process after one act. Seconds count from its start."""
 
     act: Act
     killed_at: int
@@ -27,7 +27,7 @@ class Recovery:
 
 @dataclass
 class Story:
-    """The record. `failures` are sentences; the demo has succeeded if there are none."""
+    """All batches and recoveries so far. `failures` are sentences; without any, the demo has succeeded."""
 
     days: int
     batches: dict[int, Committed] = field(default_factory=dict[int, Committed])
@@ -35,9 +35,9 @@ class Story:
     failures: list[str] = field(default_factory=list[str])
 
     def note(self, event: Event) -> None:
-        """Record what the process told, and check that no batch is applied a second time."""
+        """Record what the process reports, and check that no batch is applied twice."""
         recovery = self.recoveries[-1] if self.recoveries else None
-        # On executors nobody tells that a batch is begun.
+        # On executors no process reports that a batch has begun.
         if recovery and recovery.first_batch is None and isinstance(event, (Begun, Committed)):
             recovery.first_batch = event.batch
         match event:

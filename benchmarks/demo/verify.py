@@ -1,8 +1,8 @@
-"""The same result by one Spark batch query over the same files, compared with the state of *every* aircraft.
+"""Computes the same result in one Spark batch query over the same files, and compares *every* aircraft.
 
     python -m benchmarks.demo.verify WORKDIR
 
-A fresh process: what it reads of the state is what the primary and the local copy hold. Tells one `Verified`.
+A fresh process, so it reads the state from the primary and the local copy. Reports one `Verified`.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ BUSIEST_TOLD = 5
 
 
 def by_batch_query(spark: "SparkSession", places: Places) -> Fleet:
-    """The fleet as window functions see it. Shares only the order of flights with the stream, not a line of code."""
+    """The fleet, computed by window functions. Shares with the stream only the order of flights, no line of code."""
     from pyspark.sql import Window  # noqa: PLC0415 (as in session.py)
     from pyspark.sql import functions as f  # noqa: PLC0415
 
@@ -51,7 +51,7 @@ def by_batch_query(spark: "SparkSession", places: Places) -> Fleet:
 
 
 async def from_state(places: Places) -> tuple[Fleet, sb.RestoreReport | None, float]:
-    """The fleet as the newest checkpoint holds it, how it was restored, and how many seconds that took."""
+    """The fleet in the newest checkpoint, how it was restored, and how many seconds that took."""
     started_s = time.monotonic()
     async with sb.open_backend(places.settings) as backend:
         seconds = time.monotonic() - started_s
@@ -74,7 +74,7 @@ def _known(tail_number: str, aircraft: Aircraft) -> Known:
 
 
 def verify(places: Places) -> Verified:
-    """Compute, read, compare."""
+    """Read the state, compute the expected fleet, and compare."""
     found, restored, open_seconds = asyncio.run(from_state(places))
     spark = spark_session(places)
     started_s = time.monotonic()

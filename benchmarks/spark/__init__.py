@@ -1,22 +1,22 @@
-"""Keyed state in a stream, ours beside Spark's own: rows a second, what a small batch costs, and how soon one is back.
+"""Keyed state in a stream, ours beside Spark's: rows per second, the cost of a small batch, and the time to restart.
 
-Envelope. Two cores, one file of 50,000 rows a batch. Spark's own aggregation shuffles, and then reads and writes each
-key of the batch in RocksDB: 64 to 92 thousand rows/s were seen, and 98 to 116 since, of 100,000 keys. With a table at a
-time we group in Arrow (20 ms), read and write some 40,000 to 49,000 keys of a dictionary at one to two microseconds
-each (100 ms) and commit (100 ms): about a quarter of a second, twice Spark's speed. On executors the rows are shuffled
-and reach a Python process, which costs as much again as our work, and two tasks share it: one and a half times Spark's
-speed. Key by key a Python dictionary is made of every row and a function called for every key, another 150 ms. Spark's
-Python state APIs ask the JVM for each key by a socket, or make a frame of each: 2 to 6 thousand rows/s.
+Envelope. Two cores, one file of 50,000 rows per batch. Spark's aggregation shuffles, and then reads and writes each key
+of the batch in RocksDB: first 64 to 92 thousand rows/s were measured, later 98 to 116, with 100,000 keys. A table at a
+time, we group in Arrow (20 ms), read and write 40,000 to 49,000 keys of a dictionary at one to two microseconds each
+(100 ms), and commit (100 ms): about a quarter of a second, twice Spark's speed. On executors, rows are shuffled and
+sent to a Python process, which costs as much as our work, and two tasks share it: one and a half times Spark's speed.
+Key by key, every row becomes a Python dictionary, and a function is called for every key, which adds 150 ms. Spark's
+Python state APIs ask the JVM for each key over a socket, or make a frame of each: 2 to 6 thousand rows/s.
 
-With 200 rows a batch our part in the driver is one Spark action (12 ms), a commit and a segment: at most 30 ms more
-than nothing. On executors it is a job of two stages: at most 120 ms.
+With 200 rows per batch, our part in the driver is one Spark action (12 ms), a commit and a segment: at most 30 ms more
+than an empty function. On executors it is a job of two stages: at most 120 ms.
 
-After SIGKILL the driver reads its changelog back, and executors do so in their first task; Spark's own opens RocksDB,
-and reads its changelog. We should not be later.
+After SIGKILL, the driver reads its changelog back, and executors do so in their first task. Spark opens RocksDB and
+reads its changelog. We should not take longer.
 
-Measured is a whole query, from its start to its end, after a short one of each that does not count. The Python state
-APIs get fewer files, since what counts is rows a second. After a kill it is the time from the start of the query to
-the end of its first batch, in a process that has just begun: whoever restarts has a cold JVM.
+We measure a whole query, from start to end, after a short one of each that does not count. The Python state APIs get
+fewer files, since only rows per second matter. After a kill we measure from the start of the query to the end of its
+first batch, in a new process, because a restart has a cold JVM.
 """
 
 import functools
@@ -59,7 +59,7 @@ SMALL_ROWS = 200
 def run(
     report: Report, *, files: int = 40, rows: int = 50_000, slow_files: int = 2, keys: int = 0, rounds: int = 3
 ) -> None:
-    """Large batches, of 100,000 and 1,000,000 keys or of `keys`; then small ones, then kills. Half an hour in all."""
+    """Measure large batches, of 100,000 and 1,000,000 keys or of `keys`; then small ones, then kills. Half an hour."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with open_session(folder) as spark:
@@ -71,7 +71,7 @@ def run(
 
 
 def _slow() -> Mapping[str, Contestant]:
-    """Spark's state APIs for Python, as far as this environment has what they need."""
+    """Spark's state APIs for Python, those for which this environment has the packages."""
     if any(importlib.util.find_spec(name) is None for name in ("google", "google.protobuf")):  # the first decides
         print("  NOT MEASURED: transformWithState, which needs protobuf (extra `connect`)")
         return {"applyInPandasWithState": pandas_with_state}
@@ -85,11 +85,11 @@ def _large(report: Report, workload: Workload, few: Workload, rounds: int) -> No
     contestants = {name: _rows_per_s(workload, contestant) for name, contestant in QUICK.items()}
     contestants |= {name: _rows_per_s(few, contestant) for name, contestant in slow.items()}
     rows_per_s = contest(contestants, rounds=rounds)
-    native = "Spark's aggregation"
+    sparks = "Spark's aggregation"
     fastest = max(slow, key=lambda name: rows_per_s[name].median)
-    _compare(report, workload, rows_per_s, over="process_table", under=native, expected=2.0)
-    _compare(report, workload, rows_per_s, over="process_table on executors", under=native, expected=1.5)
-    _compare(report, workload, rows_per_s, over="process", under=native, expected=1.0)
+    _compare(report, workload, rows_per_s, over="process_table", under=sparks, expected=2.0)
+    _compare(report, workload, rows_per_s, over="process_table on executors", under=sparks, expected=1.5)
+    _compare(report, workload, rows_per_s, over="process", under=sparks, expected=1.0)
     _compare(report, workload, rows_per_s, over="process", under=fastest, expected=10.0)
 
 
@@ -144,7 +144,7 @@ def _killed(report: Report, folder: Path, *, files: int, rows: int, keys: int, r
     (folder / "killed").mkdir()
     times_s = contest({name: functools.partial(restart, name) for name in RESTARTED}, rounds=rounds)
     for name in ("driver", "executors"):
-        found = ratio(times_s[name], times_s["native"])
+        found = ratio(times_s[name], times_s["spark"])
         report.add(
             Line(
                 f"{keys:,} keys, killed after {files // 2 + 1} batches: the first batch, {name}, beside Spark's own",

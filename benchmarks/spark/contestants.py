@@ -1,4 +1,4 @@
-"""Who keeps the totals: each is given the rows and a folder, and returns a query that ends with the rows."""
+"""The contestants: each gets the rows and a folder, and returns a query over them that ends with the rows."""
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -18,13 +18,13 @@ import statebackend as sb
 Contestant = Callable[[DataFrame, Path], Any]
 
 PARALLELISM = 2
-"""Ranges of keys on executors: as many as Spark's own have partitions."""
+"""Ranges of keys on executors: as many as Spark's state has partitions."""
 TOTALS = "key string, count bigint, total bigint, last timestamp"
 STATE = "count bigint, total bigint, last timestamp"
 
 
 class Total(msgspec.Struct, array_like=True, gc=False):
-    """What is kept of a key. `last` is in microseconds."""
+    """The state of a key. `last` is in microseconds."""
 
     count: int = 0
     total: int = 0
@@ -32,7 +32,7 @@ class Total(msgspec.Struct, array_like=True, gc=False):
 
 
 class TableTotals(sb.spark.KeyedProcessor):
-    """A table at a time: Arrow groups, and the state is read and written in bulk."""
+    """A table at a time: Arrow groups the rows, and the state is read and written in bulk."""
 
     def open(self, context: sb.spark.ProcessorContext) -> None:
         self.totals = context.value_state("totals", Total)
@@ -72,7 +72,7 @@ def by_table(rows: DataFrame, work: Path) -> Any:
 
 
 def by_table_on_executors(rows: DataFrame, work: Path) -> Any:
-    """Ours, with `process_table`, by tasks of Spark's."""
+    """Ours, with `process_table`, on executors."""
     return _foreach(rows, work, _sink(TableTotals(), work, execution="executors", parallelism=PARALLELISM))
 
 
@@ -82,7 +82,7 @@ def by_key(rows: DataFrame, work: Path) -> Any:
 
 
 def nothing(rows: DataFrame, work: Path) -> Any:
-    """A `foreachBatch` that does nothing: what Spark takes for itself."""
+    """A `foreachBatch` that does nothing: the time that Spark itself takes."""
     return _foreach(rows, work, lambda _df, _batch_id: None)
 
 
@@ -101,19 +101,19 @@ def pandas_with_state(rows: DataFrame, work: Path) -> Any:
 
 
 def with_state_by_rows(rows: DataFrame, work: Path) -> Any:
-    """The newer one, a row at a time."""
+    """Spark's newer state for Python functions, a row at a time."""
     totals = rows.groupBy("key").transformWithState(RowTotals(), TOTALS, "Update", "None")
     return _write(totals, work).format("noop").outputMode("update").start()
 
 
 def with_state_by_pandas(rows: DataFrame, work: Path) -> Any:
-    """The newer one, a frame at a time."""
+    """Spark's newer state for Python functions, a frame at a time."""
     totals = rows.groupBy("key").transformWithStateInPandas(PandasTotals(), TOTALS, "Update", "None")
     return _write(totals, work).format("noop").outputMode("update").start()
 
 
 class _SparkTotals(StatefulProcessor):
-    """The totals in a `ValueState` of Spark's."""
+    """The totals in Spark's `ValueState`."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._total = handle.getValueState("total", STATE)
@@ -121,25 +121,25 @@ class _SparkTotals(StatefulProcessor):
     def close(self) -> None: ...
 
     def known(self) -> Any:
-        """What is kept of the key."""
+        """The totals of the key."""
         return self._total.get() if self._total.exists() else (0, 0, None)
 
 
 class RowTotals(_SparkTotals):
-    """From rows."""
+    """Gets rows."""
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         count, total, last = self.known()
         for row in rows:
             count, total = count + 1, total + row["amount"]
-            # Of what comes back from the state and what is in a row, one has a time zone and one has none.
+            # The time in the state has a time zone and the one in the row has none, or the other way round.
             last = row["at"] if last is None else max(last, row["at"], key=datetime.timestamp)
         self._total.update((count, total, last))
         yield Row(key=key[0], count=count, total=total, last=last)
 
 
 class PandasTotals(_SparkTotals):
-    """From frames."""
+    """Gets frames."""
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803
         count, total, last = self.known()

@@ -1,9 +1,9 @@
-"""A query that was killed with SIGKILL, and how long the next process takes for its first batch.
+"""Kills a query with SIGKILL, and measures how long the next process takes for its first batch.
 
     python -m benchmarks.spark.restarts CONTESTANT FOLDER FILES ROWS KEYS
 
-Runs the query over the files in FOLDER until it has caught up. Prints the seconds from its start to the first batch
-that it has finished, by the files that Spark writes when one is: `commits/<batch>`.
+Runs the query over the files in FOLDER until it has caught up. Prints the seconds from its start to the end of its
+first batch, which is when Spark writes the file `commits/<batch>`.
 """
 
 import os
@@ -17,12 +17,12 @@ from pathlib import Path
 from benchmarks.spark.contestants import Contestant, by_table, by_table_on_executors, sparks_own
 from benchmarks.spark.workload import TIMEOUT_S, Workload, open_session
 
-RESTARTED = {"driver": by_table, "executors": by_table_on_executors, "native": sparks_own}
+RESTARTED = {"driver": by_table, "executors": by_table_on_executors, "spark": sparks_own}
 LOOK_S = 0.002
 
 
 def seconds_to_first_batch(name: str, folder: Path, *, files: int, rows: int, keys: int) -> float:
-    """Kill a process half way through the files, and ask another one. `folder` is new, or has the files only."""
+    """Kill a process half way through the files, and time another one. `folder` is new, or contains only the files."""
     command = [sys.executable, "-m", "benchmarks.spark.restarts", name, str(folder), str(files), str(rows), str(keys)]
     commits = folder / "work" / "checkpoint" / "commits"
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as killed:
@@ -36,7 +36,7 @@ def _wait(happened: Callable[[], bool]) -> None:
     begun = time.perf_counter()
     while not happened():
         if time.perf_counter() - begun > TIMEOUT_S:
-            raise TimeoutError("the query does not get on")
+            raise TimeoutError("the query makes no progress")
         time.sleep(LOOK_S)
 
 

@@ -1,4 +1,4 @@
-"""Files of rows, one a micro-batch: a key, a number and a time. Wanted for each key: count, sum and last time."""
+"""Files of rows, one per micro-batch: a key, a number and a time. The task: count, sum and last time of each key."""
 
 import random
 import shutil
@@ -22,7 +22,7 @@ Start = Callable[[DataFrame, Path], Any]
 
 @dataclass(frozen=True)
 class Workload:
-    """So many files in a folder of their own, written once."""
+    """`files` files of `rows` rows in a folder of their own, written once."""
 
     spark: SparkSession
     folder: Path
@@ -31,7 +31,7 @@ class Workload:
     keys: int
 
     def measure(self, start: Start) -> float:
-        """Seconds that a query over all of the files takes. `start` is given the rows and a folder of its own."""
+        """Run a query over all files; return the seconds. `start` gets the rows and a folder of its own."""
         work = self.folder / "work"
         work.mkdir()
         try:
@@ -50,7 +50,7 @@ class Workload:
         return reader.parquet(str(self.source()))
 
     def source(self) -> Path:
-        """The folder of the files. Written when it is first asked for."""
+        """The folder of the files, which are written on first use."""
         path = self.folder / f"{self.files}-files-{self.rows}-rows-{self.keys}-keys"
         if not path.exists():
             path.mkdir()
@@ -72,7 +72,7 @@ class Workload:
 
 @contextmanager
 def open_session(folder: Path) -> Generator[SparkSession]:
-    """`local[2]` with two partitions, and state in RocksDB that commits its changelog: Spark's own at its best."""
+    """`local[2]` with two partitions, and state in RocksDB with changelog checkpointing: Spark at its best."""
     builder = SparkSession.builder.master("local[2]").appName("statebackend benchmarks")
     spark = builder.config(
         map={
