@@ -31,7 +31,7 @@ HUNG_S = 3600
 
 
 class Driver:
-    """A running driver. Leaving the context kills what is left of it and of its executors."""
+    """A running driver. Leaving the context kills what still runs of it and of its executors."""
 
     def __init__(self, plan: Plan) -> None:
         self.folder = Path(plan.folder)
@@ -66,7 +66,7 @@ class Driver:
         self._errors.close()
 
     def told(self) -> Iterator[tuple[str, str]]:
-        """What it tells, until it ends."""
+        """The events it reports, until it ends."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(b"@ "):
@@ -74,25 +74,25 @@ class Driver:
                 yield what, value
 
     def kill(self) -> None:
-        """SIGKILL to the driver, Python and JVM. Executors, and tasks, live on until they miss it."""
+        """Send SIGKILL to the driver, Python and JVM. Executors and tasks live on until they notice that it is gone."""
         self._end([pid for pid in self._descendants() if not any(mark in _command(pid) for mark in MARKS.values())])
         self._process.wait()
 
     def kill_one(self, kind: str, rng: random.Random) -> bool:
-        """SIGKILL to a Python worker, or to the JVM of an executor. Whether there was one."""
+        """Send SIGKILL to a Python worker, or to the JVM of an executor. True if there was one."""
         victims = [pid for pid in self._descendants() if MARKS[kind] in _command(pid)]
         self._end(rng.sample(victims, min(1, len(victims))))
         return bool(victims)
 
     def halt(self, go_on: bool = False) -> None:
-        """Stop the driver's processes where they are, as a machine does that is suspended; or let them go on."""
+        """Stop the driver's processes where they are, as on a suspended machine; or let them continue."""
         for pid in sorted(self._descendants(), reverse=not go_on):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT if go_on else signal.SIGSTOP)
 
     @property
     def status(self) -> int:
-        """How it ended. Waits for that."""
+        """The exit status. Waits for the end."""
         return self._process.wait()
 
     def _end(self, pids: Sequence[int]) -> None:
@@ -132,10 +132,10 @@ def _command(pid: int) -> str:
 
 
 def days_of_batches(folder: Path, days: Sequence[Day]) -> list[Day]:
-    """What Spark put into each of its batches: mostly a day. All days are in one.
+    """The days in each of Spark's batches: mostly one day. Every day is in one batch.
 
     The file source logs a file before the query logs the batch that it is meant for. A driver killed in between leaves
-    a file more, and the next batch holds both.
+    one more file, and the next batch has both.
     """
     logged = folder / "checkpoint" / "offsets"
     numbers = sorted(int(path.name) for path in logged.iterdir() if path.name.isdigit())
@@ -153,9 +153,9 @@ def assert_equals_one_pass(plan: Plan, days: Sequence[Day]) -> None:
     async def read() -> tuple[dict[str, Any], list[int]]:
         settings = msgspec.structs.replace(settings_of(plan), local=(), table="heap")
         async with sb.open_backend(settings, read_only=True) as backend:
-            kept = backend.value_state("kept", PROCESSORS[plan.which].type_)
+            state = backend.value_state("totals", PROCESSORS[plan.which].type_)
             sources = [summary.source async for summary in backend.history()]
-            return dict(kept.items()), [source.batch_id for source in sources if source is not None]
+            return dict(state.items()), [source.batch_id for source in sources if source is not None]
 
     found, batches = asyncio.run(read())
     numbers = range(len(in_batches))

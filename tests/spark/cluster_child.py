@@ -1,6 +1,6 @@
 """A driver that streams days of invoice lines on executors until it has caught up. `cluster.py` starts and kills it.
 
-Its one argument is a `Plan` as JSON. It tells what it does on its standard output, and its end.
+Its one argument is a `Plan` as JSON. It reports what it does, and its end, on standard output.
 """
 
 import json
@@ -17,7 +17,7 @@ from tests.spark.retail import PROCESSORS, SPARK_LINES, Failing
 
 
 class Plan(msgspec.Struct):
-    """What the driver does. `pauses_s`: how long it is idle after a batch. `conf`: for Spark.
+    """A driver's task. `pauses_s`: how long it is idle after a batch. `conf`: for Spark.
 
     `fails_in`: the batches of customers in which an attempt fails. `outbox`: rows are published after the commit;
     otherwise an output gets them before it.
@@ -35,7 +35,7 @@ class Plan(msgspec.Struct):
 
 
 def settings_of(plan: Plan) -> sb.Settings:
-    """Few handles before bases are written, and little in a commit: all kinds of files come to be."""
+    """Few handles before bases are written, and little in a commit, so that all kinds of files are written."""
     return sb.Settings(
         job=plan.which,
         primary=f"file://{plan.folder}/primary",
@@ -50,7 +50,7 @@ def settings_of(plan: Plan) -> sb.Settings:
 
 
 class Teller(sb.Observer):
-    """Tells of commits and of where ranges were found, in one write each."""
+    """Reports commits, and where ranges found their state, in one write each."""
 
     def range_opened(self, found: str) -> None:
         tell("found", found)

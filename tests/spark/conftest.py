@@ -69,7 +69,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @contextlib.contextmanager
 def configured(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
-    """The session with other settings for a while; streams that are started meanwhile keep them."""
+    """The session with other settings for a while. Streams started meanwhile have them to their end."""
     before = {name: spark.conf.get(name) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
@@ -82,13 +82,13 @@ def configured(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
 
 @pytest.fixture
 def adaptive(spark: SparkSession) -> Iterator[None]:
-    """The planner as users have it, who may merge and split partitions."""
+    """The planner as users have it, which may merge and split partitions."""
     with configured(spark, {"spark.sql.adaptive.enabled": "true"}):
         yield
 
 
 class Stream:
-    """A file stream, fed and run by hand, with the job whose state it keeps."""
+    """A file stream, fed and run by hand, with the job that has its state."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark = spark
@@ -142,7 +142,7 @@ class Stream:
 
 
 class Committed(msgspec.Struct):
-    """What a restore finds: the counts, and the batch ids of the commits they stand on, newest first."""
+    """The result of a restore: the counts, and the batch ids of the commits behind them, newest first."""
 
     counts: dict[str, int]
     batches: list[int]

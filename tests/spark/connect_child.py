@@ -93,7 +93,7 @@ class Queries:
         return sb.Settings(job=name, primary=f"file://{self._folder}/primary", persist_delay_s=0.0)
 
     def run(self, name: str, sink: sb.spark.StatefulSink) -> str:
-        """What the query failed with, nothing if it has caught up."""
+        """Run a query; return what it failed with, nothing if it has caught up."""
         rows = self._spark.readStream.schema("key string").option("maxFilesPerTrigger", 1)
         writer = rows.json(str(self._folder / "input")).writeStream.foreachBatch(sink).trigger(availableNow=True)
         query = started(writer.option("checkpointLocation", str(self._folder / name)))

@@ -1,4 +1,4 @@
-"""Processors for executors: the workers import them by name, so they lie where nothing is imported that they have not.
+"""Processors for executors. Workers import them by name, so this module imports nothing that workers lack.
 
 Keys of the streams here are of the form `a:3`: the key `a` and the number 3.
 """
@@ -59,7 +59,7 @@ class Tables(KeyedProcessor):
 
 
 class Sparing(Counting):
-    """Yields whether the garbage collector passes over most of what there is in its process."""
+    """Yields True if the garbage collector ignores most objects of the process."""
 
     output_schema = pa.schema([("key", pa.string()), ("spared", pa.bool_())])
 
@@ -82,7 +82,7 @@ class Failing(Counting):
             self.fail()
 
     def fail(self) -> None:
-        """What the failure is."""
+        """Fail."""
         raise ValueError("as it was told to")
 
     def _is_due(self) -> bool:
@@ -94,7 +94,7 @@ class Failing(Counting):
 
 
 class Dying(Failing):
-    """Ends its worker process by SIGKILL instead: nothing of it gets to say anything."""
+    """Ends its worker process by SIGKILL instead, without a last word."""
 
     def fail(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A shop's invoice lines as a stream of days, what is kept of customers and of products, and the same in one pass.
+"""A shop's invoice lines as a stream of days, the state of customers and of products, and the same in one pass.
 
 The lines are made up from a seed, or come from the data set "Online Retail" (UCI, CC BY 4.0) where the environment says
 where that is: a folder of one gzipped CSV per day. Made-up lines have the same warts: customers that are not known,
@@ -92,7 +92,7 @@ def write(days: Sequence[Day], folder: Path) -> None:
 
 
 class Customer(msgspec.Struct, frozen=True):
-    """What is known of a customer. `baskets`: changes from one invoice to another, so it depends on the order."""
+    """The state of a customer. `baskets`: changes from one invoice to another, so it depends on the order."""
 
     spend: int = 0
     returned: int = 0
@@ -118,13 +118,13 @@ class Customers(KeyedProcessor):
     output_schema = pa.schema({"key": pa.string(), "spend": pa.int64(), "returned": pa.int64(), "baskets": pa.int64()})
 
     def open(self, context):
-        self.kept = context.value_state("kept", Customer)
+        self.totals = context.value_state("totals", Customer)
 
     def process(self, key, rows, context):
-        customer = self.kept.get(key, Customer())
+        customer = self.totals.get(key, Customer())
         for row in rows:
             customer = after(customer, row["invoice"], row["quantity"], row["price"])
-        self.kept[key] = customer
+        self.totals[key] = customer
         yield {"key": key, "spend": customer.spend, "returned": customer.returned, "baskets": customer.baskets}
 
 
@@ -151,18 +151,18 @@ class Products(KeyedProcessor):
     output_schema = pa.schema({"key": pa.string(), "moved": pa.int64(), "lines": pa.int64()})
 
     def open(self, context):
-        self.kept = context.value_state("kept", tuple[int, int])
+        self.totals = context.value_state("totals", tuple[int, int])
 
     def process_table(self, table, context):
         found = table.group_by("product").aggregate([("quantity", "sum"), ("quantity", "count")])
         keys = found["product"].to_pylist()
         moved, lines = found["quantity_sum"].to_pylist(), found["quantity_count"].to_pylist()
-        kept = [
+        totals = [
             (before + more, seen + new)
-            for (before, seen), more, new in zip(self.kept.get_many(keys, (0, 0)), moved, lines, strict=True)
+            for (before, seen), more, new in zip(self.totals.get_many(keys, (0, 0)), moved, lines, strict=True)
         ]
-        self.kept.put_many(keys, kept)
-        return pa.table([keys, [each[0] for each in kept], [each[1] for each in kept]], schema=self.output_schema)
+        self.totals.put_many(keys, totals)
+        return pa.table([keys, [each[0] for each in totals], [each[1] for each in totals]], schema=self.output_schema)
 
 
 PROCESSORS: dict[str, type[Customers] | type[Products]] = {"customers": Customers, "products": Products}

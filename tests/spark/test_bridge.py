@@ -1,4 +1,4 @@
-"""The bridge without Spark: waiting for a coroutine while something else may say that it is over."""
+"""The bridge without Spark: waiting for a coroutine while the query may be stopped."""
 
 import asyncio
 import subprocess
@@ -20,7 +20,7 @@ BOUND_S = 10.0
 
 
 class StoppedError(Exception):
-    """What a stopped query raises, here."""
+    """Stands for what a stopped query raises."""
 
 
 class Query:
@@ -50,7 +50,7 @@ def query() -> Query:
 
 
 def test_a_timeout_that_a_coroutine_raises_is_its_own(portal, query) -> None:
-    """Not a sign that polling has to go on."""
+    """It is not mistaken for a poll that timed out."""
 
     async def time_out() -> None:
         with anyio.fail_after(0):
@@ -61,7 +61,7 @@ def test_a_timeout_that_a_coroutine_raises_is_its_own(portal, query) -> None:
 
 
 def test_a_stop_gets_through_only_after_the_coroutine_has_unwound(portal, query) -> None:
-    """Or its cleanup would go on while Spark delivers the batch again."""
+    """Or its cleanup would still run when Spark delivers the batch again."""
     cleaned_up = []
 
     async def clean_up_slowly() -> None:
@@ -96,7 +96,7 @@ def test_a_coroutine_that_swallows_its_cancellation_is_cancelled_again(portal, q
 
 
 def test_a_stop_while_a_context_is_being_opened_cancels_the_opening(portal, query) -> None:
-    """As for a call: what was begun is left before the stop gets through."""
+    """As for a call: what was being opened is closed before the stop gets through."""
     left = []
 
     @asynccontextmanager
@@ -162,7 +162,7 @@ def test_a_process_that_used_the_portal_ends_with_its_main_thread() -> None:
     )
 
 
-def test_what_is_held_open_is_left_when_the_process_ends(tmp_path) -> None:
+def test_open_contexts_are_left_when_the_process_ends(tmp_path) -> None:
     """Its cleanup runs, threads included, before the interpreter takes itself apart."""
     left = tmp_path / "left"
     run_program(

@@ -1,6 +1,6 @@
 """A small cluster of two executor processes, parts of which are killed: the result is that of one pass over the input.
 
-The short form runs with all tests. The long one (`nox -s spark`) goes on for many batches, at random, and on real data
+The short form runs with all tests. The long one (`nox -s spark`) runs for many batches, at random, and on real data
 where it is there.
 """
 

@@ -24,7 +24,7 @@ FOUND = importlib.util.find_spec("grpc") is not None
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the queries came to: `connect_child.py`."""
+    """The outcome of the queries of `connect_child.py`."""
     folder = tmp_path_factory.mktemp("connect")
     environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
     command = [sys.executable, str(HERE / "connect_child.py"), str(folder)]
@@ -84,7 +84,7 @@ class Nothing(sb.spark.KeyedProcessor):
 
 
 def test_executors_are_refused_without_a_claim(tmp_path) -> None:
-    """Whoever is at work on the job is not fenced for it."""
+    """The process that works on the job is not fenced."""
     settings = sb.Settings(job="job", primary=f"file://{tmp_path}/primary")
     sink = sb.spark.StatefulSink(Nothing(), settings, key="key", query_id="mine", execution="executors", parallelism=2)
     with pytest.raises(SettingsError):

@@ -93,7 +93,7 @@ def test_a_column_that_is_not_there_is_named(key: list[str], order_by: list[str]
 
 
 def test_many_rows_of_many_keys_come_in_slabs() -> None:
-    """More than one slab holds, so that the parts have to fit together."""
+    """More rows than one slab has, so that the parts have to fit together."""
     count = 200_000
     table = pa.table({"key": [n % 777 for n in range(count)], "place": range(count)})
     found = dict(by_key(table, ["key"]))

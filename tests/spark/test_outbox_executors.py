@@ -28,7 +28,7 @@ class Counting(sb.spark.KeyedProcessor):
 
 
 class Receiver:
-    """Keeps the first rows of each batch, and asserts that they come again as they were."""
+    """Stores the first rows of each batch, and asserts that they come again as they were."""
 
     def __init__(self, *, fails_at: int | None = None) -> None:
         self.tables: dict[int, Any] = {}
@@ -52,7 +52,7 @@ class Receiver:
 
 
 def named(settings: sb.Settings) -> list[str]:
-    """Where the output of the newest commit lies."""
+    """The keys of the objects with the newest commit's output."""
 
     async def read() -> list[str]:
         async with sb.open_backend(settings, read_only=True) as backend:

@@ -98,7 +98,7 @@ def test_no_two_slots_share_a_partition(spark, parallelism) -> None:
 
 @pytest.mark.parametrize(("keys", "partitions_min"), [(1, 1), (2000, 5)], ids=["skewed", "even"])
 def test_partitions_are_neither_merged_nor_split(spark, keys, partitions_min) -> None:
-    """By a planner that is keen on both: partitions here are tiny, and one of them may hold all the rows."""
+    """By a planner that is keen on both: partitions here are tiny, and one of them may have all the rows."""
     settings = {
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
@@ -137,7 +137,7 @@ class Elsewhere:
 
 @pytest.mark.parametrize("allowed", [True, False])
 def test_an_anchored_frame_has_the_same_rows_in_the_same_partitions(spark, monkeypatch, caplog, allowed) -> None:
-    """Whether it draws anything only a cluster can show. Where the settings do not allow it, that is said once."""
+    """Only a cluster can show that it draws anything. If the settings prevent it, that is logged once."""
     df = spark.range(500).selectExpr("cast(id AS string) AS key", "id")
     plain = by_partition(Placement(df, ["key"], parallelism=3, max_parallelism=MAX_PARALLELISM), df)
     context = Elsewhere(**{REDUCE_LOCALITY: str(not allowed)})

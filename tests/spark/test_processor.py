@@ -115,7 +115,7 @@ def test_several_columns_make_a_tuple_of_a_key(stream, open_sink) -> None:
 
 
 def test_the_frame_is_run_once(stream, open_sink, spark) -> None:
-    """However many keys: every run of it reads the source again."""
+    """With any number of keys: every run of it would read the source again."""
     evaluated = spark.sparkContext.accumulator(0)
 
     def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -157,7 +157,7 @@ def test_an_empty_batch_has_no_keys_and_puts_out_no_rows_and_advances(stream, op
 def test_a_failed_batch_leaves_nothing_behind_not_even_in_the_processor(
     stream, open_sink, read, published, fails_in
 ) -> None:
-    """State and attributes begin again at the last commit, in a sink that goes on being used."""
+    """State and attributes start again from the last commit, in the same sink."""
     failing = {fails_in}
 
     class Remembering(Counting):

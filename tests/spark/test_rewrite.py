@@ -1,4 +1,4 @@
-"""A stream whose job gets other key groups between two runs goes on as if nothing had happened."""
+"""A stream whose job gets other key groups between two runs continues as if nothing had happened."""
 
 import asyncio
 

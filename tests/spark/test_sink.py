@@ -258,7 +258,7 @@ def test_two_queries_with_two_sinks_run_at_the_same_time(open_stream, open_sink,
 
 
 def test_a_sink_serves_one_query_at_a_time(open_stream, open_sink, counting) -> None:
-    """Two queries on one state would undo each other; the second is told so, the first goes on."""
+    """Two queries on one state would undo each other. The second gets an error, the first continues."""
     inside, told = threading.Event(), threading.Event()
 
     def function(df, batch_id, backend) -> None:

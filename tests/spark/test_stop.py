@@ -19,7 +19,7 @@ from statebackend.spark import bridge
 
 
 class Uncaught:
-    """A handler, in the JVM, of what ends one of its threads."""
+    """Sees, in the JVM, the error that ends one of its threads."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
@@ -202,7 +202,7 @@ def test_stopping_ends_the_wait_for_a_store_that_hangs(stream, open_sink, counti
 
 
 def test_a_job_that_a_coroutine_starts_carries_the_querys_properties(stream, open_sink) -> None:
-    """Captured on the callback thread: on the loop's thread, where the hop begins, there are none."""
+    """Captured on the callback thread: on the loop's thread there are none."""
     seen = []
 
     def properties(df) -> list[str | None]:
