@@ -20,6 +20,7 @@ from benchmarks.contest import Line, Report, contest, ratio
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import ScopedStore
 from statebackend.observers import Metrics
+from statebackend.settings import UploadSettings
 
 LATENCY_S: Final = 0.020
 SMALL, LARGE = 10_000, 1_000_000
@@ -92,7 +93,7 @@ async def _checkpoints(keys: int) -> tuple[Sequence[float], int]:
         materialize_handles_max=10,
         materialize_interval_s=0,
         materialize_changelog_ratio=0,
-        upload_timeout_s=0,
+        upload=UploadSettings(timeout_s=0.0),
     )
     metrics, chance, seconds = Metrics(), random.Random(keys), list[float]()
     async with sb.open_backend(settings, store=_Distant(MemoryStore()), observer=metrics) as backend:

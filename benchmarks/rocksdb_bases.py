@@ -21,7 +21,7 @@ import anyio
 import statebackend as sb
 from benchmarks.contest import Line, Report
 from statebackend._codec.commit import Commit, decode_entry
-from statebackend.settings import MiB
+from statebackend.settings import MiB, UploadSettings
 
 TABLE_MIB: Final = int(os.environ.get("STATEBACKEND_BENCH_TABLE_MIB", "256"))
 VALUE_BYTES: Final = 1000
@@ -69,7 +69,7 @@ async def _measure(directory: Path, report: Report) -> None:
         materialize_handles_max=1,
         materialize_interval_s=0.0,
         secondary_grace_s=600.0,
-        upload_timeout_s=0.0,  # what is slow here is the disk, and another attempt would use it, too
+        upload=UploadSettings(timeout_s=0.0),  # what is slow here is the disk, and another attempt would use it, too
         compression="none",
     )
     chance, bases = random.Random(7), Bases()

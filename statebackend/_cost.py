@@ -1,14 +1,11 @@
-"""What requests cost, what that makes in a month, and the pace at which a budget for PUTs lasts. Pure.
+"""What requests cost in a month, and how fast PUTs may follow each other for a budget to last. Pure.
 
-Requests come in by kind, added up since the start; a kind is a method of `ObjectStore`, and has the price of the
-provider's request that it makes. Time comes in as an argument. A month has 30 days. Storage and transfer are not in it.
+Costs come in as sums since the start (`settings.Prices` makes them of requests), time as an argument. A month has 30
+days. Storage and transfer are not in it.
 """
 
 from collections import deque
-from collections.abc import Mapping
 from typing import Final
-
-from statebackend.settings import Tuning
 
 MONTH_S: Final = 30 * 24 * 3600.0
 
@@ -23,33 +20,6 @@ CREDIT_S: Final = 3600.0
 
 DEBT_S: Final = 24 * 3600.0
 """Budget of this long that can be owed. What is spent beyond it is forgiven, so that a job is not slow for ever."""
-
-PUTS: Final = ("put", "put_if_absent")
-"""The kinds that a budget for PUTs counts."""
-
-
-class Prices:
-    """USD of one request, by kind. A kind that nobody priced costs nothing."""
-
-    def __init__(self, settings: Tuning) -> None:
-        self._usd: Final = {
-            "put": settings.put_usd_per_1000 / 1000,
-            "put_if_absent": settings.put_usd_per_1000 / 1000,
-            "get": settings.get_usd_per_1000 / 1000,
-            "get_range": settings.get_usd_per_1000 / 1000,
-            "head": settings.get_usd_per_1000 / 1000,
-            "list": settings.list_usd_per_1000 / 1000,
-            "delete": settings.delete_usd_per_1000 / 1000,
-            "delete_many": settings.delete_usd_per_1000 / 1000,
-        }
-
-    def usd(self, requests: Mapping[str, int]) -> float:
-        """What these requests cost."""
-        return sum(count * self._usd.get(kind, 0.0) for kind, count in requests.items())
-
-    def put_usd(self, requests: Mapping[str, int]) -> float:
-        """What the PUTs among them cost."""
-        return sum(requests.get(kind, 0) * self._usd[kind] for kind in PUTS)
 
 
 class SpendingRate:

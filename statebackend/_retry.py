@@ -13,6 +13,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from statebackend.errors import StoreFullError, StoreUnavailableError
+from statebackend.settings import UploadSettings
 
 T = TypeVar("T")
 
@@ -32,6 +33,16 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 1.0
     delay_s: float = 0.5
     outage_s: float = 0.0
+
+    @classmethod
+    def of(cls, upload: UploadSettings) -> "RetryPolicy":
+        """The policy that a user's settings ask for."""
+        return cls(
+            attempts_max=upload.attempts_max,
+            timeout_s=upload.timeout_s,
+            delay_s=upload.retry_delay_s,
+            outage_s=upload.primary_outage_s,
+        )
 
     def pause_s(self, attempt: int, error: BaseException, elapsed_s: float = 0.0) -> float | None:
         """How long to wait for the attempt after number `attempt`, `None` to give up.

@@ -1,7 +1,9 @@
 """Settings check themselves when they are made, wherever they come from, and name what is wrong."""
 
 import math
+import operator
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,48 +11,49 @@ import msgspec
 import pytest
 
 from statebackend.errors import LocalRootError, PrimaryUrlError, SettingsError, UnknownSettingError
-from statebackend.settings import MiB, Settings, Tuning, check_primary
+from statebackend.settings import MiB, Prices, S3Settings, Settings, UploadSettings, check_primary
+from statebackend.settings.sources import RENAMED, as_spark, as_variable, dotted_names
 
 BASE: dict[str, Any] = {"job": "fleet", "primary": "memory://fleet"}
 NOT_NEGATIVE_S = [
     "persist_delay_s",
-    "upload_timeout_s",
-    "retry_delay_s",
-    "primary_outage_s",
+    "upload.timeout_s",
+    "upload.retry_delay_s",
+    "upload.primary_outage_s",
     "secondary_grace_s",
     "cache_idle_s",
     "sweep_interval_s",
     "materialize_interval_s",
     "materialize_changelog_ratio",
     "materialize_retry_delay_s",
-    "s3_outage_s",
+    "s3.outage_s",
 ]
 POSITIVE_S = [
     "persist_delay_max_s",
     "commit_timeout_s",
     "close_timeout_s",
     "local_read_timeout_s",
-    "s3_connect_timeout_s",
-    "s3_read_timeout_s",
-    "s3_request_timeout_s",
-    "s3_requests_per_s_max",
-    "s3_retries_per_s_max",
+    "s3.connect_timeout_s",
+    "s3.read_timeout_s",
+    "s3.request_timeout_s",
+    "s3.requests_per_s_max",
+    "s3.retries_per_s_max",
 ]
 NOT_NEGATIVE_USD = [
     "put_budget_usd_month",
-    "put_usd_per_1000",
-    "get_usd_per_1000",
-    "list_usd_per_1000",
-    "delete_usd_per_1000",
+    "prices.put_usd_per_1000",
+    "prices.get_usd_per_1000",
+    "prices.list_usd_per_1000",
+    "prices.delete_usd_per_1000",
 ]
 AT_LEAST_ONE = [
     "in_flight_bytes_max",
-    "upload_attempts_max",
+    "upload.attempts_max",
     "restore_concurrency_max",
     "io_threads_max",
     "cpu_threads_max",
-    "s3_connections_max",
-    "s3_part_concurrency_max",
+    "s3.connections_max",
+    "s3.part_concurrency_max",
 ]
 NOT_NEGATIVE_BYTES = [
     "persist_size_threshold_bytes",
@@ -60,14 +63,27 @@ NOT_NEGATIVE_BYTES = [
     "materialize_failures_max",
     "cache_bytes_max",
     "inline_bytes_max",
-    "ranges_kept",
+    "ranges_cached_max",
+    "local_bytes_max",
 ]
 
-PARTS = ["s3_part_bytes", "s3_multipart_threshold_bytes"]
+PARTS = ["s3.part_bytes", "s3.multipart_threshold_bytes"]
+
+
+RECORDS: dict[str, Any] = {"s3": S3Settings, "upload": UploadSettings, "prices": Prices}
 
 
 def settings(**values: Any) -> Settings:
-    return Settings(**{**BASE, **values})
+    """Made directly; `upload.timeout_s` is made in its record."""
+    plain = {name: value for name, value in values.items() if "." not in name}
+    for record, kind in RECORDS.items():
+        fields = {name.removeprefix(f"{record}."): value for name, value in values.items() if name.startswith(record)}
+        plain[record] = kind(**fields)
+    return Settings(**{**BASE, **plain})
+
+
+def value_of(made: Settings, name: str) -> Any:
+    return operator.attrgetter(name)(made)
 
 
 def test_the_defaults_are_legal_and_only_job_and_primary_are_needed() -> None:
@@ -78,7 +94,7 @@ def test_the_defaults_are_legal_and_only_job_and_primary_are_needed() -> None:
         Settings(job="fleet")  # type: ignore[call-arg]
 
 
-def test_every_setting_of_speed_has_its_bounds_tested_here() -> None:
+def test_every_number_has_its_bounds_tested_here() -> None:
     """A new knob without a check would be the one that somebody sets to -1."""
     tested = {
         *NOT_NEGATIVE_S,
@@ -87,9 +103,10 @@ def test_every_setting_of_speed_has_its_bounds_tested_here() -> None:
         *AT_LEAST_ONE,
         *NOT_NEGATIVE_BYTES,
         *PARTS,
-        "table_memory_bytes",
+        *("table_memory_bytes", "max_parallelism", "checkpoints_retained"),
     }
-    assert tested == set(Tuning.__struct_fields__)
+    numbers = {name for name in dotted_names(Settings) if type(value_of(settings(), name)) in {int, float}}
+    assert tested == numbers
 
 
 @pytest.mark.parametrize("name", [*NOT_NEGATIVE_S, *POSITIVE_S, *NOT_NEGATIVE_USD])
@@ -120,7 +137,7 @@ def test_a_deadline_must_leave_some_time(name: str) -> None:
 @pytest.mark.parametrize("name", [*NOT_NEGATIVE_S, *NOT_NEGATIVE_USD])
 def test_a_pause_may_be_nothing(name: str) -> None:
     """Zero means "not at all", which is legal for a delay and a grace."""
-    assert getattr(settings(**{name: 0}), name) == 0
+    assert value_of(settings(**{name: 0}), name) == 0
 
 
 @pytest.mark.parametrize("name", AT_LEAST_ONE)
@@ -130,13 +147,13 @@ def test_a_bound_lets_at_least_one_through(name: str, value: int) -> None:
     with pytest.raises(SettingsError) as caught:
         settings(persist_size_threshold_bytes=0, **{name: value})
     assert name in caught.value.facts
-    assert getattr(settings(persist_size_threshold_bytes=0, **{name: 1}), name) == 1
+    assert value_of(settings(persist_size_threshold_bytes=0, **{name: 1}), name) == 1
 
 
 @pytest.mark.parametrize("name", NOT_NEGATIVE_BYTES)
 def test_a_threshold_may_be_zero_but_not_negative(name: str) -> None:
     """Zero sends at once."""
-    assert getattr(settings(**{name: 0}), name) == 0
+    assert value_of(settings(**{name: 0}), name) == 0
     with pytest.raises(SettingsError) as caught:
         settings(**{name: -1})
     assert name in caught.value.facts
@@ -155,16 +172,16 @@ def test_a_full_segment_must_fit_in_flight() -> None:
 )
 def test_a_part_is_what_s3_takes_and_no_larger_than_what_is_cut_into_parts(part: int, threshold: int) -> None:
     """S3 refuses smaller ones when all have been sent; both settings are named."""
-    settings(s3_part_bytes=5 * MiB, s3_multipart_threshold_bytes=5 * MiB)
+    settings(**{"s3.part_bytes": 5 * MiB, "s3.multipart_threshold_bytes": 5 * MiB})
     with pytest.raises(SettingsError) as caught:
-        settings(s3_part_bytes=part, s3_multipart_threshold_bytes=threshold)
-    assert dict(caught.value.facts) == {"s3_part_bytes": part, "s3_multipart_threshold_bytes": threshold}
+        settings(**{"s3.part_bytes": part, "s3.multipart_threshold_bytes": threshold})
+    assert dict(caught.value.facts) == {"s3.part_bytes": part, "s3.multipart_threshold_bytes": threshold}
 
 
 @pytest.mark.parametrize("url", ["", "http://127.0.0.1:9000", "https://s3.example.com", "https://s3.example.com:9000/"])
 def test_an_endpoint_is_a_scheme_and_a_host(url: str) -> None:
     """Or nothing, for Amazon's own."""
-    assert settings(s3_endpoint=url).s3_endpoint == url
+    assert S3Settings(endpoint=url).endpoint == url
 
 
 @pytest.mark.parametrize(
@@ -173,8 +190,8 @@ def test_an_endpoint_is_a_scheme_and_a_host(url: str) -> None:
 )
 def test_any_other_endpoint_is_refused(url: str) -> None:
     """Before the first request goes to a place that nobody meant."""
-    with pytest.raises(SettingsError, match="s3_endpoint"):
-        settings(s3_endpoint=url)
+    with pytest.raises(SettingsError, match=r"s3\.endpoint"):
+        S3Settings(endpoint=url)
 
 
 @pytest.mark.parametrize("job", ["a", "fleet-2013_v1.0", "0", "x" * 100])
@@ -367,7 +384,104 @@ def test_an_unknown_name_that_is_like_no_other_is_refused_with_all_known_ones() 
     """The list is what one would look up next."""
     with pytest.raises(UnknownSettingError) as caught:
         Settings.from_mapping({**BASE, "zzz": 1})
-    assert all(name in caught.value.message for name in Settings.__struct_fields__)
+    assert all(name in caught.value.message for name in dotted_names(Settings))
+
+
+OLD_NAMES = """
+    s3_endpoint s3_region s3_access_key_id s3_secret_access_key s3_session_token s3_addressing s3_connections_max
+    s3_connect_timeout_s s3_read_timeout_s s3_request_timeout_s s3_multipart_threshold_bytes s3_part_bytes
+    s3_part_concurrency_max s3_requests_per_s_max s3_retries_per_s_max s3_outage_s upload_attempts_max upload_timeout_s
+    retry_delay_s primary_outage_s put_usd_per_1000 get_usd_per_1000 list_usd_per_1000 delete_usd_per_1000 native_bases
+    ranges_kept
+"""
+
+
+def test_every_old_name_has_a_successor() -> None:
+    """Which exists, and is a setting of its own."""
+    assert set(OLD_NAMES.split()) == set(RENAMED)
+    assert set(RENAMED.values()) <= set(dotted_names(Settings))
+    assert len(set(RENAMED.values())) == len(RENAMED)
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_an_old_name_is_refused_with_the_new_one_as_its_source_spells_it(old: str, new: str, tmp_path: Path) -> None:
+    """Wherever it stands: a setting that an upgrade silently drops is as bad as a misspelt one."""
+    file = tmp_path / "job.toml"
+    file.write_text(f'[statebackend]\njob = "fleet"\nprimary = "memory://fleet"\n{old} = "hush"\n')
+    variables = {as_variable("job"): "fleet", as_variable("primary"): "memory://fleet", as_variable(old): "hush"}
+    ways: list[tuple[Callable[[], Settings], str]] = [
+        (lambda: Settings.from_mapping({**BASE, old: "hush"}), new),
+        (lambda: Settings.from_toml(file), new),
+        (lambda: Settings.from_env(variables), as_variable(new)),
+        (lambda: Settings.from_spark_conf([(as_spark(old), "hush")]), as_spark(new)),
+    ]
+    for make, spelt in ways:
+        with pytest.raises(UnknownSettingError) as caught:
+            make()
+        assert repr(spelt) in caught.value.message
+        assert caught.value.facts == {"name": old}  # and not the value, which may be a secret
+
+
+@pytest.mark.parametrize(
+    ("name", "closest"),
+    [
+        ("s3.endpont", "s3.endpoint"),
+        ("s3_endpont", "s3.endpoint"),
+        ("upload.timeout", "upload.timeout_s"),
+        ("uploads.timeout_s", "upload.timeout_s"),
+        ("prices.put_usd", "prices.put_usd_per_1000"),
+    ],
+)
+def test_an_unknown_name_inside_a_record_is_refused_with_the_closest_one(name: str, closest: str) -> None:
+    """As for any other; in the environment as it is spelt there."""
+    with pytest.raises(UnknownSettingError) as caught:
+        Settings.from_mapping({**BASE, name: 1})
+    assert repr(closest) in caught.value.message
+    record, _, field = name.partition(".")
+    if record in RECORDS:
+        with pytest.raises(UnknownSettingError) as caught:
+            Settings.from_mapping({**BASE, record: {field: 1}})
+        assert caught.value.facts == {"name": name}
+    with pytest.raises(UnknownSettingError) as caught:
+        Settings.from_env({as_variable("job"): "fleet", as_variable(name): "1"})
+    assert repr(as_variable(closest)) in caught.value.message
+
+
+def test_records_come_from_everywhere(tmp_path: Path) -> None:
+    """A table inside the table in TOML, two underscores in the environment, a dot elsewhere, or a mapping."""
+    expected = settings(**{"s3.region": "eu-central-1", "upload.attempts_max": 5, "prices.put_usd_per_1000": 0.01})
+    file = tmp_path / "job.toml"
+    file.write_text(
+        '[statebackend]\njob = "fleet"\nprimary = "memory://fleet"\n[statebackend.s3]\nregion = "eu-central-1"\n'
+        "[statebackend.upload]\nattempts_max = 5\n[statebackend.prices]\nput_usd_per_1000 = 0.01\n"
+    )
+    texts = {"s3.region": "eu-central-1", "upload.attempts_max": "5", "prices.put_usd_per_1000": "0.01"}
+    nested = {"s3": {"region": "eu-central-1"}, "upload": UploadSettings(attempts_max=5)}
+    assert expected == Settings.from_toml(file)
+    assert expected == Settings.from_mapping({**BASE, **texts})
+    assert expected == Settings.from_mapping({**BASE, **nested, "prices.put_usd_per_1000": 0.01})
+    assert expected == Settings.from_env({as_variable(name): text for name, text in {**BASE, **texts}.items()})
+    assert expected == Settings.from_spark_conf([(as_spark(name), text) for name, text in {**BASE, **texts}.items()])
+    assert as_variable("s3.region") == "STATEBACKEND_S3__REGION"
+    assert as_spark("s3.region") == "spark.statebackend.s3.region"
+
+
+def test_a_setting_that_is_given_twice_is_refused() -> None:
+    """Which of the two would count is nothing to guess; a record is given by its fields, and not as a text."""
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_mapping({**BASE, "s3": {"region": "here"}, "s3.region": "there"})
+    assert caught.value.facts == {"name": "s3.region"}
+    with pytest.raises(SettingsError, match=r"s3\.NAME"):
+        Settings.from_env({as_variable("job"): "fleet", as_variable("s3"): "hush"})
+
+
+def test_a_record_of_another_kind_is_refused() -> None:
+    """And not shown: it may hold a secret."""
+    for wrong in ({"secret_access_key": "hush"}, UploadSettings(), None):
+        with pytest.raises(SettingsError) as caught:
+            Settings(**BASE, s3=wrong)  # type: ignore[arg-type]
+        assert "hush" not in str(caught.value)
+        assert "S3Settings" in str(caught.value)
 
 
 def test_a_mapping_of_strings_is_converted() -> None:

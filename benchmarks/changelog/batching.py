@@ -14,6 +14,7 @@ from benchmarks.contest import Line, Report
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore
+from statebackend.settings import UploadSettings
 from statebackend.testing import VirtualClock, run_virtual
 from statebackend.uploaders import PrimaryUploader
 
@@ -46,7 +47,7 @@ async def _simulate(rate: float) -> tuple[int, float]:
     """Uploads and virtual seconds for `PERSISTS` persists of each writer, arriving at `rate` in all."""
     chance = random.Random(7)
     store = CountingStore(MemoryStore())
-    job = settings(persist_delay_s=DELAY_S, upload_timeout_s=0)
+    job = settings(persist_delay_s=DELAY_S, upload=UploadSettings(timeout_s=0.0))
     clock = VirtualClock()
 
     async def persist_at_random(writer: ChangelogWriter, arrivals: list[float]) -> None:

@@ -18,7 +18,7 @@ from benchmarks.contest import Line, Report
 from statebackend import Body
 from statebackend.ids import CheckpointId, SequenceNumber
 from statebackend.objectstore import MemoryStore
-from statebackend.settings import KiB, MiB
+from statebackend.settings import KiB, MiB, UploadSettings
 from statebackend.uploaders import PrimaryUploader
 
 IN_FLIGHT_BYTES = 64 * MiB
@@ -55,7 +55,7 @@ async def _write_fast(latency_s: float) -> None:
     job = settings(
         in_flight_bytes_max=IN_FLIGHT_BYTES,
         preemptive_persist_threshold_bytes=4 * MiB,
-        upload_timeout_s=0,
+        upload=UploadSettings(timeout_s=0.0),
         compression="none",
     )
     async with open_log(job, lambda tasks: PrimaryUploader(_Forgetful(MemoryStore(), latency_s))) as open_writer:

@@ -11,7 +11,7 @@ from benchmarks.contest import Line, Report
 from statebackend._changelog.reader import SegmentRead, changes_of, fetch_frames
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import ScopedStore
-from statebackend.settings import MiB
+from statebackend.settings import MiB, UploadSettings
 from statebackend.uploaders import PrimaryUploader
 
 CHANGE_SETS = 64
@@ -57,7 +57,7 @@ async def _read_one() -> tuple[int, int, int]:
         compression="none",
         persist_size_threshold_bytes=100 * MiB,
         preemptive_persist_threshold_bytes=100 * MiB,
-        upload_timeout_s=0,
+        upload=UploadSettings(timeout_s=0.0),
     )
     async with open_log(job, lambda tasks: PrimaryUploader(store)) as open_writer:
         writer = open_writer("log")

@@ -21,6 +21,7 @@ from benchmarks.changelog.parts import directory, made_up, open_log, set_change,
 from benchmarks.contest import Line, Report, contest, ratio
 from statebackend.ids import CheckpointId, SequenceNumber
 from statebackend.objectstore import LocalStore
+from statebackend.settings import UploadSettings
 from statebackend.uploaders import DuplicatingUploader
 
 CHANGES = 1_000_000
@@ -67,7 +68,7 @@ def run(report: Report) -> None:
 
 
 async def _append_and_persist(path: Path, changes: Sequence[tuple[int, bytes, bytes]]) -> None:
-    job = settings(upload_timeout_s=0)
+    job = settings(upload=UploadSettings(timeout_s=0.0))
 
     def open_uploader(tasks: anyio.abc.TaskGroup) -> DuplicatingUploader:
         primary, local = LocalStore(path / "primary"), LocalStore(path / "local")

@@ -9,6 +9,7 @@ from typing import Final
 
 import statebackend as sb
 from statebackend.objectstore.s3 import open_s3_store
+from statebackend.settings import S3Settings, UploadSettings
 
 JOB: Final = "flights"
 S3_ENDPOINT: Final = "DEMO_S3_ENDPOINT"
@@ -94,10 +95,10 @@ class Places:
         return sb.Settings(
             job=JOB,
             primary=self.primary_url,
-            s3_endpoint=self.s3_endpoint,
+            s3=S3Settings(endpoint=self.s3_endpoint),
             local=(str(self.local),),
             secondary_grace_s=5.0,
-            upload_timeout_s=10.0,
+            upload=UploadSettings(timeout_s=10.0),
         )
 
     def prepare(self) -> None:

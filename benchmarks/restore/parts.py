@@ -10,6 +10,7 @@ import anyio
 import msgspec
 
 import statebackend as sb
+from statebackend.settings import UploadSettings
 
 JOB = "restore"
 
@@ -38,7 +39,7 @@ def settings_of(parent: Path, **changes: Any) -> sb.Settings:
         "cache_dir": f"{parent}/cache",
         "persist_delay_s": 0.0,
         "inline_bytes_max": 0,
-        "upload_timeout_s": 0,
+        "upload": UploadSettings(timeout_s=0.0),
         "secondary_grace_s": 60.0,
         "materialize_interval_s": 0,
         "materialize_changelog_ratio": 0,

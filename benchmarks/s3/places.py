@@ -4,6 +4,7 @@ from typing import Any
 
 from benchmarks.servers import Server
 from statebackend import Secret, Settings
+from statebackend.settings import S3Settings
 
 BUCKET = "benchmark"
 
@@ -13,9 +14,11 @@ def settings_of(server: Server, **changes: Any) -> Settings:
     values: dict[str, Any] = {
         "job": "benchmark",
         "primary": f"s3://{BUCKET}/ours",
-        "s3_endpoint": server.endpoint,
-        "s3_region": "us-east-1",
-        "s3_access_key_id": server.access_key_id,
-        "s3_secret_access_key": Secret(server.secret_access_key),
+        "s3": S3Settings(
+            endpoint=server.endpoint,
+            region="us-east-1",
+            access_key_id=server.access_key_id,
+            secret_access_key=Secret(server.secret_access_key),
+        ),
     }
     return Settings(**values | changes)

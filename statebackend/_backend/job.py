@@ -60,7 +60,7 @@ class Job:
         any_parallelism: bool = False,
     ) -> None:
         self.log: Final = CommitLog(
-            primary, settings.job, policy=_policy(settings), timeout_s=_patience_s(settings), clock=clock
+            primary, settings.job, policy=RetryPolicy.of(settings.upload), timeout_s=_patience_s(settings), clock=clock
         )
         self._primary = primary
         self._savepoints = Savepoints(primary, settings.job, timeout_s=settings.commit_timeout_s)
@@ -170,15 +170,6 @@ def open_sweep(primary: ObjectStore, settings: Settings, *, clock: Clock, min_ag
     )
 
 
-def _policy(settings: Settings) -> RetryPolicy:
-    return RetryPolicy(
-        attempts_max=settings.upload_attempts_max,
-        timeout_s=settings.upload_timeout_s,
-        delay_s=settings.retry_delay_s,
-        outage_s=settings.primary_outage_s,
-    )
-
-
 def _patience_s(settings: Settings) -> float:
     """How long a commit may take: to be answered, or to outlast an outage and be answered then."""
-    return settings.commit_timeout_s + settings.primary_outage_s
+    return settings.commit_timeout_s + settings.upload.primary_outage_s

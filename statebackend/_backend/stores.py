@@ -67,7 +67,15 @@ class Primary(msgspec.Struct, frozen=True):
 def primary_of(settings: Settings, store: ObjectStore, *, clock: Clock, observer: Observer) -> Primary:
     """The part of `store` that belongs to the job. Requests are counted from now on."""
     counting = CountingStore(store)
-    spending = Spending(counting, settings, clock=clock, observer=observer)
+    spending = Spending(
+        counting,
+        settings.prices,
+        put_budget_usd_month=settings.put_budget_usd_month,
+        persist_delay_s=settings.persist_delay_s,
+        persist_delay_max_s=settings.persist_delay_max_s,
+        clock=clock,
+        observer=observer,
+    )
     return Primary(ScopedStore(counting, f"{settings.job}/"), spending)
 
 

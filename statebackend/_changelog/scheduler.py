@@ -133,7 +133,7 @@ class UploadScheduler:
     ) -> UploadedSegment:
         """Make a segment of these and no others durable, without haste. It is the caller's; the list is emptied.
 
-        It waits while others need the room (`ByteLimiter.acquire_spare`), and an attempt is given `upload_timeout_s`
+        It waits while others need the room (`ByteLimiter.acquire_spare`), and an attempt is given `upload.timeout_s`
         for each MiB. `pause` is called before each change set is encoded. Raises the error of the last attempt, or of
         `pause`. A cancelled call removes what it has stored.
         """

@@ -45,12 +45,7 @@ class SegmentSender:
     ) -> None:
         self._uploader = uploader
         self._compression: Compression = settings.compression
-        self._policy = RetryPolicy(
-            attempts_max=settings.upload_attempts_max,
-            timeout_s=settings.upload_timeout_s,
-            delay_s=settings.retry_delay_s,
-            outage_s=settings.primary_outage_s,
-        )
+        self._policy = RetryPolicy.of(settings.upload)
         self._cpu = anyio.CapacityLimiter(settings.cpu_threads_max)
         self._tasks = tasks
         self._clock = clock

@@ -12,10 +12,10 @@ from typing import Final
 import anyio
 import msgspec
 
-from statebackend._cost import PUTS, Prices, PutPace, SpendingRate
+from statebackend._cost import PutPace, SpendingRate
 from statebackend.abc import Clock, Observer
 from statebackend.objectstore.scoped import CountingStore
-from statebackend.settings import Tuning
+from statebackend.settings import PUTS, Prices
 
 _log = logging.getLogger(__name__)
 
@@ -32,16 +32,26 @@ class Spent(msgspec.Struct, frozen=True):
 class Spending:
     """The requests of one backend to its primary, from the moment this is made."""
 
-    def __init__(self, primary: CountingStore, settings: Tuning, *, clock: Clock, observer: Observer) -> None:
+    def __init__(
+        self,
+        primary: CountingStore,
+        prices: Prices,
+        *,
+        put_budget_usd_month: float,
+        persist_delay_s: float,
+        persist_delay_max_s: float,
+        clock: Clock,
+        observer: Observer,
+    ) -> None:
         self._primary = primary
         self._clock = clock
         self._observer = observer
-        self._prices: Final = Prices(settings)
-        self._delay_s = settings.persist_delay_s
-        self._delay_max_s = settings.persist_delay_max_s
+        self._prices: Final = prices
+        self._delay_s = persist_delay_s
+        self._delay_max_s = persist_delay_max_s
         now_s = clock.monotonic()
         self._rate = SpendingRate(now_s)
-        self._pace = PutPace(settings.put_budget_usd_month, delay_max_s=settings.persist_delay_max_s, now_s=now_s)
+        self._pace = PutPace(put_budget_usd_month, delay_max_s=persist_delay_max_s, now_s=now_s)
         self._told = Counter[str]()
         self._warned = False
 

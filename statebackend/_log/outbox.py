@@ -106,12 +106,7 @@ class Outbox:
         self._store = store
         self._compression: Compression = settings.compression
         self._inline_bytes_max = settings.inline_bytes_max
-        self._policy = RetryPolicy(
-            attempts_max=settings.upload_attempts_max,
-            timeout_s=settings.upload_timeout_s,
-            delay_s=settings.retry_delay_s,
-            outage_s=settings.primary_outage_s,
-        )
+        self._policy = RetryPolicy.of(settings.upload)
         self._cpu = anyio.CapacityLimiter(settings.cpu_threads_max)
         self._new_name = new_name
         self._pending = tuple(pending)

@@ -130,4 +130,4 @@ async def held_in_memory(
     held = Held(HEAP) if lacks is None else Held(HEAP, kept, lacks, "process")
     yield held
     if held.left is not None:
-        ranges.keep(name, held.left, ranges_max=settings.ranges_kept)
+        ranges.keep(name, held.left, ranges_max=settings.ranges_cached_max)

@@ -10,7 +10,7 @@ from statebackend._backend.job import Job, open_sweep
 from statebackend._backend.stores import threads_of
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
-from statebackend._cost import MONTH_S, Prices
+from statebackend._cost import MONTH_S
 from statebackend._log.names import data_name_of, sequence_of
 from statebackend._log.retention import Classified
 from statebackend._log.savepoints import SavepointInfo, Savepoints
@@ -18,7 +18,7 @@ from statebackend._upkeep.primary import open_primary
 from statebackend.abc import Clock, ObjectStore
 from statebackend.errors import InputError
 from statebackend.ids import Base, CommitSummary, RangeState, RocksDBBase, StateDescriptor
-from statebackend.settings import Settings
+from statebackend.settings import Prices, Settings
 
 WINDOW_S_MIN: Final = 60.0
 """A log that spans less than this gives no rate for a month."""
@@ -85,7 +85,7 @@ async def report(settings: Settings, *, store: ObjectStore | None = None, clock:
             raise InputError("the job has no checkpoint", job=settings.job, primary=settings.primary)
         swept = await open_sweep(primary, settings, clock=clock).run(dry_run=True)
         found = await Savepoints(primary, settings.job).all()
-    return _report(position.newest, swept.objects, found, Prices(settings))
+    return _report(position.newest, swept.objects, found, settings.prices)
 
 
 def _report(

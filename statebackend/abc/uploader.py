@@ -31,7 +31,7 @@ class Segment(msgspec.Struct, frozen=True):
     """The writers whose change sets are in it."""
     durable: Callable[[], None] = _nothing
     """Say that the primary copy is durable, where `upload` goes on for another: then it is not late for
-    `upload_timeout_s` more, and no attempt joins it. Need not be called; again, or too late, changes nothing."""
+    `upload.timeout_s` more, and no attempt joins it. Need not be called; again, or too late, changes nothing."""
 
 
 class UploadedSegment(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from statebackend import Settings
+from tests.knobs import replaced, settings_with
 
 Tree = Mapping[str, bytes]
 
@@ -44,14 +45,14 @@ def settings(tmp_path: Path) -> Settings:
 
     It does not wait for a primary that is away.
     """
-    return Settings(
+    return settings_with(
         job="fleet",
         primary=f"file://{tmp_path}/primary",
         local=(f"{tmp_path}/local",),
         persist_delay_s=0.0,
         inline_bytes_max=0,
-        primary_outage_s=0.0,
-        upload_timeout_s=0.0,  # a slow machine must cost neither another attempt nor a local copy
+        upload__primary_outage_s=0.0,
+        upload__timeout_s=0.0,  # a slow machine must cost neither another attempt nor a local copy
         secondary_grace_s=60.0,
     )
 
@@ -61,6 +62,6 @@ def with_settings(settings: Settings) -> Callable[..., Settings]:
     """The same job with some settings changed."""
 
     def changed(**changes: Any) -> Settings:
-        return msgspec.structs.replace(settings, **changes)
+        return replaced(settings, **changes)
 
     return changed

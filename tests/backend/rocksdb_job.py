@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 import statebackend as sb
 from statebackend._codec.commit import Commit, decode_entry
 from statebackend._tables.key_groups import key_group
@@ -16,6 +14,7 @@ from statebackend.objectstore import LocalStore
 from statebackend.testing import FaultyStore
 from statebackend.testing.virtual_time import VirtualClock, settle
 from tests.checkpoint.bases import Watcher
+from tests.knobs import replaced, settings_with
 
 JOB = "fleet"
 MAX_PARALLELISM = 12
@@ -38,7 +37,7 @@ class RocksDBJob:
         self.directory = directory
         self.primary = FaultyStore(LocalStore(directory / "primary"))
         self.watcher = RocksDBWatcher()
-        self.settings = sb.Settings(
+        self.settings = settings_with(
             job=JOB,
             primary=f"file://{directory}/primary",
             local=tuple(f"{directory}/local{number}" for number in range(roots)),
@@ -51,9 +50,9 @@ class RocksDBJob:
                 "materialize_interval_s": 0,
                 "materialize_retry_delay_s": 0,
                 "persist_delay_s": 0,
-                "retry_delay_s": 0,
-                "upload_attempts_max": 1,
-                "primary_outage_s": 0,
+                "upload__retry_delay_s": 0,
+                "upload__attempts_max": 1,
+                "upload__primary_outage_s": 0,
                 "inline_bytes_max": 0,
                 **changes,
             },
@@ -63,7 +62,7 @@ class RocksDBJob:
     async def open(
         self, *, changes: Mapping[str, Any] | None = None, **options: Any
     ) -> AsyncGenerator[sb.StateBackend]:
-        settings = msgspec.structs.replace(self.settings, **(changes or {}))
+        settings = replaced(self.settings, **(changes or {}))
         options = {"store": self.primary, "clock": VirtualClock(), "observer": self.watcher} | options
         async with sb.open_backend(settings, **options) as backend:
             yield backend

@@ -25,6 +25,7 @@ from statebackend.errors import (
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, FaultyStore, Hold
 from tests.backend.conftest import Leg, local_segments, tree_of
+from tests.knobs import settings_with
 
 
 async def test_a_new_job_is_empty_and_opening_it_only_claims_it(settings: sb.Settings, tmp_path: Path) -> None:
@@ -248,7 +249,7 @@ async def test_a_second_backend_of_the_job_leaves_the_local_copies_to_the_first(
 async def test_a_commit_whose_answer_is_lost_is_ours(settings: sb.Settings) -> None:
     """The store made the object and the response was lost: the retry finds our own stamp and goes on."""
     store = FaultyStore(MemoryStore(), [Fail(operation="put_if_absent", moment="after", nth=2)])
-    no_wait = sb.Settings(job="fleet", primary="memory://unused", persist_delay_s=0.0, retry_delay_s=0.0)
+    no_wait = settings_with(job="fleet", primary="memory://unused", persist_delay_s=0.0, upload__retry_delay_s=0.0)
     async with sb.open_backend(no_wait, store=store) as backend:
         backend.value_state("n", int)["k"] = 1
         await backend.checkpoint(1)
@@ -260,8 +261,12 @@ async def test_a_commit_whose_answer_is_lost_is_ours(settings: sb.Settings) -> N
 async def test_a_commit_that_gets_no_answer_is_neither_success_nor_failure() -> None:
     """Every attempt fails: the outcome is unknown, the backend is done for, and a new one finds what happened."""
     store = MemoryStore()
-    settings = sb.Settings(
-        job="fleet", primary="memory://unused", persist_delay_s=0.0, retry_delay_s=0.0, primary_outage_s=0.0
+    settings = settings_with(
+        job="fleet",
+        primary="memory://unused",
+        persist_delay_s=0.0,
+        upload__retry_delay_s=0.0,
+        upload__primary_outage_s=0.0,
     )
     async with sb.open_backend(settings, store=store) as backend:
         backend.value_state("n", int)["k"] = 0
@@ -271,7 +276,7 @@ async def test_a_commit_that_gets_no_answer_is_neither_success_nor_failure() -> 
         backend.value_state("n", int)["k"] = 1
         with pytest.raises(OutcomeUnknownError):
             await backend.checkpoint(1)
-        assert silent.matched == 1 + settings.upload_attempts_max
+        assert silent.matched == 1 + settings.upload.attempts_max
         with pytest.raises(BackendClosedError):
             await backend.checkpoint(1)
     async with sb.open_backend(settings, store=store) as backend:
@@ -281,12 +286,12 @@ async def test_a_commit_that_gets_no_answer_is_neither_success_nor_failure() -> 
 async def test_a_failed_upload_fails_the_checkpoint_and_commits_nothing() -> None:
     """Uploads that never succeed are an `UploadError`; a new backend stands on the last commit."""
     store = MemoryStore()
-    settings = sb.Settings(
+    settings = settings_with(
         job="fleet",
         primary="memory://unused",
         persist_delay_s=0.0,
-        retry_delay_s=0.0,
-        primary_outage_s=0.0,
+        upload__retry_delay_s=0.0,
+        upload__primary_outage_s=0.0,
         inline_bytes_max=0,
     )
     refusing = FaultyStore(store, [Fail(operation="put", key="*/segments/*")])

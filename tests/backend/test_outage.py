@@ -16,6 +16,7 @@ from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fault, FaultyStore, run_virtual
 from statebackend.testing.faults import Operation
 from statebackend.testing.virtual_time import VirtualClock
+from tests.knobs import settings_with
 
 OUTAGE_S = 60.0
 
@@ -43,7 +44,7 @@ class Silent(Down):
 
 def job(*, inline: bool, **changes: Any) -> sb.Settings:
     """As it is by default, but for what is changed."""
-    settings = sb.Settings(job="fleet", primary="memory://unused", **changes)
+    settings = settings_with(job="fleet", primary="memory://unused", **changes)
     return settings if inline else msgspec.structs.replace(settings, inline_bytes_max=0)
 
 
@@ -73,8 +74,8 @@ async def test_a_stream_waits_for_a_primary_that_comes_back(inline: bool, kind: 
 @pytest.mark.parametrize("inline", [True, False])
 @run_virtual
 async def test_a_stream_that_does_not_wait_so_long_fails_and_continues_without_loss(inline: bool) -> None:
-    """By `primary_outage_s`; opened again when the store is back, it stands on the last batch that was committed."""
-    store, settings = MemoryStore(), job(inline=inline, primary_outage_s=20.0)
+    """By `upload.primary_outage_s`; opened again when the store is back, it stands on the last committed batch."""
+    store, settings = MemoryStore(), job(inline=inline, upload__primary_outage_s=20.0)
     down = FaultyStore(store, [Down(since_s=2.5, until_s=2.5 + OUTAGE_S)])
     with pytest.raises(OutcomeUnknownError if inline else UploadError):
         await batches(settings, down, 6)

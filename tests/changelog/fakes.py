@@ -19,6 +19,7 @@ from statebackend.errors import StoreUnavailableError
 from statebackend.ids import Handle, SequenceNumber
 from statebackend.settings import Settings
 from statebackend.testing.virtual_time import VirtualClock
+from tests.knobs import settings_with
 
 FOREVER_S = 1e9
 """A persist delay that never passes in a test."""
@@ -150,13 +151,13 @@ def settings_of(**changed: Any) -> Settings:
     plain: dict[str, Any] = {
         "persist_delay_s": 0,
         "persist_size_threshold_bytes": 0,
-        "upload_attempts_max": 1,
-        "upload_timeout_s": 0,
-        "retry_delay_s": 0,
-        "primary_outage_s": 0,
+        "upload__attempts_max": 1,
+        "upload__timeout_s": 0,
+        "upload__retry_delay_s": 0,
+        "upload__primary_outage_s": 0,
         "compression": "none",
     }
-    return Settings(job="test", primary="memory://test", **(plain | changed))
+    return settings_with(job="test", primary="memory://test", **(plain | changed))
 
 
 def scheduler_of(

@@ -100,7 +100,7 @@ async def test_hazard_1_an_io_error_is_retried_before_anybody_hears_of_it() -> N
     The persist succeeds once, and exactly one object remains in each copy, that of the second attempt.
     """
     primary = Store(("before", StoreUnavailableError("no answer")))
-    async with open_both(primary, Store(), upload_attempts_max=3, retry_delay_s=0.5) as both:
+    async with open_both(primary, Store(), upload__attempts_max=3, upload__retry_delay_s=0.5) as both:
         uploaded = await both.persist_one()
         await settle()
         assert await primary.keys() == await both.secondary.keys() == [uploaded.handle.segment.key]
@@ -113,7 +113,7 @@ async def test_hazard_1_an_io_error_is_retried_before_anybody_hears_of_it() -> N
 async def test_a_slow_local_copy_does_not_make_an_upload_late() -> None:
     """The primary is there in time, and the local copy within its grace: no attempt joins, and no request is spent."""
     primary, secondary = Store(("before", 0.9)), Store(("before", 1.3))
-    async with open_both(primary, secondary, upload_attempts_max=3, upload_timeout_s=1.0) as both:
+    async with open_both(primary, secondary, upload__attempts_max=3, upload__timeout_s=1.0) as both:
         uploaded = await both.persist_one()
         assert uploaded.local
         await anyio.sleep(10)
@@ -183,7 +183,7 @@ async def test_hazard_4_a_local_copy_that_fails_does_not_fail_the_upload(
 async def test_hazard_5_a_losing_attempt_leaves_nothing_behind(winner: int) -> None:
     """Row: section 30, uploader: losing hedged attempt with local copy. Both its files and all tracking are gone."""
     primary = Store(("before", 1.5 if winner == 1 else 1.9), ("before", 0.8 if winner == 1 else 0.2))
-    async with open_both(primary, Store(), upload_attempts_max=2, upload_timeout_s=1) as both:
+    async with open_both(primary, Store(), upload__attempts_max=2, upload__timeout_s=1) as both:
         uploaded = await both.persist_one()
         assert uploaded.handle.segment.key.endswith(f"segment-{winner}")
         await anyio.sleep(10)

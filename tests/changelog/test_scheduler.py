@@ -264,7 +264,7 @@ async def test_a_large_batch_is_encoded_in_a_thread_and_a_small_one_is_not(size_
 async def test_the_uploader_cannot_end_the_backend_with_a_stray_cancellation() -> None:
     """A `CancelledError` that nobody asked for is a final error of that upload, and of nothing else."""
     uploader = FailingUploader(1, asyncio.CancelledError())
-    async with open_scheduler(uploader, upload_attempts_max=3) as scheduler:
+    async with open_scheduler(uploader, upload__attempts_max=3) as scheduler:
         with pytest.raises(StrayCancellationError):
             await scheduler.upload([set_of(4)])
         await scheduler.upload([set_of(4)])
@@ -292,7 +292,7 @@ async def test_an_uploader_that_overwrites_is_found_out() -> None:
 async def test_an_io_error_is_retried_by_nobody_but_the_retry_layer() -> None:
     """Row: BatchingStateChangeUploadSchedulerTest.testRetry. The call hears of success only, after attempt 5."""
     uploader, watcher = FailingUploader(4), Watcher()
-    async with open_scheduler(uploader, watcher, upload_attempts_max=5) as scheduler:
+    async with open_scheduler(uploader, watcher, upload__attempts_max=5) as scheduler:
         assert len(await scheduler.upload([set_of(4)])) == 1
     assert [attempt for attempt, _ in watcher.failed] == [1, 2, 3, 4]
     assert [attempt for _, attempt, _ in watcher.uploaded] == [5]
@@ -303,7 +303,7 @@ async def test_the_only_attempt_s_timeout_fails_every_change_set() -> None:
     """Row: BatchingStateChangeUploadSchedulerTest.testUploadTimeout."""
     uploader = SlowUploader(FOREVER_S)
     clock = VirtualClock()
-    async with open_scheduler(uploader, upload_timeout_s=0.001) as scheduler:
+    async with open_scheduler(uploader, upload__timeout_s=0.001) as scheduler:
         with pytest.raises(TimeoutError):
             await scheduler.upload(sets_of([1, 2, 3]))
         assert clock.monotonic() == 0.001
@@ -315,7 +315,7 @@ async def test_the_late_result_of_an_attempt_that_timed_out_counts() -> None:
     """Row: BatchingStateChangeUploadSchedulerTest.testRetryOnTimeout. Released when two attempts have begun."""
     uploader, watcher = HeldUploader(), Watcher()
     async with (
-        open_scheduler(uploader, watcher, upload_attempts_max=3, upload_timeout_s=0.05) as scheduler,
+        open_scheduler(uploader, watcher, upload__attempts_max=3, upload__timeout_s=0.05) as scheduler,
         anyio.create_task_group() as tasks,
     ):
         calls = Calls(scheduler, tasks)
@@ -335,7 +335,7 @@ async def test_the_late_result_of_an_attempt_that_timed_out_counts() -> None:
 async def test_every_attempt_has_a_fresh_name_and_losers_are_discarded() -> None:
     """5.1, FLINK-26485: attempts never collide; of three objects one remains, the one given out."""
     uploader = SlowUploader(2.5, 1.8, 0.1)
-    async with open_scheduler(uploader, upload_attempts_max=3, upload_timeout_s=1) as scheduler:
+    async with open_scheduler(uploader, upload__attempts_max=3, upload__timeout_s=1) as scheduler:
         (result,) = await scheduler.upload([set_of(4)])
         assert result.handle.segment.key == "segment-3"
     assert [segment.name for segment in uploader.attempts] == ["segment-1", "segment-2", "segment-3"]
@@ -353,7 +353,7 @@ async def test_the_observer_is_told_of_the_winner_and_of_failures() -> None:
             raise KeyError
 
     watcher = Raising()
-    async with open_scheduler(SlowUploader(1.5, 1), watcher, upload_attempts_max=2, upload_timeout_s=1) as scheduler:
+    async with open_scheduler(SlowUploader(1.5, 1), watcher, upload__attempts_max=2, upload__timeout_s=1) as scheduler:
         await scheduler.upload([set_of(4)])
     assert watcher.uploaded == [("segment-1", 1, 1.5)]
 
@@ -478,7 +478,9 @@ async def test_bytes_are_given_back_however_an_upload_ends(end: str) -> None:
 async def test_the_bytes_of_an_attempt_that_has_lost_are_in_flight_until_it_ends() -> None:
     """Bounded: hedging must not hold more in memory than the limit says."""
     uploader = SlowUploader(1.9, 0.1)
-    async with open_scheduler(uploader, upload_attempts_max=2, upload_timeout_s=1, in_flight_bytes_max=10) as scheduler:
+    async with open_scheduler(
+        uploader, upload__attempts_max=2, upload__timeout_s=1, in_flight_bytes_max=10
+    ) as scheduler:
         await scheduler.upload([set_of(10)])
         assert VirtualClock().monotonic() == 1.1
         assert scheduler.in_flight_bytes == 10
@@ -518,7 +520,7 @@ async def test_what_is_not_in_flight_any_more_is_not_in_memory_either(ends: Sequ
     gc.collect()
     gc.disable()
     try:
-        async with open_scheduler(uploader, upload_attempts_max=2, upload_timeout_s=1) as scheduler:
+        async with open_scheduler(uploader, upload__attempts_max=2, upload__timeout_s=1) as scheduler:
             await scheduler.upload([set_of(10)])
             await anyio.sleep(10)
             uploader.forget()
@@ -764,9 +766,9 @@ async def test_every_call_ends_once_and_every_object_has_an_owner(
             persist_delay_s=delay_s,
             persist_size_threshold_bytes=threshold_bytes,
             in_flight_bytes_max=limit_bytes,
-            upload_attempts_max=3,
-            upload_timeout_s=1,
-            retry_delay_s=0.1,
+            upload__attempts_max=3,
+            upload__timeout_s=1,
+            upload__retry_delay_s=0.1,
         ) as scheduler,
         anyio.create_task_group() as tasks,
     ):

@@ -16,6 +16,7 @@ from statebackend.abc import Segment, UploadedSegment
 from statebackend.objectstore import MemoryStore
 from statebackend.testing.virtual_time import VirtualClock, settle
 from statebackend.uploaders import PrimaryUploader
+from tests.knobs import settings_with
 
 JOB = "fleet"
 OFF: dict[str, Any] = {
@@ -28,9 +29,14 @@ OFF: dict[str, Any] = {
 
 
 def settings_of(**changed: Any) -> sb.Settings:
-    plain: dict[str, Any] = {"max_parallelism": 16, "persist_delay_s": 0, "retry_delay_s": 0, "upload_attempts_max": 1}
-    plain |= {"persist_size_threshold_bytes": 0, "primary_outage_s": 0}
-    return sb.Settings(job=JOB, primary="memory://unused", **(plain | OFF | changed))
+    plain: dict[str, Any] = {
+        "max_parallelism": 16,
+        "persist_delay_s": 0,
+        "upload__retry_delay_s": 0,
+        "upload__attempts_max": 1,
+    }
+    plain |= {"persist_size_threshold_bytes": 0, "upload__primary_outage_s": 0}
+    return settings_with(job=JOB, primary="memory://unused", **(plain | OFF | changed))
 
 
 @dataclass

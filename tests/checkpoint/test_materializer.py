@@ -423,7 +423,7 @@ async def test_leaving_deletes_bases_that_no_commit_has_taken() -> None:
 @run_virtual
 async def test_bases_that_a_commit_may_hold_are_not_deleted() -> None:
     """Its answer was lost, again and again: the outcome is unknown. Opened again, the commit is there and is whole."""
-    job = Job(materialize_handles_max=1, upload_attempts_max=1)
+    job = Job(materialize_handles_max=1, upload__attempts_max=1)
     store = FaultyStore(
         job.store, [Fail(operation="put_if_absent", key="*commits*", nth=3, moment="after")]
     )  # a claim first

@@ -22,6 +22,7 @@ from statebackend.objectstore.scoped import CountingStore, ScopedStore
 from statebackend.testing import FaultyStore, Hold, invariants, run_virtual
 from tests.backend.conftest import local_segments
 from tests.checkpoint.bases import JOB, Job, checkpoint, keys_in, shape
+from tests.knobs import settings_with
 
 CHECKPOINTS = 6
 
@@ -29,13 +30,13 @@ CHECKPOINTS = 6
 @pytest.fixture
 async def written(tmp_path: Path) -> sb.Settings:
     """A job with six checkpoints of ten keys each, one segment per checkpoint."""
-    settings = sb.Settings(
+    settings = settings_with(
         job="fleet",
         primary=f"file://{tmp_path}/primary",
         local=(f"{tmp_path}/local",),
         persist_delay_s=0.0,
         inline_bytes_max=0,
-        upload_timeout_s=0.0,  # a slow machine must cost neither another attempt nor a local copy
+        upload__timeout_s=0.0,  # a slow machine must cost neither another attempt nor a local copy
         secondary_grace_s=60.0,
     )
     async with sb.open_backend(settings) as backend:

@@ -1,13 +1,12 @@
 """What requests cost, and what that makes in a month, against numbers worked out by hand."""
 
-import msgspec
 import pytest
 
-from statebackend._cost import MONTH_S, RATE_STEP_S, RATE_WINDOW_S, Prices, SpendingRate
+from statebackend._cost import MONTH_S, RATE_STEP_S, RATE_WINDOW_S, SpendingRate
 from statebackend.abc import ObjectStore
-from statebackend.settings import Tuning
+from statebackend.settings import Prices
 
-PRICES = Prices(Tuning())
+PRICES = Prices()
 
 
 def rate_after(spent: list[tuple[float, float]]) -> float:
@@ -41,7 +40,7 @@ def test_requests_cost_what_s3_standard_takes(requests: dict[str, int], usd: flo
 
 def test_every_method_of_a_store_has_a_price() -> None:
     """With every price at 1 USD a request, one call of each method is as many USD."""
-    prices = Prices(Tuning(put_usd_per_1000=1e3, get_usd_per_1000=1e3, list_usd_per_1000=1e3, delete_usd_per_1000=1e3))
+    prices = Prices(put_usd_per_1000=1e3, get_usd_per_1000=1e3, list_usd_per_1000=1e3, delete_usd_per_1000=1e3)
     methods = [name for name in vars(ObjectStore) if not name.startswith("_") and name != "capabilities"]
     assert prices.usd(dict.fromkeys(methods, 1)) == len(methods)
 
@@ -57,7 +56,7 @@ def test_every_method_of_a_store_has_a_price() -> None:
 )
 def test_prices_are_settings(setting: str, kinds: set[str]) -> None:
     """Another provider, another price; and of the kinds it is said of only."""
-    dear = Prices(msgspec.structs.replace(Tuning(), **{setting: 7000.0}))
+    dear = Prices(**{setting: 7000.0})
     methods = ["put", "put_if_absent", "get", "get_range", "head", "list", "delete", "delete_many"]
     assert {kind for kind in methods if dear.usd({kind: 1}) == 7} == kinds
 

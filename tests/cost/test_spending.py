@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 import statebackend as sb
-from statebackend._cost import MONTH_S, Prices
+from statebackend._cost import MONTH_S
 from statebackend.abc import Body, Buffer, Capability, ObjectInfo, ObjectStore
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore
@@ -117,7 +117,7 @@ async def test_a_checkpoint_says_what_it_cost(in_parts: bool) -> None:
         infos = [await backend.checkpoint(1), await backend.checkpoint(2)]
     for info in infos:
         assert info.requests == sum(info.requests_by_kind.values())
-        assert info.usd == pytest.approx(Prices(settings_of()).usd(info.requests_by_kind))
+        assert info.usd == pytest.approx(settings_of().prices.usd(info.requests_by_kind))
         assert info.usd >= puts(info.requests_by_kind) * PUT_USD > 0
     assert puts(infos[0].requests_by_kind) >= (13 if in_parts else 1)
     assert metrics.checkpoint_usd.last == tuple(info.usd for info in infos)

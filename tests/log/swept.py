@@ -9,16 +9,17 @@ from statebackend._codec.commit import Commit, decode_entry
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fault, FaultyStore
 from tests.committed import stand_on
+from tests.knobs import replaced, settings_with
 
 JOB = "swept"
 
 
-SETTINGS = sb.Settings(
+SETTINGS = settings_with(
     job=JOB,
     primary="memory://unused",
     persist_delay_s=0.0,
     inline_bytes_max=0,
-    retry_delay_s=0.0,
+    upload__retry_delay_s=0.0,
     max_parallelism=2,
     checkpoints_retained=2,
 )
@@ -44,7 +45,7 @@ class Job:
     def __init__(self, **changes: Any) -> None:
         self.clock = HandClock()
         self.store = MemoryStore(clock=self.clock)
-        self.settings = sb.Settings.from_mapping({**_values(SETTINGS), **changes})
+        self.settings = replaced(SETTINGS, **changes)
 
     @asynccontextmanager
     async def backend(self, *faults: Fault, **options: Any) -> AsyncGenerator[sb.StateBackend]:
@@ -94,7 +95,3 @@ async def put(backend: sb.StateBackend, value: int, **options: Any) -> None:
 def forget(backend: sb.StateBackend) -> None:
     """The next commit points into nothing that earlier ones do: what materializing leaves behind."""
     stand_on(backend)
-
-
-def _values(settings: sb.Settings) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in settings.__struct_fields__}

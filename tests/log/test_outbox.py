@@ -222,7 +222,7 @@ async def test_of_two_attempts_that_end_at_once_one_is_removed() -> None:
 
 async def test_rows_that_cannot_be_staged_fail_the_checkpoint() -> None:
     """Nothing is committed; the batch comes again."""
-    job = Job(inline_bytes_max=OBJECTS, primary_outage_s=0.0)
+    job = Job(inline_bytes_max=OBJECTS, upload__primary_outage_s=0.0)
     async with job.backend(Fail(operation="put", key="*/outbox/*")) as backend:
         with pytest.raises(UploadError):
             await batch(backend, 0, b"rows")

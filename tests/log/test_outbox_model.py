@@ -21,6 +21,7 @@ from statebackend.errors import FencedError, StateBackendError
 from statebackend.ids import SourceMark
 from statebackend.testing.crash_store import CrashStore
 from statebackend.testing.virtual_time import VirtualClock, run_virtual
+from tests.knobs import settings_with
 
 QUERY = "query"
 BATCHES = 4
@@ -139,12 +140,12 @@ def world_of(seed: int, inline_bytes_max: int) -> World:
     return World(
         Random(seed),
         CrashStore(seed=seed, clock=VirtualClock()),
-        sb.Settings(
+        settings_with(
             job="job",
             primary="memory://unused",
             persist_delay_s=0.0,
-            retry_delay_s=0.0,
-            primary_outage_s=0.0,
+            upload__retry_delay_s=0.0,
+            upload__primary_outage_s=0.0,
             inline_bytes_max=inline_bytes_max,
             max_parallelism=2,
         ),

@@ -18,9 +18,12 @@ from statebackend.errors import FencedError, StateBackendError
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fault, FaultyStore, invariants
 from statebackend.testing.virtual_time import run_virtual
+from tests.knobs import settings_with
 
 JOB = "raced"
-SETTINGS = sb.Settings(job=JOB, primary="memory://unused", persist_delay_s=0.0, retry_delay_s=0.0, max_parallelism=1)
+SETTINGS = settings_with(
+    job=JOB, primary="memory://unused", persist_delay_s=0.0, upload__retry_delay_s=0.0, max_parallelism=1
+)
 
 Choose = Callable[[int], int]
 

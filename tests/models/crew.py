@@ -11,6 +11,7 @@ import msgspec
 import statebackend as sb
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import InputError
+from tests.knobs import replaced, settings_with
 from tests.models.contents import Pairs
 from tests.models.kinds import Kinds
 from tests.models.places import HOSTS, Places
@@ -26,15 +27,15 @@ RETAINED = 2
 
 def settings_in(places: Places) -> sb.Settings:
     """Of the job; nothing waits, and bases are written only where a plan says so."""
-    return sb.Settings(
+    return settings_with(
         job="model",
         primary="memory://unused",
         max_parallelism=MAX_PARALLELISM,
         checkpoints_retained=RETAINED,
         persist_delay_s=0.0,
-        retry_delay_s=0.0,
-        upload_attempts_max=2,
-        primary_outage_s=0.0,
+        upload__retry_delay_s=0.0,
+        upload__attempts_max=2,
+        upload__primary_outage_s=0.0,
         secondary_grace_s=60.0,  # a slow machine must not cost a local copy
         materialize_interval_s=0.0,
         materialize_retry_delay_s=0.0,
@@ -116,7 +117,7 @@ class Crew:
         self.plan = plan
         self.owners: list[Owner] = []
         self._places = places
-        self._settings = msgspec.structs.replace(settings, **dict(plan.settings))
+        self._settings = replaced(settings, **dict(plan.settings))
         self._store = store
         self._now = now
         self._coordinating: Held[sb.CheckpointCoordinator] | None = None

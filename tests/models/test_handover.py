@@ -25,6 +25,7 @@ import statebackend as sb
 from statebackend._codec.commit import Commit, decode_entry
 from statebackend._log.outbox import Output, Staged, joined
 from statebackend._ranges.owners import Contribution, RangeOwners, RangeTask, combine, open_range_owners
+from tests.knobs import settings_with
 from tests.ranges.parts import Changes, Run, add
 
 HOSTS = PROCESSES = 2
@@ -76,7 +77,7 @@ class Job:
             "rocksdb_bases": choice([True, True, False]),
             "materialize_handles_max": choice([0, 1, 3]),
             "inline_bytes_max": choice([0, 300, 64 << 10]),
-            "ranges_kept": choice([1, 8]),
+            "ranges_cached_max": choice([1, 8]),
         }
         self.roots = choice([0, 1, 2])
         back = choice([None, None, None, *self.retained()])
@@ -206,7 +207,7 @@ class Job:
         return [each for each in ids if self.committed[each].max_parallelism == self.now.max_parallelism]
 
     def settings(self, host: int = 0) -> sb.Settings:
-        return sb.Settings(
+        return settings_with(
             job="fleet",
             primary=f"file://{self.directory}/primary",
             local=tuple(f"{self.directory}/host{host}/{root}" for root in range(self.roots)),

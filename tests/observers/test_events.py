@@ -23,6 +23,7 @@ from statebackend.testing import Fail, FaultyStore, run_virtual
 from statebackend.testing.virtual_time import VirtualClock, settle
 from tests.changelog.fakes import HeldUploader, SlowUploader, Uploader, open_scheduler, set_of
 from tests.checkpoint.bases import BaseUploader
+from tests.knobs import settings_with
 from tests.ranges.parts import open_run
 
 ARGUMENTS = {name: list(inspect.signature(getattr(sb.Observer, name)).parameters.values())[1:] for name in EVENTS}
@@ -64,7 +65,7 @@ async def eventful_life(root: Path, observer: sb.Observer) -> tuple[list[dict[sb
 
     What was seen, and requested.
     """
-    settings = sb.Settings(
+    settings = settings_with(
         job="fleet",
         primary="memory://unused",
         local=(str(root / "local"),),
@@ -72,7 +73,7 @@ async def eventful_life(root: Path, observer: sb.Observer) -> tuple[list[dict[sb
         preemptive_persist_threshold_bytes=100,
         in_flight_bytes_max=1,
         persist_size_threshold_bytes=1,
-        upload_timeout_s=0,
+        upload__timeout_s=0,
     )
     store = FaultyStore(MemoryStore(), [Fail(key="*segments*", nth=1)])
     states: list[dict[sb.Key, int]] = []
@@ -220,7 +221,9 @@ async def test_the_events_of_one_upload_in_their_order() -> None:
 async def test_a_loser_is_told_of_when_it_has_stored_its_segment() -> None:
     """One upload, one `segment_uploaded`; but each attempt that stored it has cost its requests and its time."""
     recorder = Recorder()
-    async with open_scheduler(SlowUploader(1.7, 0.5), recorder, upload_attempts_max=2, upload_timeout_s=1) as scheduler:
+    async with open_scheduler(
+        SlowUploader(1.7, 0.5), recorder, upload__attempts_max=2, upload__timeout_s=1
+    ) as scheduler:
         await scheduler.upload([set_of(4)])
     told = [(event, facts["attempt"]) for event, _, facts in recorder.heard if "attempt" in facts]
     assert told == [

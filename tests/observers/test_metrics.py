@@ -25,7 +25,7 @@ def settings_at(root: Path, **changed: object) -> sb.Settings:
         "local": (f"{root}/local",),
         "persist_delay_s": 0,
         "inline_bytes_max": 0,
-        "upload_timeout_s": 0,  # a slow machine must cost neither another attempt nor a local copy
+        "upload.timeout_s": 0,  # a slow machine must cost neither another attempt nor a local copy
         "secondary_grace_s": 60,
     }
     return sb.Settings.from_mapping(plain | changed)
@@ -219,7 +219,7 @@ async def test_failures_of_a_store_are_seen_through_the_backend(tmp_path: Path) 
     """Two uploads of which each fails once: four requests, two failures, and the second attempt won."""
     metrics, plan = Metrics(), [Fail(operation="upload", nth=1), Fail(operation="upload", nth=3)]
     async with sb.open_backend(
-        settings_at(tmp_path, local=(), retry_delay_s=2),
+        settings_at(tmp_path, local=(), upload={"retry_delay_s": 2, "timeout_s": 0}),
         uploader=lambda primary, _: FaultyUploader(PrimaryUploader(primary), plan),
         observer=metrics,
         clock=VirtualClock(),

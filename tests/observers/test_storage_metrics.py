@@ -119,7 +119,7 @@ async def test_the_number_of_the_attempt_that_won() -> None:
                 raise StoreUnavailableError("no answer")
 
     metrics = Metrics()
-    async with open_scheduler(ThirdSucceeds(), metrics, upload_attempts_max=3) as scheduler:
+    async with open_scheduler(ThirdSucceeds(), metrics, upload__attempts_max=3) as scheduler:
         for number in range(7):
             await scheduler.upload([set_of(4, number=number)])
     assert metrics.attempts_per_upload.last == (3,) * 7
@@ -147,7 +147,7 @@ async def test_attempts_begun_when_one_won(winner: int) -> None:
 
     metrics = Metrics()
     uploader = FirstWaitsForThird()
-    async with open_scheduler(uploader, metrics, upload_attempts_max=3, upload_timeout_s=0.05) as scheduler:
+    async with open_scheduler(uploader, metrics, upload__attempts_max=3, upload__timeout_s=0.05) as scheduler:
         for number in range(10):
             await scheduler.upload([set_of(4, number=number)])
             await anyio.sleep(0.02)  # until the loser has gone
@@ -171,7 +171,7 @@ async def test_an_attempt_that_waits_to_begin_counts_as_one() -> None:
 
     metrics = Metrics()
     async with open_scheduler(
-        FirstIsLate(), metrics, upload_attempts_max=3, upload_timeout_s=1, retry_delay_s=0.5
+        FirstIsLate(), metrics, upload__attempts_max=3, upload__timeout_s=1, upload__retry_delay_s=0.5
     ) as scheduler:
         await scheduler.upload([set_of(4)])
     assert metrics.attempts_per_upload.last == (1,)
@@ -233,7 +233,7 @@ async def test_a_failed_upload_has_no_number_of_attempts() -> None:
     """Section 4: where no attempt won, neither histogram is touched. A timeout alone is no failure."""
     metrics = Metrics()
     async with open_scheduler(
-        SlowUploader(*[1000.0] * 2), metrics, upload_attempts_max=2, upload_timeout_s=1
+        SlowUploader(*[1000.0] * 2), metrics, upload__attempts_max=2, upload__timeout_s=1
     ) as scheduler:
         with pytest.raises(TimeoutError):
             await scheduler.upload([set_of(4)])
@@ -247,7 +247,7 @@ async def test_a_failed_upload_has_no_number_of_attempts() -> None:
 async def test_only_io_errors_are_failures() -> None:
     """Section 4. Another error ends the upload at once, and is counted there."""
     metrics = Metrics()
-    async with open_scheduler(FailingUploader(1, ValueError("a defect")), metrics, upload_attempts_max=3) as scheduler:
+    async with open_scheduler(FailingUploader(1, ValueError("a defect")), metrics, upload__attempts_max=3) as scheduler:
         with suppress(ValueError):
             await scheduler.upload([set_of(4)])
     assert metrics.number_of_upload_failures == 0

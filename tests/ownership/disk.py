@@ -14,6 +14,7 @@ from statebackend.objectstore import LocalStore
 from statebackend.testing import Fault, FaultyStore
 from statebackend.testing.virtual_time import VirtualClock
 from statebackend.uploaders import DuplicatingUploader
+from tests.knobs import settings_with
 from tests.ownership.table import Fate
 
 JOB = "fleet"
@@ -47,12 +48,12 @@ class Disk:
         self.changes = changes
 
     def settings(self, roots: int = 1, **changes: Any) -> sb.Settings:
-        return sb.Settings(
+        return settings_with(
             job=JOB,
             primary=f"file://{self.directory}/primary",
             local=tuple(f"{self.directory}/local{number}" for number in range(roots)),
             persist_delay_s=0.0,
-            primary_outage_s=0.0,
+            upload__primary_outage_s=0.0,
             **{"inline_bytes_max": 0, **self.changes, **changes},
         )
 

@@ -41,7 +41,7 @@ async def live(death: str, directory: Path) -> None:
     # What is to be written when it dies must be the only file that is: the other copy is in memory, or not made.
     store = MemoryStore() if death == "in a local write" else LocalStore(directory / "primary")
     roots = 0 if death == "in a primary write" else 1
-    unhurried = {"upload_timeout_s": 0.0, "secondary_grace_s": 60.0}  # on a slow machine, too, there is one upload
+    unhurried = {"upload__timeout_s": 0.0, "secondary_grace_s": 60.0}  # on a slow machine, too, there is one upload
     settings = Disk(directory, compression="none", **unhurried).settings(roots=roots)
     async with sb.open_backend(settings, store=store, observer=observer) as backend:
         await commit(backend, 1)

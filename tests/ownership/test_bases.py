@@ -12,11 +12,11 @@ from tests.ownership.disk import Disk, Watch, commit, settle
 from tests.ownership.table import Fate, row
 
 SEGMENTS = "*/segments/*"
-AT_ONCE: dict[str, Any] = {"materialize_handles_max": 1, "materialize_interval_s": 0, "upload_timeout_s": 0}
+AT_ONCE: dict[str, Any] = {"materialize_handles_max": 1, "materialize_interval_s": 0, "upload__timeout_s": 0}
 ONE_BY_ONE: dict[str, Any] = AT_ONCE | {
     "in_flight_bytes_max": 4,
     "persist_size_threshold_bytes": 0,
-    "upload_attempts_max": 1,
+    "upload__attempts_max": 1,
 }
 """Every large key group in a segment of its own."""
 

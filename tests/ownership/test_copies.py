@@ -19,7 +19,7 @@ from tests.ownership.table import Fate, row
 async def test_a_local_copy_that_fails_is_removed_and_the_commit_is_made(disk: Disk) -> Fate:
     """It was there, whole, when its disk reported an error: it is not believed."""
     hold = Hold(operation="put", moment="after")
-    async with disk.backend(secondary=[hold, Fail(operation="put", moment="after")], upload_timeout_s=0.0) as backend:
+    async with disk.backend(secondary=[hold, Fail(operation="put", moment="after")], upload__timeout_s=0.0) as backend:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(commit, backend, 1)
             await hold.reached.wait()

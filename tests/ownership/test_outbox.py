@@ -47,7 +47,7 @@ async def test_an_attempt_whose_answer_is_lost_is_removed(disk: Disk) -> Fate:
     """It was there, whole, when the answer was lost; the second attempt's is the only one after it."""
     hold = Hold(operation="put", key=STAGED, nth=1, moment="after")
     disk.primary.plan += [hold, Fail(operation="put", key=STAGED, nth=1, moment="after")]
-    async with disk.backend(upload_timeout_s=0.0) as backend, anyio.create_task_group() as tasks:
+    async with disk.backend(upload__timeout_s=0.0) as backend, anyio.create_task_group() as tasks:
         tasks.start_soon(put_out, backend, 1)
         await settle()
         watch = Watch(staged(disk))
@@ -62,7 +62,7 @@ async def test_an_attempt_that_is_cancelled_is_removed(disk: Disk) -> Fate:
     """Before the primary has answered."""
     hold = Hold(operation="put", key=STAGED, moment="after")
     disk.primary.plan.append(hold)
-    async with disk.backend(upload_timeout_s=0.0) as backend:
+    async with disk.backend(upload__timeout_s=0.0) as backend:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(put_out, backend, 1)
             await settle()
@@ -76,7 +76,7 @@ async def test_an_attempt_that_lost_is_removed(disk: Disk) -> Fate:
     """It was there first, and said so last; the commit names the other one."""
     hold = Hold(operation="put", key=STAGED, nth=1, moment="after")
     disk.primary.plan.append(hold)
-    async with disk.backend(upload_timeout_s=1.0) as backend:
+    async with disk.backend(upload__timeout_s=1.0) as backend:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(put_out, backend, 1)
             await anyio.sleep(0.9)

@@ -16,8 +16,8 @@ SEGMENTS = "*/segments/*"
 ONE_BY_ONE: dict[str, Any] = {
     "in_flight_bytes_max": 4,
     "persist_size_threshold_bytes": 0,
-    "upload_attempts_max": 1,
-    "upload_timeout_s": 0,
+    "upload__attempts_max": 1,
+    "upload__timeout_s": 0,
     "max_parallelism": 64,
 }
 """Every large key group in a segment of its own."""

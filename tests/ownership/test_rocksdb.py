@@ -24,8 +24,8 @@ SEGMENTS = "*/segments/*"
 def disk(tmp_path: Path) -> Disk:
     """Every change travels in its commit, so that segments are files of bases and nothing else."""
     native: dict[str, Any] = {"table": "rocksdb", "table_memory_bytes": 4 << 20, "table_dir": f"{tmp_path}/tables"}
-    at_once = {"materialize_handles_max": 1, "materialize_interval_s": 0, "upload_timeout_s": 0}
-    return Disk(tmp_path, inline_bytes_max=1 << 20, upload_attempts_max=1, **native, **at_once)
+    at_once = {"materialize_handles_max": 1, "materialize_interval_s": 0, "upload__timeout_s": 0}
+    return Disk(tmp_path, inline_bytes_max=1 << 20, upload__attempts_max=1, **native, **at_once)
 
 
 async def commit(backend: sb.StateBackend, checkpoint_id: int, value: int = 0) -> None:

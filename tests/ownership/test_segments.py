@@ -27,7 +27,7 @@ async def test_a_failed_attempt_leaves_neither_copy(disk: Disk) -> Fate:
     """Both were there, whole, when the answer was lost; the second attempt's are the only ones after it."""
     hold = Hold(operation="put", key=SEGMENTS, nth=1, moment="after")
     disk.primary.plan += [hold, Fail(operation="put", key=SEGMENTS, nth=1, moment="after")]
-    async with disk.backend(upload_timeout_s=0.0) as backend, anyio.create_task_group() as tasks:
+    async with disk.backend(upload__timeout_s=0.0) as backend, anyio.create_task_group() as tasks:
         tasks.start_soon(commit, backend, 1)
         await settle()
         watch = Watch(disk.both)
@@ -43,7 +43,7 @@ async def test_an_attempt_that_is_cancelled_leaves_neither_copy(disk: Disk) -> F
     """Its checkpoint was given up, and the backend is left before the primary has answered."""
     hold = Hold(operation="put", key=SEGMENTS, moment="after")
     disk.primary.plan.append(hold)
-    async with disk.backend(upload_timeout_s=0.0) as backend:
+    async with disk.backend(upload__timeout_s=0.0) as backend:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(commit, backend, 1)
             await settle()
@@ -58,7 +58,7 @@ async def test_an_attempt_that_finishes_second_leaves_neither_copy(disk: Disk) -
     """The commit holds the winner's; the loser's go before the backend is left, and so does all that counted them."""
     hold = Hold(operation="put", key=SEGMENTS, nth=1, moment="after")
     disk.primary.plan.append(hold)
-    async with disk.backend(upload_timeout_s=1.0, local_bytes_max=1_000_000) as backend:
+    async with disk.backend(upload__timeout_s=1.0, local_bytes_max=1_000_000) as backend:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(commit, backend, 1)
             await anyio.sleep(0.9)
@@ -82,7 +82,7 @@ async def test_an_attempt_that_finishes_second_leaves_neither_copy(disk: Disk) -
 async def test_an_attempt_that_has_lost_and_hangs_leaves_neither_copy(disk: Disk) -> Fate:
     """It is not waited for for ever: the backend goes on, and nothing of it is left."""
     disk.primary.plan.append(Hold(operation="put", key=SEGMENTS, nth=1, moment="after"))
-    async with disk.backend(upload_timeout_s=1.0) as backend:
+    async with disk.backend(upload__timeout_s=1.0) as backend:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(commit, backend, 1)
             await anyio.sleep(0.9)
@@ -112,7 +112,7 @@ async def test_what_cannot_be_removed_is_nobodys(disk: Disk) -> Fate:
 async def test_what_no_checkpoint_took_goes_when_the_backend_is_left(disk: Disk) -> Fate:
     """Uploaded in full for a checkpoint that was cancelled while it waited for another segment."""
     disk.primary.plan.append(Hold(operation="put", key=SEGMENTS, nth=2))
-    async with disk.backend(preemptive_persist_threshold_bytes=1, upload_timeout_s=0.0) as backend:
+    async with disk.backend(preemptive_persist_threshold_bytes=1, upload__timeout_s=0.0) as backend:
         numbers = backend.value_state("n", int)
         numbers["a"], numbers["b"] = 1, 2
         async with anyio.create_task_group() as tasks:
@@ -131,7 +131,7 @@ async def test_what_no_checkpoint_took_goes_when_the_backend_is_cancelled(disk: 
     """As above, but the block round the backend is cancelled, and with it every task that could delete."""
     disk.primary.plan.append(Hold(operation="put", key=SEGMENTS, nth=2))
     with anyio.CancelScope() as scope:
-        async with disk.backend(preemptive_persist_threshold_bytes=1, upload_timeout_s=0.0) as backend:
+        async with disk.backend(preemptive_persist_threshold_bytes=1, upload__timeout_s=0.0) as backend:
             numbers = backend.value_state("n", int)
             numbers["a"], numbers["b"] = 1, 2
             with anyio.move_on_after(60.0):
@@ -178,7 +178,7 @@ async def test_the_checkpoint_after_a_cancelled_one_commits_what_that_uploaded(d
     """The same two files, still there, and no second upload."""
     hold = Hold(operation="put", key=SEGMENTS, moment="after")
     disk.primary.plan.append(hold)
-    async with disk.backend(upload_timeout_s=0.0) as backend:
+    async with disk.backend(upload__timeout_s=0.0) as backend:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(commit, backend, 1)
             await settle()

@@ -122,7 +122,7 @@ async def test_a_state_has_one_user_at_a_time() -> None:
 @pytest.mark.parametrize("ranges_kept", [0, 1, 2, 3])
 async def test_so_many_ranges_are_kept(ranges_kept: int) -> None:
     """Of three that are used in turn, those used last: with fewer than three each has gone when its turn comes."""
-    settings = msgspec.structs.replace(SETTINGS, ranges_kept=ranges_kept)
+    settings = msgspec.structs.replace(SETTINGS, ranges_cached_max=ranges_kept)
     store = MemoryStore()
     async with open_run(settings, 3, store) as run, open_range_owners(store=store) as owners:
         await run.batch(owners, batch(1))

@@ -11,6 +11,7 @@ from statebackend._log.names import NAMES_PER_ATTEMPT
 from statebackend._log.retention import superseded
 from statebackend._ranges.owners import open_range_owners
 from statebackend.ids import ChangeSetHandle, CheckpointId, CommitSequence, Epoch, Handle, RangeState, SequenceNumber
+from tests.knobs import settings_with
 from tests.ranges.parts import Model, Run, add, open_run
 
 
@@ -19,13 +20,13 @@ def batch(number: int) -> list[tuple[sb.Key, int]]:
 
 
 def settings_of(tmp_path: Path, inline_bytes_max: int) -> sb.Settings:
-    return sb.Settings(
+    return settings_with(
         job="fleet",
         primary=f"file://{tmp_path}/primary",
         local=(f"{tmp_path}/host0/a", f"{tmp_path}/host0/b"),
         inline_bytes_max=inline_bytes_max,
         max_parallelism=12,
-        upload_timeout_s=0.0,  # a slow machine must cost neither another attempt nor a copy that the test counts on
+        upload__timeout_s=0.0,  # a slow machine must cost neither another attempt nor a copy that the test counts on
         secondary_grace_s=60.0,
     )
 

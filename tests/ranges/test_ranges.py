@@ -13,6 +13,7 @@ from statebackend._ranges.owners import RangeTask, open_range_owners
 from statebackend.errors import BatchError, CheckpointExistsError, FencedError, InputError, MissingObjectError
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore
+from tests.knobs import replaced
 from tests.ranges.parts import Model, open_run, ranges_of
 
 SETTINGS = sb.Settings(job="fleet", primary="memory://unused", persist_delay_s=0.0, max_parallelism=12)
@@ -181,10 +182,10 @@ async def test_operator_state_is_dealt_out_once_in_a_reign() -> None:
 def test_a_task_takes_no_secrets_along() -> None:
     """It goes into closures, event logs and spill files, and what fails in a worker is told with it."""
     (owner,) = ranges_of(1, 12)
-    settings = msgspec.structs.replace(
-        SETTINGS, s3_access_key_id="me", s3_secret_access_key=sb.Secret("hush"), s3_session_token=sb.Secret("hush")
+    settings = replaced(
+        SETTINGS, s3__access_key_id="me", s3__secret_access_key=sb.Secret("hush"), s3__session_token=sb.Secret("hush")
     )
     task = RangeTask(settings, owner, (owner,), sb.Epoch(1), sb.CheckpointId(1), None)
     assert b"hush" not in pickle.dumps(task)
     assert "hush" not in repr(task)
-    assert pickle.loads(pickle.dumps(task)).settings.s3_access_key_id == "me"
+    assert pickle.loads(pickle.dumps(task)).settings.s3.access_key_id == "me"

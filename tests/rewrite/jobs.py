@@ -10,6 +10,7 @@ from statebackend._codec.commit import Commit
 from statebackend._tables.key_groups import key_group
 from statebackend.testing import invariants
 from tests.aggregates import Mean
+from tests.knobs import settings_with
 
 JOB = "fleet"
 BATCH = sb.SourceMark("query", 7, "run")
@@ -18,8 +19,8 @@ KINDS = ("value", "list", "map", "total", "mean", "timers", "recent", "dropped")
 
 
 def settings_of(max_parallelism: int, **changed: Any) -> sb.Settings:
-    plain: dict[str, Any] = {"persist_delay_s": 0.0, "retry_delay_s": 0.0, "primary_outage_s": 0.0}
-    return sb.Settings(job=JOB, primary="memory://unused", max_parallelism=max_parallelism, **(plain | changed))
+    plain: dict[str, Any] = {"persist_delay_s": 0.0, "upload__retry_delay_s": 0.0, "upload__primary_outage_s": 0.0}
+    return settings_with(job=JOB, primary="memory://unused", max_parallelism=max_parallelism, **(plain | changed))
 
 
 class States:

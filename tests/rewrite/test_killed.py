@@ -14,7 +14,7 @@ from tests.rewrite.jobs import JOB, SAMPLE, Write, assert_placed, newest_commit,
 SMALL: dict[str, Any] = {
     "in_flight_bytes_max": 4,
     "persist_size_threshold_bytes": 0,
-    "upload_attempts_max": 1,
+    "upload__attempts_max": 1,
     "inline_bytes_max": 0,
     "checkpoints_retained": 1,
 }

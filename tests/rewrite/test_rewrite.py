@@ -340,7 +340,7 @@ SEGMENT = "*/segments/*"
 async def test_what_was_stored_is_deleted_when_the_rest_cannot_be(moment: Any) -> None:
     """The second base fails; the first one goes, and the job is what it was. The same where only the answer is lost."""
     store = MemoryStore()
-    large = {"in_flight_bytes_max": 4, "persist_size_threshold_bytes": 0, "upload_attempts_max": 1}
+    large = {"in_flight_bytes_max": 4, "persist_size_threshold_bytes": 0, "upload__attempts_max": 1}
     batch: list[Write] = [("value", f"{each} {'x' * 1000}", each) for each in range(250)]
     expected = await work(settings_of(16), store, batch)
     before = {key for key in await objects_of(store) if key.startswith("segments/")}
@@ -364,7 +364,7 @@ async def test_what_was_stored_is_deleted_when_it_is_cancelled() -> None:
     async with anyio.create_task_group() as tasks:
 
         async def rewrite() -> None:
-            await sb.rewrite(settings_of(64, upload_timeout_s=0, **large), store=FaultyStore(store, [hold]))
+            await sb.rewrite(settings_of(64, upload__timeout_s=0, **large), store=FaultyStore(store, [hold]))
 
         tasks.start_soon(rewrite)
         await hold.reached.wait()

@@ -5,6 +5,7 @@ from typing import Any
 from benchmarks.servers import Server, open_client
 from statebackend import Settings
 from statebackend.settings import MiB, Secret
+from tests.knobs import settings_with
 
 
 def settings_for(server: Server, bucket: str, *, prefix: str, **changes: Any) -> Settings:
@@ -12,15 +13,15 @@ def settings_for(server: Server, bucket: str, *, prefix: str, **changes: Any) ->
     values: dict[str, Any] = {
         "job": "fleet",
         "primary": f"s3://{bucket}/{prefix}",
-        "s3_endpoint": server.endpoint,
-        "s3_region": "us-east-1",
-        "s3_access_key_id": server.access_key_id,
-        "s3_secret_access_key": Secret(server.secret_access_key),
-        "s3_part_bytes": 5 * MiB,
-        "s3_multipart_threshold_bytes": 5 * MiB,
+        "s3__endpoint": server.endpoint,
+        "s3__region": "us-east-1",
+        "s3__access_key_id": server.access_key_id,
+        "s3__secret_access_key": Secret(server.secret_access_key),
+        "s3__part_bytes": 5 * MiB,
+        "s3__multipart_threshold_bytes": 5 * MiB,
         "persist_delay_s": 0.0,
     }
-    return Settings(**{**values, **changes})
+    return settings_with(**{**values, **changes})
 
 
 async def objects_of(settings: Settings, server: Server) -> dict[str, int]:

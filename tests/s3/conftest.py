@@ -10,13 +10,13 @@ import os
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from benchmarks.radosgw import CEPH_ROOT, run_radosgw
 from benchmarks.servers import MINISTACK_PYTHON, Server, make_bucket, run_ministack
 from statebackend import Settings
 from statebackend.testing.http_proxy import FaultProxy, open_fault_proxy
+from tests.knobs import replaced
 from tests.s3.clients import settings_for
 
 ABSENT = f"no S3 to test against: neither {MINISTACK_PYTHON} nor {CEPH_ROOT} is set; `nox -s tests` sets it"
@@ -69,4 +69,4 @@ async def proxy(server: Server) -> AsyncGenerator[FaultProxy]:
 @pytest.fixture
 def by_proxy(settings: Settings, proxy: FaultProxy) -> Settings:
     """The same job, which goes that way, and gives up early."""
-    return msgspec.structs.replace(settings, s3_endpoint=proxy.endpoint, retry_delay_s=0.01)
+    return replaced(settings, s3__endpoint=proxy.endpoint, upload__retry_delay_s=0.01)

@@ -29,6 +29,7 @@ from statebackend.objectstore import PROBE_KEY
 from statebackend.objectstore.s3 import open_s3_store
 from statebackend.testing.faults import Moment
 from statebackend.testing.http_proxy import Answer, Cut, FaultProxy
+from tests.knobs import replaced
 from tests.s3.clients import objects_of, place_of, settings_for
 
 
@@ -45,7 +46,7 @@ async def test_refused_credentials_are_told_when_the_backend_opens(server: Serve
     if server.name == "MiniStack":
         pytest.skip("this server takes any")
     with pytest.raises(StoreAccessError):
-        async with sb.open_backend(msgspec.structs.replace(settings, s3_secret_access_key=sb.Secret("wrong"))):
+        async with sb.open_backend(replaced(settings, s3__secret_access_key=sb.Secret("wrong"))):
             pass
 
 
@@ -78,7 +79,7 @@ async def test_a_refusal_becomes_the_error_for_what_to_do_about_it(
     """When the backend opens, and of that very class."""
     proxy.plan.append(Answer(method="PUT", status=status, code=code))
     with pytest.raises(error) as caught:
-        async with sb.open_backend(msgspec.structs.replace(by_proxy, s3_outage_s=0.0)):
+        async with sb.open_backend(replaced(by_proxy, s3__outage_s=0.0)):
             pass
     if error in {StoreAccessError, ClockSkewError, BucketNotFoundError, StoreFullError}:
         assert type(caught.value) is error
@@ -158,7 +159,7 @@ async def test_a_key_that_is_too_long_with_the_prefix_is_refused(settings: Setti
 
 async def test_nobody_listening_is_a_store_that_does_not_answer(settings: Settings) -> None:
     """A wrong port, or a server that is down."""
-    nowhere = msgspec.structs.replace(settings, s3_endpoint="http://127.0.0.1:1", s3_outage_s=0.0)
+    nowhere = replaced(settings, s3__endpoint="http://127.0.0.1:1", s3__outage_s=0.0)
     with pytest.raises(StoreUnavailableError):
         async with sb.open_backend(nowhere):
             pass

@@ -7,7 +7,6 @@ import pytest
 
 import statebackend as sb
 from statebackend import Settings
-from statebackend._cost import Prices
 from statebackend._log.commits import HINT_EVERY
 from statebackend.abc import CountsRequests
 from statebackend.objectstore.s3 import open_s3_store
@@ -27,7 +26,7 @@ async def test_an_upload_in_parts_is_charged_for_each_request(settings: Settings
         assert [info.key async for info in store.list("")] == ["large", "small", "smaller"]
         await store.delete_many(["large", "small"])
         assert store.priced_requests == {"put": 7, "get": 1, "list": 1, "delete_many": 1}
-        assert round(Prices(settings).usd(store.priced_requests) * 1e7) == 8 * 50 + 4
+        assert round(settings.prices.usd(store.priced_requests) * 1e7) == 8 * 50 + 4
 
 
 @pytest.mark.parametrize("copied", [False, True])
@@ -36,7 +35,7 @@ async def test_a_small_checkpoint_is_one_put_and_is_priced(
 ) -> None:
     """By default, and as the server sees it. The hint's comes on top, with every so many entries of the log."""
     settings = msgspec.structs.replace(by_proxy, local=(str(tmp_path),) if copied else ())
-    usd = settings.put_usd_per_1000 / 1000
+    usd = settings.prices.put_usd_per_1000 / 1000
     async with sb.open_backend(settings) as backend:
         for number in range(1, HINT_EVERY + 2):
             before = len(proxy.requests)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import partial
 
 import anyio
-import msgspec
 import pytest
 
 import statebackend as sb
@@ -16,6 +15,7 @@ from statebackend.settings import MiB
 from statebackend.testing.cancellation import cancelled
 from statebackend.testing.faults import Moment
 from statebackend.testing.http_proxy import Answer, Cut, Damage, FaultProxy, HttpFault, Silence
+from tests.knobs import replaced
 from tests.s3.clients import objects_of, uploads_of
 
 Throttled = partial(Answer, status=503, code="SlowDown")
@@ -25,7 +25,7 @@ PATIENCE_S = 60.0
 
 def impatient(settings: Settings) -> Settings:
     """Repeats nothing."""
-    return msgspec.structs.replace(settings, s3_outage_s=0.0)
+    return replaced(settings, s3__outage_s=0.0)
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -212,7 +212,7 @@ async def test_a_silent_server_is_not_waited_for_for_ever(
 ) -> None:
     """Each request ends by the read timeout, as a store that does not answer."""
     proxy.plan.append(Silence())
-    silent = msgspec.structs.replace(impatient(by_proxy), s3_read_timeout_s=0.1)
+    silent = replaced(impatient(by_proxy), s3__read_timeout_s=0.1)
     arguments = ([b"x"],) if operation.startswith("put") else ()
     async with open_s3_store(silent, commits=False) as store:
         with anyio.fail_after(PATIENCE_S), pytest.raises(StoreUnavailableError):
@@ -239,17 +239,17 @@ async def test_an_outage_in_the_middle_of_a_job_costs_time_and_nothing_else(
 ) -> None:
     """Every request fails more often than an upload has attempts, all of which are late, and the checkpoint is whole.
 
-    The repeats are the store's, and the commit log's: what is late is not given up before `primary_outage_s`.
+    The repeats are the store's, and the commit log's: what is late is not given up before `upload.primary_outage_s`.
     """
-    hasty = msgspec.structs.replace(by_proxy, upload_timeout_s=0.001, inline_bytes_max=inline_bytes_max)
+    hasty = replaced(by_proxy, upload__timeout_s=0.001, inline_bytes_max=inline_bytes_max)
     async with sb.open_backend(hasty) as backend:
         total = backend.value_state("total", int)
         total["a"] = 1
         await backend.checkpoint(1)
-        outage = fault(times_each=hasty.upload_attempts_max + 1)
+        outage = fault(times_each=hasty.upload.attempts_max + 1)
         proxy.plan.append(outage)
         total["a"] = 2
         await backend.checkpoint(2)
-        assert outage.struck > hasty.upload_attempts_max
+        assert outage.struck > hasty.upload.attempts_max
     async with sb.open_backend(by_proxy) as backend:
         assert dict(backend.value_state("total", int)) == {"a": 2}

@@ -2,12 +2,12 @@
 
 import random
 
-import msgspec
 import pytest
 
 from statebackend import Output, Settings, SourceMark, open_backend, sweep
 from statebackend.reports import Verdict
 from statebackend.settings import MiB
+from tests.knobs import replaced
 
 
 @pytest.mark.parametrize("inline_bytes_max", [0, 20 * MiB], ids=["as objects", "in the commit"])
@@ -15,9 +15,7 @@ async def test_what_is_put_out_is_published_by_whoever_opens_the_job_next(
     settings: Settings, inline_bytes_max: int
 ) -> None:
     """A piece of a commit by a ranged read."""
-    settings = msgspec.structs.replace(
-        settings, inline_bytes_max=inline_bytes_max, s3_multipart_threshold_bytes=8 * MiB
-    )
+    settings = replaced(settings, inline_bytes_max=inline_bytes_max, s3__multipart_threshold_bytes=8 * MiB)
     streams = (b"small", random.Random(1).randbytes(9 * MiB))
     async with open_backend(settings) as backend:
         backend.value_state("n", int)["k"] = 1

@@ -3,10 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from msgspec.structs import replace
-
 from statebackend import Key, Observer, Settings
 from statebackend._ranges.owners import open_range_owners
+from tests.knobs import replaced
 from tests.ranges.parts import Model, open_run
 
 
@@ -23,7 +22,7 @@ class Requests(Observer):
 async def test_attempts_send_only_what_they_have_to_say(settings: Settings) -> None:
     """What is small comes back with the result; a process that is new here reads what it lacks."""
     model, requests = Model(), Requests()
-    settings = replace(settings, upload_timeout_s=0.0)  # on a slow machine, too, an upload is one request
+    settings = replaced(settings, upload__timeout_s=0.0)  # on a slow machine, too, an upload is one request
     async with open_run(settings, 2) as run:
         async with open_range_owners(observer=requests) as owners:
             for number in range(4):

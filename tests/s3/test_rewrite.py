@@ -3,11 +3,12 @@
 from msgspec.structs import replace
 
 from statebackend import Settings, open_backend, rewrite
+from tests.knobs import replaced
 
 
 async def test_a_job_in_a_bucket_is_rewritten(settings: Settings) -> None:
     """With one GET for each file, one PUT for each base, and no more than a dozen requests besides."""
-    large = replace(settings, inline_bytes_max=0, compression="none", upload_timeout_s=0.0)  # one attempt each
+    large = replaced(settings, inline_bytes_max=0, compression="none", upload__timeout_s=0.0)  # one attempt each
     async with open_backend(large) as backend:
         numbers = backend.value_state("numbers", str)
         for checkpoint in range(3):

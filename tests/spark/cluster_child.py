@@ -13,6 +13,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 import statebackend as sb
+from tests.knobs import settings_with
 from tests.spark.retail import PROCESSORS, SPARK_LINES, Failing
 
 
@@ -36,7 +37,7 @@ class Plan(msgspec.Struct):
 
 def settings_of(plan: Plan) -> sb.Settings:
     """Few handles before bases are written, and little in a commit, so that all kinds of files are written."""
-    return sb.Settings(
+    return settings_with(
         job=plan.which,
         primary=f"file://{plan.folder}/primary",
         local=(f"{plan.folder}/local",),
@@ -45,7 +46,7 @@ def settings_of(plan: Plan) -> sb.Settings:
         persist_delay_s=0.0,
         inline_bytes_max=4096,
         materialize_handles_max=24,
-        upload_timeout_s=10.0,
+        upload__timeout_s=10.0,
     )
 
 

@@ -12,13 +12,13 @@ import shutil
 import threading
 from collections import Counter
 
-import msgspec
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 
 import statebackend as sb
 from statebackend.spark.executors import batch_job
+from tests.knobs import replaced
 from tests.spark.conftest import BOUND_S, feed
 from tests.spark.processors import COUNTED, Counting, Dying, Failing, Sparing, Tables, Telling, Waiting, split
 
@@ -325,7 +325,7 @@ def test_the_drivers_observer_hears_of_ranges_and_of_requests(stream, on_executo
 
     watching = Watching()
     feed(stream, "abcdefghij", "abcdefghij")
-    settings = msgspec.structs.replace(stream.settings, inline_bytes_max=0, upload_timeout_s=0.0)  # one attempt each
+    settings = replaced(stream.settings, inline_bytes_max=0, upload__timeout_s=0.0)  # one attempt each
     stream.run(on_executors(settings=settings, observer=watching), plan=split)
     assert watching.found[:2] == ["new", "new"]
     assert "new" not in watching.found[2:]

@@ -16,6 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 import statebackend as sb
 from statebackend.objectstore import MemoryStore
 from statebackend.spark import bridge
+from tests.knobs import settings_with
 
 
 class Uncaught:
@@ -189,7 +190,7 @@ def test_an_error_that_comes_after_the_stop_counts_as_the_stop(stream, open_sink
 def test_stopping_ends_the_wait_for_a_store_that_hangs(stream, open_sink, counting, stop, hangs) -> None:
     """A restore may take long and an upload may hang: both are waited for with an eye on the query."""
     store = HangingStore(*hangs)
-    settings = sb.Settings(job="stream", primary="memory://unused", upload_timeout_s=0, close_timeout_s=0.5)
+    settings = settings_with(job="stream", primary="memory://unused", upload__timeout_s=0, close_timeout_s=0.5)
     sink = open_sink(counting, settings, store=store)
     stream.feed("a")
     query = stream.start(sink)

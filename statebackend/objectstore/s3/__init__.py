@@ -30,20 +30,20 @@ async def open_s3_store(
 
     Opened by one who `commits` it first asks whether put-if-absent is kept, and so whether there is a bucket and a
     permission at all: one request, two for a job that is new. Raises `UnfitStoreError`, `BucketNotFoundError`,
-    `ClockSkewError`, `StoreAccessError`, and `StoreUnavailableError` after `s3_outage_s`.
+    `ClockSkewError`, `StoreAccessError`, and `StoreUnavailableError` after `s3.outage_s`.
 
     `threads`: shared with other components, instead of the store's own.
     """
     url = urlsplit(settings.primary)
     prefix = url.path.strip("/")
     retries = Retries(
-        RequestRate(settings.s3_requests_per_s_max),
-        retries_per_s_max=settings.s3_retries_per_s_max,
-        outage_s=settings.s3_outage_s,
+        RequestRate(settings.s3.requests_per_s_max),
+        retries_per_s_max=settings.s3.retries_per_s_max,
+        outage_s=settings.s3.outage_s,
         chance=random.Random(),  # noqa: S311  # spreads pauses
     )
     async with open_client(settings, url.netloc) as client:
-        bucket = Bucket(client, url.netloc, retries=retries, timeout_s=settings.s3_request_timeout_s)
+        bucket = Bucket(client, url.netloc, retries=retries, timeout_s=settings.s3.request_timeout_s)
         threads = threads or WorkerThreads(
             cpu_threads_max=settings.cpu_threads_max, io_threads_max=settings.io_threads_max
         )

@@ -116,7 +116,7 @@ def store_errors(bucket: str, key: str | None = None) -> Generator[None]:
     except _NO_ANSWER as error:
         raise StoreUnavailableError("S3 gives no usable answer", **facts, reason=_words(error)) from error
     except RecursionError as error:  # botocore asks for the bucket's region, which is redirected too, and so on
-        raise StoreAccessError("the endpoint sends every request elsewhere: correct s3_endpoint", **facts) from error
+        raise StoreAccessError("the endpoint sends every request elsewhere: correct s3.endpoint", **facts) from error
     except client.BotoCoreError as error:
         raise StoreAccessError("the S3 client refuses", **facts, reason=str(error)) from error
 

@@ -38,7 +38,7 @@ _logger = logging.getLogger(__name__)
 
 
 class MultipartUpload:
-    """Uploads `body` to the key `name`. Holds `s3_part_concurrency_max` parts in memory. To be run once.
+    """Uploads `body` to the key `name`. Holds `s3.part_concurrency_max` parts in memory. To be run once.
 
     Joining and summing up the parts happens in `threads`.
     """
@@ -48,8 +48,8 @@ class MultipartUpload:
         self._name = name
         self._chunks = [memoryview(chunk).cast("B") for chunk in body if len(chunk)]
         size = sum(len(chunk) for chunk in self._chunks)
-        self._part_bytes = max(settings.s3_part_bytes, math.ceil(size / PARTS_MAX))
-        self._room = anyio.Semaphore(settings.s3_part_concurrency_max)
+        self._part_bytes = max(settings.s3.part_bytes, math.ceil(size / PARTS_MAX))
+        self._room = anyio.Semaphore(settings.s3.part_concurrency_max)
         self._threads = threads
         self._stamp = secrets.token_hex(16)
         self._upload_id = ""

@@ -86,7 +86,7 @@ class S3Store:
         """
         name = self._name(key)
         await anyio.lowlevel.checkpoint()
-        if _size(body) > self._settings.s3_multipart_threshold_bytes:
+        if _size(body) > self._settings.s3.multipart_threshold_bytes:
             await MultipartUpload(self._bucket, name, body, settings=self._settings, threads=self._threads).run()
         else:
             await self._bucket.request("put_object", Key=name, **await self._whole(body))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, Literal
 
-from statebackend.settings import KiB, MiB, Settings
+from statebackend.settings import KiB, MiB, Settings, UploadSettings
 from statebackend.testing.simulation.job import JOB
 from statebackend.testing.simulation.store import Weather
 
@@ -106,10 +106,12 @@ def draw_settings(chance: Random) -> Settings:
         preemptive_persist_threshold_bytes=chance.choice((0, 50, 300, 5 * MiB)),
         inline_bytes_max=chance.choice((0, 0, 300, 64 * KiB)),
         in_flight_bytes_max=in_flight,
-        upload_attempts_max=chance.choice((1, 2, 3, 3, 5)),
-        upload_timeout_s=chance.choice((0.0, 0.05, 0.3, 1.0)),
-        retry_delay_s=chance.choice((0.0, 0.02, 0.5)),
-        primary_outage_s=chance.choice((0.0, 0.0, 1.0, 8.0)),
+        upload=UploadSettings(
+            attempts_max=chance.choice((1, 2, 3, 3, 5)),
+            timeout_s=chance.choice((0.0, 0.05, 0.3, 1.0)),
+            retry_delay_s=chance.choice((0.0, 0.02, 0.5)),
+            primary_outage_s=chance.choice((0.0, 0.0, 1.0, 8.0)),
+        ),
         secondary_grace_s=chance.choice((0.0, 0.02, 0.5)),
         commit_timeout_s=chance.choice((0.1, 1.0, 30.0)),
         close_timeout_s=chance.choice((0.05, 1.0, 10.0)),
@@ -145,7 +147,7 @@ def draw_weather(chance: Random, settings: Settings) -> Weather:
         slow=chance.choice((0.0, 0.02, 0.2)),
         fails=chance.choice((0.0, 0.02, 0.1, 0.3)),
         loses=chance.choice((0.0, 0.02, 0.1, 0.3)),
-        hangs=chance.choice((0.0, 0.02, 0.1)) if settings.upload_timeout_s > 0 else 0.0,
+        hangs=chance.choice((0.0, 0.02, 0.1)) if settings.upload.timeout_s > 0 else 0.0,
         refuses=chance.choice((0.0, 0.0, 0.01)),
         storms=tuple((begin, begin + chance.uniform(0, STORM_S)) for begin in storms),
         late=chance.random() < 0.1,

@@ -1,0 +1,27 @@
+"""Settings: frozen records that check themselves, each value alone and in relation to the others, when they are made.
+
+`Settings` is the whole; `S3Settings`, `UploadSettings` and `Prices` are records inside it. Units are in the names. They
+come from keyword arguments, or from a mapping, TOML, the environment or a Spark configuration.
+"""
+
+from statebackend.settings.records import PUTS, KiB, MiB, Prices, S3Addressing, S3Settings, UploadSettings
+from statebackend.settings.secret import Secret
+from statebackend.settings.settings import Compression, Settings, TableKind, check_primary
+from statebackend.settings.sources import ENVIRONMENT_PREFIX, SPARK_PREFIX
+
+__all__ = [
+    "ENVIRONMENT_PREFIX",
+    "PUTS",
+    "SPARK_PREFIX",
+    "Compression",
+    "KiB",
+    "MiB",
+    "Prices",
+    "S3Addressing",
+    "S3Settings",
+    "Secret",
+    "Settings",
+    "TableKind",
+    "UploadSettings",
+    "check_primary",
+]

@@ -1,0 +1,83 @@
+"""Bounds of settings: written beside the type, as `Annotated[int, Bound(...)]`, and checked when a record is made."""
+
+import math
+from collections.abc import Callable
+from typing import Annotated, Any, Final, get_args
+
+import msgspec
+
+from statebackend.errors import SettingsError
+from statebackend.settings.secret import Secret, secret_of
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """A condition on a number, and the same in words: `says` completes the sentence "the setting must be ..."."""
+
+    holds: Callable[[float], bool]
+    says: str
+
+
+def at_least(least: int) -> Bound:
+    """`least` or more."""
+    return Bound(lambda number: number >= least, f"at least {least}")
+
+
+def at_most(most: int, reason: str) -> Bound:
+    """`most` or less, and the reason why."""
+    return Bound(lambda number: number <= most, f"at most {most}: {reason}")
+
+
+def within(first: int, last: int) -> Bound:
+    """`first` to `last`, both included."""
+    return Bound(lambda number: first <= number <= last, f"{first} to {last}")
+
+
+# A wait without an end makes a stream hang for ever, so infinity is refused, and so is NaN.
+Pause = Annotated[float, Bound(lambda number: 0 <= number < math.inf, "finite and not negative")]
+"""Seconds, or 0."""
+Deadline = Annotated[float, Bound(lambda number: 0 < number < math.inf, "finite and positive")]
+"""Seconds. A deadline of 0 would expire before the work began."""
+Rate = Deadline
+"""Events per second."""
+Price = Pause
+"""US dollars."""
+Ratio = Pause
+"""A multiple, or 0."""
+Amount = Annotated[int, Bound(lambda number: number >= 0, "0 or more")]
+"""Bytes or things, or none."""
+Count = Annotated[int, at_least(1)]
+"""Things, at least one: a limit of 0 would wait for ever."""
+
+_SECRET: Final = Secret | None
+
+
+def bounds_of(kind: Any) -> tuple[Bound, ...]:
+    """The bounds beside the type `kind`."""
+    return tuple(each for each in get_args(kind)[1:] if isinstance(each, Bound))
+
+
+def record_type(kind: Any) -> type[msgspec.Struct] | None:
+    """`kind`, if it is a record of settings, else `None`."""
+    return kind if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else None
+
+
+def check_fields(record: msgspec.Struct, prefix: str = "") -> None:
+    """Raise `SettingsError` for a field of the wrong type, or out of bounds. Its name is `prefix` and the field's.
+
+    msgspec checks neither when a struct is made directly.
+    """
+    for field in msgspec.structs.fields(record):
+        name, kind, value = f"{prefix}{field.name}", field.type, getattr(record, field.name)
+        if (inner := record_type(kind)) is not None:
+            if not isinstance(value, inner):  # not shown: it may hold a secret
+                raise SettingsError(f"{name} must be of the type {inner.__name__}")
+            continue
+        try:
+            converted = msgspec.convert(value, kind, dec_hook=secret_of)
+        except msgspec.ValidationError as error:
+            facts = {} if kind == _SECRET else {name: value}
+            raise SettingsError(f"{name} has a wrong type or value: {error}", **facts) from error
+        msgspec.structs.force_setattr(record, field.name, converted)  # a list of roots becomes a tuple
+        for bound in bounds_of(kind):
+            if not bound.holds(converted):
+                raise SettingsError(f"{name} must be {bound.says}", **{name: converted})

@@ -1,0 +1,144 @@
+"""The settings that belong together: `Settings.s3`, `Settings.upload`, `Settings.prices`."""
+
+from collections.abc import Mapping
+from typing import Final, Literal
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+
+from statebackend.errors import SettingsError
+from statebackend.settings.bounds import Count, Deadline, Pause, Price, Rate, check_fields
+from statebackend.settings.secret import Secret
+
+KiB: Final = 1024
+MiB: Final = 1024 * KiB
+
+S3_PART_BYTES_MIN: Final = 5 * MiB
+"""Least for `s3.part_bytes`: S3 refuses smaller parts, except the last one."""
+
+S3Addressing = Literal["auto", "path", "virtual"]
+
+
+class S3Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach the bucket of an `s3://` primary, and how hard to press it.
+
+    Raises `SettingsError` for a value out of bounds, and for credentials that are incomplete.
+    """
+
+    endpoint: str = ""
+    """URL of an S3 server that is not Amazon's, such as `https://s3.example.com:9000`. Empty: Amazon's, by region."""
+    region: str = ""
+    """Region of the bucket. Empty: the region of the usual AWS chain, else `us-east-1`."""
+    access_key_id: str = ""
+    """Empty: credentials come from the usual AWS chain (variables, profile, container or machine role)."""
+    secret_access_key: Secret | None = None
+    """Goes with `access_key_id`. Left out of pickles: see `Secret`."""
+    session_token: Secret | None = None
+    """Goes with temporary credentials. Left out of pickles."""
+    addressing: S3Addressing = "auto"
+    """Where requests name the bucket: in the path, in the host name (`virtual`), or whichever suits the endpoint."""
+    connections_max: Count = 64
+    """Requests under way at a time; further ones wait for a connection."""
+    connect_timeout_s: Deadline = 5.0
+    """How long opening a connection may take."""
+    read_timeout_s: Deadline = 10.0
+    """How long S3 may stay silent while an answer is due."""
+    request_timeout_s: Deadline = 60.0
+    """How long one request may take in all, body included: one part, or an object below the multipart threshold."""
+    multipart_threshold_bytes: int = 16 * MiB
+    """Objects larger than this are uploaded in parts, which costs two requests more than there are parts."""
+    part_bytes: int = 8 * MiB
+    """Size of a part, at least 5 MiB. Larger parts are used for an object of more than 10,000 of them."""
+    part_concurrency_max: Count = 4
+    """Parts of one object in memory and being sent at a time."""
+    requests_per_s_max: Rate = 3_000.0
+    """Request rate. When S3 throttles, the rate falls for a while."""
+    retries_per_s_max: Rate = 10.0
+    """Rate of repeated requests, over all requests together, so that retries do not prolong an outage."""
+    outage_s: Pause = 60.0
+    """How long a repeatable request is retried after its first failure."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "s3.")
+        if self.endpoint and not _is_endpoint(self.endpoint):  # not shown: it may hold a password
+            raise SettingsError("s3.endpoint must be http://HOST or https://HOST, with or without a port, and no more")
+        if bool(self.access_key_id) != (self.secret_access_key is not None):
+            raise SettingsError("s3.access_key_id and s3.secret_access_key go together: give both, or neither")
+        if self.session_token is not None and self.secret_access_key is None:
+            raise SettingsError("s3.session_token needs s3.access_key_id and s3.secret_access_key")
+        if not S3_PART_BYTES_MIN <= self.part_bytes <= self.multipart_threshold_bytes:
+            raise SettingsError(
+                f"s3.part_bytes must lie between {S3_PART_BYTES_MIN} and s3.multipart_threshold_bytes",
+                **{"s3.part_bytes": self.part_bytes, "s3.multipart_threshold_bytes": self.multipart_threshold_bytes},
+            )
+
+
+class UploadSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How often and how long an upload, or a commit, is tried."""
+
+    attempts_max: Count = 3
+    """Attempts at one segment, the first included."""
+    timeout_s: Pause = 1.0
+    """After this long another attempt starts *beside* the first. 0: never."""
+    retry_delay_s: Pause = 0.5
+    """Pause after an attempt that failed with an I/O error."""
+    primary_outage_s: Pause = 90.0
+    """How long uploads and commits are retried beyond their attempts while the primary is unavailable or does not
+    answer. A checkpoint waits as long, and `commit_timeout_s` is extended by it. 0: fail after the last attempt."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "upload.")
+
+
+PUTS: Final = ("put", "put_if_absent")
+"""The methods of `ObjectStore` that a budget for PUTs counts."""
+
+
+class Prices(msgspec.Struct, frozen=True, kw_only=True):
+    """Prices of requests to the primary. The defaults are those of S3 Standard, us-east-1, November 2026.
+
+    Requests are counted by the method of `ObjectStore` that makes them. Other methods cost nothing.
+    """
+
+    put_usd_per_1000: Price = 0.005
+    """Price of 1,000 PUTs, plain or conditional."""
+    get_usd_per_1000: Price = 0.0004
+    """Price of 1,000 GETs, whole or ranged, or HEADs."""
+    list_usd_per_1000: Price = 0.005
+    """Price of 1,000 pages of listings."""
+    delete_usd_per_1000: Price = 0.0
+    """Price of 1,000 deletions."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "prices.")
+
+    def usd(self, requests: Mapping[str, int]) -> float:
+        """The price of these requests, in USD."""
+        return sum(count * self._usd_of_one(method) for method, count in requests.items())
+
+    def put_usd(self, requests: Mapping[str, int]) -> float:
+        """The price of the PUTs among them, in USD."""
+        return sum(requests.get(method, 0) * self._usd_of_one(method) for method in PUTS)
+
+    def _usd_of_one(self, method: str) -> float:
+        match method:
+            case "put" | "put_if_absent":
+                return self.put_usd_per_1000 / 1000
+            case "get" | "get_range" | "head":
+                return self.get_usd_per_1000 / 1000
+            case "list":
+                return self.list_usd_per_1000 / 1000
+            case "delete" | "delete_many":
+                return self.delete_usd_per_1000 / 1000
+            case _:
+                return 0.0
+
+
+def _is_endpoint(url: str) -> bool:
+    try:
+        parts: SplitResult = urlsplit(url)
+        _ = parts.port  # raises if it is no number
+    except ValueError:
+        return False
+    plain = not (parts.query or parts.fragment or "@" in parts.netloc or parts.path.strip("/"))
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and plain

@@ -1,0 +1,229 @@
+"""`Settings`: everything a user can choose about a job, in one frozen record that checks itself."""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import PurePath
+from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
+
+import msgspec
+
+from statebackend.errors import LocalRootError, PrimaryUrlError, SettingsError
+from statebackend.ids import MAX_PARALLELISM_LIMIT
+from statebackend.settings.bounds import (
+    Amount,
+    Count,
+    Deadline,
+    Pause,
+    Price,
+    Ratio,
+    at_least,
+    at_most,
+    check_fields,
+    within,
+)
+from statebackend.settings.records import KiB, MiB, Prices, S3Settings, UploadSettings
+from statebackend.settings.secret import secret_of
+from statebackend.settings.sources import as_spark, as_variable, from_spark, from_variables, nested, toml_table
+
+PREEMPTIVE_BYTES_LIMIT: Final = 256 * MiB
+"""Most for `preemptive_persist_threshold_bytes`: a frame holds four times as much, and the threshold is an estimate."""
+
+TABLE_MEMORY_BYTES_MIN: Final = 4 * MiB
+"""Least for `table_memory_bytes`: with less, RocksDB spends its time on writing small files and reading them again."""
+
+PreemptiveBytes = Annotated[Amount, at_most(PREEMPTIVE_BYTES_LIMIT, "a change set must fit a frame")]
+InlineBytes = Annotated[Amount, at_most(PREEMPTIVE_BYTES_LIMIT, "a commit carries no more")]
+TableMemoryBytes = Annotated[int, at_least(TABLE_MEMORY_BYTES_MIN)]
+MaxParallelism = Annotated[int, within(1, MAX_PARALLELISM_LIMIT)]
+TableKind = Literal["heap", "rocksdb"]
+Compression = Literal["none", "lz4", "snappy", "zstd"]
+
+PRIMARY_FORMS: Final = "memory://NAME, file:///ABSOLUTE/PATH or s3://BUCKET/PREFIX"
+
+_BUCKET = re.compile(r"[A-Za-z0-9._-]{3,255}")
+_S3_PREFIX = re.compile(r"(/[A-Za-z0-9_=][A-Za-z0-9._=-]{0,254}){0,16}/?")
+_CREDENTIALS = re.compile(r"[^/]*//[^/?#]*@")
+_JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job is called, where its two copies live, and how fast and how much at once it works.
+
+    Raises `SettingsError`, or its subclass for the setting at fault, for a value out of bounds.
+    """
+
+    job: str
+    """Name of the job: letters, digits, '.', '_' and '-', at most 100. Its data lives under this name."""
+    primary: str
+    """URL of the store that is the truth: `memory://name`, `file:///path` or `s3://bucket/prefix`."""
+    local: tuple[str, ...] = ()
+    """Absolute directories for the local copy. Empty: no local copy. Several: segments spread over them."""
+    local_bytes_max: Amount = 0
+    """Bytes of local copies in each root. 0: no limit. At the limit, new segments get no local copy."""
+    max_parallelism: MaxParallelism = 128
+    """Number of key groups. Fixed when the job first commits; `rewrite` changes it."""
+    checkpoints_retained: Count = 3
+    """Newest checkpoints that a sweep keeps, with everything they need. Savepoints are kept besides."""
+    compression: Compression = "zstd"
+    """Compression of each frame. May change between two runs."""
+
+    table: TableKind = "heap"
+    """Where the entries of the states live: in dictionaries, or in RocksDB (the extra `rocksdb`) on a local disk. May
+    change between two runs."""
+    table_dir: str = ""
+    """Absolute directory for the files of RocksDB. Empty: as for `cache_dir`."""
+    table_memory_bytes: TableMemoryBytes = 128 * MiB
+    """Memory for RocksDB: half for recent writes, half for recent reads."""
+    rocksdb_bases: bool = True
+    """With `table="rocksdb"`: bases are RocksDB's own files, and only the new ones are uploaded. If false, they are
+    entries, as with `table="heap"`. May change between two runs."""
+
+    persist_delay_s: Pause = 0.010
+    """How long the first waiting change set waits for others before its segment is sent. 0: not at all."""
+    persist_delay_max_s: Deadline = 10.0
+    """Longest persist delay that `put_budget_usd_month` may cause. Where that is not enough, the budget is exceeded."""
+    persist_size_threshold_bytes: Amount = 10 * MiB
+    """Waiting bytes at which a segment is sent at once."""
+    preemptive_persist_threshold_bytes: PreemptiveBytes = 5 * MiB
+    """Bytes in a writer's open change set above which it is sealed and uploaded before a checkpoint asks for it."""
+    inline_bytes_max: InlineBytes = 64 * KiB
+    """A checkpoint of at most this many bytes travels in its commit, unless `uploader=` is given. 0: never."""
+    in_flight_bytes_max: Count = 100 * MiB
+    """Bytes queued or being uploaded. At the limit callers wait; a single upload larger than the limit is admitted."""
+    secondary_grace_s: Pause = 0.5
+    """How long the local copy may take after the primary is done, before it is given up. It delays no upload longer."""
+    local_read_timeout_s: Deadline = 5.0
+    """How long a restore waits for a local copy before it reads the primary instead and leaves that root alone.
+    Opening waits as long for each step that a local root has to take, and goes on without a root that hangs."""
+    commit_timeout_s: Deadline = 30.0
+    """How long a commit waits for the store's answer before its outcome counts as unknown."""
+    close_timeout_s: Deadline = 10.0
+    """How long leaving the backend waits for uploads under way. If that is exceeded, deletions get as long again."""
+
+    sweep_interval_s: Pause = 0.0
+    """How often an open backend sweeps its job in the primary, in the background. 0: never."""
+    materialize_interval_s: Pause = 600.0
+    """Bases are written this long after the last time, if anything changed. The first time comes earlier. 0: never."""
+    materialize_changelog_ratio: Ratio = 1.0
+    """Bases are written when the changelog is this many times as large as they are. 0: whatever its size."""
+    materialize_changelog_bytes_min: Amount = 32 * MiB
+    """A changelog smaller than this is not compared with the bases: replaying it takes about a second."""
+    materialize_handles_max: Amount = 512
+    """Bases are written when the changelog has this many change sets: each adds 70 bytes to a commit. 0: no limit."""
+    materialize_failures_max: Amount = 3
+    """How often in a row writing bases may fail. After one failure more the next checkpoint fails."""
+    materialize_retry_delay_s: Pause = 10.0
+    """Pause after writing bases failed; doubled after each further failure in a row."""
+
+    restore_concurrency_max: Count = 16
+    """Files fetched at a time by a restore; entries and objects handled at a time by a sweep."""
+    cache_dir: str = ""
+    """Absolute directory for downloaded files. Empty: below the first local root, or else the temporary directory."""
+    cache_idle_s: Pause = 600.0
+    """How long a download cache keeps a file after its last reader released it. 0: not at all."""
+    cache_bytes_max: Amount = 1024 * MiB
+    """Bytes that a download cache keeps. 0: no limit. Only files in use may exceed it; idle ones go, oldest first."""
+    ranges_cached_max: Amount = 16
+    """Ranges of key groups whose state a process caches in memory between two tasks, where processes come and go, as on
+    Spark executors. The least recently used goes first. 0: none."""
+    io_threads_max: Count = 8
+    """Worker threads for files at a time, in one store."""
+    cpu_threads_max: Count = 2
+    """Worker threads for compression and checksums at a time."""
+    put_budget_usd_month: Price = 0.0
+    """What PUTs may cost in 30 days; the persist delay is lengthened to stay below it. 0: no budget."""
+
+    s3: S3Settings = S3Settings()
+    """For an `s3://` primary."""
+    upload: UploadSettings = UploadSettings()
+    """Attempts, timeouts and retries of uploads and commits."""
+    prices: Prices = Prices()
+    """Prices of the primary's requests."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not _JOB_NAME.fullmatch(self.job):
+            raise SettingsError("job must be 1 to 100 letters, digits, '.', '_' or '-'", job=self.job)
+        check_primary(self.primary)
+        for root in self.local:
+            if not PurePath(root).is_absolute():
+                raise LocalRootError("a local root must be an absolute path", root=root)
+        if len({os.path.normpath(root) for root in self.local}) != len(self.local):
+            raise LocalRootError("the local roots must differ", local=self.local)
+        for name in ("cache_dir", "table_dir"):
+            is_legal = not getattr(self, name) or PurePath(getattr(self, name)).is_absolute()
+            self._require(is_legal, f"{name} must be an absolute path, or empty", name)
+        self._require(
+            self.persist_size_threshold_bytes <= self.in_flight_bytes_max,
+            "a full segment must fit in flight: lower persist_size_threshold_bytes or raise in_flight_bytes_max",
+            "persist_size_threshold_bytes",
+            "in_flight_bytes_max",
+        )
+        self._require(
+            self.put_budget_usd_month == 0 or self.persist_delay_s <= self.persist_delay_max_s,
+            "a budget only lengthens the persist delay: lower persist_delay_s or raise persist_delay_max_s",
+            "persist_delay_s",
+            "persist_delay_max_s",
+        )
+
+    def _require(self, holds: bool, message: str, *names: str) -> None:
+        if not holds:
+            raise SettingsError(message, **{name: getattr(self, name) for name in names})
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """Settings from names and values. Strings are converted; `local` may be comma-separated.
+
+        A setting inside a record is named with a dot, `{"s3.region": ...}`, or lies in a mapping, `{"s3": {"region":
+        ...}}`. Raises `UnknownSettingError` for a name that no setting has, with the closest or the new name.
+        """
+        return cls._made(values)
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str], *, table: str = "statebackend") -> Self:
+        """Settings from the table `[statebackend]` of a TOML file, and `[statebackend.s3]` and its like."""
+        return cls._made(toml_table(path, table))
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """Settings from `STATEBACKEND_JOB`, `STATEBACKEND_S3__REGION`, ...; `environ` defaults to the process's."""
+        return cls._made(from_variables((os.environ if environ is None else environ).items()), spelt=as_variable)
+
+    @classmethod
+    def from_spark_conf(cls, pairs: Iterable[tuple[str, str]]) -> Self:
+        """Settings from `spark.statebackend.*` of `spark.sparkContext.getConf().getAll()`."""
+        return cls._made(from_spark(pairs), spelt=as_spark)
+
+    @classmethod
+    def _made(cls, values: Mapping[str, Any], *, spelt: Callable[[str], str] = str) -> Self:
+        tree = nested(values, cls, spelt=spelt)
+        if isinstance(local := tree.get("local"), str):
+            tree["local"] = [root.strip() for root in local.split(",") if root.strip()]
+        try:
+            return msgspec.convert(tree, cls, strict=False, dec_hook=secret_of)
+        except msgspec.ValidationError as error:
+            if isinstance(error.__cause__, SettingsError):
+                raise error.__cause__ from None
+            raise SettingsError(f"not valid settings: {error}") from error
+
+
+def check_primary(url: str) -> None:
+    """Raise `PrimaryUrlError` unless `url` has one of the forms of `PRIMARY_FORMS`."""
+    if _CREDENTIALS.match(url):  # the URL is not shown
+        raise PrimaryUrlError("the primary's URL must not hold credentials: use settings, or the usual AWS chain")
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise PrimaryUrlError(f"the primary is not a URL: use {PRIMARY_FORMS}", primary=url) from error
+    if parts.scheme == "memory":
+        known = bool(parts.netloc) and parts.path in ("", "/")
+    elif parts.scheme == "file":
+        known = parts.netloc in ("", "localhost") and parts.path.startswith("/") and parts.path != "/"
+    elif parts.scheme == "s3":
+        known = bool(_BUCKET.fullmatch(parts.netloc)) and bool(_S3_PREFIX.fullmatch(parts.path))
+    else:
+        raise PrimaryUrlError(f"the primary has an unknown scheme: use {PRIMARY_FORMS}", primary=url)
+    if not known or parts.query or parts.fragment:
+        raise PrimaryUrlError(f"the primary's URL is incomplete: use {PRIMARY_FORMS}", primary=url)
