@@ -26,7 +26,7 @@ class Place:
         self._capsys = capsys
 
     def run(self, command: str, *options: str, job: str = "fleet", local: bool = True) -> tuple[int, str]:
-        """Exit status, and what was printed, errors last."""
+        """The exit status, and what was printed: stdout, then stderr."""
         where = ["--primary", self.settings.primary, "--job", job]
         where += ["--local", self.settings.local[0]] if local else []
         status = cli.main([command, *options, *where])

@@ -1,4 +1,4 @@
-"""The command line: what it prints, for people and for programs, and how it ends."""
+"""The command line: its output for people and for programs, and its exit status."""
 
 import json
 import subprocess
@@ -31,7 +31,7 @@ def flip(path: Path, offset: int) -> None:
 
 
 def test_inspect_shows_the_log_for_people(place: Place) -> None:
-    """Every entry, with its checkpoint, its batch and its savepoint; the states; how much lies where."""
+    """Every entry, with its checkpoint, its batch and its savepoint; the states; what lies where."""
     status, printed = place.run("inspect")
     assert status == cli.OK
     assert "job fleet: newest checkpoint 13, epoch 1" in printed
@@ -54,7 +54,7 @@ def test_inspect_shows_the_log_for_programs(place: Place) -> None:
 
 
 def test_inspect_shows_the_branch_that_was_left(place: Place) -> None:
-    """What the newest commit does not descend from has no star."""
+    """Only the newest commit and its ancestors have a star."""
 
     async def roll_back() -> None:
         async with sb.open_backend(place.settings, checkpoint_id=11) as backend:
@@ -77,7 +77,7 @@ def test_inspect_shows_damage_and_goes_on(place: Place) -> None:
 
 
 def test_verify_reads_both_copies(place: Place) -> None:
-    """And counts what it has read."""
+    """It counts the objects and bytes of each."""
     status, printed = place.run("verify", "--json")
     found = json.loads(printed)
     sizes = sum(path.stat().st_size for path in place.segments())
@@ -105,7 +105,7 @@ def test_verify_names_the_object_and_the_offset_of_each_damage(place: Place, cop
 
 
 async def test_verify_tells_how_far_it_is(place: Place) -> None:
-    """Of both copies together, staged output included, and ends with the whole of it."""
+    """Over both copies together, with staged output, up to a share of 1."""
     told: list[sb.reports.Progress] = []
     await sb.verify(place.settings, tell=told.append)
     sizes = sum(path.stat().st_size for path in place.segments())
@@ -120,7 +120,7 @@ async def test_verify_tells_how_far_it_is(place: Place) -> None:
 
 
 def test_verify_finds_what_is_gone(place: Place) -> None:
-    """From the primary it is damage, of the local copy it is not."""
+    """A missing object is damage in the primary, but not in the local copy."""
     (place.directory / "local" / "job_fleet" / "taskowned" / "segments" / place.segments()[0].name).unlink()
     status, printed = place.run("verify")
     assert (status, "1 copies are missing" in printed) == (cli.OK, True)
@@ -131,7 +131,7 @@ def test_verify_finds_what_is_gone(place: Place) -> None:
 
 
 def test_verify_finds_a_damaged_commit(place: Place) -> None:
-    """And goes on with those before it."""
+    """It verifies the commits before that one all the same."""
     flip(place.job / "commits" / f"{4:012d}", 40)
     status, printed = place.run("verify")
     assert status == cli.DAMAGE
@@ -140,7 +140,7 @@ def test_verify_finds_a_damaged_commit(place: Place) -> None:
 
 
 def test_sweep_is_a_dry_run_unless_told_to_delete(place: Place) -> None:
-    """It prints the same, and the second time it does it."""
+    """Both print the same, and only the second deletes."""
     orphan = place.job / "segments" / f"00000000-00000000-{HEX}"
     orphan.write_bytes(b"left")
     status, dry = place.run("sweep", "--min-age-s", "0")
@@ -163,7 +163,7 @@ def test_sweep_lists_what_stays_if_asked(place: Place) -> None:
 
 
 def test_a_foreign_object_is_reported_and_stays(place: Place) -> None:
-    """It is no error."""
+    """It is not an error."""
     (place.job / "notes.txt").write_bytes(b"theirs")
     status, printed = place.run("sweep", "--min-age-s", "0", "--delete")
     assert status == cli.OK
@@ -172,7 +172,7 @@ def test_a_foreign_object_is_reported_and_stays(place: Place) -> None:
 
 
 def test_savepoints_are_listed_and_dropped(place: Place) -> None:
-    """A second time it is not there any more."""
+    """Dropping it twice is an error."""
     assert "before-migration  10" in place.run("savepoints")[1]
     assert place.run("drop", "before-migration") == (cli.OK, "")
     assert "before-migration" not in place.run("savepoints")[1]
@@ -183,7 +183,7 @@ def test_savepoints_are_listed_and_dropped(place: Place) -> None:
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "sweep"])
 def test_no_such_job_is_told(place: Place, command: str) -> None:
-    """A wrong name is not a healthy job."""
+    """A mistyped name does not look like a healthy job."""
     status, printed = place.run(command, job="flet")
     assert status == cli.WRONG_CALL
     assert "flet" in printed
@@ -191,7 +191,7 @@ def test_no_such_job_is_told(place: Place, command: str) -> None:
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "sweep"])
 def test_a_store_that_refuses_is_told(place: Place, command: str) -> None:
-    """The primary is a file, and no directory."""
+    """The primary is a file instead of a directory."""
     (place.directory / "file").write_bytes(b"")
     arguments = [command, "--primary", f"file://{place.directory}/file/deeper", "--job", "fleet"]
     assert cli.main(arguments) in (cli.WRONG_CALL, cli.NO_STORE)
@@ -212,7 +212,7 @@ def test_a_store_that_refuses_is_told(place: Place, command: str) -> None:
 def test_every_error_has_its_status(
     error: Exception, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As the page says."""
+    """The one that `docs/how-to/sweep.md` lists."""
 
     async def fail(*_: Any) -> None:
         raise error
@@ -222,8 +222,8 @@ def test_every_error_has_its_status(
     assert capsys.readouterr().err == "statebackend: x\n"
 
 
-def test_whoever_interrupts_it_gets_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But the status that a shell gives to that."""
+def test_an_interruption_prints_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends with the status that shells use for one."""
 
     async def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -233,7 +233,7 @@ def test_whoever_interrupts_it_gets_no_traceback(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_entry_of_a_newer_release_stops_a_sweep_and_not_a_look(place: Place) -> None:
-    """It may point into more than this release knows of."""
+    """That entry may point into objects that this release does not know of."""
     path = place.job / "commits" / f"{3:012d}"
     body = path.read_bytes()
     head = body[:7] + bytes([VERSION + 1])
@@ -247,7 +247,7 @@ def test_an_entry_of_a_newer_release_stops_a_sweep_and_not_a_look(place: Place) 
 
 
 def test_settings_come_from_a_file_or_from_the_environment(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Options go first."""
+    """Options take precedence."""
     file = place.directory / "settings.toml"
     file.write_text(f'[statebackend]\njob = "fleet"\nprimary = "{place.settings.primary}"\n', encoding="utf-8")
     assert cli.main(["inspect", "--settings", str(file)]) == cli.OK
@@ -259,7 +259,7 @@ def test_settings_come_from_a_file_or_from_the_environment(place: Place, monkeyp
 
 
 def test_without_a_job_the_call_is_wrong(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """And so is an unknown command."""
+    """So is one with an unknown command."""
     monkeypatch.delenv("STATEBACKEND_JOB", raising=False)
     assert cli.main(["inspect", "--primary", "memory://x"]) == cli.WRONG_CALL
     with pytest.raises(SystemExit) as caught:

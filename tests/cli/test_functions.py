@@ -24,7 +24,7 @@ FUNCTIONS = {
     "drop": "drop_savepoint",
 }
 MEASURED = frozenset({"seconds", "requests", "usd"})
-"""Fields that tell what a call took, which differs from call to call."""
+"""Fields that measure a call, and differ from call to call."""
 
 
 async def rows(settings: sb.Settings) -> list[reports.Row]:
@@ -63,7 +63,7 @@ def without_measures(found: Any) -> Any:
 
 
 def test_every_command_has_a_public_function() -> None:
-    """Under its own name, except where a function's name has to say more than a command's."""
+    """With the command's name, unless the function's has to say more."""
     assert FUNCTIONS.keys() == commands.COMMANDS.keys()
     assert set(FUNCTIONS.values()) <= set(sb.__all__)
     assert FUNCTIONS.keys() - {command for (command, *_), _ in CALLS} == {"drop"}  # the one that prints nothing
@@ -73,7 +73,7 @@ def test_every_command_has_a_public_function() -> None:
 def test_a_command_runs_its_public_function(
     place: Place, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The very same, and does nothing besides: an error that it raises ends the command."""
+    """That very function, and nothing else: its error ends the command."""
 
     def fail(*_: Any, **__: Any) -> Any:
         raise sb.errors.InputError("raised by a test")
@@ -104,7 +104,7 @@ async def returned(settings: sb.Settings) -> list[Any]:
 
 
 def test_every_record_is_in_the_public_room(place: Place) -> None:
-    """With all that is nested in them. The parts of a commit are in `statebackend.ids`."""
+    """And every record nested in one. The parts of a commit are in `statebackend.ids`."""
     found = anyio.run(returned, place.settings)
     place.segments()[0].write_bytes(b"damaged")
     found.append(anyio.run(sb.verify, place.settings))

@@ -14,7 +14,7 @@ from tests.rewrite.jobs import JOB, settings_of
 
 
 def test_a_page_for_people(place: Place) -> None:
-    """The newest checkpoint, its key groups, the states, what lies where and why, savepoints."""
+    """The newest checkpoint, its key groups, the states, what lies where and why, the savepoints."""
     status, printed = place.run("report")
     assert status == cli.OK
     rows = [line.split() for line in printed.splitlines()]
@@ -39,7 +39,7 @@ def test_a_page_for_programs(place: Place) -> None:
 
 
 def test_a_damaged_log_is_told(place: Place) -> None:
-    """It cannot be known what is garbage."""
+    """Without it nothing tells what is garbage."""
     path = place.job / "commits" / f"{4:012d}"
     content = bytearray(path.read_bytes())
     content[40] ^= 1
@@ -66,7 +66,7 @@ async def test_a_month_costs_what_the_puts_cost_by_which_this_was_made(minutes: 
 
 
 async def test_bases_count_by_what_is_live_of_them() -> None:
-    """The changelog is compared with that. Garbage is what a sweep would call so."""
+    """The changelog is compared with those bytes. Garbage is what a sweep would call garbage."""
     store = MemoryStore()
     async with sb.open_backend(settings_of(16, inline_bytes_max=0), store=store) as backend:
         backend.value_state("n", str).update(dict.fromkeys(range(1000), "x" * 100))
@@ -94,7 +94,7 @@ async def _sizes(store: sb.ObjectStore) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("kind", ["svg", "html"])
 def test_a_page_is_drawn(place: Place, kind: str) -> None:
-    """With the same words in it; a file of that name is replaced."""
+    """With the same words as the page; an existing file is replaced."""
     pytest.importorskip("rich", reason="the extra cli")
     picture = place.directory / f"report.{kind}"
     picture.write_text("old")
@@ -107,7 +107,7 @@ def test_a_page_is_drawn(place: Place, kind: str) -> None:
 
 @pytest.mark.parametrize("name", ["report.png", "report", "no/where.svg"])
 def test_a_picture_that_cannot_be_drawn_is_told(place: Place, name: str) -> None:
-    """And is not there."""
+    """No file is created."""
     pytest.importorskip("rich", reason="the extra cli")
     status, printed = place.run("report", "--picture", str(place.directory / name))
     assert (status, name in printed) == (cli.WRONG_CALL, True)

@@ -89,12 +89,12 @@ def kinds(place: Place) -> Place:
 
 
 def lines(printed: str) -> list[dict[str, Any]]:
-    """The rows among what was printed."""
+    """The printed rows."""
     return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
 
 
 def test_every_kind_is_shown_without_its_classes(kinds: Place) -> None:
-    """A struct as an object, bytes in base64, a map by its keys; of an aggregate the accumulator."""
+    """A struct as an object, bytes in base64, a map by its keys, an aggregate as its accumulator."""
     status, printed = kinds.run("restore")
     assert status == cli.OK
     rows = {row["state"]: row for row in lines(printed)}
@@ -161,7 +161,7 @@ def test_half_a_file_is_not_left(tmp_path: Path) -> None:
 
 
 def test_an_interruption_is_heard_between_rows(tmp_path: Path) -> None:
-    """Ctrl-C cancels the task. Whoever has asked for a hundred million rows does not get them all the same."""
+    """Ctrl-C cancels the task, and the rest of a hundred million rows is not written."""
     given: list[Row] = []
 
     async def write() -> None:
@@ -181,7 +181,7 @@ def test_an_interruption_is_heard_between_rows(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full_is_told(kinds: Place) -> None:
-    """In one line, and no part of the file stays. The kernel lets no file grow."""
+    """In one line, and nothing of the file stays. The kernel refuses to let files grow."""
     out = kinds.directory / "out.jsonl"
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
@@ -203,7 +203,7 @@ def test_a_disk_that_is_full_is_told(kinds: Place) -> None:
     ],
 )
 def test_what_is_not_there_is_told(place: Place, options: tuple[str, ...], status: int, said: str) -> None:
-    """With what is there instead, of states."""
+    """For an unknown state, the error names the states that there are."""
     found, printed = place.run("restore", *options)
     assert found == status
     assert said in printed
@@ -216,7 +216,7 @@ def test_a_checkpoint_and_a_savepoint_are_one_too_many(place: Place) -> None:
     assert caught.value.code == cli.WRONG_CALL
 
 
-def test_whoever_reads_a_few_lines_ends_it_quietly(place: Place) -> None:
+def test_a_reader_that_stops_early_ends_it_quietly(place: Place) -> None:
     """As `head` does."""
 
     async def grow() -> None:
@@ -238,7 +238,7 @@ def test_whoever_reads_a_few_lines_ends_it_quietly(place: Place) -> None:
 
 @given(KEYS)
 def test_a_key_is_asked_for_as_it_is_printed(key: sb.Key) -> None:
-    """Whatever key it is."""
+    """For every type of key."""
     assert key_from(msgspec.json.encode(plain(key)).decode()) == key
 
 
@@ -255,7 +255,7 @@ def test_a_text_that_is_no_key_in_json_is_itself(text: str) -> None:
 
 
 async def test_a_key_is_found_by_reading_its_own_key_group() -> None:
-    """Of a large base only the frames that can hold it, whatever number of groups the settings say."""
+    """Only the frames of a large base that can hold it are read, whatever `max_parallelism` the settings have."""
     store, settings = MemoryStore(), settings_of(64, inline_bytes_max=0, compression="none")
     async with sb.open_backend(settings, store=store) as backend:
         backend.value_state("n", str).update(dict.fromkeys(range(2000), "x" * 1000))

@@ -1,4 +1,4 @@
-"""`rewrite`: what it says, how far it is, and how it ends."""
+"""`rewrite`: its output, its progress, and its exit status."""
 
 import io
 import json
@@ -14,7 +14,7 @@ from tests.cli.conftest import Place
 
 
 def test_it_says_what_it_has_done(place: Place) -> None:
-    """And with what the job is opened from now on; a second time there is nothing to do."""
+    """And the number to open the job with from now on; a second run has nothing to do."""
     status, printed = place.run("rewrite", "--max-parallelism", "7")
     assert status == cli.OK
     assert "checkpoint 13 has 128 key groups, 1 keys in 1 states" in printed
@@ -42,7 +42,7 @@ def test_a_dry_run_changes_nothing(place: Place) -> None:
 
 
 def test_a_savepoint_is_rewritten_by_name(place: Place) -> None:
-    """The job goes on from there."""
+    """The job continues from it."""
     assert place.run("rewrite", "--max-parallelism", "7", "--savepoint", "before-migration")[0] == cli.OK
     rows = [json.loads(line) for line in place.run("restore")[1].splitlines() if line.startswith("{")]
     assert [row["value"] for row in rows] == [0]
@@ -50,20 +50,20 @@ def test_a_savepoint_is_rewritten_by_name(place: Place) -> None:
 
 @pytest.mark.parametrize("number", ["0", "32769", "-1"])
 def test_a_number_out_of_bounds_is_told(place: Place, number: str) -> None:
-    """Before anything is asked of the store."""
+    """Before the first request to the store."""
     status, printed = place.run("rewrite", "--max-parallelism", number)
     assert (status, "max_parallelism must lie within" in printed) == (cli.WRONG_CALL, True)
 
 
 def test_the_number_has_to_be_said(place: Place) -> None:
-    """The default of the settings is nobody's wish."""
+    """The default would rarely be meant."""
     with pytest.raises(SystemExit) as caught:
         place.run("rewrite")
     assert caught.value.code == cli.WRONG_CALL
 
 
 def test_damage_stops_it(place: Place) -> None:
-    """Nothing of it is carried over, and the job is what it was."""
+    """No damage is carried over, and the job is unchanged."""
     segment = place.segments()[0]
     content = bytearray(segment.read_bytes())
     content[40] ^= 1
@@ -83,7 +83,7 @@ def test_damage_stops_it(place: Place) -> None:
 
 @pytest.mark.parametrize("command", ["rewrite", "restore", "report"])
 def test_no_such_job_is_told(place: Place, command: str) -> None:
-    """A wrong name makes no job."""
+    """A mistyped name creates no job."""
     options = ("--max-parallelism", "7") if command == "rewrite" else ()
     status, printed = place.run(command, *options, job="flet")
     assert status == cli.WRONG_CALL
@@ -98,7 +98,7 @@ STEPS += [sb.reports.Progress("writing", 1.0, 1000, 5 << 20)]
 
 
 def test_a_log_gets_a_line_for_each_tenth() -> None:
-    """And no more, however many files there are."""
+    """No more than that, however many files there are."""
     stream = io.StringIO()
     with shown(lines=True, instead=stream) as tell:
         for step in STEPS:
@@ -112,7 +112,7 @@ def test_a_log_gets_a_line_for_each_tenth() -> None:
 
 
 def test_what_a_timer_starts_is_silent() -> None:
-    """Whatever a command of every night writes to stderr, somebody gets as mail."""
+    """What a nightly command writes to stderr is sent to somebody as mail."""
     stream = io.StringIO()
     with shown(instead=stream) as tell:
         for step in STEPS:
@@ -121,7 +121,7 @@ def test_what_a_timer_starts_is_silent() -> None:
 
 
 class Terminal(io.StringIO):
-    """Says that a person is looking."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -142,7 +142,7 @@ def test_a_person_gets_a_bar_for_each_phase() -> None:
 
 
 def test_bytes_are_rounded_for_people() -> None:
-    """To one digit, in the largest unit."""
+    """To one decimal, in the largest fitting unit."""
     assert [size(count) for count in (0, 1023, 1024, 3 << 19, 5 << 30, 5 << 40)] == [
         "0 B",
         "1023 B",

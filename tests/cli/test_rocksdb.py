@@ -25,7 +25,7 @@ for number in range(4):
 
 @pytest.fixture
 def natives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Place:
-    """Of four batches in two ranges; the third is a savepoint, and both that and the newest have RocksDB bases."""
+    """A job of four batches in two ranges. The third is a savepoint; it and the newest have RocksDB bases."""
     place = Place(tmp_path, capsys)
     place.settings = sb.Settings(
         job="fleet",
@@ -61,7 +61,7 @@ def newest(place: Place) -> Commit:
 
 
 def restored(place: Place, *options: str) -> dict[sb.Key, list[int]]:
-    """What `restore` says of the lists."""
+    """The lists, as `restore` prints them."""
     status, printed = place.run("restore", "--state", "rows", *options)
     assert status == cli.OK, printed
     rows = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
@@ -70,7 +70,7 @@ def restored(place: Place, *options: str) -> dict[sb.Key, list[int]]:
 
 @pytest.mark.parametrize("table", ["heap", "rocksdb"])
 def test_it_is_looked_at_read_and_verified(natives: Place, table: str) -> None:
-    """Into whatever table, of whatever checkpoint, as a whole or one key of it."""
+    """Into either table, from either checkpoint, as a whole or one key of it."""
     assert restored(natives, "--table", table) == NEWEST.rows
     assert restored(natives, "--table", table, "--key", "3") == {3: NEWEST.rows[3]}
     assert restored(natives, "--table", table, "--savepoint", "kept") == SAVED.rows
@@ -81,7 +81,7 @@ def test_it_is_looked_at_read_and_verified(natives: Place, table: str) -> None:
 
 @pytest.mark.parametrize("table", ["heap", "rocksdb"])
 def test_it_is_rewritten_and_what_came_before_is_kept_or_swept(natives: Place, table: str) -> None:
-    """The savepoint has its files, and its number of key groups; the job goes on, in the driver and in ranges."""
+    """The savepoint keeps its files and its number of key groups; the job continues, in the driver and in ranges."""
     status, printed = natives.run("rewrite", "--max-parallelism", "7", "--table", table)
     assert status == cli.OK, printed
     assert not any(part.rocksdb for part in newest(natives).ranges)

@@ -1,4 +1,4 @@
-"""A job with every kind of state in it, and all that can be read of it."""
+"""A job with every kind of state, and everything that can be read from it."""
 
 import operator
 from collections.abc import AsyncGenerator, Sequence
@@ -24,7 +24,7 @@ def settings_of(max_parallelism: int, **changed: Any) -> sb.Settings:
 
 
 class States:
-    """Every kind, declared. Time stands still: nothing expires but negative numbers, which were written long ago."""
+    """Every kind, declared. Time stands still; only negative numbers, which were written long ago, have expired."""
 
     def __init__(self, backend: sb.StateBackend) -> None:
         self.now_s = 1000.0
@@ -39,7 +39,7 @@ class States:
         self.offsets = backend.operator_state("offsets", int)
 
     def write(self, writes: Sequence[Write]) -> None:
-        """Each kind in its way; `dropped` takes the key out of all of them."""
+        """Write to each kind in its own way; `dropped` removes the key from the value, the list and the map."""
         for kind, key, number in writes:
             if kind == "value":
                 self.value[key] = number
@@ -94,7 +94,7 @@ async def opened(
 
 
 async def work(settings: sb.Settings, store: sb.ObjectStore, *batches: Sequence[Write]) -> dict[str, Any]:
-    """Commit these batches, the last of them as `BATCH`; what can be read then."""
+    """Commit these batches, the last of them as `BATCH`; return what can be read then."""
     async with opened(settings, store) as (backend, states):
         for number, writes in enumerate(batches or (SAMPLE,)):
             states.write(writes)
@@ -105,19 +105,19 @@ async def work(settings: sb.Settings, store: sb.ObjectStore, *batches: Sequence[
 
 
 async def read(settings: sb.Settings, store: sb.ObjectStore, **options: Any) -> dict[str, Any]:
-    """All that a fresh process finds."""
+    """Everything that a new process reads."""
     async with opened(settings, store, read_only=True, **options) as (_, states):
         return states.read()
 
 
 async def objects_of(store: sb.ObjectStore) -> dict[str, bytes]:
-    """What lies under the job, by keys that are seen from there."""
+    """The objects of the job, by their keys below it."""
     keys = [info.key async for info in store.list(f"{JOB}/")]
     return {key.removeprefix(f"{JOB}/"): await store.get(key) for key in keys}
 
 
 async def newest_commit(store: sb.ObjectStore) -> Commit:
-    """The newest commit, known to be whole."""
+    """The newest commit, after checking that it is whole."""
     objects = await objects_of(store)
     commit = invariants.commits_of(invariants.read_log(objects, JOB))[-1]
     invariants.assert_commit_is_whole(commit, objects)
@@ -125,7 +125,7 @@ async def newest_commit(store: sb.ObjectStore) -> Commit:
 
 
 async def assert_placed(store: sb.ObjectStore, max_parallelism: int) -> None:
-    """The newest commit has that many key groups, and every key that it points to lies in the right one of them."""
+    """The newest commit has that many key groups, and every key in it lies in the right one."""
     commit, objects = await newest_commit(store), await objects_of(store)
     assert commit.max_parallelism == max_parallelism
     for change in invariants._changes_of(commit, objects):

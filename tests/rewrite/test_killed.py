@@ -19,12 +19,12 @@ SMALL: dict[str, Any] = {
     "checkpoints_retained": 1,
 }
 LARGE: list[Write] = [("value", f"{number} {'x' * 1000}", number) for number in range(250)]
-"""Enough for several bases, each in a segment of its own; and there are no second attempts."""
+"""Enough for several bases, each in a segment of its own; no upload is tried twice."""
 BEFORE, AFTER = settings_of(16, **SMALL), settings_of(48, **SMALL)
 
 
 async def check(store: sb.ObjectStore, expected: dict[str, Any]) -> bool:
-    """The job is as it was, or rewritten, and whole in either case. Which?"""
+    """Check that the job is as it was or rewritten, and whole in either case. True if it is rewritten."""
     commit = await newest_commit(store)
     done = commit.max_parallelism == AFTER.max_parallelism
     assert await read(AFTER if done else BEFORE, store) == expected
@@ -33,7 +33,7 @@ async def check(store: sb.ObjectStore, expected: dict[str, Any]) -> bool:
 
 @run_virtual
 async def test_no_request_is_one_at_which_a_kill_tears_it() -> None:
-    """Run again, it comes to the same; and a sweep finds the remains of the dead and nothing else."""
+    """Another run has the same result, and a sweep then deletes what the killed one left, and nothing else."""
     requests, outcomes = 0, set[bool]()
     while True:
         requests += 1
@@ -67,7 +67,7 @@ async def _sweep_leaves_nothing(world: CrashStore, expected: dict[str, Any]) -> 
 @pytest.mark.parametrize("moment", ["before", "after"])
 @run_virtual
 async def test_no_answer_is_one_whose_loss_tears_it(moment: Moment) -> None:
-    """It fails or not, and a second run makes it good."""
+    """The rewrite may fail, and a second run completes it."""
     number = 0
     while True:
         number += 1

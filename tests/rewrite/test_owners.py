@@ -1,4 +1,4 @@
-"""What is under no key stays with the ranges that reported it; with fewer key groups, neighbours are put together."""
+"""Operator state stays with the ranges that reported it; neighbours are merged if there are fewer key groups."""
 
 from collections.abc import Sequence
 
@@ -31,21 +31,21 @@ def ranges_of(*reports: dict[int, Sequence[bytes]]) -> list[RangeState]:
 
 @given(st.integers(1, 40), st.integers(1, 300))
 def test_the_new_ranges_cover_every_key_group_once(count: int, max_parallelism: int) -> None:
-    """And are as many as they were, unless that is more than there are groups; none is empty."""
+    """There are as many as before, unless there are fewer groups than that; none is empty."""
     owners = regrouped_owners(ranges_of(*[{}] * count), MODES, max_parallelism)
     assert len(owners) == min(count, max_parallelism)
     assert [group for owner in owners for group in owner.key_groups] == list(range(max_parallelism))
 
 
 def test_each_range_keeps_what_it_had_reported() -> None:
-    """Whatever the mode, and also that it had not reported a state."""
+    """In every mode; a range that reported nothing of a state still reports nothing."""
     reports: list[dict[int, Sequence[bytes]]] = [{0: [b"a"], 2: [b"x"]}, {}, {1: [b"u", b"v"], 2: [b"x"]}]
     owners = regrouped_owners(reversed(ranges_of(*reports)), MODES, 64)
     assert [owner.operator for owner in owners] == [part.operator for part in ranges_of(*reports)]
 
 
 def test_neighbours_are_put_together_where_there_are_fewer_groups() -> None:
-    """Parts of a whole in a row, of copies one; what only the second of them reported is not lost."""
+    """Split and union elements in a row, a broadcast once; what only the second range reported is not lost."""
     owners = regrouped_owners(
         ranges_of({0: [b"a"], 1: [b"u"]}, {0: [b"b", b"c"], 2: [b"x"]}, {0: []}, {1: [b"v"], 2: [b"x"]}, {2: [b"x"]}),
         MODES,
@@ -59,7 +59,7 @@ def test_neighbours_are_put_together_where_there_are_fewer_groups() -> None:
 
 @pytest.mark.parametrize("after", [64, 2])
 async def test_a_job_of_several_owners_comes_through(after: int) -> None:
-    """Every owner of the new key groups has his keys, and the elements are where they were."""
+    """Every owner of the new key groups has its keys, and the operator state stays where it was."""
     store, settings = MemoryStore(), settings_of(12)
     parts = [sb.KeyGroupRange(0, 3), sb.KeyGroupRange(4, 4), sb.KeyGroupRange(5, 11)]
     async with sb.open_coordinator(settings, store=store) as coordinator:

@@ -50,7 +50,7 @@ TUNINGS = st.fixed_dictionaries(
 async def test_all_that_was_read_before_is_read_after(
     before: int, after: int, tuning: dict[str, Any], batches: list[list[Write]], later: list[Write]
 ) -> None:
-    """Of every kind, whatever the numbers; and what is written after that as well, on the way back."""
+    """State of every kind, with any two numbers; and state written after it survives the rewrite back."""
     store = MemoryStore()
     expected = await work(settings_of(before, **tuning), store, *batches)
     report = await sb.rewrite(settings_of(after, **tuning), store=store)
@@ -65,7 +65,7 @@ async def test_all_that_was_read_before_is_read_after(
 
 @pytest.mark.parametrize(("before", "after"), [(16, 128), (128, 5)])
 async def test_all_comes_through_rocksdb_too(before: int, after: int, tmp_path: Path) -> None:
-    """The table is the rewrite's own choice: it may be larger than memory."""
+    """A rewrite chooses its own table, so its state may be larger than memory."""
     pytest.importorskip("rocksdict", reason="the extra rocksdb")
     store = MemoryStore()
     expected = await work(settings_of(before), store, SAMPLE, SAMPLE)
@@ -75,7 +75,7 @@ async def test_all_comes_through_rocksdb_too(before: int, after: int, tmp_path: 
 
 
 async def test_the_commit_is_a_child_of_the_newest_and_of_the_same_batch() -> None:
-    """The next id, and the mark by which a sink knows what it has committed last."""
+    """The next id, and the source mark by which a sink knows what it committed last."""
     store = MemoryStore()
     await work(settings_of(16), store, SAMPLE, SAMPLE)
     before = await newest_commit(store)
@@ -94,7 +94,7 @@ async def test_the_commit_is_a_child_of_the_newest_and_of_the_same_batch() -> No
 
 
 async def test_a_state_that_nobody_declares_comes_through() -> None:
-    """As do values of a class that is not there, in the cells in which they lie."""
+    """So do values of a class that cannot be imported: their cells are carried over as bytes."""
     store = MemoryStore()
 
     class Leg(msgspec.Struct):
@@ -113,7 +113,7 @@ async def test_a_state_that_nobody_declares_comes_through() -> None:
 
 @pytest.mark.parametrize("inline_bytes_max", [0, 100_000])
 async def test_output_that_is_not_known_to_be_published_is_published_after_it(inline_bytes_max: int) -> None:
-    """The same rows under the same key, wherever they lie; what was published before is not carried over."""
+    """The same rows under the same idempotency key, inline or not; published output is not carried over."""
     store, settings = MemoryStore(), settings_of(16, inline_bytes_max=inline_bytes_max)
     async with opened(settings, store) as (backend, states):
         for number in range(2):
@@ -134,7 +134,7 @@ async def test_output_that_is_not_known_to_be_published_is_published_after_it(in
 
 
 async def test_a_second_run_does_nothing() -> None:
-    """It claims nothing and writes nothing, and says that there is nothing to do."""
+    """It claims nothing, writes nothing, and reports that there is nothing to do."""
     store = MemoryStore()
     await work(settings_of(16), store)
     await sb.rewrite(settings_of(64), store=store)
@@ -145,7 +145,7 @@ async def test_a_second_run_does_nothing() -> None:
 
 
 async def test_a_dry_run_reads_all_and_writes_nothing() -> None:
-    """Beside whoever has the job open: he is not fenced."""
+    """A writer that has the job open is not fenced."""
     store = MemoryStore()
     async with opened(settings_of(16, inline_bytes_max=0), store) as (backend, states):
         states.write(SAMPLE)
@@ -160,7 +160,7 @@ async def test_a_dry_run_reads_all_and_writes_nothing() -> None:
 
 
 async def test_a_dry_run_finds_what_is_damaged() -> None:
-    """Before anybody has stopped anything."""
+    """Before the stream is stopped."""
     store = MemoryStore()
     await work(settings_of(16, inline_bytes_max=0), store)
     (key,) = [info.key async for info in store.list(f"{JOB}/segments/")]
@@ -170,7 +170,7 @@ async def test_a_dry_run_finds_what_is_damaged() -> None:
 
 
 async def test_a_stream_that_was_not_stopped_is_fenced() -> None:
-    """Its open batch is not in the state, and is delivered again."""
+    """Its open batch is not in the rewritten state; Spark delivers it again."""
     store = MemoryStore()
     expected = await work(settings_of(16), store)
     async with opened(settings_of(16), store) as (backend, states):
@@ -182,7 +182,7 @@ async def test_a_stream_that_was_not_stopped_is_fenced() -> None:
 
 
 async def test_a_rewrite_is_fenced_by_who_opens_the_job_meanwhile() -> None:
-    """Nothing is changed, and it deletes nothing: a fenced writer never does. It can be run again."""
+    """The job is unchanged, and the rewrite deletes nothing: a fenced writer never does. It can be run again."""
     store = MemoryStore()
     await work(settings_of(16), store)
     hold = Hold(operation="put", key="*/segments/*")
@@ -211,7 +211,7 @@ async def test_a_rewrite_is_fenced_by_who_opens_the_job_meanwhile() -> None:
 
 @pytest.mark.parametrize("read_only", [True, False])
 async def test_the_old_number_is_refused_from_then_on(read_only: bool) -> None:
-    """And nothing is claimed."""
+    """The refused call claims nothing."""
     store = MemoryStore()
     await work(settings_of(16), store)
     await sb.rewrite(settings_of(64), store=store)
@@ -223,7 +223,7 @@ async def test_the_old_number_is_refused_from_then_on(read_only: bool) -> None:
 
 
 async def test_an_older_checkpoint_keeps_its_number() -> None:
-    """With the other one it is refused: its keys would be looked for in the wrong groups."""
+    """With the new number it is refused: its keys would be looked up in the wrong groups."""
     store = MemoryStore()
     async with opened(settings_of(16), store) as (backend, states):
         states.value["a"] = 1
@@ -242,7 +242,7 @@ async def test_an_older_checkpoint_keeps_its_number() -> None:
 
 @pytest.mark.parametrize("options", [{"checkpoint_id": 0}, {"savepoint": "first"}])
 async def test_an_older_checkpoint_is_rewritten_if_asked_for(options: dict[str, Any]) -> None:
-    """It begins a branch, as opening it does, of its own batch."""
+    """The rewrite begins a branch there, as opening it would, with the source mark of its own batch."""
     store = MemoryStore()
     async with opened(settings_of(16), store) as (backend, states):
         states.value["a"] = 1
@@ -259,7 +259,7 @@ async def test_an_older_checkpoint_is_rewritten_if_asked_for(options: dict[str, 
 
 @pytest.mark.parametrize("claimed", [False, True])
 async def test_a_job_without_a_checkpoint_is_refused(claimed: bool) -> None:
-    """A wrong name makes no job."""
+    """A mistyped name creates no job."""
     store = MemoryStore()
     if claimed:
         async with sb.open_backend(settings_of(16), store=store):
@@ -272,7 +272,7 @@ async def test_a_job_without_a_checkpoint_is_refused(claimed: bool) -> None:
 
 
 async def test_local_copies_are_read_and_the_bases_get_theirs_when_the_job_is_opened(tmp_path: Path) -> None:
-    """The rewrite runs where it likes: it reads them if they are there, and nobody's lock is needed."""
+    """A rewrite reads local copies without their lock, and writes none: it may run on any host."""
     store = MemoryStore()
     local = {"local": (str(tmp_path / "local"),), "inline_bytes_max": 0}
     expected = await work(settings_of(16, **local), store)
@@ -286,7 +286,7 @@ async def test_local_copies_are_read_and_the_bases_get_theirs_when_the_job_is_op
 
 
 async def test_it_tells_how_far_it_is() -> None:
-    """In shares that grow to the whole of each phase."""
+    """The shares of each phase grow to 1."""
     store = MemoryStore()
     numbers: list[list[Write]] = [[("value", f"{turn} {each}", each) for each in range(500)] for turn in range(3)]
     await work(settings_of(16, inline_bytes_max=0), store, *numbers)
@@ -306,7 +306,7 @@ async def test_it_tells_how_far_it_is() -> None:
 
 
 async def test_a_sweep_beside_it_touches_neither_what_it_reads_nor_what_it_writes() -> None:
-    """However old everything is, and however little is retained: also of an older checkpoint that is rewritten."""
+    """However old everything is, and however few checkpoints are retained: even if an older one is rewritten."""
     clock = HandClock()
     store = MemoryStore(clock=clock)
     settings = settings_of(16, inline_bytes_max=0, checkpoints_retained=1)
@@ -338,7 +338,7 @@ SEGMENT = "*/segments/*"
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 async def test_what_was_stored_is_deleted_when_the_rest_cannot_be(moment: Any) -> None:
-    """The second base fails; the first one goes, and the job is what it was. The same where only the answer is lost."""
+    """The second base fails, or only its answer is lost: the first one is deleted, and the job is unchanged."""
     store = MemoryStore()
     large = {"in_flight_bytes_max": 4, "persist_size_threshold_bytes": 0, "upload__attempts_max": 1}
     batch: list[Write] = [("value", f"{each} {'x' * 1000}", each) for each in range(250)]
@@ -375,7 +375,7 @@ async def test_what_was_stored_is_deleted_when_it_is_cancelled() -> None:
 
 
 async def test_a_commit_that_is_refused_takes_the_bases_with_it() -> None:
-    """It was looked for, and is not there."""
+    """The coordinator looked for the commit, and it does not exist."""
     store = MemoryStore()
     expected = await work(settings_of(16), store)
     refuse = Fail(operation="put_if_absent", nth=2, error=StoreAccessError("refused by a test"))
