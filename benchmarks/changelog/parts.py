@@ -11,6 +11,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from statebackend import Body, Clock, ObjectStore, Observer, Settings, StateChangeUploader
+from statebackend._backend.stores import threads_of
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._clock import SystemClock
@@ -57,6 +58,7 @@ async def open_log(
         scheduler = UploadScheduler(
             open_uploader(tasks),
             job,
+            threads=threads_of(job),
             tasks=tasks,
             clock=clock or SystemClock(),
             observer=observer or Observer(),

@@ -23,6 +23,7 @@ from statebackend._codec.commit import Commit
 from statebackend._local.removal import LocalRetention
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.table import OpenTable
+from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, Observer, RestoreReport
 from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, RangeState, RocksDBBase
 from statebackend.settings import Settings
@@ -46,6 +47,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     states: KeyedStates
     tables: Tables = HEAP
     copies: Copies
+    threads: WorkerThreads
     tasks: TaskGroup
     clock: Clock
     observer: Observer
@@ -140,10 +142,11 @@ def put_together(
 ) -> StateBackend:
     """The backend. It uploads and writes bases in `opened.tasks`. `history`: as for `StateBackend`."""
     settings, position, states, copies = opened.settings, opened.position, opened.states, opened.copies
-    tasks, clock, observer = opened.tasks, opened.clock, opened.observer
+    threads, tasks, clock, observer = opened.threads, opened.tasks, opened.clock, opened.observer
     scheduler = UploadScheduler(
         copies.uploader,
         settings,
+        threads=threads,
         tasks=tasks,
         clock=clock,
         observer=observer,
@@ -180,6 +183,7 @@ def put_together(
             segment_bytes_max=base_segment_bytes(settings.in_flight_bytes_max),
             changed=restored.changed,
             rocksdb=rocksdb,
+            threads=threads,
             tasks=tasks,
             clock=clock,
             observer=observer,
@@ -188,7 +192,7 @@ def put_together(
         inline=InlineEncoder(
             bytes_max=copies.inline_bytes_max,
             compression=settings.compression,
-            cpu_threads_max=settings.cpu_threads_max,
+            threads=threads,
         ),
         retention=retention,
         restored=restored.report,

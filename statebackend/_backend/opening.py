@@ -101,6 +101,7 @@ async def open_backend(
                 ),
                 tables=tables,
                 copies=choose_copies(uploader, primary.store, local, settings=settings, tasks=tasks, observer=observer),
+                threads=threads,
                 tasks=tasks,
                 clock=clock,
                 observer=observer,

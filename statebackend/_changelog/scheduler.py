@@ -21,6 +21,7 @@ from statebackend._codec.records import ChangeSet
 from statebackend._codec.segment import EncodedSegment
 from statebackend._observers import Observers
 from statebackend._retry import Race
+from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, Observer, StateChangeUploader, UploadedSegment
 from statebackend.errors import BackendClosedError
 from statebackend.ids import ChangeSetHandle
@@ -58,6 +59,7 @@ class UploadScheduler:
         uploader: StateChangeUploader,
         settings: Settings,
         *,
+        threads: WorkerThreads,
         tasks: TaskGroup,
         clock: Clock,
         observer: Observer,
@@ -72,7 +74,9 @@ class UploadScheduler:
         observer = Observers(observer)
 
         def sender_by(uploader: StateChangeUploader) -> SegmentSender:
-            return SegmentSender(uploader, settings, tasks=tasks, clock=clock, observer=observer, new_name=new_name)
+            return SegmentSender(
+                uploader, settings, threads=threads, tasks=tasks, clock=clock, observer=observer, new_name=new_name
+            )
 
         self._sender = sender_by(uploader)
         self._files = self._sender if files is None else sender_by(files)
@@ -129,7 +133,7 @@ class UploadScheduler:
         return waiting.results
 
     async def upload_alone(
-        self, change_sets: list[ChangeSet], pause: Callable[[], None] = lambda: None
+        self, change_sets: list[ChangeSet], pause: Callable[[], None] | None = None
     ) -> UploadedSegment:
         """Make a segment of these and no others durable, without haste. It is the caller's; the list is emptied.
 

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
 from statebackend._codec.records import ChangeSet
 from statebackend._codec.segment import EncodedSegment, checksum_of, encode_segment
 from statebackend._retry import Race, RetryPolicy
-from statebackend._tasks import foreign, in_thread
+from statebackend._tasks import foreign
+from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, Observer, Segment, StateChangeUploader, UploadedSegment
 from statebackend.settings import Compression, KiB, Settings
 
@@ -38,6 +38,7 @@ class SegmentSender:
         uploader: StateChangeUploader,
         settings: Settings,
         *,
+        threads: WorkerThreads,
         tasks: TaskGroup,
         clock: Clock,
         observer: Observer,
@@ -46,16 +47,16 @@ class SegmentSender:
         self._uploader = uploader
         self._compression: Compression = settings.compression
         self._policy = RetryPolicy.of(settings.upload)
-        self._cpu = anyio.CapacityLimiter(settings.cpu_threads_max)
+        self._threads = threads
         self._tasks = tasks
         self._clock = clock
         self._observer = observer
         self._new_name = new_name
 
-    async def encode(self, change_sets: list[ChangeSet], pause: Callable[[], None] = lambda: None) -> EncodedSegment:
+    async def encode(self, change_sets: list[ChangeSet], pause: Callable[[], None] | None = None) -> EncodedSegment:
         """One segment of these change sets, in this order; the list is emptied. A cancelled call leaves nothing behind.
 
-        `pause` is called before each, in the thread.
+        `pause` is called before each, in a background thread (`WorkerThreads`). Without it checkpoints wait for this.
 
         A change set goes as soon as it is encoded, so that a batch is never in memory twice; and an idle worker thread
         keeps the arguments of its last call.
@@ -64,7 +65,9 @@ class SegmentSender:
         change_sets.reverse()
         if size_bytes <= INLINE_ENCODE_BYTES_MAX:
             return encode_segment(_taken(change_sets), self._compression)
-        return await in_thread(encode_segment, _taken(change_sets, pause), self._compression, limiter=self._cpu)
+        if pause is None:
+            return await self._threads.cpu(encode_segment, _taken(change_sets), self._compression)
+        return await self._threads.background(encode_segment, _taken(change_sets, pause), self._compression)
 
     async def read(self, read: Callable[[], bytes]) -> EncodedSegment:
         """A file as it is, read in the thread, to be sent like a segment."""
@@ -73,7 +76,7 @@ class SegmentSender:
             data = read()
             return EncodedSegment((data,), len(data), checksum_of((data,)), ())
 
-        return await in_thread(encoded, limiter=self._cpu)
+        return await self._threads.io(encoded)
 
     def race(self, encoded: EncodedSegment, *, patience: float = 1.0) -> Race[Attempt]:
         """The attempts at a segment, not begun yet. Each is late after `patience` times the usual timeout."""

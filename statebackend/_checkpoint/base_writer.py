@@ -29,7 +29,7 @@ from statebackend._checkpoint.entry_bases import EntryBases
 from statebackend._checkpoint.rocksdb_bases import RocksDBBases
 from statebackend._codec.records import StateChange
 from statebackend._state.declared import KeyedStates
-from statebackend._tasks import breathe
+from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, Observer, UploadedSegment
 from statebackend.errors import BackendClosedError
 from statebackend.ids import CheckpointId, RangeState
@@ -61,13 +61,15 @@ class BaseWriter:
         segment_bytes_max: int,
         changed: Iterable[int],
         rocksdb: RocksDBBases | None = None,
+        threads: WorkerThreads,
         tasks: TaskGroup,
         clock: Clock,
         observer: Observer,
     ) -> None:
         self._states = states
         self._rocksdb = rocksdb
-        self._entries = EntryBases(scheduler, segment_bytes_max=segment_bytes_max)
+        self._entries = EntryBases(scheduler, segment_bytes_max=segment_bytes_max, threads=threads)
+        self._threads = threads
         self._scheduler = scheduler
         self._schedule = schedule
         self._tasks = tasks
@@ -201,7 +203,7 @@ class BaseWriter:
         """
         if self._phase is _Phase.CLOSED:
             raise BackendClosedError("the backend was left while bases were being written")
-        breathe()
+        self._threads.give_way()
 
     def _finish(self, bases: Bases, begun_s: float) -> None:
         now_s = self._clock.monotonic()

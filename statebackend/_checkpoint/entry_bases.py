@@ -4,13 +4,11 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
-import anyio
-
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.bases import Bases, base_of, pack
 from statebackend._codec.records import StateChange
 from statebackend._tables.snapshot import StatesSnapshot
-from statebackend._tasks import in_thread
+from statebackend._threads import WorkerThreads
 from statebackend.abc import UploadedSegment
 from statebackend.ids import Base
 
@@ -21,10 +19,10 @@ CHANGES_AT_ONCE: Final = 512
 class EntryBases:
     """Writes the bases of one owner. A segment has about `segment_bytes_max`."""
 
-    def __init__(self, scheduler: UploadScheduler, *, segment_bytes_max: int) -> None:
+    def __init__(self, scheduler: UploadScheduler, *, segment_bytes_max: int, threads: WorkerThreads) -> None:
         self._scheduler = scheduler
         self._segment_bytes_max = segment_bytes_max
-        self._cpu = anyio.CapacityLimiter(1)
+        self._threads = threads
 
     async def write(
         self,
@@ -42,7 +40,7 @@ class EntryBases:
         written: list[Base] = []
         changes = _paused(snapshot.changes(key_groups, pause), pause)
         pieces = pack(changes, key_groups, segment_bytes_max=self._segment_bytes_max)
-        while (piece := await in_thread(next, pieces, None, limiter=self._cpu)) is not None:
+        while (piece := await self._threads.background(next, pieces, None)) is not None:
             found = await self._scheduler.upload_alone(piece.frames, pause)
             uploaded.append(found)
             written.append(base_of(piece, found.primary))

@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
-import anyio
 import msgspec
 from msgspec import UNSET
 
@@ -25,7 +24,7 @@ from statebackend._codec.commit import IN_HERE, encode_inline
 from statebackend._codec.records import ChangeSet, StateChange
 from statebackend._local.removal import LocalRetention
 from statebackend._state.declared import KeyedStates
-from statebackend._tasks import in_thread
+from statebackend._threads import WorkerThreads
 from statebackend.abc import RestoreReport
 from statebackend.errors import InputError
 from statebackend.ids import ChangeSetHandle, CheckpointId, Epoch, RangeState, SequenceNumber, SnapshotResult
@@ -48,10 +47,10 @@ class InlineEncoder:
     Takes at most `bytes_max`; 0: nothing.
     """
 
-    def __init__(self, *, bytes_max: int, compression: Compression, cpu_threads_max: int) -> None:
+    def __init__(self, *, bytes_max: int, compression: Compression, threads: WorkerThreads) -> None:
         self._bytes_max: Final = bytes_max
         self._compression: Compression = compression
-        self._cpu = anyio.CapacityLimiter(cpu_threads_max)
+        self._threads = threads
 
     async def take(self, writer: ChangelogWriter, from_: SequenceNumber) -> InlineFrames | None:
         """Everything from `from_` on, if it is small and none of it is uploaded or being uploaded; otherwise `None`.
@@ -65,7 +64,7 @@ class InlineEncoder:
     async def _encode(self, change_sets: Sequence[ChangeSet]) -> tuple[Sequence[bytes], tuple[ChangeSetHandle, ...]]:
         if sum(change_set.size_bytes for change_set in change_sets) <= INLINE_ENCODE_BYTES_MAX:
             return encode_inline(change_sets, self._compression)
-        return await in_thread(encode_inline, change_sets, self._compression, limiter=self._cpu)
+        return await self._threads.cpu(encode_inline, change_sets, self._compression)
 
 
 class Pending(msgspec.Struct, frozen=True):

@@ -37,6 +37,7 @@ from statebackend._ranges.contribution import Contribution, combine
 from statebackend._ranges.open_primary import HeldStores
 from statebackend._ranges.shared_local_copies import HostCopies
 from statebackend._tasks import foreign, open_tasks
+from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import BackendClosedError
 from statebackend.ids import Epoch, KeyGroupRange
@@ -108,7 +109,9 @@ class RangeOwners:
                 self._held(task, base.commit) as held,
                 open_tasks() as tasks,
             ):
-                opened = self._opened(task, base, settings, primary=primary, local=local, held=held, tasks=tasks)
+                opened = self._opened(
+                    task, base, settings, primary=primary, local=local, held=held, threads=host.threads, tasks=tasks
+                )
                 async with begun(task, opened, base, held=held, schedule=schedule) as attempt:
                     yield attempt
                 if local is not None:
@@ -123,6 +126,7 @@ class RangeOwners:
         primary: Primary,
         local: LocalCopies | None,
         held: Held,
+        threads: WorkerThreads,
         tasks: TaskGroup,
     ) -> Opened:
         return Opened(
@@ -139,6 +143,7 @@ class RangeOwners:
             copies=choose_copies(
                 self._uploader, primary.store, local, settings=settings, tasks=tasks, observer=self._observer
             ),
+            threads=threads,
             tasks=tasks,
             clock=self._clock,
             observer=self._observer,

@@ -174,7 +174,13 @@ async def _carry_out(
             return report
         copies = choose_copies(uploader, primary.store, None, settings=settings, tasks=tasks, observer=NOBODY)
         scheduler = UploadScheduler(
-            copies.uploader, settings, tasks=tasks, clock=clock, observer=NOBODY, new_name=new_names(position.epoch)
+            copies.uploader,
+            settings,
+            threads=threads,
+            tasks=tasks,
+            clock=clock,
+            observer=NOBODY,
+            new_name=new_names(position.epoch),
         )
         new_id = await once.write(job.coordinator(position), scheduler)
         await job.log.write_hint()

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
+from statebackend._backend.stores import threads_of
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._codec.records import ChangeSet, Operation, StateChange, change_set
@@ -164,9 +165,11 @@ def scheduler_of(
     uploader: StateChangeUploader, tasks: TaskGroup, observer: Observer | None = None, **changed: Any
 ) -> UploadScheduler:
     names = count(1)
+    settings = settings_of(**changed)
     return UploadScheduler(
         uploader,
-        settings_of(**changed),
+        settings,
+        threads=threads_of(settings),
         tasks=tasks,
         clock=VirtualClock(),
         observer=observer or Observer(),
