@@ -1,10 +1,11 @@
-"""Opens the cache by which several backends of a job download once what they all restore from."""
+"""Opens the download cache that several backends of a job share."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from statebackend._backend.stores import open_store, primary_of, telling_requests, threads_of
-from statebackend._cache.download_cache import DownloadCache, open_cache
+from statebackend._cache.cached_files import CachedFiles
+from statebackend._cache.download_cache import DownloadCache, VerifiedSource, open_cache
 from statebackend._changelog.reader import verify
 from statebackend._clock import SystemClock
 from statebackend._local.scratch import scratch_parent
@@ -21,10 +22,10 @@ async def open_download_cache(
     clock: Clock | None = None,
     observer: Observer | None = None,
 ) -> AsyncGenerator[DownloadCache]:
-    """A cache for `open_backend(cache=...)`: what several backends of the job restore from is downloaded once.
+    """A cache for `open_backend(cache=...)`: files that several backends restore from are downloaded once.
 
-    For backends on one event loop, of one process. Worth it where they want the same files: with a cache each file is
-    downloaded as a whole, without one a backend fetches only its own part of a file that it shares with many. Raises
+    For backends of one job, on one event loop of one process. It pays where they want the same files: with a cache each
+    file is downloaded whole, without one a backend fetches only its own part of a file that it shares with many. Raises
     `PrimaryUrlError`, or `LocalRootError` where its directory cannot be made; leaving the context removes all files.
     """
     clock, observer, threads = clock or SystemClock(), Observers(observer or Observer()), threads_of(settings)
@@ -33,10 +34,12 @@ async def open_download_cache(
         async with (
             telling_requests(primary.spending),
             open_cache(
-                primary.store,
+                VerifiedSource(primary.store, verify, cpu_threads_max=settings.cpu_threads_max),
                 scratch_parent(settings.cache_dir, settings.local),
-                settings,
-                verify=verify,
+                CachedFiles(bytes_max=settings.cache_bytes_max, idle_s=settings.cache_idle_s),
+                job=settings.job,
+                downloads_max=settings.restore_concurrency_max,
+                io_threads_max=settings.io_threads_max,
                 clock=clock,
                 observer=observer,
             ) as cache,

@@ -3,10 +3,10 @@
     async with cache.open(handle) as file:
         data = await file.read(offset, length)
 
-A file lies here exactly as it lies in the primary, to the byte: so it can be checked against its handle, every offset
-means the same in both, and a local copy can be repaired from it. What is wanted of it is decompressed by each reader.
-`cached_files` decides who downloads, who waits and what goes; this carries it out. Nothing is synced to the disk: what
-lies here is of no use to the next process.
+A cached file has exactly the bytes of its object in the primary: it can be checked against the handle, offsets mean the
+same in both, and a local copy can be repaired from it. Each reader decompresses what it reads. `cached_files` decides
+who downloads, who waits and what is evicted; this module carries it out. Nothing is synced: the files are useless to
+the next process.
 """
 
 import logging
@@ -19,18 +19,17 @@ from typing import Final
 import anyio
 from anyio.abc import TaskGroup
 
-from statebackend._cache.cached_files import CachedFiles, FileState, HeldFile
+from statebackend._cache.cached_files import CachedFile, CachedFiles, FileState
 from statebackend._local.scratch import open_scratch
 from statebackend._tasks import foreign, in_thread, open_tasks
 from statebackend.abc import Clock, ObjectStore, Observer
 from statebackend.errors import BackendClosedError, CacheDiskError, DataError, InputError
 from statebackend.ids import Handle
-from statebackend.settings import Settings
 
 _logger = logging.getLogger(__name__)
 
 Verify = Callable[[bytes, Handle], None]
-"""Raises a `DataError` unless the bytes are, to the byte, what the handle points to. Runs in a worker thread."""
+"""Raises a `DataError` unless the bytes are exactly those that the handle points to. Runs in a worker thread."""
 
 
 class DownloadCache:
@@ -38,84 +37,83 @@ class DownloadCache:
 
     def __init__(
         self,
-        primary: ObjectStore,
+        source: "VerifiedSource",
         directory: Path,
-        settings: Settings,
+        files: CachedFiles,
         *,
-        verify: Verify,
+        job: str,
+        downloads_max: int,
+        io_threads_max: int,
         tasks: TaskGroup,
         clock: Clock,
         observer: Observer,
     ) -> None:
-        self.job: Final = settings.job
-        self._primary = primary
+        """`downloads_max`: files that are downloaded at a time."""
+        self.job: Final = job
+        self._source = source
         self._directory = directory
-        self._verify = verify
+        self._files = files
         self._tasks = tasks
         self._clock = clock
         self._observer = observer
-        self._files = CachedFiles(bytes_max=settings.cache_bytes_max, idle_s=settings.cache_idle_s)
-        self._shelves: dict[int, _Shelf] = {}
-        self._downloads = anyio.CapacityLimiter(settings.restore_concurrency_max)
-        self._io = anyio.CapacityLimiter(settings.io_threads_max)
-        self._cpu = anyio.CapacityLimiter(settings.cpu_threads_max)
+        self._downloads: dict[int, _Download] = {}
+        self._download_turns = anyio.CapacityLimiter(downloads_max)
+        self._io = anyio.CapacityLimiter(io_threads_max)
         self._released = anyio.Event()
         self._closed = False
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the files that lie here or are being downloaded. More than `cache_bytes_max` only while in use."""
+        """Bytes of the files that are here or being downloaded. Only files in use make it exceed `cache_bytes_max`."""
         return self._files.held_bytes
 
     @asynccontextmanager
-    async def open(self, handle: Handle) -> AsyncGenerator["CachedFile"]:
+    async def open(self, handle: Handle) -> AsyncGenerator["FileReader"]:
         """The whole file that `handle` points to, downloaded unless it is here, for as long as the context lasts.
 
-        All who want a file while it is downloaded wait for the same download, and those of other files wait for nobody.
+        Everyone who wants a file while it is downloaded waits for the same download; other files do not wait for it.
         Raises what the primary raises, `CorruptSegmentError` where the primary's bytes are wrong, or `CacheDiskError`:
-        then all who waited for that download get the error, nothing is left of it, and the next call downloads again.
+        everyone who waited for that download gets the error, nothing of it remains, and the next call downloads again.
         Raises `BackendClosedError` where the cache is closed, or closes meanwhile.
 
-        A call that is cancelled while it waits leaves the download to those who still wait for it. When nobody does,
+        A call that is cancelled while it waits leaves the download to the others who wait for it. If there are none,
         the download is cancelled.
         """
-        held, shelf = await self._take(handle)
-        file = CachedFile(
+        file, download = await self._take(handle)
+        reader = FileReader(
             handle,
-            read=partial(self._read, held, shelf),
-            condemn=partial(self._files.condemn, held),
-            release=partial(self._release, held),
+            read=partial(self._read, file, download),
+            condemn=partial(self._files.condemn, file),
+            release=partial(self._release, file),
         )
         try:
-            yield file
+            yield reader
         finally:
-            file.release()
+            reader.release()
 
     async def get(self, handle: Handle) -> bytes:
-        """The whole content, verified. Where the disk of this cache fails, from the primary alone, and logged.
+        """The whole content, verified. If the cache's disk fails, it is logged, and the primary is read directly.
 
-        Raises what the primary raises, or `CorruptSegmentError`. A cancelled call is as a cancelled `open`.
+        Raises what the primary raises, or `CorruptSegmentError`. Cancelling it does what cancelling `open` does.
         """
         try:
-            async with self.open(handle) as file:
-                return await self._read_verified(file)
+            async with self.open(handle) as reader:
+                return await self._read_verified(reader)
         except CacheDiskError as error:
-            _logger.warning("the download cache is passed over: %s", error)
-        data = await foreign(self._primary.get(handle.key))
-        await in_thread(self._verify, data, handle, limiter=self._cpu)
-        return data
+            _logger.warning("reading the primary directly, without the download cache: %s", error)
+        return await self._source.get(handle)
 
     def close(self) -> None:
-        """Let go of everything, in use or not. Who waits or reads gets `BackendClosedError`. Twice is fine."""
+        """Drop every file, in use or not. Those who wait or read get `BackendClosedError`. Twice is fine."""
         self._closed = True
         for file in self._files.held:
-            self._shelves[file.number].end(_closed())
+            self._downloads[file.number].end(_closed())
         self._files.close()
-        self._shelves.clear()
+        self._downloads.clear()
         self._observer.cache_changed(0)
 
     async def run_evictions(self) -> None:
-        """Evict what has been idle for too long, as soon as it has. Runs for as long as the cache is open."""
+        """Evict files as soon as they have been idle for too long. Runs for as long as the cache is open."""
         while True:
             while (due_s := self._files.next_eviction_s) is None:
                 self._released = anyio.Event()
@@ -124,12 +122,12 @@ class DownloadCache:
             self._evict()
 
     def check_invariants(self) -> None:
-        """As those of its account; and each file of that has a shelf, and only those."""
+        """Assert what `CachedFiles` does, and that its files are those that were downloaded."""
         self._files.check_invariants()
-        assert self._shelves.keys() == {file.number for file in self._files.held}, "a shelf without a file"
+        assert self._downloads.keys() == {file.number for file in self._files.held}, "a download without a file"
 
-    async def _take(self, handle: Handle) -> "tuple[HeldFile, _Shelf]":
-        """One more use of the file, which is here when this returns."""
+    async def _take(self, handle: Handle) -> "tuple[CachedFile, _Download]":
+        """Add a user to the file, and wait until it is here."""
         while True:
             if self._closed:
                 raise _closed()
@@ -141,34 +139,35 @@ class DownloadCache:
                 self._files.use(file)
                 self._observer.cache_hit(handle.length)
                 break
-            await self._shelves[file.number].ended.wait()  # a second download beside it would be one too many
-        shelf = self._shelves[file.number]
+            await self._downloads[file.number].ended.wait()  # never two downloads of one file at once
+        download = self._downloads[file.number]
         try:
-            await shelf.ended.wait()
+            await download.ended.wait()
         except anyio.get_cancelled_exc_class():
             self._release(file)
             if file.state is FileState.ABANDONED:
-                shelf.scope.cancel()
+                download.scope.cancel()
             raise
-        if shelf.error is not None:
-            raise shelf.error
-        return file, shelf
+        if download.error is not None:
+            raise download.error
+        return file, download
 
-    def _begin(self, handle: Handle) -> HeldFile:
+    def _begin(self, handle: Handle) -> CachedFile:
         file = self._files.begin(handle)
-        self._shelves[file.number] = _Shelf(self._directory / str(file.number))
-        self._tasks.start_soon(self._download, file, self._shelves[file.number])
+        self._downloads[file.number] = _Download(self._directory / str(file.number))
+        self._tasks.start_soon(self._run, file, self._downloads[file.number])
         self._evict()
         self._observer.cache_changed(self.held_bytes)
         return file
 
-    async def _download(self, file: HeldFile, shelf: "_Shelf") -> None:
+    async def _run(self, file: CachedFile, download: "_Download") -> None:
         begun_s, error = self._clock.monotonic(), None
-        with shelf.scope:
+        with download.scope:
             try:
-                await self._fetch(file.handle, shelf.path)
+                await self._fetch(file.handle, download.path)
             except Exception as failure:  # noqa: BLE001  # raised by those who wait
                 error = failure
+        # The state may have changed during the download: abandoned, or gone because the cache was closed.
         if file.state is FileState.DOWNLOADING and error is None:
             self._files.downloaded(file)
             self._observer.cache_downloaded(file.handle.length, seconds=self._clock.monotonic() - begun_s)
@@ -177,37 +176,36 @@ class DownloadCache:
             self._forget(file)
             if error is not None:
                 self._observer.cache_download_failed(file.handle, error)
-        shelf.end(error)
+        download.end(error)
         self._observer.cache_changed(self.held_bytes)
 
     async def _fetch(self, handle: Handle, path: Path) -> None:
-        async with self._downloads:
-            data = await foreign(self._primary.get(handle.key))
-            await in_thread(self._verify, data, handle, limiter=self._cpu)
+        async with self._download_turns:
+            data = await self._source.get(handle)
             with _disk_errors(handle):
                 await in_thread(_write, path, data, limiter=self._io)
 
-    async def _read(self, file: HeldFile, shelf: "_Shelf", offset: int, length: int) -> bytes:
-        async with shelf.reading:
+    async def _read(self, file: CachedFile, download: "_Download", offset: int, length: int) -> bytes:
+        async with download.reading:
             try:
                 with _disk_errors(file.handle):
-                    return await in_thread(_read_exactly, shelf.path, offset, length, limiter=self._io)
+                    return await in_thread(_read_exactly, download.path, offset, length, limiter=self._io)
             except CacheDiskError:
                 if self._closed:
                     raise _closed() from None
                 self._files.condemn(file)
                 raise
 
-    async def _read_verified(self, file: "CachedFile") -> bytes:
-        data = await file.read()
+    async def _read_verified(self, reader: "FileReader") -> bytes:
+        data = await reader.read()
         try:
-            await in_thread(self._verify, data, file.handle, limiter=self._cpu)
+            await self._source.check(data, reader.handle)
         except DataError as error:
-            file.condemn()
-            raise CacheDiskError("a cached file is damaged", object=file.handle.key, reason=str(error)) from error
+            reader.condemn()
+            raise CacheDiskError("a cached file is damaged", object=reader.handle.key, reason=str(error)) from error
         return data
 
-    def _release(self, file: HeldFile) -> None:
+    def _release(self, file: CachedFile) -> None:
         self._files.release(file, self._clock.monotonic())
         self._evict()
         self._released.set()
@@ -220,9 +218,9 @@ class DownloadCache:
         if evictions:
             self._observer.cache_changed(self.held_bytes)
 
-    def _forget(self, file: HeldFile) -> None:
-        """Delete what is there of a file that is gone from the account."""
-        self._tasks.start_soon(self._delete, self._shelves.pop(file.number).path)
+    def _forget(self, file: CachedFile) -> None:
+        """Delete what is on the disk of a file that is gone from the account."""
+        self._tasks.start_soon(self._delete, self._downloads.pop(file.number).path)
 
     async def _delete(self, path: Path) -> None:
         try:
@@ -231,8 +229,27 @@ class DownloadCache:
             _logger.warning("a cached file stays until the cache is closed: path=%s reason=%s", path, error)
 
 
-class CachedFile:
-    """A file of the cache, for one reader. It stays where it is until it is released."""
+class VerifiedSource:
+    """The primary, whose objects are verified when they are read."""
+
+    def __init__(self, primary: ObjectStore, verify: Verify, *, cpu_threads_max: int) -> None:
+        self._primary = primary
+        self._verify = verify
+        self._cpu = anyio.CapacityLimiter(cpu_threads_max)
+
+    async def get(self, handle: Handle) -> bytes:
+        """The whole object. Raises what the primary raises, and what `check` does."""
+        data = await foreign(self._primary.get(handle.key))
+        await self.check(data, handle)
+        return data
+
+    async def check(self, data: bytes, handle: Handle) -> None:
+        """Raise a `DataError` unless `data` is exactly what the handle points to."""
+        await in_thread(self._verify, data, handle, limiter=self._cpu)
+
+
+class FileReader:
+    """A file of the cache, for one reader. It is not evicted before it is released."""
 
     def __init__(
         self,
@@ -249,16 +266,16 @@ class CachedFile:
         self._released = False
 
     async def read(self, offset: int = 0, length: int | None = None) -> bytes:
-        """`length` bytes from `offset`, all that follows by default. One read of a file at a time; others wait.
+        """`length` bytes from `offset`, by default up to the end. A file is read by one reader at a time; others wait.
 
-        Raises `InputError` where that is not within the file, or it was released; `CacheDiskError` where the file was
-        damaged or removed behind our back: then it is condemned. Raises `BackendClosedError` where the cache is closed.
+        Raises `InputError` for a part that is not within the file, or after the release; `CacheDiskError` where the
+        file was damaged or removed by others, and then condemns it; `BackendClosedError` where the cache is closed.
         """
         if length is None:
             length = self.handle.length - offset
         if self._released or offset < 0 or length < 0 or offset + length > self.handle.length:
             raise InputError(
-                "not within the file, or released",
+                "not within the file, or the file was released",
                 object=self.handle.key,
                 offset=offset,
                 length=length,
@@ -268,18 +285,18 @@ class CachedFile:
         return await self._read(offset, length)
 
     def condemn(self) -> None:
-        """Say that the content is damaged: it is downloaded again for whoever opens it from now on."""
+        """Say that the content is damaged: anyone who opens the file from now on gets a new download."""
         self._condemn()
 
     def release(self) -> None:
-        """Let go of the file. Once is enough, twice is fine, and so is after the cache was closed."""
+        """Stop using the file. Twice is fine, and so is after the cache was closed."""
         if not self._released:
             self._released = True
             self._release()
 
 
-class _Shelf:
-    """What belongs to one file beside its account: where it lies, its download, and who may read it."""
+class _Download:
+    """The download of one file, and where it lies afterwards."""
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path
@@ -297,14 +314,32 @@ class _Shelf:
 
 @asynccontextmanager
 async def open_cache(
-    primary: ObjectStore, parent: Path, settings: Settings, *, verify: Verify, clock: Clock, observer: Observer
+    source: VerifiedSource,
+    parent: Path,
+    files: CachedFiles,
+    *,
+    job: str,
+    downloads_max: int,
+    io_threads_max: int,
+    clock: Clock,
+    observer: Observer,
 ) -> AsyncGenerator[DownloadCache]:
-    """A cache in a directory of its own below `parent`, which is gone when the context ends, with all files in it.
+    """A cache in a directory of its own below `parent`, which is removed with all its files when the context ends.
 
     Raises `LocalRootError` where the directory cannot be made.
     """
     async with open_scratch(parent) as directory, open_tasks() as tasks:
-        cache = DownloadCache(primary, directory, settings, verify=verify, tasks=tasks, clock=clock, observer=observer)
+        cache = DownloadCache(
+            source,
+            directory,
+            files,
+            job=job,
+            downloads_max=downloads_max,
+            io_threads_max=io_threads_max,
+            tasks=tasks,
+            clock=clock,
+            observer=observer,
+        )
         tasks.start_soon(cache.run_evictions)
         try:
             yield cache
@@ -327,7 +362,7 @@ def _disk_errors(handle: Handle) -> Generator[None]:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write the file so that it is there whole or not at all, whatever happens to this process."""
+    """Write the file whole or not at all, whatever happens to this process."""
     temporary = path.with_suffix(".tmp")
     try:
         temporary.write_bytes(data)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from statebackend._cache.download_cache import DownloadCache, open_cache
+from statebackend._cache.cached_files import CachedFiles
+from statebackend._cache.download_cache import DownloadCache, VerifiedSource, open_cache
 from statebackend.abc import ObjectStore
 from statebackend.errors import CorruptSegmentError
 from statebackend.ids import Handle
@@ -82,7 +83,15 @@ def settings_of(**changed: Any) -> Settings:
 async def open_setup(parent: Path, *, store: ObjectStore | None = None, **changed: Any) -> AsyncGenerator[Setup]:
     """A cache below `parent`; on a virtual loop, whose clock it goes by."""
     primary, metrics = FaultyStore(store or MemoryStore()), Metrics()
+    settings = settings_of(**changed)
     async with open_cache(
-        primary, parent, settings_of(**changed), verify=check, clock=VirtualClock(), observer=metrics
+        VerifiedSource(primary, check, cpu_threads_max=settings.cpu_threads_max),
+        parent,
+        CachedFiles(bytes_max=settings.cache_bytes_max, idle_s=settings.cache_idle_s),
+        job=settings.job,
+        downloads_max=settings.restore_concurrency_max,
+        io_threads_max=settings.io_threads_max,
+        clock=VirtualClock(),
+        observer=metrics,
     ) as cache:
         yield Setup(cache, primary, metrics, parent)

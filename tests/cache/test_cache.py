@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from statebackend._cache.download_cache import CachedFile
+from statebackend._cache.download_cache import FileReader
 from statebackend._tasks import simulate_threads
 from statebackend.errors import (
     BackendClosedError,
@@ -414,7 +414,7 @@ async def test_what_is_in_use_is_not_evicted_for_room(tmp_path: Path) -> None:
     async with open_setup(tmp_path, cache_bytes_max=1500) as setup:
         handles = [await setup.stored(key, CONTENT) for key in "abc"]
         async with AsyncExitStack() as stack:
-            files: list[CachedFile] = [await stack.enter_async_context(setup.cache.open(handle)) for handle in handles]
+            files: list[FileReader] = [await stack.enter_async_context(setup.cache.open(handle)) for handle in handles]
             assert setup.cache.held_bytes == 3000
             assert [await file.read() for file in files] == [CONTENT] * 3
         await settle()

@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend._cache.download_cache import CachedFile, DownloadCache
+from statebackend._cache.download_cache import DownloadCache, FileReader
 from statebackend._tasks import simulate_threads
 from statebackend.errors import BackendClosedError, StoreUnavailableError
 from statebackend.objectstore import MemoryStore
@@ -71,7 +71,7 @@ class Reader:
     number: int
     status: str = "waits"
     seen: str = "waits"
-    file: CachedFile | None = None
+    file: FileReader | None = None
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     release: anyio.Event = field(default_factory=anyio.Event)
 
