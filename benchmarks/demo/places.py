@@ -61,7 +61,7 @@ class Places:
         return asyncio.run(self._originals_in_s3(name))
 
     async def _originals_in_s3(self, name: str) -> list[bytes]:
-        async with open_s3_store(self.settings, commits=False) as store:
+        async with open_s3_store(self.settings.primary, self.settings.s3) as store:
             return [await store.get(info.key) async for info in store.list("") if info.key.endswith(f"/{name}")]
 
     @property

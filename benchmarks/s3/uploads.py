@@ -50,7 +50,7 @@ def _timed(upload: Callable[[Server], object], server: Server) -> Callable[[], f
 
 
 async def _ours(server: Server) -> float:
-    async with open_s3_store(settings_of(server), commits=False) as store:
+    async with open_s3_store(settings_of(server).primary, settings_of(server).s3) as store:
         await store.head("warm")
         begun = time.perf_counter()
         await store.put("large", BODY)

@@ -18,7 +18,7 @@ from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.segments import LocalSegments
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore, Observer
-from statebackend.objectstore import LocalStore, open_memory_store
+from statebackend.objectstore import PROBE_KEY, LocalStore, open_memory_store
 from statebackend.objectstore.scoped import CountingStore, ScopedStore
 from statebackend.settings import Settings, check_primary
 
@@ -51,9 +51,10 @@ async def open_store(
     elif url.scheme == "file":
         yield LocalStore(Path(url.path), threads=threads)
     else:
-        from statebackend.objectstore.s3 import open_s3_store  # noqa: PLC0415  # 0.25 s and 44 MiB, for who wants it
+        from statebackend.objectstore.s3 import open_s3_store  # noqa: PLC0415  # costs 0.25 s and 44 MiB
 
-        async with open_s3_store(settings, commits=commits, threads=threads) as store:
+        probe_key = f"{settings.job}/{PROBE_KEY}" if commits else None
+        async with open_s3_store(settings.primary, settings.s3, probe_key=probe_key, threads=threads) as store:
             yield store
 
 

@@ -120,8 +120,9 @@ def test_no_complaint_about_settings_shows_a_secret(changes: dict[str, Any], err
 
 async def test_no_error_and_no_log_of_a_store_shows_a_secret(caplog: pytest.LogCaptureFixture) -> None:
     """Of the library, at any level."""
+    settings = directly(WITH_SECRETS | {"s3.outage_s": 0.0})
     with caplog.at_level(logging.DEBUG, logger="statebackend"), pytest.raises(StoreError) as caught:
-        async with open_s3_store(directly(WITH_SECRETS | {"s3.outage_s": 0.0})):
+        async with open_s3_store(settings.primary, settings.s3, probe_key="probe"):
             pass
     assert is_kept("".join(traceback.format_exception(caught.value)))
     assert is_kept(caught.value.facts)
@@ -133,11 +134,11 @@ async def test_what_a_pickle_left_behind_comes_from_the_usual_chain(monkeypatch:
     """Where that has nothing, the error says why the settings have nothing either."""
     arrived = pickle.loads(pickle.dumps(directly(WITH_SECRETS)))
     with pytest.raises(StoreAccessError, match="do not travel in a pickle"):
-        async with open_s3_store(arrived, commits=False):
+        async with open_s3_store(arrived.primary, arrived.s3):
             pass
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody-here")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another-secret")
-    async with open_s3_store(arrived, commits=False):
+    async with open_s3_store(arrived.primary, arrived.s3):
         pass
 
 

@@ -26,7 +26,7 @@ def live(report: Report, server: Server, bucket: str, prefix: str, **death: Any)
 
 
 async def _commit(report: Report, settings: sb.Settings, fault: Suicide | None) -> None:
-    async with open_s3_store(settings) as s3:
+    async with open_s3_store(settings.primary, settings.s3, probe_key="probe") as s3:
         store = FaultyStore(s3)
         async with sb.open_backend(settings, store=store) as backend:
             state = backend.value_state("n", int)

@@ -108,10 +108,10 @@ async def test_whether_the_condition_is_kept_is_asked_once_per_job(
 ) -> None:
     """Two requests for a new job, one ever after, none for who only reads; and it is the job's own object."""
     for expected in (2, 3, 4):
-        async with open_s3_store(by_proxy):
+        async with open_s3_store(by_proxy.primary, by_proxy.s3, probe_key=f"fleet/{PROBE_KEY}"):
             pass
         assert proxy.count("PUT") == expected
-    async with open_s3_store(by_proxy, commits=False):
+    async with open_s3_store(by_proxy.primary, by_proxy.s3):
         pass
     assert proxy.count("PUT") == 4
     assert [*await objects_of(by_proxy, server)] == [f"fleet/{PROBE_KEY}"]
@@ -123,7 +123,7 @@ async def test_a_lost_answer_to_that_question_is_asked_for_again(
 ) -> None:
     """The first answer may be lost: what is asked is whether *anybody's* object is respected."""
     proxy.plan.append(Cut(method="PUT", nth=1, moment=moment))
-    async with open_s3_store(by_proxy):
+    async with open_s3_store(by_proxy.primary, by_proxy.s3, probe_key=f"fleet/{PROBE_KEY}"):
         pass
 
 
@@ -133,7 +133,7 @@ async def test_foreign_objects_below_our_prefix_are_passed_over(settings: Settin
     async with open_client(server) as client:
         for name in ("", "fleet/", "fleet//x", "fleet/commits/", "fleet/ümlaut", "elsewhere/x"):
             await client.put_object(Bucket=bucket, Key=prefix + name, Body=b"foreign")
-    async with open_s3_store(settings, commits=False) as store:
+    async with open_s3_store(settings.primary, settings.s3) as store:
         assert [info.key async for info in store.list("")] == ["elsewhere/x"]
     async with sb.open_backend(settings) as backend:
         backend.value_state("total", int)["a"] = 1
@@ -144,14 +144,14 @@ async def test_foreign_objects_below_our_prefix_are_passed_over(settings: Settin
 
 async def test_an_object_that_was_deleted_behind_our_back_is_not_found(settings: Settings) -> None:
     """Not an access error, and not an empty object."""
-    async with open_s3_store(settings, commits=False) as store:
+    async with open_s3_store(settings.primary, settings.s3) as store:
         with pytest.raises(ObjectNotFoundError):
             await store.get("gone")
 
 
 async def test_a_key_that_is_too_long_with_the_prefix_is_refused(settings: Settings, server: Server) -> None:
     """S3 counts the prefix too."""
-    async with open_s3_store(settings, commits=False) as store:
+    async with open_s3_store(settings.primary, settings.s3) as store:
         with pytest.raises(InputError):
             await store.put("/".join(["x" * 203] * 5), [b"x"])
     assert await objects_of(settings, server) == {}

@@ -23,8 +23,10 @@ class TestS3Store(ObjectStoreConformance):
 
     @asynccontextmanager
     async def open_store(self) -> AsyncGenerator[ObjectStore]:
-        async with open_s3_store(self._settings, commits=False) as store:  # whose probe would be an object there
+        async with open_s3_store(
+            self._settings.primary, self._settings.s3
+        ) as store:  # whose probe would be an object there
             yield store
 
     def open_other(self, store: ObjectStore) -> AbstractAsyncContextManager[ObjectStore]:
-        return open_s3_store(self._settings, commits=False)
+        return open_s3_store(self._settings.primary, self._settings.s3)

@@ -16,7 +16,7 @@ from statebackend.testing.http_proxy import FaultProxy
 
 async def test_an_upload_in_parts_is_charged_for_each_request(settings: Settings) -> None:
     """11 MiB in parts of 5 MiB: three parts, a begin and an end, at the price of a PUT each."""
-    async with open_s3_store(settings, commits=False) as store:
+    async with open_s3_store(settings.primary, settings.s3) as store:
         assert isinstance(store, CountsRequests)
         await store.put("large", [bytes(11 * MiB)])
         assert store.priced_requests == {"put": 5}

@@ -49,7 +49,7 @@ async def check_swept(settings: sb.Settings) -> None:
     for _ in range(2):  # the mark of how far the sweep before went is garbage only for the next one
         report = await sb.sweep(settings, dry_run=False, min_age_s=0.0, clock=DaysAhead())
         assert (report.failures, report.stopped) == ((), None)
-    async with open_s3_store(settings, commits=False) as store:
+    async with open_s3_store(settings.primary, settings.s3) as store:
         keys = [info.key async for info in store.list("fleet/")]
         objects = {key.removeprefix("fleet/"): await store.get(key) for key in keys}
     assert objects.keys() - {PROBE_KEY} == reachable_keys(objects, "fleet", retained=settings.checkpoints_retained)

@@ -35,7 +35,7 @@ class InBucket(OnDisk):
         return asyncio.new_event_loop()
 
     async def begin(self) -> None:
-        self._held = Held(open_s3_store(self._settings, commits=True))
+        self._held = Held(open_s3_store(self._settings.primary, self._settings.s3, probe_key="probe"))
         self._store = await self._held.enter()
 
     async def end(self) -> None:

@@ -34,7 +34,7 @@ async def test_a_put_whose_connection_is_cut_is_sent_again(
 ) -> None:
     """Whether the server had stored it or not: it is the same object."""
     proxy.plan.append(Cut(method="PUT", nth=1, moment=moment))
-    async with open_s3_store(by_proxy, commits=False) as store:
+    async with open_s3_store(by_proxy.primary, by_proxy.s3) as store:
         await store.put("object", [b"content"])
         assert await store.get("object") == b"content"
     assert proxy.count("PUT") == 2
@@ -42,7 +42,7 @@ async def test_a_put_whose_connection_is_cut_is_sent_again(
 
 async def test_a_lost_answer_of_put_if_absent_is_not_hidden(by_proxy: Settings, proxy: FaultProxy) -> None:
     """Sent again it would say "there is one already" of its own success: the caller has to be the one who asks."""
-    async with open_s3_store(by_proxy, commits=False) as store:
+    async with open_s3_store(by_proxy.primary, by_proxy.s3) as store:
         proxy.plan.append(Cut(header="if-none-match", nth=1, moment="after"))
         with pytest.raises(StoreUnavailableError):
             await store.put_if_absent("object", [b"mine"])
@@ -89,7 +89,7 @@ async def test_a_throttled_put_if_absent_is_sent_again(
 ) -> None:
     """The server said that it did nothing."""
     proxy.plan.append(Answer(method="PUT", nth=1, status=status, code=code))
-    async with open_s3_store(by_proxy, commits=False) as store:
+    async with open_s3_store(by_proxy.primary, by_proxy.s3) as store:
         await store.put_if_absent("object", [b"content"])
     assert proxy.count("PUT") == 2
 
@@ -112,7 +112,7 @@ async def test_an_upload_in_parts_survives_a_cut(
 ) -> None:
     """Whichever step is struck, and whether it had been done: one object, whole, and no upload beside it."""
     proxy.plan.append(fault)
-    async with open_s3_store(by_proxy, commits=False) as store:
+    async with open_s3_store(by_proxy.primary, by_proxy.s3) as store:
         await store.put("object", LARGE)
         proxy.plan.clear()
         assert await store.get("object") == b"".join(LARGE)
@@ -125,11 +125,11 @@ async def test_an_upload_that_s3_knows_no_more_is_done_only_if_the_object_is_the
     by_proxy: Settings, proxy: FaultProxy, stored: bool
 ) -> None:
     """The last step was sent twice. If the first one was done, the object has our stamp; another's object has not."""
-    async with open_s3_store(impatient(by_proxy), commits=False) as store:
+    async with open_s3_store(by_proxy.primary, impatient(by_proxy).s3) as store:
         await store.put("object", [b"another's"])
     proxy.plan.append(Cut(method="POST", target="*?uploadId=*", nth=1, moment="after" if stored else "before"))
     proxy.plan.append(Answer(method="POST", target="*?uploadId=*", nth=2, status=404, code="NoSuchUpload"))
-    async with open_s3_store(by_proxy, commits=False) as store:
+    async with open_s3_store(by_proxy.primary, by_proxy.s3) as store:
         if stored:
             await store.put("object", LARGE)
         else:
@@ -154,7 +154,7 @@ async def test_an_upload_in_parts_that_fails_leaves_nothing(
 ) -> None:
     """No object, and no parts that cost money and show in no listing."""
     proxy.plan.append(fault)
-    async with open_s3_store(impatient(by_proxy), commits=False) as store:
+    async with open_s3_store(by_proxy.primary, impatient(by_proxy).s3) as store:
         with pytest.raises(sb.StateBackendError):
             await store.put("object", LARGE)
     assert await objects_of(by_proxy, server) == {}
@@ -177,7 +177,7 @@ async def test_a_cancelled_upload_in_parts_leaves_nothing(
     """At whichever step the caller gives up."""
     fault = silence()
     proxy.plan.append(fault)
-    async with open_s3_store(by_proxy, commits=False) as store:
+    async with open_s3_store(by_proxy.primary, by_proxy.s3) as store:
         assert (
             await cancelled(
                 lambda: store.put("object", LARGE), how="scope", after=fault.reached.wait, patience_s=PATIENCE_S
@@ -195,7 +195,7 @@ async def test_a_cancelled_put_that_the_server_has_not_got_leaves_nothing(
     """And it sends nothing any more when its caller has gone."""
     silence = Silence(method="PUT")
     proxy.plan.append(silence)
-    async with open_s3_store(by_proxy, commits=False) as store:
+    async with open_s3_store(by_proxy.primary, by_proxy.s3) as store:
         await cancelled(
             lambda: getattr(store, operation)("object", [b"x" * 100]),
             how="scope",
@@ -214,7 +214,7 @@ async def test_a_silent_server_is_not_waited_for_for_ever(
     proxy.plan.append(Silence())
     silent = replaced(impatient(by_proxy), s3__read_timeout_s=0.1)
     arguments = ([b"x"],) if operation.startswith("put") else ()
-    async with open_s3_store(silent, commits=False) as store:
+    async with open_s3_store(silent.primary, silent.s3) as store:
         with anyio.fail_after(PATIENCE_S), pytest.raises(StoreUnavailableError):
             await getattr(store, operation)("object", *arguments)
 
@@ -224,7 +224,7 @@ async def test_a_damaged_answer_is_asked_for_again(by_proxy: Settings, proxy: Fa
     if server.name == "radosgw":
         pytest.skip("this server keeps no checksums")
     damage = Damage(method="GET", nth=1)
-    async with open_s3_store(by_proxy, commits=False) as store:
+    async with open_s3_store(by_proxy.primary, by_proxy.s3) as store:
         await store.put("object", [b"content"])
         proxy.plan.append(damage)
         assert await store.get("object") == b"content"

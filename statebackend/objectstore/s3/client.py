@@ -18,14 +18,14 @@ from botocore.loaders import create_loader  # pyright: ignore[reportUnknownVaria
 
 from statebackend.errors import StoreAccessError
 from statebackend.objectstore.s3.errors import store_errors
-from statebackend.settings import Settings
+from statebackend.settings import S3Settings
 
 REGION_DEFAULT: Final = "us-east-1"
 CLOSE_TIMEOUT_S: Final = 5.0
 
 
 @asynccontextmanager
-async def open_client(settings: Settings, bucket: str) -> AsyncGenerator[Any]:
+async def open_client(settings: S3Settings, bucket: str) -> AsyncGenerator[Any]:
     """A client for S3, closed at the end. Raises `StoreAccessError` where there are no credentials to be had.
 
     Belongs to the running loop. Making the first one of a process blocks that loop for some 0.2 s.
@@ -41,8 +41,8 @@ async def open_client(settings: Settings, bucket: str) -> AsyncGenerator[Any]:
             client = await stack.enter_async_context(
                 session.create_client(
                     "s3",
-                    region_name=settings.s3.region or session.get_config_variable("region") or REGION_DEFAULT,
-                    endpoint_url=settings.s3.endpoint or None,
+                    region_name=settings.region or session.get_config_variable("region") or REGION_DEFAULT,
+                    endpoint_url=settings.endpoint or None,
                     config=_config(settings),
                     **keys,
                 )
@@ -71,33 +71,33 @@ def _loader() -> Any:
     return create_loader()
 
 
-def _keys(settings: Settings) -> dict[str, str]:
+def _keys(settings: S3Settings) -> dict[str, str]:
     """The credentials in the settings; none where they were left behind by a pickle."""
-    secret = settings.s3.secret_access_key and settings.s3.secret_access_key.reveal()
+    secret = settings.secret_access_key and settings.secret_access_key.reveal()
     if not secret:
         return {}
-    keys = {"aws_access_key_id": settings.s3.access_key_id, "aws_secret_access_key": secret}
-    token = settings.s3.session_token and settings.s3.session_token.reveal()
+    keys = {"aws_access_key_id": settings.access_key_id, "aws_secret_access_key": secret}
+    token = settings.session_token and settings.session_token.reveal()
     return {**keys, "aws_session_token": token} if token else keys
 
 
-def _no_credentials(settings: Settings) -> str:
-    if settings.s3.secret_access_key is not None:
+def _no_credentials(settings: S3Settings) -> str:
+    if settings.secret_access_key is not None:
         return "credentials in settings do not travel in a pickle, and there are none in the usual AWS chain here"
     return "no credentials for S3: neither in the settings nor in the usual AWS chain"
 
 
-def _config(settings: Settings) -> AioConfig:
-    s3: dict[str, Any] = {"addressing_style": settings.s3.addressing}
-    if not settings.s3.endpoint.startswith("http://"):
+def _config(settings: S3Settings) -> AioConfig:
+    s3: dict[str, Any] = {"addressing_style": settings.addressing}
+    if not settings.endpoint.startswith("http://"):
         # TLS and our checksum protect the body. A signature over it would be a SHA-256 of every byte, on the loop.
         s3["payload_signing_enabled"] = False
     return AioConfig(
         signature_version="s3v4",
         s3=s3,
-        connect_timeout=settings.s3.connect_timeout_s,
-        read_timeout=settings.s3.read_timeout_s,
-        max_pool_connections=settings.s3.connections_max,
+        connect_timeout=settings.connect_timeout_s,
+        read_timeout=settings.read_timeout_s,
+        max_pool_connections=settings.connections_max,
         retries={"mode": "standard", "total_max_attempts": 1},
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",

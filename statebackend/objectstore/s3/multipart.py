@@ -28,7 +28,7 @@ from statebackend.errors import (
     StoreUnavailableError,
 )
 from statebackend.objectstore.s3.bucket import Bucket
-from statebackend.settings import Settings
+from statebackend.settings import S3Settings
 
 PARTS_MAX: Final = 10_000
 ABORT_TIMEOUT_S: Final = 5.0
@@ -43,13 +43,13 @@ class MultipartUpload:
     Joining and summing up the parts happens in `threads`.
     """
 
-    def __init__(self, bucket: Bucket, name: str, body: Body, *, settings: Settings, threads: WorkerThreads) -> None:
+    def __init__(self, bucket: Bucket, name: str, body: Body, *, settings: S3Settings, threads: WorkerThreads) -> None:
         self._bucket = bucket
         self._name = name
         self._chunks = [memoryview(chunk).cast("B") for chunk in body if len(chunk)]
         size = sum(len(chunk) for chunk in self._chunks)
-        self._part_bytes = max(settings.s3.part_bytes, math.ceil(size / PARTS_MAX))
-        self._room = anyio.Semaphore(settings.s3.part_concurrency_max)
+        self._part_bytes = max(settings.part_bytes, math.ceil(size / PARTS_MAX))
+        self._room = anyio.Semaphore(settings.part_concurrency_max)
         self._threads = threads
         self._stamp = secrets.token_hex(16)
         self._upload_id = ""

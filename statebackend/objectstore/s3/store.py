@@ -26,7 +26,7 @@ from statebackend.objectstore.memory import check_key, check_range
 from statebackend.objectstore.s3.bucket import Bucket
 from statebackend.objectstore.s3.errors import code_of
 from statebackend.objectstore.s3.multipart import MultipartUpload, joined
-from statebackend.settings import KiB, Settings
+from statebackend.settings import KiB, S3Settings
 
 DELETES_PER_REQUEST: Final = 1000
 _INLINE_BYTES_MAX: Final = 64 * KiB
@@ -55,7 +55,7 @@ class S3Store:
     `open_s3_store` makes one.
     """
 
-    def __init__(self, bucket: Bucket, prefix: str, *, settings: Settings, threads: WorkerThreads) -> None:
+    def __init__(self, bucket: Bucket, prefix: str, *, settings: S3Settings, threads: WorkerThreads) -> None:
         self._bucket = bucket
         self._prefix = prefix
         self._settings = settings
@@ -86,7 +86,7 @@ class S3Store:
         """
         name = self._name(key)
         await anyio.lowlevel.checkpoint()
-        if _size(body) > self._settings.s3.multipart_threshold_bytes:
+        if _size(body) > self._settings.multipart_threshold_bytes:
             await MultipartUpload(self._bucket, name, body, settings=self._settings, threads=self._threads).run()
         else:
             await self._bucket.request("put_object", Key=name, **await self._whole(body))
