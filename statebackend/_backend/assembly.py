@@ -24,7 +24,7 @@ from statebackend._local.removal import LocalRetention
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.table import OpenTable
 from statebackend._threads import WorkerThreads
-from statebackend.abc import Clock, Observer, RestoreReport
+from statebackend.abc import Clock, ObjectStore, Observer, RestoreReport
 from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, RangeState, RocksDBBase
 from statebackend.settings import Settings
 
@@ -89,7 +89,7 @@ async def restore(opened: Opened, cache: DownloadCache | None) -> Restored:
     base, local, restored = opened.position.base, opened.local, Restored()
     if base is not None:
         at_hand = opened.job.log.take_body(base)
-        restored = await fill(opened, base, restoring(opened, at_hand=at_hand, cache=cache))
+        restored = await fill(opened, base, at_hand=at_hand, cache=cache)
     if local is not None and local.writable:
         await local.store.prune(needed(opened.position.newest, base))
         if local.rocksdb is not None:
@@ -97,27 +97,26 @@ async def restore(opened: Opened, cache: DownloadCache | None) -> Restored:
     return restored
 
 
-def restoring(
-    opened: Opened, *, at_hand: Mapping[str, bytes], at_hand_first: bool = False, cache: DownloadCache | None = None
-) -> Restore:
-    """A restore with what is open. `at_hand`, `at_hand_first`: see there."""
-    return Restore(
+async def fill(
+    opened: Opened,
+    base: Commit,
+    *,
+    at_hand: Mapping[str, bytes],
+    at_hand_first: bool = False,
+    cache: DownloadCache | None = None,
+    missing: Sequence[ChangeSetHandle] | None = None,
+) -> Restored:
+    """Fill the states from `base`, or with what they are `missing` of it, and tell of it. As for `Restore`."""
+    once = restore_of(
+        opened.settings,
         opened.primary.store,
         opened.local,
         cache=cache,
         at_hand=at_hand,
         at_hand_first=at_hand_first,
+        tables=opened.tables,
         clock=opened.clock,
-        concurrency_max=opened.settings.restore_concurrency_max,
-        cpu_threads_max=opened.settings.cpu_threads_max,
-        rocksdb=rocksdb_restore(opened.primary.store, opened.local, opened.settings, tables=opened.tables, cache=cache),
     )
-
-
-async def fill(
-    opened: Opened, base: Commit, once: Restore, *, missing: Sequence[ChangeSetHandle] | None = None
-) -> Restored:
-    """Fill the states from `base`, or with what they are `missing` of it, and tell of it."""
     report = await once.run(base, opened.states.key_groups, opened.states.replay, missing=missing)
     opened.primary.spending.tell()
     opened.observer.restored(report)
@@ -135,6 +134,31 @@ def base_schedule(settings: Settings, key_groups: KeyGroupRange, *, now_s: float
         retry_delay_s=settings.materialize_retry_delay_s,
     )
     return BaseSchedule(triggers, settings.job, key_groups, now_s=now_s)
+
+
+def restore_of(
+    settings: Settings,
+    primary: ObjectStore,
+    local: LocalCopies | None,
+    *,
+    at_hand: Mapping[str, bytes],
+    at_hand_first: bool = False,
+    tables: Tables = HEAP,
+    cache: DownloadCache | None = None,
+    clock: Clock,
+) -> Restore:
+    """A restore of one commit. `tables`: they take over the files of a RocksDB base if they can."""
+    return Restore(
+        primary,
+        local,
+        cache=cache,
+        at_hand=at_hand,
+        at_hand_first=at_hand_first,
+        clock=clock,
+        concurrency_max=settings.restore_concurrency_max,
+        cpu_threads_max=settings.cpu_threads_max,
+        rocksdb=rocksdb_restore(primary, local, settings, tables=tables, cache=cache),
+    )
 
 
 def put_together(

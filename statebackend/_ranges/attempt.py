@@ -7,7 +7,7 @@ from typing import Final
 import anyio
 import msgspec
 
-from statebackend._backend.assembly import Opened, Restored, empty_states, fill, put_together, restoring
+from statebackend._backend.assembly import Opened, Restored, empty_states, fill, put_together
 from statebackend._backend.stores import Primary
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.base_schedule import BaseSchedule
@@ -183,8 +183,9 @@ async def _caught_up(opened: Opened, held: Held, at_hand: Mapping[str, bytes]) -
     if base is None or (kept is not None and not held.missing):
         restored = Restored()
     else:
-        once = restoring(opened, at_hand=at_hand, at_hand_first=True)
-        restored = await fill(opened, base, once, missing=None if kept is None else held.missing)
+        restored = await fill(
+            opened, base, at_hand=at_hand, at_hand_first=True, missing=None if kept is None else held.missing
+        )
     if kept is None:
         return restored
     state = range_of(base, opened.states.key_groups)

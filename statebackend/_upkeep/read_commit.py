@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
-from statebackend._backend.rocksdb import rocksdb_restore
+from statebackend._backend.assembly import restore_of
 from statebackend._backend.stores import open_local
 from statebackend._backend.tables import open_tables
 from statebackend._checkpoint.restore import Restore
@@ -37,13 +37,6 @@ async def open_commit(
         open_local(settings, None, threads, read_only=True) as local,
         open_tables(settings, owned) as tables,
     ):
-        restore = Restore(
-            primary,
-            local,
-            at_hand=log.take_body(commit),
-            clock=clock,
-            concurrency_max=settings.restore_concurrency_max,
-            cpu_threads_max=settings.cpu_threads_max,
-            rocksdb=rocksdb_restore(primary, local, settings),
-        )
+        # Without `tables`, so a RocksDB base is read entry by entry: to choose entries, or to place them anew.
+        restore = restore_of(settings, primary, local, at_hand=log.take_body(commit), clock=clock)
         yield KeyedStates(owned, settings.max_parallelism, states, open_table=tables.open_table), restore
