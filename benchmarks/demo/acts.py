@@ -14,7 +14,7 @@ from benchmarks.demo.places import JOB, PARALLELISM, Places
 
 @dataclass(frozen=True)
 class Damage:
-    """What was done to the files while no process ran. `path` is the damaged file, if there is just one."""
+    """The damage done to the files while no process ran. `path` is the damaged file, if there is just one."""
 
     words: str
     path: Path | None = None

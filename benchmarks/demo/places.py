@@ -1,4 +1,4 @@
-"""Where everything of one demo is stored, and the settings of its backend."""
+"""The paths and URLs of one demo, and the settings of its backend."""
 
 import asyncio
 import os

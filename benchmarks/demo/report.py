@@ -40,7 +40,7 @@ def _recoveries(story: Story) -> Table:
 
 
 def _what_spark_did(recovery: Recovery) -> str:
-    """What Spark did with the batch of the kill: it delivers it again unless it had recorded its end."""
+    """Spark's next step with the batch of the kill: it delivers it again unless it had recorded its end."""
     if recovery.first_batch == recovery.killed_at:
         return "sent it again: applied"
     if not recovery.spark_had_committed:

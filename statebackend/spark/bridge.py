@@ -37,6 +37,7 @@ _INTERRUPTS: Final = (
     "java.io.InterruptedIOException",
     "java.nio.channels.ClosedByInterruptException",
 )
+"""The exceptions that Spark takes for a stop, if their names follow `_CALLING` in the text of the error."""
 
 _logger = logging.getLogger(__name__)
 _portals: dict[int, Portal] = {}  # by process
@@ -81,7 +82,7 @@ class QueryThread:
     def raise_if_stopped(self, error: BaseException | None = None) -> None:
         """Raise `QueryStoppedError` if the query is being stopped, or if `error` says so.
 
-        The JVM tells an interrupt only once. If one of the user's Spark actions met it, only `error` still knows.
+        The JVM reports an interrupt only once. If one of the user's Spark actions met it, only `error` still knows.
         """
         if self._context is None:
             return
@@ -137,8 +138,8 @@ def _unwind(call: Call[Any], query: QueryThread) -> None:
 
 def _tells_of_an_interrupt(error: BaseException) -> bool:
     """True if Spark would take `error` for an interrupt: it has only the text of an error and of its causes."""
-    _, calling, told = "".join(traceback.format_exception(error)).partition(_CALLING)
-    return bool(calling) and any(name in told for name in _INTERRUPTS)
+    _, calling, text = "".join(traceback.format_exception(error)).partition(_CALLING)
+    return bool(calling) and any(name in text for name in _INTERRUPTS)
 
 
 def _close_at_exit(pid: int, portal: Portal) -> None:

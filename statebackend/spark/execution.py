@@ -1,4 +1,4 @@
-"""Where the work of a batch is done: the contract between the sink and `InDriver` or `OnExecutors`."""
+"""The contract between the sink and the place where batches are processed: `InDriver` or `OnExecutors`."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -34,7 +34,7 @@ class OpenedJob(Protocol):
 
 
 class Execution(Protocol):
-    """Where batches are processed. The sink calls `check` and `apply` on Spark's callback thread."""
+    """A place where batches are processed. The sink calls `check` and `apply` on Spark's callback thread."""
 
     def check(self, df: DataFrame) -> None:
         """Raise `SettingsError` if `df` cannot be processed there. Called before claiming, so nobody is fenced."""

@@ -28,6 +28,7 @@ _pa: Any = pa  # it ships no types
 
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 RUN_ID_PROPERTY: Final = "spark.jobGroup.id"
+"""The job group of a streaming query is its run id: Spark cancels it when the query is stopped."""
 ACTIONS_MAX: Final = 8
 """Spark actions that one batch's asynchronous function may run at a time, each on a thread."""
 

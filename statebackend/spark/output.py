@@ -1,4 +1,4 @@
-"""Where output rows go: to a function before the commit, or to the outbox, which publishes them after it.
+"""Output rows go to a function before the commit, or to the outbox, which publishes them after it.
 
     a table -> Arrow streams -> staged (`_log/outbox.py`) -> commit -> `publish(Publication)`
 

@@ -34,7 +34,7 @@ class _OpenedCopy(msgspec.Struct, frozen=True):
 class ProcessorRunner:
     """Calls `processor` for tables of rows. Pickles without its states.
 
-    `has_output`: whether the sink has a receiver for output rows. Without one, output rows are an error.
+    `has_output`: True if the sink has an output. Otherwise output rows are an error.
 
     Raises `SettingsError` if the processor does not override exactly one of its two methods, if there is no key, or if
     there is an output and no output schema.
@@ -45,7 +45,7 @@ class ProcessorRunner:
     ) -> None:
         self.processor: Final = processor
         self.key: Final = _names(key)
-        self.has_output: Final = has_output
+        self._has_output = has_output
         self._order_by = _names(order_by)
         self._takes_table = _overrides(processor, "process_table")
         if self._takes_table == _overrides(processor, "process"):
@@ -90,7 +90,7 @@ class ProcessorRunner:
         output: list[Mapping[str, Any]] = []
         for key, rows in by_key(table, self.key, self._order_by) if table.num_rows else ():
             self._add_rows(opened.processor.process(key, rows, opened.context), key, output)
-        return _table_of(output, self.processor.output_schema) if self.has_output else None
+        return _table_of(output, self.processor.output_schema) if self._has_output else None
 
     def _add_rows(self, returned: Any, key: Key, output: list[Mapping[str, Any]]) -> None:
         if returned is None:
@@ -100,7 +100,7 @@ class ProcessorRunner:
             raise InputError("process must yield mappings, and must not be async", key=key, returned=kind)
         before = len(output)
         output.extend(cast("Iterable[Mapping[str, Any]]", returned))
-        if not self.has_output and len(output) > before:
+        if not self._has_output and len(output) > before:
             raise InputError("the processor yields rows and the sink has no output: give the sink one", key=key)
 
     def _run_table(self, table: Any, opened: _OpenedCopy) -> Any:
@@ -109,7 +109,7 @@ class ProcessorRunner:
         output = opened.processor.process_table(table, opened.context) if table.num_rows else None
         if output is not None and not isinstance(output, _pa.Table):
             raise InputError("process_table must return a pyarrow.Table or None", returned=type(output))
-        if not self.has_output:
+        if not self._has_output:
             if output is not None:
                 raise InputError("the processor returns a table and the sink has no output: give the sink one")
             return None

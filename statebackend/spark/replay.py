@@ -23,7 +23,7 @@ OnRewind = Literal["fail", "rollback"]
 
 
 class Step(enum.Enum):
-    """What the sink does with a delivered batch."""
+    """The sink's next step for a delivered batch."""
 
     SKIP = "skip"
     PROCESS = "process"

@@ -53,8 +53,8 @@ class StatefulSink:
     Instead of a function, a `KeyedProcessor` is called key by key, or with an Arrow table. `key` names the key column,
     or several; `order_by` the columns that order the rows of a key. `output(df, batch_id)` receives the output rows
     once per batch, before the commit: for a receiver that drops batches it has seen. With `output=Outbox(publish)` the
-    rows are part of the commit and published after it, the same rows even after a crash; a function that is no
-    processor then returns them as a `pyarrow.Table`.
+    rows are part of the commit and published after it, the same rows even after a crash; a batch function then returns
+    them as a `pyarrow.Table`.
 
     `execution="executors"` runs a processor on Spark's executors, in `parallelism` ranges of the keys, a number that
     may change at the next start; the driver only commits. The processor is pickled, and everything that `settings`

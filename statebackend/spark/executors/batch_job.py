@@ -52,7 +52,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _Run(msgspec.Struct, frozen=True):
-    """What stays the same during a run of a query: where rows go, and the pickled `RunSpec`."""
+    """The state of a run of a query: where rows go, and the pickled `RunSpec`."""
 
     placement: Placement
     spec: bytes

@@ -1,4 +1,4 @@
-"""`ClaimedJob`: the job as the driver holds it while executors do the work. It has the claim, and no state."""
+"""`ClaimedJob`: the job in the driver while executors do the work. It has the claim, and no state."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence

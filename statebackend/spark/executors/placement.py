@@ -115,7 +115,7 @@ def _can_anchor(df: DataFrame) -> bool:
     """True if an anchor draws tasks. Logs a warning if it could, and the session's settings prevent it."""
     context = context_of(df)
     if context is None or re.fullmatch(r"local(\[.*\])?", context.master or ""):
-        return False  # Spark Connect does not tell, and in local mode there is one executor anyway
+        return False  # Spark Connect cannot be asked, and local mode has a single executor
     allowed = str(context.getConf().get(REDUCE_LOCALITY, "true")).lower() == "false"
     if not allowed:
         _logger.warning(

@@ -1,4 +1,4 @@
-"""What runs in Spark's Python workers: one partition, all rows of one slot, becomes one result row.
+"""The task in Spark's Python workers: one partition, all rows of one slot, becomes one result row.
 
     rows -> Arrow table -> the range, opened at its committed base -> processor -> durable -> one result row
 
@@ -53,7 +53,7 @@ _logger = logging.getLogger(__name__)
 
 
 class RunSpec(msgspec.Struct, frozen=True):
-    """What a task needs that stays the same during a run of a query."""
+    """The input of a task that stays the same during a run of a query."""
 
     runner: ProcessorRunner
     uploader: OpenUploader | None
@@ -62,7 +62,7 @@ class RunSpec(msgspec.Struct, frozen=True):
 
 
 class BatchSpec(msgspec.Struct, frozen=True):
-    """What a task needs that is new with each batch.
+    """The input of a task that is new with each batch.
 
     `task`: the same for every slot but for its key groups. `salts`: those of the slots. `columns`: the names of the
     rows' columns, without `SALT`, which is the last.
@@ -75,7 +75,7 @@ class BatchSpec(msgspec.Struct, frozen=True):
 
 
 class TaskResult(msgspec.Struct, frozen=True):
-    """What one attempt at a range brings to the driver.
+    """The result of one attempt at a range, for the driver.
 
     `output`: the output rows as an Arrow stream; `None` if there is no output, or if they are `staged` for an outbox.
     `seconds`: how long it took to make the changes durable. `requests`: requests to the primary, by kind.
