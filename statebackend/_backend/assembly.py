@@ -198,7 +198,6 @@ def put_together(
             preemptive_persist_threshold_bytes=settings.preemptive_persist_threshold_bytes,
         ),
         opened.job.coordinator(position, new_name=opened.new_name, copies=copies.of_commits),
-        opened.job.log,
         opened.primary.spending,
         base_writer=BaseWriter(
             states,

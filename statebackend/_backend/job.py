@@ -6,12 +6,13 @@ from typing import Final
 import msgspec
 
 from statebackend._codec.commit import Claim, Commit
-from statebackend._log.commits import CommitLog, LogEnd
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.fresh_names import new_names, new_stamp
-from statebackend._log.outbox import Outbox
+from statebackend._log.outbox import JobOutbox
+from statebackend._log.reader import LogEnd, LogReader
 from statebackend._log.savepoints import Savepoints
 from statebackend._log.sweep import MIN_AGE_S, Sweep
+from statebackend._log.writer import LogWriter
 from statebackend._retry import RetryPolicy
 from statebackend._version import __version__
 from statebackend.abc import Clock, ObjectStore
@@ -59,13 +60,19 @@ class Job:
         savepoint: str | None = None,
         any_parallelism: bool = False,
     ) -> None:
-        self.log: Final = CommitLog(
-            primary, settings.job, policy=RetryPolicy.of(settings.upload), timeout_s=_patience_s(settings), clock=clock
+        self.log: Final = LogReader(primary, settings.job)
+        self._writer = LogWriter(
+            primary,
+            self.log,
+            policy=RetryPolicy.of(settings.upload),
+            timeout_s=_patience_s(settings),
+            clock=clock,
+            new_stamp=new_stamp,
+            release=__version__,
         )
         self._primary = primary
-        self._savepoints = Savepoints(primary, settings.job, timeout_s=settings.commit_timeout_s)
+        self._savepoints = Savepoints(primary, self.log, timeout_s=settings.commit_timeout_s)
         self._settings = settings
-        self._clock = clock
         self._checkpoint_id = checkpoint_id
         self._savepoint = savepoint
         self._any_parallelism = any_parallelism
@@ -73,7 +80,7 @@ class Job:
     async def look(self) -> Position:
         """Where the job is now. Raises `CheckpointNotFoundError` and its like, `SettingsError`, `InputError`."""
         checkpoint_id, savepoint = self._checkpoint_id, self._savepoint
-        end = await self.log.end()
+        end = await self._writer.find_end()
         if checkpoint_id is not None and savepoint is not None:
             raise InputError(
                 "a checkpoint id or a savepoint, not both", checkpoint_id=checkpoint_id, savepoint=savepoint
@@ -95,7 +102,7 @@ class Job:
         """Claim the job, and say where it was then: nothing is committed between that position and the claim."""
         for _ in range(CLAIM_ATTEMPTS_MAX):
             base = None if position.base is None else position.base.sequence
-            claim = await self.log.claim(position.end, stamp=new_stamp(), release=__version__, base=base)
+            claim = await self._writer.claim(position.end, base=base)
             if claim is not None:
                 if claim.base is not None:
                     # A sweep that had begun before the claim may have deleted it; from now on none does.
@@ -117,21 +124,20 @@ class Job:
         `new_name` makes names for what is staged, where these tell more than the epoch of the position.
         """
         return CheckpointCoordinator(
-            self.log,
-            self._settings,
+            self._writer,
+            max_parallelism=self._settings.max_parallelism,
             newest=position.newest,
             base=position.base,
-            claim=position.claim,
             savepoints=self._savepoints,
-            outbox=Outbox(
+            outbox=JobOutbox(
                 self._primary,
-                self._settings,
+                policy=RetryPolicy.of(self._settings.upload),
+                compression=self._settings.compression,
+                inline_bytes_max=self._settings.inline_bytes_max,
+                cpu_threads_max=self._settings.cpu_threads_max,
                 new_name=new_name or new_names(position.epoch),
                 pending=() if position.base is None else position.base.outbox,
             ),
-            clock=self._clock,
-            new_stamp=new_stamp,
-            release=__version__,
             copies=copies,
             base_body=base_body,
         )

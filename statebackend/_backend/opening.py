@@ -168,4 +168,4 @@ async def open_counted_coordinator(
             finally:
                 coordinator.close()
                 with anyio.move_on_after(settings.close_timeout_s, shield=True):
-                    await job.log.write_hint()
+                    await coordinator.write_hint()

@@ -23,10 +23,9 @@ from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.snapshots import InlineEncoder, Pending, Snapshots
 from statebackend._checkpoint.spending import Spending
 from statebackend._local.removal import LocalRetention
-from statebackend._log.commits import CommitLog
 from statebackend._log.coordinator import CheckpointCoordinator, Committed
 from statebackend._log.names import check_savepoint_name, entry_key
-from statebackend._log.outbox import Outbox, Output, Staged, check_source
+from statebackend._log.outbox import JobOutbox, Output, Staged, check_source
 from statebackend._state.declared import KeyedStates
 from statebackend._tasks import finish
 from statebackend.abc import Buffer, CheckpointInfo, Clock, Observer, RestoreReport
@@ -55,7 +54,6 @@ class StateBackend(DeclaresStates):
         states: KeyedStates,
         writer: ChangelogWriter,
         coordinator: CheckpointCoordinator,
-        log: CommitLog,
         spending: Spending,
         *,
         epoch: Epoch,
@@ -73,7 +71,6 @@ class StateBackend(DeclaresStates):
         self._epoch: Final = epoch
         self._writer = writer
         self._coordinator = coordinator
-        self._log = log
         self._spending = spending
         self._inline = inline
         self._clock = clock
@@ -124,7 +121,7 @@ class StateBackend(DeclaresStates):
         return self._coordinator.next_checkpoint_id
 
     @property
-    def outbox(self) -> Outbox:
+    def outbox(self) -> JobOutbox:
         """Where the rows that a batch puts out are staged, and what is to be published."""
         return self._coordinator.outbox
 
@@ -273,7 +270,7 @@ class StateBackend(DeclaresStates):
             await self._writer.truncate_and_close(self._snapshots.to)
             await self._base_writer.wait_closed()
             if self._failure is None:
-                await self._log.write_hint()
+                await self._coordinator.write_hint()
 
     async def _snapshot(
         self, checkpoint_id: CheckpointId, *, inline: InlineEncoder | None = None

@@ -1,21 +1,20 @@
-"""Builds the next commit from what the owners of the key groups contribute. Of one job, one process does this."""
+"""Builds the next commit from what the owners of the key groups contribute. For one job, one process does this."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 import msgspec
 
-from statebackend._codec.commit import Claim, Commit, EncodedEntry, encode_entry
-from statebackend._log.commits import CommitLog
+from statebackend._codec.commit import Commit, EncodedEntry, encode_entry
 from statebackend._log.names import entry_key
-from statebackend._log.outbox import Outbox, Staged, check_source
+from statebackend._log.outbox import JobOutbox, Staged, check_source
 from statebackend._log.savepoints import Savepoints
+from statebackend._log.writer import LogWriter
 from statebackend._tasks import finish
-from statebackend.abc import Buffer, Clock
+from statebackend.abc import Buffer
 from statebackend.errors import BackendClosedError, CheckpointExistsError, InputError, OutcomeUnknownError
 from statebackend.ids import (
     CheckpointId,
-    CommitSequence,
     CommitSummary,
     Epoch,
     KeyGroupRange,
@@ -24,12 +23,11 @@ from statebackend.ids import (
     StagedOutput,
     StateDescriptor,
 )
-from statebackend.settings import Settings
 from statebackend.uploaders.local_copies import CopyWriter
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """A commit as whoever reads it gets it, the size of its object, and whether there is a local copy of that."""
+    """A commit as a reader of it gets it, the size of its object, and whether that has a local copy."""
 
     commit: Commit
     size_bytes: int
@@ -37,7 +35,7 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class CommittedBase(msgspec.Struct, frozen=True):
-    """A commit as it is handed to the owners of parts: where it lies, and its bytes; none where they are to be read."""
+    """A commit as it is handed to the owners of parts: its key, and its bytes or none; then they are to be read."""
 
     key: str
     body: bytes = b""
@@ -46,54 +44,45 @@ class CommittedBase(msgspec.Struct, frozen=True):
 class CheckpointCoordinator:
     """Stands on a commit and appends the next one.
 
-    `newest` is the job's newest commit, `base` the one that the state was restored from. They differ after a restore of
-    an older checkpoint, and the next commit then begins a branch: its parent is `base`, its id is above that of
-    `newest`. It follows `claim`, by which this writer has opened the job; without one nothing can be committed.
+    `newest` is the job's newest commit, `base` the one that the state was restored from. They differ after an older
+    checkpoint was restored. The next commit then begins a branch: its parent is `base`, its id is above that of
+    `newest`. It goes behind the claim that `writer` has made; without a claim nothing can be committed.
 
-    `copies` writes a copy of each commit object beside it: what a commit carries inline is then local, too.
+    `copies` writes a local copy of each commit object beside it, so that a restore finds the changes in it locally too.
     """
 
     def __init__(
         self,
-        log: CommitLog,
-        settings: Settings,
+        writer: LogWriter,
         *,
+        max_parallelism: int,
         newest: Commit | None,
         base: Commit | None,
-        claim: Claim | None,
         savepoints: Savepoints,
-        outbox: Outbox,
-        clock: Clock,
-        new_stamp: Callable[[], str],
-        release: str,
+        outbox: JobOutbox,
         copies: CopyWriter | None = None,
         base_body: bytes = b"",
     ) -> None:
-        """`base_body`: the bytes of `base`, where they are at hand."""
+        """`base_body`: the bytes of `base`, if they are at hand."""
         self.base = base
         self._base_body = base_body
         self.outbox: Final = outbox
         self._newest = newest
-        self._last: Claim | Commit | None = claim  # our own last entry
         self._is_closed = False
-        self._log = log
+        self._writer = writer
         self._savepoints = savepoints
-        self._job: Final = settings.job
-        self._max_parallelism: Final = settings.max_parallelism
-        self._clock = clock
-        self._new_stamp = new_stamp
-        self._release = release
+        self._max_parallelism = max_parallelism
         self._copies = copies
 
     @property
     def epoch(self) -> Epoch:
-        """Of the claim; 0 without one."""
-        return Epoch(0) if self._last is None else self._last.epoch
+        """The epoch of the claim; 0 without one."""
+        return self._writer.epoch
 
     @property
     def can_commit(self) -> bool:
-        """Whether there is a claim."""
-        return self._last is not None
+        """True if there is a claim."""
+        return self._writer.last is not None
 
     @property
     def newest(self) -> CommitSummary | None:
@@ -101,13 +90,13 @@ class CheckpointCoordinator:
         return None if self._newest is None else self._newest.summary
 
     async def history(self) -> AsyncIterator[CommitSummary]:
-        """The commit that the state stands on, its parent, and so on to the job's first, or the oldest retained."""
+        """Yield the commit that the state stands on, its parent, and so on to the first, or to the oldest retained."""
         if self.base is not None:
-            async for commit in self._log.ancestors(self.base):
+            async for commit in self._writer.log.branch(self.base):
                 yield commit.summary
 
     def committed(self, body_bytes_max: int) -> CommittedBase | None:
-        """The commit that the state stands on, `None` before the first; its bytes, if they are no more than that."""
+        """The commit that the state stands on, `None` before the first; its bytes only up to `body_bytes_max`."""
         if self.base is None:
             return None
         body = self._base_body
@@ -115,9 +104,9 @@ class CheckpointCoordinator:
 
     @property
     def next_key(self) -> str:
-        """Where the next commit will lie, for who has a claim."""
-        assert self._last is not None
-        return entry_key(self._last.sequence + 1)
+        """The key of the next commit. Needs a claim."""
+        assert self._writer.last is not None
+        return entry_key(self._writer.last.sequence + 1)
 
     @property
     def next_checkpoint_id(self) -> CheckpointId:
@@ -125,18 +114,22 @@ class CheckpointCoordinator:
         return CheckpointId(0 if self._newest is None else self._newest.checkpoint_id + 1)
 
     def close(self) -> None:
-        """The claim is left: nothing is committed or published by it any more, whoever has not come to that yet."""
+        """Commit and publish nothing more, whatever is called afterwards."""
         self._is_closed = True
+
+    async def write_hint(self) -> None:
+        """Write the hint for the last entry, so that the next search for the end begins there. Never fails."""
+        await self._writer.write_hint()
 
     def check(self, checkpoint_id: CheckpointId) -> None:
         """Raise `CheckpointExistsError` unless `checkpoint_id` may be the next one.
 
-        Raises `BackendClosedError` once it is closed, `InputError` without a claim.
+        Raises `BackendClosedError` after `close`, `InputError` without a claim.
         """
         self._check_open()
-        if self._last is None:
+        if not self.can_commit:
             raise InputError(
-                "opened to read, or for a part of the key groups: it cannot commit", checkpoint_id=checkpoint_id
+                "opened for reading, or for a part of the key groups: it cannot commit", checkpoint_id=checkpoint_id
             )
         if checkpoint_id < self.next_checkpoint_id:
             raise CheckpointExistsError(
@@ -153,36 +146,30 @@ class CheckpointCoordinator:
         inline: Sequence[bytes] = (),
         staged: Staged | None = None,
     ) -> Committed:
-        """Commit one checkpoint from the snapshots of every owner. It exists when this returns: `notify_complete` them.
+        """Commit one checkpoint from the snapshots of every owner. When this returns it exists: `notify_complete` them.
 
-        With `savepoint` it is kept under that name. Raises `CheckpointExistsError`, `SavepointExistsError`, or
-        `InputError` for snapshots that do not cover every key group once, are of another checkpoint or epoch, or
-        disagree on a state, or `BackendClosedError`: nothing was committed, `notify_aborted` them. Raises
-        `FencedError`, or `OutcomeUnknownError`: close, and open the job again. A cancelled call finishes first.
+        With `savepoint` it is kept under that name. Raises `CheckpointExistsError`, `SavepointExistsError`,
+        `BackendClosedError`, or `InputError` if the snapshots do not cover every key group once, are of another
+        checkpoint or epoch, or disagree on a state: then nothing was committed, `notify_aborted` them. Raises
+        `FencedError` or `OutcomeUnknownError`: then close, and open the job again. A cancelled call finishes first.
 
-        `inline`: frames for the commit to carry; handles of the snapshots into them are those of `encode_inline`.
-        `staged`: the rows that the batch of `source` put out, which this makes an output to be published: see
-        `take_output`. What is pending already the commit names as well.
+        `inline`: frames for the commit to carry; the snapshots' handles into them are those of `encode_inline`.
+        `staged`: the output rows of the batch of `source`, which the commit makes an output to be published: see
+        `take_output`. The commit also names the outputs that are pending already.
         """
         self.check(CheckpointId(checkpoint_id))
-        assert self._last is not None
         ordered = sorted(snapshots, key=lambda snapshot: snapshot.state.key_groups)
         _check_coverage([snapshot.state.key_groups for snapshot in ordered], self._max_parallelism)
         _check_equal("another checkpoint", checkpoint_id, [snapshot.checkpoint_id for snapshot in ordered])
+        # A sweep may have deleted what another epoch uploaded: it does so as soon as that epoch is over.
         _check_equal("another epoch: open its owner again", self.epoch, [snapshot.epoch for snapshot in ordered])
-        commit = Commit(
-            job=self._job,
-            sequence=CommitSequence(self._last.sequence + 1),
+        commit = self._writer.next_commit(
             checkpoint_id=CheckpointId(checkpoint_id),
-            epoch=self._last.epoch,
             parent=None if self.base is None else self.base.sequence,
-            stamp=self._new_stamp(),
             max_parallelism=self._max_parallelism,
             ranges=tuple(snapshot.state for snapshot in ordered),
             states=_merged(ordered),
             source=source,
-            committed_at_s=self._clock.time(),
-            release=self._release,
             outbox=(*self.outbox.pending, *_own_output(staged, source, sum(map(len, inline)))),
         )
         carried = inline if staged is None else (*inline, *staged.inline)
@@ -192,58 +179,61 @@ class CheckpointCoordinator:
         return committed
 
     async def take_output(self) -> tuple[StagedOutput, tuple[Buffer, ...]] | None:
-        """The oldest output that is committed and not known to be published, with its Arrow IPC streams; or `None`.
+        """Return the oldest output that is committed and not known to be published, as Arrow IPC streams, or `None`.
 
-        To be published before anything newer is put out, and then told of by `published`; whoever has published it
-        before has published the same bytes. Looks who owns the job first. Raises `FencedError`, `BackendClosedError`,
-        `InputError` without a claim, and as `Outbox.read`.
+        Publish it before anything newer, then call `published`. It may have been published before, then with the same
+        bytes. Checks first that nobody else has claimed the job. Raises `FencedError`, `BackendClosedError`,
+        `InputError` without a claim, and as `JobOutbox.read`.
         """
         self._check_open()
         if not self.outbox.pending:
             return None
-        if self._last is None:
-            raise InputError("opened to read, or for a part of the key groups: it cannot publish")
-        await self._log.check_epoch(self._last)
+        if not self.can_commit:
+            raise InputError("opened for reading, or for a part of the key groups: it cannot publish")
+        await self._writer.check_epoch()
         output = self.outbox.pending[0]
         return output, await self.outbox.read(output)
 
     def published(self, output: StagedOutput) -> None:
-        """It is where it was to go: no commit from the next one on names it."""
+        """Note that the output was published: later commits do not name it."""
         self.outbox.published(output)
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise BackendClosedError("the job was left: open it again", job=self._job)
+            raise BackendClosedError("the job was left: open it again", job=self._writer.log.job)
 
     async def _create(self, encoded: EncodedEntry[Commit], savepoint: str | None) -> Committed:
         """Create the commit, with a local copy beside it, and stand on it."""
-        if savepoint is not None:
-            await self._savepoints.mark(savepoint, encoded.entry)
-        local = await self._create_copied(encoded.entry, encoded.body)
-        self._newest = self.base = self._last = encoded.entry
+        commit = encoded.entry
+        if savepoint is not None:  # before the commit: a marker without a commit means nothing, but not the reverse
+            await self._savepoints.mark(savepoint, commit)
+        local = await self._create_copied(commit, encoded.body)
+        self._newest = self.base = commit
         self._base_body = encoded.body
-        self.outbox.committed(encoded.entry.outbox)
-        return Committed(encoded.entry, len(encoded.body), local)
+        self.outbox.committed(commit.outbox)
+        return Committed(commit, len(encoded.body), local)
 
     async def _create_copied(self, commit: Commit, body: bytes) -> bool:
+        """Create the commit; True if it has a local copy."""
         if self._copies is None:
-            await self._log.create(commit, body)
+            await self._writer.create(commit, body)
             return False
-        copy = self._copies.start(self.next_key, (body,))
+        key = entry_key(commit.sequence)
+        copy = self._copies.start(key, (body,))
         try:
-            await self._log.create(commit, body)
-        except OutcomeUnknownError:  # it may be there: then a restore needs what the copy holds
+            await self._writer.create(commit, body)
+        except OutcomeUnknownError:  # the commit may exist: then a restore needs what the copy holds
             copy.keep()
             copy.give_up("nobody knows whether the commit was made")
             raise
         except BaseException:
             copy.give_up("the commit was not made")
             raise
-        return await self._copies.settle(self.next_key, copy)
+        return await self._copies.settle(key, copy)
 
 
 def _own_output(staged: Staged | None, source: SourceMark | None, offset: int) -> tuple[StagedOutput, ...]:
-    """What the commit's own batch put out, where `offset` bytes come before it among what the commit carries."""
+    """The output of the commit's own batch. `offset`: inline bytes of the commit that come before it."""
     if staged is None:
         return ()
     return (StagedOutput(check_source(staged, source), staged.rows, staged.schema, staged.after(offset)),)
@@ -255,7 +245,7 @@ def _check_equal(what: str, expected: int, found: Sequence[int]) -> None:
 
 
 def _merged(snapshots: Sequence[SnapshotResult]) -> tuple[StateDescriptor, ...]:
-    """The states of every owner. Their numbers mean the same everywhere, or the changes could not be told apart."""
+    """The states of every owner. A number must mean the same state everywhere: changes name their state by it."""
     states = {descriptor.state_id: descriptor for snapshot in snapshots for descriptor in snapshot.states}
     for snapshot in snapshots:
         for descriptor in snapshot.states:

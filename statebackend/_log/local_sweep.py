@@ -1,6 +1,6 @@
-"""Finds and removes what is left in a job's local roots by processes that are gone, without opening the job.
+"""Finds and removes local copies that dead processes left in a job's local roots, without opening the job.
 
-Only in a root whose lock is free: while a process lives that owns it, nobody else can say what it needs there.
+Only in roots whose lock is free: while the process that owns a root lives, nobody else knows what it needs there.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable
@@ -24,7 +24,7 @@ IO_THREADS_MAX: Final = 4
 
 
 class LocalFile(msgspec.Struct, frozen=True):
-    """A local copy: what it is of, where it lies, and whether it may be needed. `failure`: why it was not removed."""
+    """A local copy: the object it copies, its path, and whether it may be needed. `failure`: why it was not removed."""
 
     info: ObjectInfo
     path: str
@@ -36,11 +36,11 @@ class LocalFile(msgspec.Struct, frozen=True):
 async def sweep_roots(
     roots: Iterable[str], job: str, needed: Collection[str], *, dry_run: bool
 ) -> AsyncIterator[LocalFile]:
-    """Every local copy of `job` in these roots. Those that are not `needed` are removed unless it is a dry run.
+    """Yield every local copy of `job` in these roots. Those not `needed` are removed, unless it is a dry run.
 
-    A root that is not there is passed over, and made by nobody. `owned` is false where a living process has the lock:
-    then its files are listed and left alone. A backend that opens while its root is looked at has no local copy to
-    write, so a root is let go of as soon as it is done. Raises `LocalRootError`, `StoreError`.
+    A root that does not exist is passed over, and not made. `owned` is false if a living process has the lock: then
+    its files are listed and left alone. A backend that opens while its root is being swept writes no local copies, so
+    each root is unlocked as soon as it is done. Raises `LocalRootError`, `StoreError`.
     """
     limiter = anyio.CapacityLimiter(1)
     for root in roots:

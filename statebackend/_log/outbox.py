@@ -1,13 +1,14 @@
-"""The outbox: rows that a batch put out, from when they are staged until they are known to be published.
+"""The outbox: the output rows of a batch, from when they are staged until they are known to be published.
 
-    stage -> name them in the commit -> look who owns the job -> publish -> the next commit does not name them
+    stage -> name them in the commit -> check who owns the job -> publish -> the next commit does not name them
 
-What is staged is immutable, under a name of its own, and means nothing before a commit names it. A commit names what
-its own batch put out, and what is left of the commit before. So what the newest commit names may be published or not,
-and is published again by whoever opens the job next, before anything newer; what only older ones name is published.
+Staged rows are immutable, under names of their own, and mean nothing before a commit names them. A commit names the
+output of its own batch, and those outputs of the commit before that are not known to be published. So an output that
+the newest commit names may be published or not, and the next process to open the job publishes it again, before
+anything newer. An output that only older commits name is published.
 
-An object that is staged for a commit that is never made is garbage, for a sweep: by its name it is known which epoch
-staged it, as of a segment. Executors stage what their tasks put out, each for itself, and the driver names it all.
+Rows that are staged for a commit that is never made are garbage for a sweep: their names tell the epoch that staged
+them, as those of segments do. Executors stage the output of their tasks, each its own, and the driver names it all.
 """
 
 import itertools
@@ -31,17 +32,17 @@ from statebackend.errors import (
     UploadError,
 )
 from statebackend.ids import Handle, SourceMark, StagedOutput
-from statebackend.settings import Compression, KiB, MiB, Settings
+from statebackend.settings import Compression, KiB, MiB
 from statebackend.uploaders.primary import REMOVE_TIMEOUT_S, remove_quietly
 
 PARTS_CONCURRENCY_MAX: Final = 4
-"""Parts that are compressed, uploaded or fetched at a time."""
+"""How many parts are compressed, uploaded or fetched at a time."""
 ENCODE_ON_LOOP_BYTES_MAX: Final = 32 * KiB
 """Encoding less than this takes less time than the hop to a thread and back."""
 
 
 class Output(msgspec.Struct, frozen=True):
-    """The rows of one batch, or of one task of it, before they are staged: whole Arrow IPC streams, in order."""
+    """The output rows of a batch, or of one of its tasks, before they are staged: whole Arrow IPC streams, in order."""
 
     schema: bytes
     rows: int
@@ -49,7 +50,7 @@ class Output(msgspec.Struct, frozen=True):
 
 
 class Staged(msgspec.Struct, frozen=True):
-    """Staged rows: `parts` are objects, or, with an empty key, lie in `inline`, counted from where that begins."""
+    """Staged rows. A part is an object, or has an empty key and lies in `inline`, at its offset from the first byte."""
 
     schema: bytes
     rows: int
@@ -58,27 +59,27 @@ class Staged(msgspec.Struct, frozen=True):
 
     @property
     def uploaded_bytes(self) -> int:
-        """Stored size of the parts that are objects."""
+        """Stored bytes of the parts that are objects."""
         return sum(part.length for part in self.parts if part.key)
 
     def after(self, offset: int) -> tuple[Handle, ...]:
-        """The parts, where so many bytes come before `inline` in the commit that is to carry it."""
+        """The parts, for a commit that carries `offset` bytes before `inline`."""
         return tuple(
             part if part.key else msgspec.structs.replace(part, offset=offset + part.offset) for part in self.parts
         )
 
 
 def check_source(output: Output | Staged, source: SourceMark | None) -> SourceMark:
-    """Return `source`, or raise `InputError` where there is none."""
+    """Return `source`, or raise `InputError` if there is none."""
     if source is None:
         raise InputError("output is published under its query and batch: give the source", rows=output.rows)
     return source
 
 
 def joined(staged: Sequence[Staged]) -> Staged:
-    """What several tasks of one batch have staged, as one, in their order. The schema is given as by the first.
+    """Join the rows that several tasks of one batch have staged, in order. The schema is the first one.
 
-    All of them mean the same one, though two releases of Arrow may not write it as the same bytes.
+    All tasks have the same schema, but two releases of Arrow may write it as different bytes, so they are not compared.
     """
     parts: list[Handle] = []
     offset = 0
@@ -89,39 +90,44 @@ def joined(staged: Sequence[Staged]) -> Staged:
     return Staged(staged[0].schema, sum(each.rows for each in staged), tuple(parts), inline)
 
 
-class Outbox:
-    """The outbox of one job, for whoever commits to it, or stages for who does. `store` is confined to the job.
+class JobOutbox:
+    """The outbox of one job, for the process that commits, or for one that stages rows for it.
 
-    `pending` is what the commit names that the state stands on. `new_name` makes names that tell the epoch.
+    `store` is confined to the job. `pending`: the outputs that the commit names from which the state continues.
+    `new_name` makes names that tell the epoch. Parts of at most `inline_bytes_max` in all are left for the commit to
+    carry; `policy` is for uploading the others.
     """
 
     def __init__(
         self,
         store: ObjectStore,
-        settings: Settings,
         *,
+        policy: RetryPolicy,
+        compression: Compression,
+        inline_bytes_max: int,
+        cpu_threads_max: int,
         new_name: Callable[[], str],
         pending: Sequence[StagedOutput] = (),
     ) -> None:
         self._store = store
-        self._compression: Compression = settings.compression
-        self._inline_bytes_max = settings.inline_bytes_max
-        self._policy = RetryPolicy.of(settings.upload)
-        self._cpu = anyio.CapacityLimiter(settings.cpu_threads_max)
+        self._policy = policy
+        self._compression: Compression = compression
+        self._inline_bytes_max = inline_bytes_max
+        self._cpu = anyio.CapacityLimiter(cpu_threads_max)
         self._new_name = new_name
         self._pending = tuple(pending)
         self._at_hand: tuple[SourceMark, tuple[Buffer, ...]] | None = None
 
     @property
     def pending(self) -> tuple[StagedOutput, ...]:
-        """What is committed and not known to be published, oldest first. Each is to be published in this order."""
+        """The outputs that are committed and not known to be published, oldest first: publish them in this order."""
         return self._pending
 
     async def stage(self, output: Output) -> Staged:
-        """Make rows durable, for a commit to name them; what is small enough is left for the commit to carry.
+        """Make rows durable, for a commit to name them; or leave them for it to carry, if they are small enough.
 
-        That is at most `inline_bytes_max` in all, before compression. Raises `UploadError`. A failed or cancelled
-        call leaves parts that are a sweep's to delete.
+        Their size counts before compression. Raises `UploadError`. A failed or cancelled call may leave parts, which a
+        sweep deletes.
         """
         if sum(map(len, output.parts)) > self._inline_bytes_max:
             return Staged(output.schema, output.rows, await self._upload(output.parts))
@@ -134,7 +140,7 @@ class Outbox:
         return Staged(output.schema, output.rows, parts, inline)
 
     async def read(self, output: StagedOutput) -> tuple[Buffer, ...]:
-        """The Arrow IPC streams of an output, in order, as they were staged; verified, unless still at hand.
+        """Return the Arrow IPC streams of an output, in order, as they were staged; verified if they are fetched.
 
         Raises `MissingObjectError`, `CorruptObjectError` or `StoreError`.
         """
@@ -149,9 +155,9 @@ class Outbox:
         return tuple(streams)
 
     def keep_at_hand(self, source: SourceMark, output: Output | Staged) -> None:
-        """This is what that batch has staged: `read` need not fetch it. Until it is published.
+        """Hold the staged rows of the batch of `source` in memory until they are published, so that `read` is free.
 
-        Of what tasks have staged that is so only where all of it lies in the commit.
+        Rows that tasks have staged are held only if the commit carries all of them: the others are not in this process.
         """
         if isinstance(output, Output):
             self._at_hand = source, output.parts
@@ -159,16 +165,16 @@ class Outbox:
             self._at_hand = source, tuple(decode_part(part, "a part at hand") for part in output.inline)
 
     def committed(self, outbox: Sequence[StagedOutput]) -> None:
-        """The commit that the state stands on now names these."""
+        """Take over the outputs that the commit names on which the state stands now."""
         self._pending = tuple(outbox)
 
     def published(self, output: StagedOutput) -> None:
-        """It is where it was to go: the next commit does not name it any more. Again is fine."""
+        """Note that the output was published: the next commit does not name it. Calling twice is fine."""
         self._pending = tuple(each for each in self._pending if each != output)
         self._at_hand = None
 
     async def _encode(self, part: Buffer) -> tuple[bytes, int]:
-        """The part as it is stored, and its checksum."""
+        """Return the part as it is stored, and its checksum."""
         if len(part) <= ENCODE_ON_LOOP_BYTES_MAX:
             return _encoded(part, self._compression)
         return await in_thread(_encoded, part, self._compression, limiter=self._cpu)
@@ -183,7 +189,7 @@ class Outbox:
         return tuple(handles)
 
     async def _upload_one(self, part: Buffer) -> Handle:
-        """By the attempts that a segment is given, each under a name of its own; what loses is removed."""
+        """Upload by hedged attempts, as a segment is; each has a name of its own, so a loser can be removed safely."""
         encoded, checksum = await self._encode(part)
 
         async def attempt(_number: int) -> Handle:
@@ -222,7 +228,7 @@ def _encoded(part: Buffer, compression: Compression) -> tuple[bytes, int]:
 
 
 def read_part(data: bytes, part: Handle) -> Buffer:
-    """The Arrow IPC stream of a part, from the bytes that its handle points to. Raises `CorruptObjectError`."""
+    """Return the Arrow IPC stream of a part, from the bytes that its handle points to. Raises `CorruptObjectError`."""
     if (len(data), zlib.crc32(data)) != (part.length, part.checksum):
         raise CorruptObjectError(
             "staged output is not what its commit names", object=part.key, offset=part.offset, size=len(data)

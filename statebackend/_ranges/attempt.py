@@ -13,15 +13,15 @@ from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.base_schedule import BaseSchedule
 from statebackend._checkpoint.lineage import Lineage, bases_id, id_of, lineage_of
 from statebackend._checkpoint.rescale import range_of
-from statebackend._codec.commit import Commit, decode_entry
+from statebackend._codec.commit import Commit
 from statebackend._log.coordinator import CommittedBase
-from statebackend._log.names import entry_key
+from statebackend._log.names import entry_key, sequence_of
+from statebackend._log.reader import LogReader
 from statebackend._ranges.cached_in_process import Held, KeptRange
 from statebackend._ranges.contribution import Contribution, Found, reported_to
 from statebackend._ranges.shared_local_copies import copying_base
 from statebackend._state.declared import KeyedStates
 from statebackend.abc import RestoreReport
-from statebackend.errors import CorruptCommitError, MissingObjectError, ObjectNotFoundError
 from statebackend.ids import CheckpointId, Epoch, KeyGroupRange, OperatorElements, RangeState, RocksDBBase
 from statebackend.settings import KiB, Settings
 
@@ -123,16 +123,10 @@ async def base_of(task: RangeTask, primary: Primary) -> TaskBase:
     """The base of a task, read if it did not come along. Raises `MissingObjectError`, `CorruptCommitError`."""
     if task.base is None:
         return TaskBase(None)
-    key, body = task.base.key, task.base.body
-    if not body:
-        try:
-            body = await primary.store.get(key)
-        except ObjectNotFoundError as error:
-            raise MissingObjectError("the commit that the task stands on is gone", object=key) from error
-    entry = decode_entry(body, key, job=task.settings.job)
-    if not isinstance(entry, Commit):
-        raise CorruptCommitError("a claim where a commit should be", object=key, offset=0)
-    return TaskBase(entry, body)
+    log, sequence = LogReader(primary.store, task.settings.job), sequence_of(task.base.key)
+    assert sequence is not None, "the key of a commit"
+    commit = await log.load_commit(sequence, body=task.base.body)
+    return TaskBase(commit, log.take_body(commit)[task.base.key])
 
 
 @asynccontextmanager

@@ -10,9 +10,9 @@ import msgspec
 
 from statebackend._backend.stores import threads_of
 from statebackend._codec.commit import Claim, Commit, Entry
-from statebackend._log.inventory import Surveyor
 from statebackend._log.names import entry_key, marker_of, sequence_of
-from statebackend._upkeep.primary import check_exists, open_primary, surveyor_of
+from statebackend._log.reader import LogReader
+from statebackend._upkeep.primary import check_exists, log_of, open_primary
 from statebackend.abc import ObjectInfo, ObjectStore
 from statebackend.errors import DataError
 from statebackend.ids import SourceMark, StateDescriptor
@@ -61,18 +61,18 @@ async def inspect(settings: Settings, *, store: ObjectStore | None = None) -> In
     Raises `InputError` if there is no such job or the store cannot list, `WrongJobError`, `StoreError`.
     """
     async with open_primary(settings, threads_of(settings), store) as primary:
-        found = await _inspect(primary, settings.job, surveyor_of(primary, settings))
+        found = await _inspect(primary, settings.job, log_of(primary, settings))
     check_exists(settings, found.places)
     return found
 
 
-async def _inspect(store: ObjectStore, job: str, surveyor: Surveyor) -> Inspection:
+async def _inspect(store: ObjectStore, job: str, log: LogReader) -> Inspection:
     objects = [info async for info in store.list("")]
     entries: dict[int, Entry | DataError] = {}
     infos = {sequence: info for info in objects if (sequence := sequence_of(info.key)) is not None}
     for sequence in infos:
         try:
-            entries[sequence] = await surveyor.load(sequence)
+            entries[sequence] = await log.load(sequence)
         except DataError as error:
             entries[sequence] = error
     newest = _newest(entries)

@@ -4,7 +4,8 @@ from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 
 from statebackend._backend.stores import open_store
-from statebackend._log.inventory import Surveyor
+from statebackend._log.inventory import check_can_list
+from statebackend._log.reader import LogReader
 from statebackend._threads import WorkerThreads
 from statebackend.abc import ObjectStore
 from statebackend.errors import InputError
@@ -21,14 +22,10 @@ async def open_primary(
         yield ScopedStore(primary, f"{settings.job}/")
 
 
-def surveyor_of(primary: ObjectStore, settings: Settings) -> Surveyor:
-    """Reads the job's log. Raises `InputError` for a store that cannot list."""
-    return Surveyor(
-        primary,
-        settings.job,
-        checkpoints_retained=settings.checkpoints_retained,
-        concurrency_max=settings.restore_concurrency_max,
-    )
+def log_of(primary: ObjectStore, settings: Settings) -> LogReader:
+    """A reader of the job's log. Raises `InputError` for a store that cannot list."""
+    check_can_list(primary)
+    return LogReader(primary, settings.job)
 
 
 def check_exists(settings: Settings, found: Collection[object]) -> None:

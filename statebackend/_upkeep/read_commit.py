@@ -8,7 +8,7 @@ from statebackend._backend.stores import open_local
 from statebackend._backend.tables import open_tables
 from statebackend._checkpoint.restore import Restore
 from statebackend._codec.commit import Commit
-from statebackend._log.commits import CommitLog
+from statebackend._log.reader import LogReader
 from statebackend._state.declared import KeyedStates
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore
@@ -20,7 +20,7 @@ from statebackend.settings import Settings
 async def open_commit(
     settings: Settings,
     primary: ObjectStore,
-    log: CommitLog,
+    log: LogReader,
     commit: Commit,
     states: Sequence[StateDescriptor],
     *,

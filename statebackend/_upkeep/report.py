@@ -80,11 +80,12 @@ async def report(settings: Settings, *, store: ObjectStore | None = None, clock:
     """
     clock = clock or SystemClock()
     async with open_primary(settings, threads_of(settings), store) as primary:
-        position = await Job(primary, settings, clock=clock, any_parallelism=True).look()
+        job = Job(primary, settings, clock=clock, any_parallelism=True)
+        position = await job.look()
         if position.newest is None:
             raise InputError("the job has no checkpoint", job=settings.job, primary=settings.primary)
         swept = await open_sweep(primary, settings, clock=clock).run(dry_run=True)
-        found = await Savepoints(primary, settings.job).all()
+        found = await Savepoints(primary, job.log).all()
     return _report(position.newest, swept.objects, found, settings.prices)
 
 

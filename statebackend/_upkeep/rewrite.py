@@ -182,8 +182,9 @@ async def _carry_out(
             observer=NOBODY,
             new_name=new_names(position.epoch),
         )
-        new_id = await once.write(job.coordinator(position), scheduler)
-        await job.log.write_hint()
+        coordinator = job.coordinator(position)
+        new_id = await once.write(coordinator, scheduler)
+        await coordinator.write_hint()
     segments, bytes_written = once.written
     return msgspec.structs.replace(report, checkpoint_id=new_id, segments=segments, bytes_written=bytes_written)
 

@@ -11,15 +11,15 @@ import msgspec
 from statebackend._backend.stores import local_stores_of, rocksdb_copies, threads_of
 from statebackend._changelog.reader import SegmentRead, changes_of, frames_of
 from statebackend._changelog.reader import verify as verify_whole
-from statebackend._codec.commit import Claim, Commit
+from statebackend._codec.commit import Commit
 from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.segments import LocalSegments
-from statebackend._log.inventory import Surveyor
-from statebackend._log.names import COMMITS, OUTBOX, SAVEPOINTS, entry_key, marker_of, sequence_of
+from statebackend._log.names import OUTBOX, SAVEPOINTS, entry_key, marker_of
 from statebackend._log.outbox import read_part
+from statebackend._log.reader import LogReader
 from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
-from statebackend._upkeep.primary import check_exists, open_primary, surveyor_of
+from statebackend._upkeep.primary import check_exists, log_of, open_primary
 from statebackend._upkeep.progress import Meter, Tell
 from statebackend.abc import ObjectStore
 from statebackend.errors import DataError, ObjectNotFoundError, StoreError
@@ -70,7 +70,7 @@ async def verify(settings: Settings, *, store: ObjectStore | None = None, tell: 
             primary,
             LocalSegments(roots, owned=[False] * len(roots)) if roots else None,
             rocksdb_copies(settings),
-            surveyor_of(primary, settings),
+            log_of(primary, settings),
             retained=settings.checkpoints_retained,
             concurrency_max=settings.restore_concurrency_max,
             threads=threads,
@@ -128,7 +128,7 @@ class Verification:
         primary: ObjectStore,
         local: ObjectStore | None,
         rocksdb: RocksDBCopies | None,
-        surveyor: Surveyor,
+        log: LogReader,
         *,
         retained: int,
         concurrency_max: int,
@@ -138,7 +138,7 @@ class Verification:
         if local is not None:
             self._stores["local"] = local
         self._rocksdb = rocksdb
-        self._surveyor = surveyor
+        self._log = log
         self._retained = retained
         self._concurrency_max = concurrency_max
         self._threads = threads
@@ -173,33 +173,30 @@ class Verification:
 
     async def _commits(self) -> dict[int, Commit]:
         """The retained commits that can be read, and those of savepoints."""
-        store = self._stores["primary"]
-        entries = {sequence async for info in store.list(COMMITS) if (sequence := sequence_of(info.key)) is not None}
-        marks = [mark async for info in store.list(SAVEPOINTS) if (mark := marker_of(info.key)) is not None]
+        entries = await self._log.listed()
+        listed = self._stores["primary"].list(SAVEPOINTS)
+        markers = [marker async for info in listed if (marker := marker_of(info.key)) is not None]
         found: dict[int, Commit] = {}
-        following: int | None = max(entries, default=None)
-        while following is not None and following in entries and len(found) < self._retained:
-            entry = await self._entry(following)
-            if isinstance(entry, Commit):
-                found[following] = entry
-                following = entry.parent
-            else:  # a damaged entry hides its parent: the entry before it in the log is the best guess
-                following = following - 1 if entry is None else entry.newest
-        for mark in marks:
-            if mark.sequence in entries:
-                entry = await self._entry(mark.sequence)
-                if isinstance(entry, Commit) and mark.names(entry):
-                    found[mark.sequence] = entry
+        if entries:
+            branch = self._log.branch(
+                max(entries), count_max=self._retained, listed=entries, damaged=self._note_damaged_entry
+            )
+            found = {commit.sequence: commit async for commit in branch}
+        for marker in markers:
+            if marker.sequence in entries:
+                try:
+                    entry = await self._log.load(marker.sequence)
+                except DataError as error:
+                    self._note_damaged_entry(marker.sequence, error)
+                    continue
+                if isinstance(entry, Commit) and marker.names(entry):
+                    found[marker.sequence] = entry
         return found
 
-    async def _entry(self, sequence: int) -> Commit | Claim | None:
-        try:
-            return await self._surveyor.load(sequence)
-        except DataError as error:
-            damage = _damage(entry_key(sequence), "primary", error, ())
-            if damage not in self._findings.damages:
-                self._findings.damages.append(damage)
-            return None
+    def _note_damaged_entry(self, sequence: int, error: DataError) -> None:
+        damage = _damage(entry_key(sequence), "primary", error, ())
+        if damage not in self._findings.damages:
+            self._findings.damages.append(damage)
 
     async def _read(self, read: tuple[Copy, _Wanted]) -> Damage | int | None:
         """The size of an undamaged copy, `None` if there is no local copy, or the damage."""

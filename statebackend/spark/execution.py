@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from pyspark.sql import DataFrame
 
-from statebackend._log.outbox import Outbox as JobOutbox
+from statebackend._log.outbox import JobOutbox
 from statebackend.abc import Buffer
 from statebackend.ids import CheckpointId, CommitSummary, Epoch, SourceMark, StagedOutput
 from statebackend.spark.bridge import QueryThread

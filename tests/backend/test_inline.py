@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import statebackend as sb
-from statebackend._log.commits import HINT_EVERY
 from statebackend._log.names import entry_key
+from statebackend._log.writer import HINT_EVERY
 from statebackend.errors import CorruptSegmentError, FencedError, InputError, MissingObjectError, OutcomeUnknownError
 from statebackend.objectstore import LocalStore, MemoryStore
 from statebackend.objectstore.scoped import CountingStore

@@ -1,16 +1,32 @@
-"""Commits and claims as the log takes them, and a log on any store."""
+"""Commits and claims as the log takes them, and readers and writers of a log on any store."""
 
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Claim, Commit
-from statebackend._log.commits import CommitLog
+from statebackend._log.reader import LogReader
+from statebackend._log.writer import LogWriter
 from statebackend._retry import RetryPolicy
 from statebackend.abc import Clock, ObjectStore
 from statebackend.ids import CheckpointId, CommitSequence, Epoch
 
 
-def log_on(store: ObjectStore, *, timeout_s: float = 60.0, clock: Clock | None = None) -> CommitLog:
+def log_on(store: ObjectStore) -> LogReader:
+    return LogReader(store, "fleet")
+
+
+def writer_on(
+    store: ObjectStore, stamp: str = "claim", *, timeout_s: float = 60.0, clock: Clock | None = None
+) -> LogWriter:
+    """`stamp`: of its claims."""
     policy = RetryPolicy(attempts_max=3, delay_s=0.0)
-    return CommitLog(store, "fleet", policy=policy, timeout_s=timeout_s, clock=clock or SystemClock())
+    return LogWriter(
+        store,
+        log_on(store),
+        policy=policy,
+        timeout_s=timeout_s,
+        clock=clock or SystemClock(),
+        new_stamp=lambda: stamp,
+        release="",
+    )
 
 
 def commit(
@@ -36,8 +52,8 @@ def commit(
     )
 
 
-async def claim(log: CommitLog, stamp: str = "claim") -> Claim:
+async def claim(writer: LogWriter) -> Claim:
     """Open the job for writing, as `open_backend` does."""
-    claimed = await log.claim(await log.end(), stamp=stamp, release="")
+    claimed = await writer.claim(await writer.find_end())
     assert claimed is not None
     return claimed

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import pytest
 
 from statebackend._codec.commit import Claim, encode_entry
-from statebackend._log.commits import LOG_CONTACT_MAX_S
 from statebackend._log.names import HINT_KEY, entry_key
+from statebackend._log.writer import LOG_CONTACT_MAX_S
 from statebackend.errors import (
     CheckpointNotFoundError,
     CorruptCommitError,
@@ -18,7 +18,7 @@ from statebackend.errors import (
 from statebackend.ids import CheckpointId, CommitSequence
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, FaultyStore
-from tests.log.logs import claim, commit, log_on
+from tests.log.logs import claim, commit, log_on, writer_on
 
 
 @dataclass
@@ -43,18 +43,18 @@ async def sweep(store: MemoryStore, oldest: int) -> None:
 
 async def test_the_first_claim_begins_the_log() -> None:
     """Of a job that nobody has opened: epoch 1, and no commit before it."""
-    claimed = await claim(log_on(MemoryStore()))
+    claimed = await claim(writer_on(MemoryStore()))
     assert (claimed.sequence, claimed.epoch, claimed.newest) == (0, 1, None)
 
 
 async def test_each_claim_raises_the_epoch_and_names_the_newest_commit() -> None:
     """Also where other claims lie between it and that commit."""
     store = MemoryStore()
-    log = log_on(store)
-    await claim(log)
-    await log.append(commit(1, epoch=1))
-    second = await claim(log_on(store))
-    third = await claim(log_on(store))
+    writer = writer_on(store)
+    await claim(writer)
+    await writer.append(commit(1, epoch=1))
+    second = await claim(writer_on(store))
+    third = await claim(writer_on(store))
     assert [(each.sequence, each.epoch, each.newest) for each in (second, third)] == [(2, 2, 1), (3, 3, 1)]
     newest = await log_on(store).newest(await log_on(store).end())
     assert newest is not None
@@ -64,9 +64,9 @@ async def test_each_claim_raises_the_epoch_and_names_the_newest_commit() -> None
 async def test_a_claim_fences_before_anything_is_committed() -> None:
     """The older writer's next commit finds its place taken."""
     store = MemoryStore()
-    older = log_on(store)
-    await claim(older, "older")
-    await claim(log_on(store), "newer")
+    older = writer_on(store, "older")
+    await claim(older)
+    await claim(writer_on(store, "newer"))
     with pytest.raises(FencedError) as caught:
         await older.append(commit(1, epoch=1))
     assert caught.value.facts == {"sequence": 1, "epoch_mine": 1, "epoch_found": 2}
@@ -75,40 +75,40 @@ async def test_a_claim_fences_before_anything_is_committed() -> None:
 async def test_a_claim_that_comes_second_is_none() -> None:
     """Somebody claimed between the look and the claim: look again."""
     store = MemoryStore()
-    log = log_on(store)
-    end = await log.end()
-    await claim(log_on(store), "first")
-    assert await log.claim(end, stamp="second", release="") is None
+    writer = writer_on(store, "second")
+    end = await writer.find_end()
+    await claim(writer_on(store, "first"))
+    assert await writer.claim(end) is None
 
 
 async def test_a_claim_whose_answer_is_lost_is_ours() -> None:
     """By its stamp, as a commit."""
     lossy = FaultyStore(MemoryStore(), [Fail(operation="put_if_absent", moment="after", nth=1)])
-    assert (await claim(log_on(lossy))).epoch == 1
+    assert (await claim(writer_on(lossy))).epoch == 1
 
 
 async def test_a_claim_without_an_answer_is_tried_again_by_opening_again() -> None:
     """Nothing is lost by it, made or not: a store's error, and not an unknown outcome."""
     silent = FaultyStore(MemoryStore(), [Fail(operation="put_if_absent", moment="after"), Fail(operation="get")])
-    log = log_on(silent)
+    writer = writer_on(silent, "mine")
     with pytest.raises(StoreUnavailableError):
-        await log.claim(None, stamp="mine", release="")
+        await writer.claim(None)
 
 
 async def test_a_claim_behind_a_damaged_end_is_above_every_epoch_there_can_be() -> None:
     """And it names the damaged entry: opening the newest goes on failing until an older checkpoint is asked for."""
     store = MemoryStore()
-    log = log_on(store)
-    await claim(log, "first")
-    await log.append(commit(1, epoch=1))
-    await claim(log, "second")
+    writer = writer_on(store, "first")
+    await claim(writer)
+    await writer.append(commit(1, epoch=1))
+    await claim(writer)
     await store.put(entry_key(2), [b"damaged"])
-    end = await log.end()
-    claimed = await log.claim(end, stamp="third", release="")
+    end = await writer.find_end()
+    claimed = await writer.claim(end)
     assert claimed is not None
     assert (claimed.epoch, claimed.newest) == (4, 2)
     with pytest.raises(CorruptCommitError):
-        await log.newest(await log.end())
+        await writer.log.newest(await writer.find_end())
 
 
 # ------------------------------------------------------------------------------------------------- a log that is swept
@@ -117,11 +117,11 @@ async def test_a_claim_behind_a_damaged_end_is_above_every_epoch_there_can_be() 
 async def swept(entries: int, oldest: int) -> MemoryStore:
     """A claim and commits of epoch 1, of which those before `oldest` have been swept."""
     store = MemoryStore()
-    log = log_on(store)
-    await claim(log)
+    writer = writer_on(store)
+    await claim(writer)
     for sequence in range(1, entries):
-        await log.append(commit(sequence))
-    await log.write_hint()
+        await writer.append(commit(sequence))
+    await writer.write_hint()
     await sweep(store, oldest)
     return store
 
@@ -142,13 +142,13 @@ async def test_history_ends_where_the_log_was_swept() -> None:
     log = log_on(await swept(12, oldest=8))
     newest = await log.newest(await log.end())
     assert newest is not None
-    assert [each.sequence async for each in log.ancestors(newest)] == [11, 10, 9, 8]
+    assert [each.sequence async for each in log.branch(newest)] == [11, 10, 9, 8]
 
 
 async def test_a_commit_that_a_claim_needs_is_missed() -> None:
     """The newest commit is not something that is merely not retained."""
     store = await swept(5, oldest=0)
-    await claim(log_on(store), "second")
+    await claim(writer_on(store, "second"))
     await store.delete(entry_key(4))
     log = log_on(store)
     with pytest.raises(MissingObjectError):
@@ -170,11 +170,11 @@ async def zombie_wakes(
 ) -> tuple[MemoryStore, BaseException | None]:
     """A writer commits 1, sleeps through another's claim and commits 2 to 9, wakes when `oldest` is, and commits 2."""
     store = MemoryStore()
-    zombie = log_on(store, clock=clock)
-    await claim(zombie, "zombie")
+    zombie = writer_on(store, "zombie", clock=clock)
+    await claim(zombie)
     await zombie.append(commit(1, epoch=1))
-    newer = log_on(store)
-    await claim(newer, "newer")
+    newer = writer_on(store, "newer")
+    await claim(newer)
     for sequence in range(3, 10):
         await newer.append(commit(sequence, epoch=2))
     await newer.write_hint()
@@ -221,54 +221,54 @@ async def test_what_it_has_made_there_is_not_part_of_the_log(oldest: int, hint: 
 async def test_a_writer_who_is_alone_may_sleep_as_long_as_it_likes() -> None:
     """It looks again, sees that its entry is the end, and goes on."""
     clock, store = HandClock(), MemoryStore()
-    log = log_on(store, clock=clock)
-    await claim(log)
+    writer = writer_on(store, clock=clock)
+    await claim(writer)
     for sequence in (1, 2, 3):
         clock.monotonic_s += 100 * LOG_CONTACT_MAX_S
-        await log.append(commit(sequence))
+        await writer.append(commit(sequence))
 
 
 async def test_a_late_commit_that_another_opened_behind_is_committed_all_the_same() -> None:
     """The claim that is the end names it: only the next commit is fenced."""
     clock, store = HandClock(), MemoryStore()
-    log = log_on(store, clock=clock)
-    await claim(log)
+    writer = writer_on(store, clock=clock)
+    await claim(writer)
 
     class Overtaking(Fail):
         async def strike(self) -> None:
-            await claim(log_on(store), "newer")
+            await claim(writer_on(store, "newer"))
 
-    late = log_on(FaultyStore(store, [Overtaking(operation="put_if_absent", moment="after")]), clock=clock)
-    await late.end()
+    late = writer_on(FaultyStore(store, [Overtaking(operation="put_if_absent", moment="after")]), clock=clock)
+    await late.find_end()
     clock.monotonic_s += 2 * LOG_CONTACT_MAX_S
     await late.append(commit(1))
     with pytest.raises(FencedError):
-        await log.append(commit(2))
+        await writer.append(commit(2))
 
 
 async def test_a_late_commit_that_cannot_be_looked_up_is_unknown() -> None:
     """The store made it, and does not say whether it is the end."""
     clock, store = HandClock(), MemoryStore()
-    log = log_on(FaultyStore(store, [Fail(operation="get", key=HINT_KEY, nth=2)]), clock=clock)
-    await claim(log)
+    writer = writer_on(FaultyStore(store, [Fail(operation="get", key=HINT_KEY, nth=2)]), clock=clock)
+    await claim(writer)
     clock.monotonic_s += 2 * LOG_CONTACT_MAX_S
     with pytest.raises(OutcomeUnknownError):
-        await log.append(commit(1))
+        await writer.append(commit(1))
 
 
 async def test_a_claim_that_slept_past_a_sweep_is_none() -> None:
     """Between the look and the claim: what it has made lies where nobody looks."""
     clock, store = HandClock(), MemoryStore()
-    sleeper = log_on(store, clock=clock)
-    end = await sleeper.end()
-    newer = log_on(store)
-    await claim(newer, "newer")
+    sleeper = writer_on(store, "sleeper again", clock=clock)
+    end = await sleeper.find_end()
+    newer = writer_on(store, "newer")
+    await claim(newer)
     for sequence in range(1, 5):
         await newer.append(commit(sequence))
     await sweep(store, 3)
     clock.monotonic_s += 2 * LOG_CONTACT_MAX_S
-    assert await sleeper.claim(end, stamp="sleeper", release="") is None
-    claimed = await claim(sleeper, "sleeper again")
+    assert await sleeper.claim(end) is None
+    claimed = await claim(sleeper)
     assert (claimed.sequence, claimed.newest) == (5, 4)
 
 

@@ -6,15 +6,16 @@ import pytest
 
 import statebackend as sb
 from statebackend._codec.commit import Commit
-from statebackend._log.commits import HINT_EVERY, CommitLog, LogEnd
 from statebackend._log.names import HINT_KEY, entry_key
+from statebackend._log.reader import LogEnd, LogReader
+from statebackend._log.writer import HINT_EVERY
 from statebackend.abc import ObjectStore
 from statebackend.errors import CheckpointNotFoundError, FencedError, OutcomeUnknownError, StoreAccessError
 from statebackend.ids import CheckpointId
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore
 from statebackend.testing import Fail, FaultyStore, Hold
-from tests.log.logs import commit, log_on
+from tests.log.logs import commit, log_on, writer_on
 
 
 async def newest_on(store: ObjectStore) -> Commit | None:
@@ -25,13 +26,13 @@ async def newest_on(store: ObjectStore) -> Commit | None:
 async def filled(count: int) -> MemoryStore:
     """A log of commits only, with ids 0, 10, 20, ..., as far as its readers care."""
     store = MemoryStore()
-    log = log_on(store)
+    writer = writer_on(store)
     for sequence in range(count):
-        await log.append(commit(sequence))
+        await writer.append(commit(sequence))
     return store
 
 
-async def end_of(log: CommitLog) -> LogEnd:
+async def end_of(log: LogReader) -> LogEnd:
     end = await log.end()
     assert end is not None
     return end
@@ -70,7 +71,7 @@ async def test_a_taken_sequence_fences_and_leaves_the_winner() -> None:
     store = await filled(2)
     winner = await store.get(entry_key(1))
     with pytest.raises(FencedError) as caught:
-        await log_on(store).append(commit(1, stamp="another writer"))
+        await writer_on(store).append(commit(1, stamp="another writer"))
     assert caught.value.facts["sequence"] == 1
     assert await store.get(entry_key(1)) == winner
 
@@ -78,7 +79,7 @@ async def test_a_taken_sequence_fences_and_leaves_the_winner() -> None:
 async def test_a_lost_answer_is_resolved_by_the_stamp() -> None:
     """The object was made and the answer lost: found again by the retry, it counts as ours."""
     store = MemoryStore()
-    await log_on(FaultyStore(store, [Fail(operation="put_if_absent", moment="after", nth=1)])).append(commit(0))
+    await writer_on(FaultyStore(store, [Fail(operation="put_if_absent", moment="after", nth=1)])).append(commit(0))
     newest = await newest_on(store)
     assert newest is not None
     assert newest.stamp == "mine"
@@ -89,7 +90,7 @@ async def test_a_lost_answer_to_somebody_elses_commit_still_fences() -> None:
     store = await filled(1)
     lossy = FaultyStore(store, [Fail(operation="put_if_absent", moment="before", nth=1)])
     with pytest.raises(FencedError):
-        await log_on(lossy).append(commit(0, stamp="another writer"))
+        await writer_on(lossy).append(commit(0, stamp="another writer"))
 
 
 @pytest.mark.parametrize(("moment", "error"), [("before", StoreAccessError), ("after", None)])
@@ -98,10 +99,10 @@ async def test_a_refusal_is_believed_only_where_nothing_was_made(moment: Any, er
     store = MemoryStore()
     refusing = FaultyStore(store, [Fail(operation="put_if_absent", moment=moment, error=StoreAccessError("denied"))])
     if error is None:
-        await log_on(refusing).append(commit(0))
+        await writer_on(refusing).append(commit(0))
     else:
         with pytest.raises(error):
-            await log_on(refusing).append(commit(0))
+            await writer_on(refusing).append(commit(0))
     assert (await newest_on(store) is not None) == (error is None)
 
 
@@ -113,7 +114,7 @@ async def test_a_refused_commit_that_cannot_be_read_back_is_unknown() -> None:
         [Fail(operation="put_if_absent", moment="after", error=denied), Fail(operation="get", error=denied)],
     )
     with pytest.raises(OutcomeUnknownError):
-        await log_on(store).append(commit(0))
+        await writer_on(store).append(commit(0))
 
 
 async def test_a_commit_that_cannot_be_read_back_is_unknown() -> None:
@@ -122,20 +123,20 @@ async def test_a_commit_that_cannot_be_read_back_is_unknown() -> None:
         await filled(1), [Fail(operation="put_if_absent", moment="before", nth=1), Fail(operation="get")]
     )
     with pytest.raises(OutcomeUnknownError):
-        await log_on(store).append(commit(0))
+        await writer_on(store).append(commit(0))
 
 
 async def test_no_answer_in_time_is_unknown() -> None:
     """A store that never answers does not hold the caller for longer than the timeout."""
     store = FaultyStore(MemoryStore(), [Hold(operation="put_if_absent")])
     with pytest.raises(OutcomeUnknownError):
-        await log_on(store, timeout_s=0.01).append(commit(0))
+        await writer_on(store, timeout_s=0.01).append(commit(0))
 
 
 async def test_a_hint_that_cannot_be_written_fails_nothing() -> None:
     """The commit exists before its hint; the hint is a convenience."""
     store = MemoryStore()
-    await log_on(FaultyStore(store, [Fail(operation="put")])).append(commit(0))
+    await writer_on(FaultyStore(store, [Fail(operation="put")])).append(commit(0))
     assert await newest_on(store) is not None
 
 
@@ -143,15 +144,15 @@ async def test_checkpoints_are_found_by_id_across_gaps() -> None:
     """Every id that was committed is found, none between them is."""
     store = MemoryStore()
     ids = [0, 1, 5, 6, 100, 101, 102, 5000]
-    log = log_on(store)
+    writer = writer_on(store)
     for sequence, checkpoint_id in enumerate(ids):
-        await log.append(commit(sequence, checkpoint_id=checkpoint_id))
-    end = await end_of(log)
+        await writer.append(commit(sequence, checkpoint_id=checkpoint_id))
+    end = await end_of(writer.log)
     for sequence, checkpoint_id in enumerate(ids):
-        assert (await log.find(end, CheckpointId(checkpoint_id))).sequence == sequence
+        assert (await writer.log.find(end, CheckpointId(checkpoint_id))).sequence == sequence
     for missing in (-1, 2, 7, 99, 4999, 5001):
         with pytest.raises(CheckpointNotFoundError):
-            await log.find(end, CheckpointId(missing))
+            await writer.log.find(end, CheckpointId(missing))
 
 
 @pytest.mark.parametrize("damaged", [{0}, {7}, {3, 4}, {0, 1, 2, 5, 6, 7}, set(range(8))])
@@ -175,7 +176,7 @@ async def test_ancestors_follow_parents() -> None:
     log = log_on(await filled(4))
     newest = await log.newest(await log.end())
     assert newest is not None
-    assert [each.sequence async for each in log.ancestors(newest)] == [3, 2, 1, 0]
+    assert [each.sequence async for each in log.branch(newest)] == [3, 2, 1, 0]
 
 
 def test_the_front_door_exports_what_it_lists() -> None:

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statebackend._codec.commit import Commit
-from statebackend._log.commits import LOG_CONTACT_MAX_S
 from statebackend._log.names import entry_key
 from statebackend._log.retention import (
     CLOCK_SKEW_MAX_S,
@@ -20,6 +19,7 @@ from statebackend._log.retention import (
     classify,
     plan_log,
 )
+from statebackend._log.writer import LOG_CONTACT_MAX_S
 from statebackend.abc import ObjectInfo
 from statebackend.ids import (
     ChangeSetHandle,

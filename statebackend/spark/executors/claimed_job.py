@@ -10,7 +10,7 @@ from statebackend._checkpoint.spending import Spending
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._log.coordinator import CheckpointCoordinator
-from statebackend._log.outbox import Outbox, Staged
+from statebackend._log.outbox import JobOutbox, Staged
 from statebackend._ranges.owners import Contribution, combine
 from statebackend.abc import Buffer, CheckpointInfo, Clock, Observer
 from statebackend.ids import CheckpointId, CommitSummary, Epoch, KeyGroupRange, SourceMark, StagedOutput
@@ -39,7 +39,7 @@ class ClaimedJob:
         return self.coordinator.epoch
 
     @property
-    def outbox(self) -> Outbox:
+    def outbox(self) -> JobOutbox:
         """The job's outbox: what is to be published."""
         return self.coordinator.outbox
 

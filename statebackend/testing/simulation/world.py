@@ -14,6 +14,7 @@ from statebackend._backend.job import open_sweep
 from statebackend._backend.opening import open_backend
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._log.names import entry_key
+from statebackend._log.reader import LogReader
 from statebackend._log.savepoints import Savepoints
 from statebackend._log.sweep import Sweep
 from statebackend._tables.key_groups import key_group
@@ -228,7 +229,7 @@ class _World:
                 if plan.drops is not None:
                     self.job.dropped.add(plan.drops)
                     with suppress(SavepointNotFoundError):
-                        await Savepoints(store, JOB).drop(plan.drops)
+                        await Savepoints(store, LogReader(store, JOB)).drop(plan.drops)
                 report = await self._open_sweep(store, min_age_s=plan.min_age_s).run(dry_run=False)
             except (
                 StoreUnavailableError,

@@ -1,0 +1,289 @@
+"""Reads the log of a job: entries at `commits/<sequence>` in the primary, created once each and never changed.
+
+There are two kinds of entries, commits and claims. The newest commit is the entry at the end of the log, or the one
+that a claim at the end names. From a commit its branch leads back over its parents; it may pass over other entries,
+because a writer that opened an older checkpoint has begun a new branch there.
+
+The end is found from the hint by probing forward. The hint may be old or absent and does no harm then, since it only
+says where to begin. A sweep removes the oldest entries, so an entry that is missing at the low end is not retained.
+Above the oldest one there is no gap.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Container, Iterable, Mapping
+from typing import Final
+
+import anyio
+import msgspec
+
+from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
+from statebackend._log.names import COMMITS, HINT_KEY, Hint, entry_key, parse_hint, sequence_of
+from statebackend._tasks import in_order, in_thread
+from statebackend.abc import Capability, ObjectInfo, ObjectStore
+from statebackend.errors import (
+    CheckpointNotFoundError,
+    CorruptCommitError,
+    DataError,
+    MissingObjectError,
+    ObjectNotFoundError,
+)
+from statebackend.ids import CheckpointId, CommitSequence
+from statebackend.settings import KiB
+
+CPU_THREADS_MAX: Final = 2
+DECODE_ON_LOOP_BYTES_MAX: Final = 32 * KiB
+"""Decoding less than this takes less time than the hop to a thread and back."""
+
+
+class LogEnd(msgspec.Struct, frozen=True):
+    """The last entry of a log; `entry` is `None` if it is damaged."""
+
+    sequence: CommitSequence
+    entry: Entry | None
+
+    @property
+    def newest(self) -> CommitSequence | None:
+        """Sequence of the newest commit, or of a damaged entry that may be it; `None` if nobody has committed."""
+        return self.entry.newest if isinstance(self.entry, Claim) else self.sequence
+
+
+class LogReader:
+    """Reads the log of `job` in `store`, which is confined to that job. Writes nothing, and may be shared."""
+
+    def __init__(self, store: ObjectStore, job: str) -> None:
+        self.job: Final = job
+        self._store = store
+        self._cpu = anyio.CapacityLimiter(CPU_THREADS_MAX)
+        self._last_read: tuple[str, bytes] | None = None
+
+    # ------------------------------------------------------------------------------------------------- single entries
+
+    async def load(self, sequence: int, *, body: bytes = b"") -> Entry:
+        """Return one verified entry. `body`: its bytes, if the caller has them; otherwise they are read.
+
+        Raises `MissingObjectError`, `CorruptCommitError`, `UnsupportedVersionError` or `WrongJobError`.
+        """
+        key = entry_key(sequence)
+        try:
+            data = body or await self._store.get(key)
+        except ObjectNotFoundError as error:
+            raise MissingObjectError("an entry of the log is gone, perhaps swept", object=key) from error
+        if len(data) <= DECODE_ON_LOOP_BYTES_MAX:
+            entry = decode_entry(data, key, job=self.job)
+        else:
+            entry = await in_thread(lambda: decode_entry(data, key, job=self.job), limiter=self._cpu)
+        if isinstance(entry, Commit):
+            self._last_read = (key, data)
+        return entry
+
+    async def load_commit(self, sequence: int, *, body: bytes = b"") -> Commit:
+        """As `load`, for an entry that has to be a commit."""
+        entry = await self.load(sequence, body=body)
+        if isinstance(entry, Claim):
+            raise CorruptCommitError("a claim where a commit should be", object=entry_key(sequence), offset=0)
+        return entry
+
+    def take_body(self, commit: Commit) -> Mapping[str, bytes]:
+        """Return the bytes of `commit` by its key, but only once, and only if it was the last commit to be read.
+
+        A restore needs the bytes of the commit for the change sets in it. The commit was just read to be opened, so it
+        need not be read again; and it is handed over, so that a backend does not hold it for its whole life.
+        """
+        last_read, self._last_read = self._last_read, None
+        return dict([last_read]) if last_read is not None and last_read[0] == entry_key(commit.sequence) else {}
+
+    # ------------------------------------------------------------------------------------------- branches, checkpoints
+
+    async def newest(self, end: LogEnd | None) -> Commit | None:
+        """The newest commit of a log with that end, `None` if nobody has committed. Raises as `load`."""
+        if end is None or end.newest is None:
+            return None
+        return end.entry if isinstance(end.entry, Commit) else await self.load_commit(end.newest)
+
+    async def branch(
+        self,
+        start: Entry | int,
+        *,
+        count_max: int | None = None,
+        listed: Container[int] | None = None,
+        damaged: Callable[[int, DataError], None] | None = None,
+    ) -> AsyncIterator[Commit]:
+        """Yield the commits of a branch, newest first: from `start`, an entry or its sequence, back over the parents.
+
+        It ends with the first commit of all, with the oldest that is retained, or after `count_max`. `listed`: the
+        entries that were there a moment ago. Then the branch ends at one which is not among them, and
+        `MissingObjectError` is raised for one that is gone since. Raises as `load`.
+
+        `damaged` is called instead with each entry that cannot be read, and why; it may raise. The branch behind such
+        an entry is unknown, and the entry before it is the best guess.
+        """
+        entry, following = (None, start) if isinstance(start, int) else (start, start.sequence)
+        load: Callable[[int], Awaitable[Entry]] = self.load
+        found = 0
+        while (count_max is None or found < count_max) and following >= 0 and (listed is None or following in listed):
+            try:
+                entry = entry or await load(following)
+            except DataError as error:
+                if listed is None and isinstance(error, MissingObjectError):
+                    return  # not retained, nor is anything older
+                if damaged is None:
+                    raise
+                damaged(following, error)
+                following, load = following - 1, self.load
+                continue
+            if isinstance(entry, Commit):
+                found += 1
+                yield entry
+            before = entry.parent if isinstance(entry, Commit) else entry.newest
+            if before is None:
+                return
+            entry, following, load = None, before, self.load_commit
+
+    async def readable(self, sequence: int) -> Commit | None:
+        """The newest undamaged commit at or before `sequence`, `None` if no such commit is retained."""
+        found = [commit async for commit in self.branch(sequence, count_max=1, damaged=_pass_over)]
+        return found[0] if found else None
+
+    async def find(self, end: LogEnd | None, checkpoint_id: CheckpointId) -> Commit:
+        """Return the commit with that checkpoint id, on any branch. Raises `CheckpointNotFoundError`.
+
+        Damaged entries are passed over: to go back behind them is what this is for.
+        """
+        if end is not None:
+            low, high = 0, int(end.sequence)
+            while low <= high:  # ids grow with the sequence; what is not retained is older than all that is
+                middle = (low + high) // 2
+                commit = await self.readable(middle)
+                if commit is None or commit.checkpoint_id < checkpoint_id or await self.is_stray(commit, end):
+                    low = middle + 1
+                elif commit.checkpoint_id == checkpoint_id:
+                    return commit
+                else:
+                    high = commit.sequence - 1
+        raise CheckpointNotFoundError("no retained commit has that checkpoint id", checkpoint_id=checkpoint_id)
+
+    async def is_stray(self, commit: Commit, end: LogEnd) -> bool:
+        """True if the commit is not part of the log: a fenced writer made it late, where an entry had been swept.
+
+        The entry swept there was the claim that fenced that writer, so what follows tells. A commit of the log is
+        followed by a commit of the same epoch or by a claim that names it, and by nothing else.
+        """
+        if commit.sequence == end.sequence:
+            return False
+        try:
+            following = await self.load(commit.sequence + 1)
+        except MissingObjectError:
+            return True
+        except CorruptCommitError:
+            return False  # unknown; then a commit that can be opened is worth more than the doubt
+        if isinstance(following, Claim):
+            return following.newest != commit.sequence
+        return following.epoch != commit.epoch
+
+    # ---------------------------------------------------------------------------------------------------- many entries
+
+    async def each(
+        self,
+        sequences: Iterable[int],
+        consume: Callable[[int, Entry], None],
+        *,
+        doomed: Collection[int] = (),
+        concurrency_max: int,
+    ) -> None:
+        """Load these entries, several at a time, and pass them to `consume` in their order. Raises as `load`.
+
+        Of the `doomed` ones, those that are damaged or gone by now are left out.
+        """
+
+        async def fetch(sequence: int) -> Entry | None:
+            try:
+                return await self.load(sequence)
+            except (CorruptCommitError, MissingObjectError):
+                if sequence in doomed:
+                    return None
+                raise
+
+        async def take(sequence: int, entry: Entry | None) -> None:
+            if entry is not None:
+                consume(sequence, entry)
+
+        await in_order(tuple(sequences), fetch, take, concurrency_max=concurrency_max)
+
+    async def listed(self) -> Mapping[int, ObjectInfo]:
+        """The entries that there are, by sequence, in order. For stores with `Capability.LIST`."""
+        return {
+            sequence: info
+            async for info in self._store.list(COMMITS)
+            if (sequence := sequence_of(info.key)) is not None
+        }
+
+    async def claims_after(self, sequence: int) -> list[Claim]:
+        """The claims that were made after `sequence`, which was the end of the log. Raises as `load`."""
+        claims: list[Claim] = []
+        while True:
+            sequence += 1
+            try:
+                entry = await self.load(sequence)
+            except MissingObjectError:
+                return claims
+            if isinstance(entry, Claim):
+                claims.append(entry)
+
+    # -------------------------------------------------------------------------------------------------- end of the log
+
+    async def end(self) -> LogEnd | None:
+        """Find where the log ends, from the hint by probing; `None` for a job without entries."""
+        if (hint := await self.hint()) is not None:
+            sequence = await self._probe(hint.sequence)
+            with contextlib.suppress(MissingObjectError):
+                found = await self._end_at(sequence)
+                # Without a successor, the entry must also bear the hint's stamp. Otherwise the hinted one was swept
+                # since, what lies there is a stray, and the real end is somewhere above.
+                if sequence > hint.sequence or (found.entry is not None and hint.names(found.entry)):
+                    return found
+        last = await self._list_last()
+        return None if last is None else await self._end_at(await self._probe(last))
+
+    async def exists(self, sequence: int) -> bool:
+        """True if there is such an entry. One request, and the entry is not read."""
+        return await self._store.head(entry_key(sequence)) is not None
+
+    async def hint(self) -> Hint | None:
+        """The hint, or `None` if it is absent or damaged."""
+        try:
+            return parse_hint(await self._store.get(HINT_KEY))
+        except ObjectNotFoundError:
+            return None
+
+    async def _end_at(self, sequence: int) -> LogEnd:
+        try:
+            return LogEnd(CommitSequence(sequence), await self.load(sequence))
+        except CorruptCommitError:
+            return LogEnd(CommitSequence(sequence), None)
+
+    async def _probe(self, begin: int) -> int:
+        """The last of the entries that follow `begin` without a gap: galloping first, then by halves."""
+        last, step = begin, 1
+        while await self.exists(last + step):
+            last, step = last + step, 2 * step
+        beyond = last + step
+        while beyond - last > 1:
+            middle = (last + beyond) // 2
+            if await self.exists(middle):
+                last = middle
+            else:
+                beyond = middle
+        return last
+
+    async def _list_last(self) -> int | None:
+        if Capability.LIST not in self._store.capabilities:  # then it cannot be swept either: its log begins at 0
+            return 0 if await self.exists(0) else None
+        last = None
+        async for info in self._store.list(COMMITS):
+            last = last if (sequence := sequence_of(info.key)) is None else sequence
+        return last
+
+
+def _pass_over(_sequence: int, error: DataError) -> None:
+    if not isinstance(error, CorruptCommitError):  # an entry of a newer release is not damaged
+        raise error
