@@ -1,8 +1,8 @@
-"""Hedged attempts: a late attempt is joined by another one, and the first to finish wins.
+"""Hedged attempts: when an attempt is late another one joins it, and the first to finish wins.
 
-A timeout is not a cancellation: the slow attempt goes on, and its result counts if it comes first. An I/O error waits
-and tries again; any other error is final. Rules and names follow the changelog retry of the stream-processing world;
-what that one got wrong, a loser whose copies stay, is mended by `discard`.
+A timeout is not a cancellation: the slow attempt goes on, and its result counts if it comes first. After an I/O error
+there is a pause and another attempt; any other error is final. Rules and names follow the changelog retry of stream
+processors. One of their mistakes is not repeated: what an attempt that lost has stored is removed by `discard`.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 OUTAGE_PAUSE_MAX_S: Final = 5.0
-"""Between two attempts in an outage: the pauses double up to this."""
+"""Longest pause between two attempts in an outage: the pauses double up to this."""
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """`attempts_max` in all; `timeout_s` before the next one joins (0: never); `delay_s` after an I/O error.
+    """At most `attempts_max`; the next joins after `timeout_s` (0: never), or begins `delay_s` after an I/O error.
 
-    While the store says that it is unavailable there are more of them, until `outage_s` have gone by. Nor is the last
-    one late before that: a store that repeats requests itself is silent for as long as it is away.
+    While the store says that it is unavailable there are more attempts, until `outage_s` have passed. The last attempt
+    is not late before that: a store that repeats requests itself gives no answer for the whole outage.
     """
 
     attempts_max: int = 3
@@ -45,19 +45,20 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def pause_s(self, attempt: int, error: BaseException, elapsed_s: float = 0.0) -> float | None:
-        """How long to wait for the attempt after number `attempt`, `None` to give up.
+        """The pause in seconds after `attempt` failed with `error`, `None` to give up.
 
         `elapsed_s`: since the first attempt began.
         """
         if attempt >= self.attempts_max:
+            # A full store is unavailable too, but waiting does not make room in it.
             away = isinstance(error, StoreUnavailableError) and not isinstance(error, StoreFullError)
             return self._outage_pause_s(attempt, elapsed_s) if away else None
         if isinstance(error, AttemptTimeoutError):
-            return 0.0
+            return 0.0  # it has waited long enough already
         return self.delay_s if isinstance(error, OSError) else None
 
     def late_s(self, attempt: int, elapsed_s: float) -> float:
-        """How long attempt number `attempt`, begun `elapsed_s` after the first, may take. For a `timeout_s` above 0."""
+        """The seconds after which `attempt`, begun `elapsed_s` after the first, is late. For a `timeout_s` above 0."""
         return self.timeout_s if attempt < self.attempts_max else max(self.timeout_s, self.outage_s - elapsed_s)
 
     def _outage_pause_s(self, attempt: int, elapsed_s: float) -> float | None:
@@ -68,20 +69,21 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptTimeoutError(TimeoutError):
-    """An attempt has not finished in time. It goes on, and may still win."""
+    """An attempt did not finish in time. It goes on, and may still win."""
 
 
 class Race(Generic[T]):
-    """One action, tried until an attempt wins or none is left.
+    """Tries one action until an attempt wins or none is left.
 
-    Attempts run in `tasks`, which outlives the race. One that is still at work when the race is decided has lost: if it
-    finishes, its result is given to `discard`, which must not raise; if it has not within twice `timeout_s`, it is
-    cancelled, because it holds on to whatever it was to upload. `ended` is set when no attempt is left.
-
-    What the action holds, a whole segment, goes with the last attempt, and not when the collector comes, which a
-    million changes do not call: the race lives on in what its action knows and in the frame of a cancelled watch, and
-    keeps neither the action nor a result. Only the traceback of an error that is raised does.
+    Attempts run in `tasks`, which outlives the race. An attempt still at work when the race is decided has lost: if it
+    finishes, its result goes to `discard`, which must not raise; if it does not within twice `timeout_s`, it is
+    cancelled, because it keeps in memory what it was to upload. `ended` is set when no attempt is left.
     """
+
+    # The action refers to a whole segment. That must be freed with the last attempt, not by the cyclic collector, which
+    # a million changes do not set off. The race itself lives longer, in what its action refers to and in the frame of a
+    # cancelled watch, so it must keep neither the action nor a result: see `run` and `_attempt`. Only the traceback of
+    # an error that is raised keeps them.
 
     def __init__(
         self,
@@ -100,17 +102,17 @@ class Race(Generic[T]):
         self._begun = 0.0
         self._won: tuple[T, int] | None = None
         self._error: Exception | None = None
-        self._newest = 0  # the one attempt that is not judged yet: each starts when the one before it has been
-        self._present = 0  # attempts that have not returned, judged or not
+        self._newest = 0  # the only attempt not judged yet: each begins when the one before has been judged
+        self._present = 0  # attempts that have not returned yet, judged or not
         self._spared: set[int] = set()
 
     @property
     def attempts(self) -> int:
-        """Attempts begun so far, one that still waits to begin among them. Does not change once `run` has returned."""
+        """Number of attempts so far, including one that pauses before it begins. Final once `run` has returned."""
         return self._newest
 
     async def run(self) -> tuple[T, int]:
-        """The winner's result and its attempt number. Raises the error of the newest attempt.
+        """Return the winner's result and its attempt number. Raises the error of the newest attempt.
 
         Called once. After a cancelled call no attempt begins, and those at work have lost.
         """
@@ -121,14 +123,14 @@ class Race(Generic[T]):
         except BaseException:
             self._withdraw()
             raise
-        won, self._won = self._won, None
+        won, self._won = self._won, None  # the result is the caller's alone
         if won is None:
             assert self._error is not None
             raise self._error
         return won
 
     def spare(self, number: int) -> None:
-        """Attempt `number` has what counts, and is not late yet: it has another `timeout_s` from when it would be."""
+        """Attempt `number` has stored what counts: it is late only `timeout_s` after it would be otherwise."""
         self._spared.add(number)
 
     def _start(self, number: int, pause_s: float) -> None:
@@ -137,22 +139,22 @@ class Race(Generic[T]):
         self._tasks.start_soon(self._attempt, number, pause_s)
 
     def _withdraw(self) -> None:
-        """Nobody waits any more: an attempt that wins now, or has won a moment ago, has lost."""
+        """Nobody waits any more: an attempt that wins from now on has lost, and so has one that won a moment ago."""
         self._decided.set()
-        if self._won is not None:
+        if self._won is not None:  # decided, but `run` was cancelled before it woke up: the result has no owner
             self._tasks.start_soon(self._discard, self._won[0])
 
     async def _attempt(self, number: int, pause_s: float) -> None:
         try:
             if pause_s > 0:
                 with anyio.move_on_after(pause_s):
-                    await self._decided.wait()
+                    await self._decided.wait()  # an earlier attempt may win during the pause
             if not self._decided.is_set():
                 await self._try(number)
         finally:
             self._present -= 1
             if self._present == 0:
-                self._action = _over
+                self._action = _over  # frees what the action refers to
                 self.ended.set()
 
     async def _try(self, number: int) -> None:
@@ -162,9 +164,9 @@ class Race(Generic[T]):
                 watched.start_soon(self._watch, number, watched.cancel_scope)
                 try:
                     result = await self._action(number)
-                except Exception as error:  # noqa: BLE001  # judged: whoever asked for the action gets it
+                except Exception as error:  # noqa: BLE001  # `run` raises it, unless another attempt follows
                     self._judge(number, error)
-                else:  # no await between the result and the decision: a cancellation there would lose the result
+                else:  # no await between result and decision: a cancellation there would lose the result
                     if not self._win(number, result):
                         lost.append(result)
                 watched.cancel_scope.cancel()
@@ -180,7 +182,7 @@ class Race(Generic[T]):
                 await anyio.sleep(self._policy.timeout_s)
             self._judge(number, AttemptTimeoutError(f"attempt {number} took over {late_s} s"))
             await self._decided.wait()
-            await anyio.sleep(self._policy.timeout_s)
+            await anyio.sleep(self._policy.timeout_s)  # time to finish, so that what it stored can be discarded
             attempt.cancel()
 
     def _win(self, number: int, result: T) -> bool:
@@ -191,7 +193,10 @@ class Race(Generic[T]):
         return True
 
     def _judge(self, number: int, error: Exception) -> None:
-        """Each attempt is judged once: the late error of one that timed out before says nothing new."""
+        """Judge an attempt that failed or is late: begin the next one, or give up. Each attempt is judged once.
+
+        The error of an attempt that was late before says nothing new: the next attempt has begun already.
+        """
         if number != self._newest or self._decided.is_set():
             return
         pause_s = self._policy.pause_s(number, error, anyio.current_time() - self._begun)

@@ -1,17 +1,18 @@
-"""Where every change of one writer is. Pure: it decides, `writer` does.
+"""Keeps track of where every change of one writer is. Pure: it decides, `writer` carries out.
 
     append -> open -> seal -> sealed -> persist -> in flight -> succeed -> uploaded -> confirm -> confirmed -> gone
                                │  ^                   └-> fail -> gone, remembered by its number only
                                v  │ reset, or asked for again
                               inline -> confirm -> gone
 
-A change set is in exactly one of these places. Ranges are `from` inclusive, `to` exclusive. Two things keep what is
-uploaded: the log, until it is truncated because a base covers it, and every checkpoint that asked for it, until that is
-confirmed, reset or subsumed. When neither does it is handed out to be deleted. So uploads die up to the lower of what
-is materialized and what checkpoints under way need, whichever is told first.
+A change set is in exactly one of these places. Ranges are `from` inclusive, `to` exclusive. An uploaded change set is
+wanted by the log, until it is truncated because a base covers it, and by every checkpoint that asked for it, until that
+is confirmed, reset or subsumed. When nothing wants it any more it is returned to the caller to be deleted. So uploads
+are deleted up to the lower of what bases cover and what checkpoints under way need, whichever is told first.
 
-Failed and truncated change sets are not kept: a failed range fails again at once when asked for, because its owner has
-to replay. Nor are those that a confirmed checkpoint holds inline: only its commit knows where they are.
+Failed and truncated change sets are forgotten. A failed range fails again at once when it is asked for, because its
+owner has to replay. Change sets that a confirmed checkpoint holds inline are forgotten too: only its commit knows where
+they are.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -19,12 +20,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from statebackend._codec.records import ChangeSet, StateChange, change_set, metadata
+from statebackend._codec.records import ChangeSet, StateChange, change_set
 from statebackend.errors import BackendClosedError, InputError, UploadError
 from statebackend.ids import ChangeSetHandle, CheckpointId, Key, SequenceNumber
 
 CHANGE_OVERHEAD_BYTES: Final = 16
-"""Added to a change's key and data for what surrounds them in a segment; an estimate, for thresholds only."""
+"""What a change takes in a segment besides its key and data. An estimate, for thresholds only."""
 
 
 _SIZED: Final = frozenset({str, bytes})
@@ -32,17 +33,17 @@ T = TypeVar("T")
 
 
 class UploadedChangeSet(msgspec.Struct, frozen=True):
-    """A durable change set: where it is in the primary, and whether a complete local copy exists."""
+    """A durable change set: where it lies in the primary, and whether there is a complete local copy."""
 
     handle: ChangeSetHandle
     local: bool
 
 
 class Persist(msgspec.Struct, eq=False):
-    """A request to make a range durable. Done when it has every change set of the range, or an error.
+    """A request to make a range durable. Done when it has found every change set of the range, or an error.
 
-    It holds its own results. Each request is itself: two of one range are not equal, for one may be given up while the
-    other waits. With a checkpoint id its range is kept for that checkpoint, also when it is done.
+    Compared by identity: of two requests for the same range one may be abandoned while the other waits. With a
+    checkpoint id the range stays wanted for that checkpoint, also when the request is done.
     """
 
     from_: SequenceNumber
@@ -53,73 +54,64 @@ class Persist(msgspec.Struct, eq=False):
 
     @property
     def done(self) -> bool:
-        """Whether there is something to report."""
+        """True if there is a result or an error."""
         return self.error is not None or len(self.found) == self.to - self.from_
 
     def result(self) -> Sequence[UploadedChangeSet]:
-        """Every change set of the range in order. Raises the error, if there is one."""
+        """Return every change set of the range, in order. Raises the error, if there is one."""
         if self.error is not None:
             raise self.error
         return [self.found[number] for number in sorted(self.found)]
 
     def covers(self, number: SequenceNumber) -> bool:
-        """Whether the change set of that number lies in the range."""
+        """True if the change set of that number lies in the range."""
         return self.from_ <= number < self.to
 
     def lies_within(self, from_: SequenceNumber, to: SequenceNumber) -> bool:
-        """Whether it is done and nothing of it lies outside `from_` to `to`."""
+        """True if the request is done and its range lies within `from_` to `to`."""
         return self.done and from_ <= self.from_ and self.to <= to
 
     def offer(self, uploaded: UploadedChangeSet) -> None:
-        """Keep a change set that lies in the range."""
+        """Take a change set, if it lies in the range."""
         if self.covers(uploaded.handle.sequence_number):
             self.found[uploaded.handle.sequence_number] = uploaded
 
 
 class Ledger:
-    """The state of one writer's log. Methods are the events; what they return is what is to be done."""
+    """The state of one writer's log. Methods are events; they return what is to be done."""
 
     def __init__(self, log_id: str) -> None:
         self.log_id: Final = log_id
         self.open_bytes = 0
         self._open: list[StateChange] = []
-        self._next = SequenceNumber(0)  # the number the open set will get
+        self._next = SequenceNumber(0)  # the open set will get this number
         self._lowest = SequenceNumber(0)  # everything below is truncated
-        self._inline_to = SequenceNumber(0)  # below, something is in a commit and nowhere else
-        self._end: SequenceNumber | None = None  # closed: everything from here on is unwanted
+        self._inline_to = SequenceNumber(0)  # below it, something lies in a commit and nowhere else
+        self._end: SequenceNumber | None = None  # closed: nothing from here on is wanted
         self._sealed: dict[SequenceNumber, ChangeSet] = {}
-        self._inline: dict[SequenceNumber, ChangeSet] = {}  # handed out as they are, for a commit
+        self._inline: dict[SequenceNumber, ChangeSet] = {}  # handed out, for a commit to carry
         self._in_flight: set[SequenceNumber] = set()
         self._uploaded: dict[SequenceNumber, UploadedChangeSet] = {}
-        self._kept: dict[SequenceNumber, UploadedChangeSet] = {}  # uploaded, out of the log, and held by a request
+        self._detached: dict[SequenceNumber, UploadedChangeSet] = {}  # out of the log, but a request wants them
         self._confirmed: dict[SequenceNumber, UploadedChangeSet] = {}  # a commit owns their segments
         self._failed: tuple[SequenceNumber, Exception] | None = None
         self._waiting: list[Persist] = []
-        self._held: list[Persist] = []  # for checkpoints that are neither confirmed nor reset nor subsumed
+        self._undecided: list[Persist] = []  # of checkpoints that are not confirmed, reset or subsumed yet
 
     def append(self, change: StateChange) -> None:
-        """Add to the open set. The sequence number does not move. After `close` the change is dropped.
+        """Add a change to the open set. The sequence number stays. After `close` the change is dropped.
 
-        Dropped and not refused: a cancelled task that still writes state must not die of it (FLINK-30729).
+        It is dropped, not refused: a cancelled task that still writes state must not fail for that (FLINK-30729).
         """
         if self._end is None:
             self._open.append(change)
             self.open_bytes += size_of(change)
 
     def extend(self, changes: Sequence[StateChange], size_bytes: int) -> None:
-        """As `append` of each, whose `size_of` add up to `size_bytes`."""
+        """Append all of `changes`, whose `size_of` add up to `size_bytes`."""
         if self._end is None:
             self._open.extend(changes)
             self.open_bytes += size_bytes
-
-    def append_meta(self, data: bytes) -> None:
-        """Add metadata, as a change set of its own: it lies behind what was appended before, and concerns all groups.
-
-        Not among other changes: a reader passes over change sets that hold nothing of its key groups.
-        """
-        self.seal()
-        self.append(metadata(data))
-        self.seal()
 
     def seal(self) -> SequenceNumber:
         """Close the open set, unless it is empty, and return the number of the next one."""
@@ -130,25 +122,25 @@ class Ledger:
         return self._next
 
     def take_open(self) -> Sequence[ChangeSet]:
-        """Seal the open set and return it, now in flight: the caller uploads it before anybody asks.
+        """Seal the open set and return it, now in flight: the caller uploads it before anybody asks for it.
 
-        Sets that were sealed before stay where they are: nobody may ever ask for them.
+        Sets sealed earlier stay where they are: perhaps nobody ever asks for them.
         """
         number = self._next
         self.seal()
         return self._take(number)
 
     def take_inline(self, from_: SequenceNumber, bytes_max: int) -> Sequence[ChangeSet] | None:
-        """Every change set from `from_` on, sealed and in order, if all are here and small; otherwise `None`.
+        """Return every change set from `from_` on, sealed and in order, if all are here and small; otherwise `None`.
 
-        Here: not uploaded, nor on the way. Small: at most `bytes_max` together, by `size_of`. They stay, to be handed
-        out again or uploaded, until `confirm` says that a commit holds them. Raises as `persist` does.
+        Here: neither uploaded nor in flight. Small: at most `bytes_max` together, by `size_of`. They stay, to be
+        returned again or uploaded, until `confirm` says that a commit holds them. Raises as `persist` does.
         """
         self._check(from_)
         here = [self._sealed.get(number) or self._inline.get(number) for number in _numbers(from_, self._next)]
         size_bytes = self.open_bytes + sum(each.size_bytes for each in here if each is not None)
         if None in here or size_bytes > bytes_max:
-            return None
+            return None  # before the open set is sealed: `persist` decides what to do with it
         self.seal()
         for number in _numbers(from_, self._next):
             if number in self._sealed:
@@ -158,48 +150,49 @@ class Ledger:
     def persist(
         self, from_: SequenceNumber, checkpoint_id: CheckpointId | None = None
     ) -> tuple[Persist, Sequence[ChangeSet]]:
-        """Ask for everything from `from_` on: what to wait for, and what to upload now.
+        """Ask for everything from `from_` on; return the request to wait for, and the change sets to upload now.
 
-        What is uploaded or in flight already is not uploaded again. For a checkpoint the range is kept, from now until
-        that is confirmed, reset or subsumed, or the request is abandoned. Raises `UploadError` at once for a range that
-        failed before, `InputError` for one that is truncated, in a commit only, or not appended yet.
+        What is uploaded or in flight already is not uploaded again. With a checkpoint id the range is wanted until the
+        checkpoint is confirmed, reset or subsumed, or the request abandoned. Raises `UploadError` at once for a range
+        that failed before, `InputError` for one that is truncated, only in a commit, or not appended yet.
         """
         self._check(from_)
         self.seal()
         taken = self._take(from_)
         request = Persist(from_, self._next, checkpoint_id, {})
         for uploaded in (*self._confirmed.values(), *self._uploaded.values()):
-            request.offer(uploaded)
+            request.offer(uploaded)  # what is in flight is offered by `succeed`
         if not request.done:
             self._waiting.append(request)
         if checkpoint_id is not None:
-            self._held.append(request)
+            self._undecided.append(request)
         return request, taken
 
     def abandon(self, request: Persist) -> Sequence[UploadedChangeSet]:
-        """Nobody waits for the request any more. Its uploads go on and can be used by the next one.
+        """Nobody waits for the request any more. Its uploads go on, and the next request can use them.
 
-        Returns what was kept for it alone: the caller releases it.
+        Returns what only this request wanted: the caller releases it.
         """
         self._waiting = [each for each in self._waiting if each is not request]
-        self._held = [each for each in self._held if each is not request]
+        self._undecided = [each for each in self._undecided if each is not request]
         return self._drop_unwanted()
 
     def succeed(self, results: Iterable[UploadedChangeSet]) -> Sequence[UploadedChangeSet]:
-        """Sets in flight are durable. Returns those that nobody wants any more: the caller releases them."""
+        """Change sets in flight are durable. Returns those that nothing wants any more: the caller releases them."""
         for result in results:
             number = result.handle.sequence_number
             self._in_flight.remove(number)
-            (self._uploaded if self._is_in_log(number) else self._kept)[number] = result
+            # It may have been truncated, or the log closed, while it was in flight.
+            (self._uploaded if self._is_in_log(number) else self._detached)[number] = result
             for request in self._waiting:
                 request.offer(result)
         self._forget_done()
         return self._drop_unwanted()
 
     def fail(self, numbers: Collection[SequenceNumber], error: Exception) -> Sequence[UploadedChangeSet]:
-        """Sets in flight could not be made durable: exactly the requests whose range touches them fail.
+        """Change sets in flight could not be made durable: exactly the requests that cover one of them fail.
 
-        Returns what was kept for those alone: the caller releases it.
+        Returns what only those requests wanted: the caller releases it.
         """
         self._in_flight.difference_update(numbers)
         highest = max(numbers)
@@ -207,6 +200,7 @@ class Ledger:
             if any(request.covers(number) for number in numbers):
                 request.error = _upload_error(highest, error)
         self._forget_done()
+        # The highest number is enough to remember: every request reaches up to the newest change.
         if self._is_in_log(highest) and (self._failed is None or self._failed[0] < highest):
             self._failed = (highest, error)
         return self._drop_unwanted()
@@ -214,65 +208,67 @@ class Ledger:
     def confirm(
         self, from_: SequenceNumber, to: SequenceNumber, checkpoint_id: CheckpointId
     ) -> Sequence[UploadedChangeSet]:
-        """The checkpoint is committed. Returns all that is uploaded of its range: its commit owns it now.
+        """The checkpoint is committed. Returns what is uploaded of its range: its commit owns that now.
 
-        Its range is what was asked for in its name, and `from_` to `to`. The change sets stay until they are truncated,
-        so that a later checkpoint can ask for them again; only those taken inline go. What is missing was truncated
-        before, which is normal, or is on its way for another checkpoint.
+        Its range is everything requested for it, and `from_` to `to`. The change sets stay until they are truncated, so
+        that a later checkpoint can ask for them again; only those taken inline are forgotten. Change sets missing from
+        the result were truncated before, which is normal, or are in flight for another checkpoint.
         """
         self._check_range(from_, to)
         own = [Persist(from_, to, None, {}), *self._of(checkpoint_id)]
-        self._held = [each for each in self._held if each not in own and not each.lies_within(from_, to)]
+        self._undecided = [each for each in self._undecided if each not in own and not each.lies_within(from_, to)]
         inline = [number for number in self._inline if from_ <= number < to]
         for number in inline:
             del self._inline[number]
             self._inline_to = max(self._inline_to, SequenceNumber(number + 1))
         confirmed = _pop(self._uploaded, own)
         self._confirmed |= confirmed
-        return [*_pop(self._kept, own).values(), *confirmed.values()]
+        return [*_pop(self._detached, own).values(), *confirmed.values()]
 
     def reset(
         self, from_: SequenceNumber, to: SequenceNumber, checkpoint_id: CheckpointId
     ) -> Sequence[UploadedChangeSet]:
-        """The checkpoint came to nothing. What it uploaded or took inline stays, for the next one.
+        """The checkpoint will not be committed. What it uploaded or took inline stays for the next one.
 
-        Returns what was truncated meanwhile and kept for it alone: the caller releases it.
+        Returns what was truncated meanwhile and only this checkpoint wanted: the caller releases it.
         """
         self._check_range(from_, to)
         for number in [number for number in self._inline if from_ <= number < to]:
             self._sealed[number] = self._inline.pop(number)
-        self._held = [each for each in self._held if each.checkpoint_id != checkpoint_id]
+        self._undecided = [each for each in self._undecided if each.checkpoint_id != checkpoint_id]
         return self._drop_unwanted()
 
     def subsume(self, checkpoint_id: CheckpointId) -> Sequence[UploadedChangeSet]:
-        """A newer checkpoint has taken the place of this one and all before it: nothing is kept for them any more.
+        """A newer checkpoint has replaced this one and all before it: they want nothing any more.
 
-        Returns what was truncated and kept for them alone: the caller releases it. A checkpoint that is not known is
-        fine, and so is one whose outcome was never told.
+        Returns what was truncated and only they wanted: the caller releases it. The checkpoint may be unknown, or one
+        whose outcome was never told.
         """
-        self._held = [each for each in self._held if each.checkpoint_id is None or each.checkpoint_id > checkpoint_id]
+        self._undecided = [
+            each for each in self._undecided if each.checkpoint_id is None or each.checkpoint_id > checkpoint_id
+        ]
         return self._drop_unwanted()
 
     def truncate(self, to: SequenceNumber) -> Sequence[UploadedChangeSet]:
-        """No future checkpoint needs anything below `to`: a base covers it, or a commit that the next one builds on.
+        """No future checkpoint asks for anything below `to`: a base covers it, or a commit that the next one builds on.
 
-        Returns what was uploaded of it and belongs to nobody: the caller releases it. What a request waits for, or a
-        checkpoint under way holds, is not among it yet.
+        Returns what was uploaded of it and nothing else wants: the caller releases it. What a request waits for, or a
+        checkpoint under way wants, is returned later.
         """
         self._check_range(self._lowest, max(self._lowest, to))
         self._lowest = max(self._lowest, to)
         for sets in (self._sealed, self._inline):
             _pop_below(sets, self._lowest)
         _pop_below(self._confirmed, self._lowest)
-        self._kept |= _pop_below(self._uploaded, self._lowest)
+        self._detached |= _pop_below(self._uploaded, self._lowest)
         return self._drop_unwanted()
 
     def close(self, from_: SequenceNumber | None = None) -> Sequence[UploadedChangeSet]:
-        """Only what a checkpoint below `from_` holds is wanted any more, and nobody is left waiting.
+        """From now on only change sets below `from_` that a checkpoint wants are wanted. Waiting requests fail.
 
-        Returns everything else that was uploaded: the caller releases it. What is held may be part of a checkpoint
-        whose commit is still under way, so it is kept until that is confirmed, reset or subsumed. Without `from_` every
-        checkpoint's is. Closing again changes nothing.
+        Returns everything else that was uploaded: the caller releases it. A checkpoint under way may still be
+        committed, so what it wants stays until it is confirmed, reset or subsumed. Without `from_` that holds for all
+        of it. Closing again changes nothing.
         """
         if self._end is not None:
             return ()
@@ -280,30 +276,30 @@ class Ledger:
         self._open, self.open_bytes = [], 0
         for place in (self._sealed, self._inline, self._confirmed):
             place.clear()
-        self._kept |= _pop_below(self._uploaded, self._next)
+        self._detached |= _pop_below(self._uploaded, self._next)
         for request in self._waiting:
             request.error = BackendClosedError("the changelog was closed before the changes were durable")
         self._forget_done()
         return self._drop_unwanted()
 
     def check_invariants(self) -> None:
-        """A change set is in exactly one place, below the next number, and kept for a reason.
+        """Assert that each change set is in one place, below the next number, and there for a reason.
 
-        And whoever waits, waits for something that is under way.
+        And that each request waits for change sets in flight.
         """
         in_log = [set(place) for place in (self._sealed, self._inline, self._uploaded, self._confirmed)]
-        places = [*in_log, set(self._kept), self._in_flight]
+        places = [*in_log, set(self._detached), self._in_flight]
         everywhere = set[SequenceNumber]().union(*places)
         assert len(everywhere) == sum(map(len, places)), "a change set in two places"
         assert all(number < self._next for number in everywhere), "a change set from the future"
         assert all(all(map(self._is_in_log, place)) for place in in_log), "truncated or closed, and in the log"
-        assert not any(map(self._is_in_log, self._kept)), "in the log, and kept apart"
-        assert all(map(self._is_held, self._kept)), "kept for nobody"
+        assert not any(map(self._is_in_log, self._detached)), "in the log, and detached from it"
+        assert all(map(self._is_wanted, self._detached)), "detached, and wanted by nothing"
         assert self.open_bytes == sum(map(size_of, self._open)), "bytes of the open set miscounted"
         assert self._end is None or not (self._open or any(in_log) or self._waiting), "closed, and not empty"
         assert not any(request.done for request in self._waiting), "a finished request still waits"
-        assert all(self._reachable(request) for request in self._waiting), "a request waits for what will never come"
-        assert all(request.error is None for request in self._held), "kept for a checkpoint that failed"
+        assert all(self._reachable(request) for request in self._waiting), "a request waits for nothing in flight"
+        assert all(request.error is None for request in self._undecided), "a failed request is remembered"
 
     def _take(self, from_: SequenceNumber) -> Sequence[ChangeSet]:
         here = self._sealed | self._inline
@@ -315,19 +311,19 @@ class Ledger:
         return taken
 
     def _of(self, checkpoint_id: CheckpointId) -> Sequence[Persist]:
-        return [each for each in self._held if each.checkpoint_id == checkpoint_id]
+        return [each for each in self._undecided if each.checkpoint_id == checkpoint_id]
 
     def _is_in_log(self, number: SequenceNumber) -> bool:
         return number >= self._lowest and self._end is None
 
-    def _is_held(self, number: SequenceNumber) -> bool:
+    def _is_wanted(self, number: SequenceNumber) -> bool:
         if self._end is not None and number >= self._end:
             return False
-        return any(request.covers(number) for request in (*self._waiting, *self._held))
+        return any(request.covers(number) for request in (*self._waiting, *self._undecided))
 
     def _drop_unwanted(self) -> Sequence[UploadedChangeSet]:
-        unwanted = sorted(number for number in self._kept if not self._is_held(number))
-        return [self._kept.pop(number) for number in unwanted]
+        unwanted = sorted(number for number in self._detached if not self._is_wanted(number))
+        return [self._detached.pop(number) for number in unwanted]
 
     def _reachable(self, request: Persist) -> bool:
         missing = set(range(request.from_, request.to)) - set(request.found)
@@ -339,18 +335,18 @@ class Ledger:
         if self._failed is not None and self._failed[0] >= from_:
             raise _upload_error(*self._failed)
         if self._lowest > from_:
-            raise InputError("the range begins in what was truncated", from_=from_, lowest=self._lowest)
+            raise InputError("the range begins below what is truncated", from_=from_, lowest=self._lowest)
         if self._inline_to > from_:
             raise InputError("the range begins in what only a commit holds", from_=from_, inline_to=self._inline_to)
         self._check_range(from_, self._next)
 
     def _check_range(self, from_: SequenceNumber, to: SequenceNumber) -> None:
         if not from_ <= to <= self._next:
-            raise InputError("not a range of what was appended", from_=from_, to=to, next=self._next)
+            raise InputError("not a range of the appended changes", from_=from_, to=to, next=self._next)
 
     def _forget_done(self) -> None:
         self._waiting = [request for request in self._waiting if not request.done]
-        self._held = [request for request in self._held if request.error is None]
+        self._undecided = [request for request in self._undecided if request.error is None]
 
 
 def _numbers(from_: SequenceNumber, to: SequenceNumber) -> Iterable[SequenceNumber]:
@@ -367,13 +363,13 @@ def _pop(place: dict[SequenceNumber, T], ranges: Sequence[Persist]) -> dict[Sequ
 
 
 def size_of(change: StateChange) -> int:
-    """About how many bytes a change takes in a segment before compression; for thresholds only."""
+    """The bytes that a change takes in a segment before compression, roughly; for thresholds only."""
     key = change.key
     return len(change.data) + CHANGE_OVERHEAD_BYTES + (len(key) if type(key) in _SIZED else _key_bytes(key))
 
 
 def size_of_all(changes: Sequence[StateChange]) -> int:
-    """What `size_of` each adds up to, in bulk."""
+    """The sum of `size_of` each, computed in bulk."""
     keys = [change.key for change in changes]
     key_bytes = sum(map(len if _SIZED.issuperset(map(type, keys)) else _key_bytes, keys))
     return sum([len(change.data) for change in changes]) + CHANGE_OVERHEAD_BYTES * len(changes) + key_bytes

@@ -7,10 +7,9 @@ import anyio
 
 
 class ByteLimiter:
-    """Admits while fewer than `bytes_max` are held, so one piece larger than the limit passes when there is any room.
+    """Admits a caller while fewer than `bytes_max` are held: the question is "any room?", not "enough room?".
 
-    Strictly "is there any room", not "is there enough": what is larger than the limit could never be sent otherwise.
-    Nobody waits while there is room.
+    A piece larger than the limit could never be sent otherwise. Nobody waits while there is room.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -26,11 +25,11 @@ class ByteLimiter:
 
     @property
     def has_room(self) -> bool:
-        """Whether `acquire` would return at once."""
+        """True if `acquire` would return at once."""
         return self.held_bytes < self.bytes_max
 
     async def acquire(self, size_bytes: int) -> None:
-        """Wait for room, then hold `size_bytes` until `release`. A cancelled caller leaves the queue, holds nothing."""
+        """Wait for room, then hold `size_bytes` until `release`. A cancelled call holds nothing."""
         if self.has_room:
             self.held_bytes += size_bytes
             return
@@ -39,23 +38,23 @@ class ByteLimiter:
         try:
             await admitted.wait()
         except BaseException:
-            if admitted.is_set():  # admitted and cancelled at once
+            if admitted.is_set():  # admitted and cancelled in the same turn of the loop
                 self.release(size_bytes)
             else:
                 self._queue.remove((admitted, size_bytes))
             raise
 
     async def acquire_spare(self, size_bytes: int) -> None:
-        """Wait until no more than half of all is held with this, or nothing else is: for what all others may overtake.
+        """As `acquire`, with low priority: wait until at most half the limit would be held, or nothing else is held.
 
-        So others always find room, unless this alone is more than the limit. A cancelled call holds nothing.
+        So others always find room, unless these bytes alone exceed the limit. A cancelled call holds nothing.
         """
         while self._queue or (self.held_bytes and 2 * (self.held_bytes + size_bytes) > self.bytes_max):
             await self._freed.wait()
         self.held_bytes += size_bytes
 
     def release(self, size_bytes: int) -> None:
-        """Give back what was held, and admit whoever is next."""
+        """Give back bytes that were held, and admit the callers that have room now."""
         self.held_bytes -= size_bytes
         assert self.held_bytes >= 0, "given back more than was held"
         while self._queue and self.has_room:

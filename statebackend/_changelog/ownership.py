@@ -1,8 +1,8 @@
-"""Who may delete an uploaded segment before a checkpoint owns it. Pure.
+"""Decides when an uploaded segment that no checkpoint owns yet is to be deleted. Pure.
 
-A segment is kept for as long as one change set in it is wanted: each is released on its own, possibly by different
-writers (FLINK-28440: a count per writer deleted files that were still needed). With the last one it is to be deleted. A
-confirmed checkpoint takes the segment over: it is forgotten here, and later releases mean nothing.
+A segment stays as long as one change set in it is wanted. Each is released on its own, possibly by different writers
+(FLINK-28440: a count per writer deleted files that were still needed); with the last one the segment is to be deleted.
+A confirmed checkpoint takes the segment over: it is forgotten here, and later releases have no effect.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,13 +24,13 @@ class _Owned(msgspec.Struct):
 
 
 class Ownership:
-    """Segments uploaded by this process that no confirmed checkpoint owns yet."""
+    """The segments uploaded by this process that no confirmed checkpoint owns yet."""
 
     def __init__(self) -> None:
         self._owned: dict[str, _Owned] = {}
 
     def start(self, uploaded: UploadedSegment, change_sets: Iterable[ChangeSetId]) -> None:
-        """Own a new segment with these change sets in it. Raises `UploadError` where its key is another segment's."""
+        """Own a new segment that holds these change sets. Raises `UploadError` if another segment has its key."""
         wanted = set(change_sets)
         assert wanted, "an empty segment"
         if uploaded.primary.key in self._owned:
@@ -38,7 +38,7 @@ class Ownership:
         self._owned[uploaded.primary.key] = _Owned(uploaded, wanted)
 
     def release(self, released: Iterable[UploadedChangeSet]) -> Sequence[UploadedSegment]:
-        """These change sets are not needed any more; twice is fine. Returns the segments to delete."""
+        """These change sets are not needed any more; saying so twice is fine. Returns the segments to delete."""
         unused: list[UploadedSegment] = []
         for change_set in released:
             key = change_set.handle.segment.key

@@ -1,4 +1,4 @@
-"""From handles back to changes: which files to read, which parts of them, and what they hold."""
+"""Reads changes back from handles: which files to read, which parts of them, and what they hold."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -23,14 +23,14 @@ from statebackend.ids import Base, ChangeSetHandle, Handle, KeyGroupRange
 from statebackend.settings import KiB
 
 TAIL_BYTES: Final = 16 * KiB
-"""Read from the end of a base for its index: that of a segment of 16 MiB needs no more."""
+"""Read from the end of a base to find its index. The index of a segment of 16 MiB fits."""
 
 
 class SegmentRead(msgspec.Struct, frozen=True):
-    """One file to read, and the frames wanted from it, in the order in which they are to be applied.
+    """One file to read, and the frames wanted from it, in the order in which they are applied.
 
-    Of a frame only the changes of the key groups for which its handle stands are wanted. Of a base they are those of
-    `key_groups`, which need not be neighbours.
+    Of a frame only the changes of its handle's key groups are wanted; of a base those of `key_groups`, which need not
+    be neighbours.
     """
 
     segment: Handle
@@ -39,31 +39,31 @@ class SegmentRead(msgspec.Struct, frozen=True):
 
     @property
     def is_sparse(self) -> bool:
-        """Whether less than half of the file is wanted: then its frames are better fetched one by one."""
+        """True if less than half of the file is wanted: then its frames are better fetched one by one."""
         return 2 * sum(handle.length for handle in self.change_sets) < self.segment.length
 
     def frames_in(self, data: bytes) -> "SegmentRead":
-        """What is to be read of the segment whose verified content is `data`."""
+        """The frames to read of the segment, whose verified content is `data`."""
         return self
 
     async def find_frames(self, store: ObjectStore) -> "SegmentRead":
-        """What is to be read of the segment, as far as that takes reading."""
+        """The frames to read of the segment. For these nothing has to be read from `store`."""
         return self
 
 
 class BaseRead(msgspec.Struct, frozen=True):
-    """A base to read. Where its frames lie is said by its own index, and not by the commit."""
+    """A base to read. Its own index says where its frames lie; the commit does not."""
 
     base: Base
 
     @property
     def segment(self) -> Handle:
-        """The file."""
+        """The file to read."""
         return self.base.segment
 
     @property
     def is_sparse(self) -> bool:
-        """Whether less than half of the base is wanted, by key groups: only its frames tell the bytes."""
+        """True if less than half of the base's key groups are wanted. Its bytes are known from its frames only."""
         return 2 * self.base.live < self.base.key_groups_written
 
     def frames_in(self, data: bytes) -> SegmentRead:
@@ -71,7 +71,7 @@ class BaseRead(msgspec.Struct, frozen=True):
         return self._select(read_index(memoryview(data), self.segment.key))
 
     async def find_frames(self, store: ObjectStore) -> SegmentRead:
-        """The frames that hold the base's key groups, found by reading nothing but its head and its index.
+        """The frames that hold the base's key groups, found by reading only its head and its index.
 
         Raises `CorruptSegmentError`, `UnsupportedVersionError`, and what the store raises.
         """
@@ -97,11 +97,11 @@ class BaseRead(msgspec.Struct, frozen=True):
 
 
 def plan_reads(handles: Sequence[ChangeSetHandle], key_groups: KeyGroupRange) -> Sequence[SegmentRead]:
-    """The files that hold changes of `key_groups`, in order. Neighbours in one file become one read.
+    """The files that hold changes of `key_groups`, in order. Neighbours in one file are one read.
 
-    Metadata is read whatever the range: it concerns who reads the log, and has no key group.
+    Change sets without a key group, metadata of early segments, are passed over: they change no state.
     """
-    wanted = (handle for handle in handles if not handle.key_groups or handle.key_groups.intersection(key_groups))
+    wanted = (handle for handle in handles if handle.key_groups.intersection(key_groups))
     grouped = groupby(wanted, key=lambda handle: handle.segment)
     return [SegmentRead(segment, tuple(change_sets)) for segment, change_sets in grouped]
 
@@ -123,7 +123,7 @@ def frames_of(data: bytes, read: SegmentRead) -> Sequence[memoryview]:
 
 
 async def fetch_frames(store: ObjectStore, read: SegmentRead) -> Sequence[memoryview]:
-    """The frames that are wanted, by ranged reads of nothing else; neighbours by one. Checked when they are decoded."""
+    """Fetch the wanted frames by ranged reads, neighbours by one read. They are verified when they are decoded."""
     frames: list[memoryview] = []
     for run in _runs(read.change_sets):
         offset, end = run[0].offset, run[-1].offset + run[-1].length
@@ -137,11 +137,10 @@ def changes_of(
     handles: Iterable[ChangeSetHandle],
     key_groups: tuple[KeyGroupRange, ...] | None = None,
 ) -> Iterator[list[StateChange]]:
-    """The changes of each change set, in order, from its frame: those of `key_groups`, or for which its handle stands.
+    """Yield the changes of each change set from its frame, in order: those of `key_groups`, or of its handle's groups.
 
-    They come in the blocks in which they were written, decoded one at a time. Raises `CorruptSegmentError` where a
-    frame is damaged, cut off, or that of another change set: before its first block, unless a block contradicts what is
-    under its checksum.
+    They come in blocks as they were written, decoded one at a time. Raises `CorruptSegmentError` if a frame is damaged,
+    cut off, or of another change set: before its first block, unless a block contradicts what its checksum covers.
     """
     for frame, handle in zip(frames, handles, strict=True):
         header, blocks = open_change_set(frame, handle.segment.key, handle.offset)
@@ -160,7 +159,7 @@ def _wanted(
 
 
 def _runs(handles: Sequence[ChangeSetHandle]) -> Iterator[Sequence[ChangeSetHandle]]:
-    """Handles that follow each other without a gap, together."""
+    """Group handles that follow each other without a gap."""
     run: list[ChangeSetHandle] = []
     for handle in handles:
         if run and handle.offset != run[-1].offset + run[-1].length:
@@ -176,7 +175,7 @@ def _cut(view: memoryview, begin: int, handles: Sequence[ChangeSetHandle]) -> Se
 
 
 def _first_bad_offset(data: bytes, name: str) -> int:
-    """Where the damage begins, as far as the segment's own checksums can tell."""
+    """The offset where the damage begins, as far as the segment's own checksums can tell."""
     try:
         for _ in decode_segment(data, name):
             pass

@@ -1,13 +1,15 @@
 """Batches the change sets of many writers into segments and has them uploaded.
 
-The first change set that waits arms the persist delay; reaching the size threshold sends at once; what comes meanwhile
-shares the segment. Only the retry layer decides that an upload failed. Every attempt writes under a fresh name. Whoever
-waits is told how it ended, also when the backend ends first.
+The first change set in the queue starts the persist delay; reaching the size threshold sends the queue at once; what
+comes meanwhile shares the segment. Only the race of upload attempts decides that an upload failed. Every attempt writes
+under a fresh name. Each waiting call learns how its upload ended, also when the backend ends first.
 """
 
 import logging
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -16,7 +18,7 @@ from anyio.abc import TaskGroup
 from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.limiter import ByteLimiter
 from statebackend._changelog.ownership import Ownership
-from statebackend._changelog.segment_upload import Attempt, SegmentSender
+from statebackend._changelog.segment_upload import SegmentSender, UploadAttempt
 from statebackend._codec.records import ChangeSet
 from statebackend._codec.segment import EncodedSegment
 from statebackend._observers import Observers
@@ -29,14 +31,16 @@ from statebackend.settings import MiB, Settings
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 
-class _Waiting:
-    """Change sets of one call, on their way; `done` is set when there are results, or an error."""
+
+class _Request:
+    """The change sets of one call of `upload`; `done` is set when there are results, or an error."""
 
     __slots__ = ("abandoned", "change_sets", "count", "done", "error", "results", "size_bytes")
 
     def __init__(self, change_sets: Sequence[ChangeSet]) -> None:
-        self.change_sets = change_sets  # until they are encoded
+        self.change_sets = change_sets  # none once they are encoded: they would be in memory twice
         self.count = len(change_sets)
         self.size_bytes = sum(change_set.size_bytes for change_set in change_sets)
         self.done = anyio.Event()
@@ -45,14 +49,17 @@ class _Waiting:
         self.abandoned = False
 
     def end(self, results: Sequence[UploadedChangeSet] = (), error: Exception | None = None) -> None:
-        """Tell the call how it ended. Only the first time counts."""
+        """Tell the call how its upload ended. Only the first time counts."""
         if not self.done.is_set():
             self.results, self.error = results, error
             self.done.set()
 
 
 class UploadScheduler:
-    """One per process, shared by its writers. Uploads run in `tasks` and end with it."""
+    """One per process, shared by its writers. Uploads run in `tasks` and end with it.
+
+    Bytes in flight are those queued, being encoded and being uploaded, until no upload attempt holds them any more.
+    """
 
     def __init__(
         self,
@@ -67,9 +74,9 @@ class UploadScheduler:
         persist_delay_s: Callable[[], float] | None = None,
         files: StateChangeUploader | None = None,
     ) -> None:
-        """`persist_delay_s`: asked each time the delay begins, instead of the setting.
+        """`persist_delay_s`: called each time the delay begins, instead of using the setting.
 
-        `files` uploads what `upload_file` is given: it has a local copy of its own, or none.
+        `files` uploads for `upload_file`. The local copy of a file, if there is one, is not made by its upload.
         """
         observer = Observers(observer)
 
@@ -88,103 +95,106 @@ class UploadScheduler:
         self._observer = observer
         self._room = ByteLimiter(settings.in_flight_bytes_max)
         self._ownership = Ownership()
-        self._queue: list[_Waiting] = []
+        self._queue: list[_Request] = []
         self._queued_bytes = 0
         self._timer: anyio.CancelScope | None = None
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes queued or being uploaded, those of attempts that have lost but still run among them."""
+        """Bytes in flight, including those of upload attempts that lost but still run."""
         return self._room.held_bytes
 
     @property
     def has_room(self) -> bool:
-        """Whether `upload` would not have to wait for room: what `room` waits for."""
+        """True if `upload` would not wait for room."""
         return self._room.has_room
 
     async def room(self) -> None:
-        """Wait until less than `in_flight_bytes_max` is in flight. A cancelled call leaves nothing behind."""
+        """Wait until fewer than `in_flight_bytes_max` are in flight. A cancelled call leaves nothing behind."""
         with self._waiting_for_room():
             await self._room.room()
 
     async def upload(self, change_sets: Sequence[ChangeSet]) -> Sequence[UploadedChangeSet]:
         """Make change sets of one writer durable; results in the same order. Waits while too much is in flight.
 
-        Raises the error of the last attempt, or `BackendClosedError` where `tasks` ended first. After a cancelled call
-        what was not sent yet never is; what was goes on for the others in its segment, and is then released.
+        Raises the error of the last upload attempt, or `BackendClosedError` if `tasks` end first. After a cancelled
+        call, change sets not sent yet are never sent; those sent go on with the rest of their segment and are released.
         """
         if not change_sets:
             return ()
-        waiting = _Waiting(change_sets)
-        del change_sets  # so that they can go when they are encoded
+        request = _Request(change_sets)
+        del change_sets  # so that they can be freed as they are encoded
         try:
             with self._waiting_for_room():
-                await self._room.acquire(waiting.size_bytes)
+                await self._room.acquire(request.size_bytes)
         finally:
             self._observer.in_flight_changed(self.in_flight_bytes)
         try:
-            self._enqueue(waiting)
-            await waiting.done.wait()
+            self._enqueue(request)
+            await request.done.wait()
         except BaseException:
-            self._abandon(waiting)
+            self._abandon(request)
             raise
-        if waiting.error is not None:
-            raise waiting.error
-        return waiting.results
+        if request.error is not None:
+            raise request.error
+        return request.results
 
     async def upload_alone(
         self, change_sets: list[ChangeSet], pause: Callable[[], None] | None = None
     ) -> UploadedSegment:
-        """Make a segment of these and no others durable, without haste. It is the caller's; the list is emptied.
+        """Make a segment of these change sets and no others durable, with low priority. The caller owns the segment.
 
-        It waits while others need the room (`ByteLimiter.acquire_spare`), and an attempt is given `upload.timeout_s`
-        for each MiB. `pause` is called before each change set is encoded. Raises the error of the last attempt, or of
-        `pause`. A cancelled call removes what it has stored.
+        The list is emptied. The call waits while others need the room (`ByteLimiter.acquire_spare`), and an upload
+        attempt may take `upload.timeout_s` for each MiB. `pause` is called before each change set is encoded. Raises
+        the error of the last attempt, or of `pause`. A cancelled call removes what it has stored.
         """
         size_bytes = sum(change_set.size_bytes for change_set in change_sets)
         return await self._upload_spare(self._sender, size_bytes, lambda: self._sender.encode(change_sets, pause))
 
     async def upload_file(self, size_bytes: int, read: Callable[[], bytes]) -> UploadedSegment:
-        """Make what `read` reads durable, as it is, in the same way. It is read when there is room for its bytes."""
+        """Make the bytes that `read` returns durable, in the same way. They are read when there is room for them."""
         return await self._upload_spare(self._files, size_bytes, lambda: self._files.read(read))
 
     async def _upload_spare(
         self, sender: SegmentSender, size_bytes: int, encode: Callable[[], Awaitable[EncodedSegment]]
     ) -> UploadedSegment:
         await self._room.acquire_spare(size_bytes)
-        ended: anyio.Event | None = None
+        ended: anyio.Event | None = None  # of the race: attempts that lost hold the bytes until then
         try:
             self._observer.in_flight_changed(self.in_flight_bytes)
             encoded = await encode()
             race = sender.race(encoded, patience=max(1.0, encoded.size_bytes / MiB))
             ended = race.ended
-            won = await self._decide(race)
+            return await self._decide(race, _as_it_is)
         finally:
             self._tasks.start_soon(self._give_back, size_bytes, ended)
-        return won.uploaded
 
     def discard(self, segments: Sequence[UploadedSegment]) -> anyio.Event:
-        """Begin to delete what `upload_alone` or `upload_file` has stored. The event says that it is gone.
+        """Begin to delete segments stored by `upload_alone` or `upload_file`. The event is set when they are gone.
 
-        An error is logged only.
+        An error is only logged.
         """
         done = anyio.Event()
         self._tasks.start_soon(self._discard_all, segments, done)
         return done
 
-    async def _decide(self, race: Race[Attempt]) -> Attempt:
-        """The attempt that wins. Raises the error of the last one. Observers are told in either case."""
+    async def _decide(self, race: Race[UploadAttempt], take: Callable[[UploadedSegment], T]) -> T:
+        """What `take` makes of the winner's segment. Raises its error, or that of the last upload attempt.
+
+        Observers are told in either case: an upload whose segment cannot be taken has failed.
+        """
         try:
             won, number = await race.run()
+            taken = take(won.uploaded)
         except Exception:
             self._observer.upload_decided(attempt=None, attempts=race.attempts)
             raise
         self._observer.upload_decided(attempt=number, attempts=race.attempts)
         self._observer.segment_uploaded(won.segment, won.uploaded, attempt=number, seconds=won.seconds)
-        return won
+        return taken
 
     async def _give_back(self, size_bytes: int, ended: anyio.Event | None) -> None:
-        """These bytes are not held any more, as soon as no attempt holds them."""
+        """Release these bytes once no upload attempt holds them."""
         try:
             if ended is not None:
                 await ended.wait()
@@ -193,11 +203,11 @@ class UploadScheduler:
             self._observer.in_flight_changed(self.in_flight_bytes)
 
     def confirm(self, change_sets: Iterable[UploadedChangeSet]) -> None:
-        """A committed checkpoint owns these change sets' segments from now on."""
+        """A committed checkpoint owns the segments of these change sets from now on."""
         self._ownership.confirm(change_sets)
 
     async def release(self, change_sets: Iterable[UploadedChangeSet]) -> None:
-        """These change sets are not needed. Segments that nobody needs are deleted; an error is logged only.
+        """These change sets are not needed. Delete the segments that nobody needs then; an error is only logged.
 
         Returns when they are gone. After a cancelled call the deletion goes on in `tasks`.
         """
@@ -207,7 +217,7 @@ class UploadScheduler:
 
     @contextmanager
     def _waiting_for_room(self) -> Generator[None, None, None]:
-        """Whoever waits in here is told of, also when it waits in vain."""
+        """Tell the observer how long this block waited for room, also if it was cancelled."""
         if self._room.has_room:
             yield
             return
@@ -217,14 +227,14 @@ class UploadScheduler:
         finally:
             self._observer.waited_for_room(self._clock.monotonic() - begun)
 
-    def _free(self, batch: Iterable[_Waiting]) -> None:
-        """These hold no bytes any more. Whoever is next is admitted."""
-        self._room.release(sum(waiting.size_bytes for waiting in batch))
+    def _free(self, batch: Iterable[_Request]) -> None:
+        """Release the bytes of these requests, and admit the next ones."""
+        self._room.release(sum(request.size_bytes for request in batch))
         self._observer.in_flight_changed(self.in_flight_bytes)
 
-    def _enqueue(self, waiting: _Waiting) -> None:
-        self._queue.append(waiting)
-        self._queued_bytes += waiting.size_bytes
+    def _enqueue(self, request: _Request) -> None:
+        self._queue.append(request)
+        self._queued_bytes += request.size_bytes
         self._observer.queue_changed(len(self._queue))
         try:
             if self._queued_bytes >= self._size_threshold_bytes:
@@ -242,32 +252,32 @@ class UploadScheduler:
         self._tasks.start_soon(self._flush_later, timer, delay_s)
         self._timer = timer
 
-    def _abandon(self, waiting: _Waiting) -> None:
-        """The call was cancelled, or could not even be queued."""
-        waiting.abandoned = True
-        if waiting in self._queue:
-            self._queue.remove(waiting)
-            self._queued_bytes -= waiting.size_bytes
-            self._free([waiting])
+    def _abandon(self, request: _Request) -> None:
+        """The call was cancelled, or could not be queued."""
+        request.abandoned = True  # if it was sent, `_hand_out` releases its results
+        if request in self._queue:
+            self._queue.remove(request)
+            self._queued_bytes -= request.size_bytes
+            self._free([request])
             self._observer.queue_changed(len(self._queue))
             if not self._queue:
                 self._disarm()
-        elif waiting.results:  # done and cancelled at once
-            self._tasks.start_soon(self.release, waiting.results)
+        elif request.results:  # done and cancelled in the same turn of the loop: nobody gets the results
+            self._tasks.start_soon(self.release, request.results)
 
     async def _flush_later(self, timer: anyio.CancelScope, delay_s: float) -> None:
         try:
             with timer:
                 await anyio.sleep(delay_s)
-        except BaseException:  # `tasks` are ending
+        except BaseException:  # `tasks` are ending: nobody else would tell the queued calls
             if self._timer is timer:
                 self._refuse_queue()
             raise
-        if self._timer is timer:  # and not one that was disarmed as it went off
+        if self._timer is timer:  # it may have been disarmed in the turn in which it went off
             self._flush()
 
     def _flush(self) -> None:
-        assert self._queue, "an empty segment"  # FLINK-31139; nothing waits: no timer is armed
+        assert self._queue, "an empty segment"  # FLINK-31139: a timer is armed only while something is queued
         self._tasks.start_soon(self._send, self._queue)
         self._queue, self._queued_bytes = [], 0
         self._disarm()
@@ -284,8 +294,8 @@ class UploadScheduler:
         self._observer.queue_changed(0)
         _end(batch, BackendClosedError("the backend ended before the changes were sent"))
 
-    async def _send(self, batch: list[_Waiting]) -> None:
-        """Upload a batch and tell its calls. Its bytes are in flight until no attempt holds them any more."""
+    async def _send(self, batch: list[_Request]) -> None:
+        """Upload a batch and tell its calls. Its bytes are in flight until no upload attempt holds them."""
         try:
             await self._upload_batch(batch)
         except BaseException:
@@ -294,10 +304,10 @@ class UploadScheduler:
         finally:
             self._free(batch)
 
-    async def _upload_batch(self, batch: list[_Waiting]) -> None:
-        change_sets = [each for waiting in batch for each in waiting.change_sets]
-        for waiting in batch:
-            waiting.change_sets = ()
+    async def _upload_batch(self, batch: list[_Request]) -> None:
+        change_sets = [each for request in batch for each in request.change_sets]
+        for request in batch:
+            request.change_sets = ()  # `encode` empties the one list that is left
         try:
             encoded = await self._sender.encode(change_sets)
         except Exception as error:  # noqa: BLE001  # handed to every caller of `upload` in this batch
@@ -306,33 +316,29 @@ class UploadScheduler:
         self._observer.batch_sent(uploads=len(batch), change_sets=len(encoded.entries), size_bytes=encoded.size_bytes)
         race = self._sender.race(encoded)
         try:
-            won, number = await race.run()
-            unwanted = self._hand_out(batch, encoded, won.uploaded)
+            unwanted = await self._decide(race, partial(self._hand_out, batch, encoded))
         except Exception as error:  # noqa: BLE001  # as above
             _end(batch, error)
-            self._observer.upload_decided(attempt=None, attempts=race.attempts)
         else:
-            self._observer.upload_decided(attempt=number, attempts=race.attempts)
-            self._observer.segment_uploaded(won.segment, won.uploaded, attempt=number, seconds=won.seconds)
             await self.release(unwanted)
-        await race.ended.wait()
+        await race.ended.wait()  # until then attempts that lost hold the bytes
 
     def _hand_out(
-        self, batch: list[_Waiting], encoded: EncodedSegment, uploaded: UploadedSegment
+        self, batch: list[_Request], encoded: EncodedSegment, uploaded: UploadedSegment
     ) -> Sequence[UploadedChangeSet]:
-        """Give each call its results. Returns those whose call was cancelled: nobody will ever release them."""
+        """Give each call its results. Returns those of cancelled calls, which nobody else would release."""
         self._ownership.start(uploaded, [(entry.log_id, entry.sequence_number) for entry in encoded.entries])
         unwanted: list[UploadedChangeSet] = []
         results = iter(_results(encoded, uploaded))
-        for waiting in batch:
-            own = [next(results) for _ in range(waiting.count)]
-            if waiting.abandoned:
+        for request in batch:
+            own = [next(results) for _ in range(request.count)]
+            if request.abandoned:
                 unwanted += own
-            waiting.end(own)
+            request.end(own)
         return unwanted
 
     async def _discard_all(self, unused: Sequence[UploadedSegment], done: anyio.Event) -> None:
-        """Nobody else knows of these: an end of `tasks` cuts it short only after `close_timeout_s`."""
+        """Delete these segments, which nobody else knows of. The end of `tasks` leaves it `close_timeout_s`."""
         remaining = list(reversed(unused))
         try:
             await self._discard_each(remaining)
@@ -347,13 +353,17 @@ class UploadScheduler:
 
     async def _discard_each(self, remaining: list[UploadedSegment]) -> None:
         while remaining:
-            await anyio.lowlevel.checkpoint()  # each removal is shielded: their sum must not be
+            await anyio.lowlevel.checkpoint()  # each removal is shielded; a cancellation must get in between
             await self._sender.discard(remaining.pop())
 
 
-def _end(batch: Iterable[_Waiting], error: Exception) -> None:
-    for waiting in batch:
-        waiting.end(error=error)
+def _as_it_is(uploaded: UploadedSegment) -> UploadedSegment:
+    return uploaded
+
+
+def _end(batch: Iterable[_Request], error: Exception) -> None:
+    for request in batch:
+        request.end(error=error)
 
 
 def _results(encoded: EncodedSegment, uploaded: UploadedSegment) -> Iterable[UploadedChangeSet]:

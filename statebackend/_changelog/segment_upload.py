@@ -1,4 +1,4 @@
-"""One segment on its way: encoded off the loop, raced to the uploader under fresh names, discarded where it lost."""
+"""Sends one segment: encodes it off the loop, uploads it in a race of attempts, discards what the losers stored."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -19,11 +19,11 @@ from statebackend.settings import Compression, KiB, Settings
 _log = logging.getLogger(__name__)
 
 INLINE_ENCODE_BYTES_MAX: Final = 32 * KiB
-"""Encoding less than this takes less time than the hop to a thread and back."""
+"""Encoding less than this is quicker than the hop to a thread and back."""
 
 
-class Attempt(msgspec.Struct, frozen=True):
-    """A finished attempt at a segment."""
+class UploadAttempt(msgspec.Struct, frozen=True):
+    """A finished attempt at uploading a segment, which took `seconds`."""
 
     segment: Segment
     uploaded: UploadedSegment
@@ -31,7 +31,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class SegmentSender:
-    """The scheduler's hands: it decides what is sent and when, this sends it. Attempts run in `tasks`."""
+    """Carries out what the scheduler decides. Upload attempts run in `tasks`."""
 
     def __init__(
         self,
@@ -54,13 +54,13 @@ class SegmentSender:
         self._new_name = new_name
 
     async def encode(self, change_sets: list[ChangeSet], pause: Callable[[], None] | None = None) -> EncodedSegment:
-        """One segment of these change sets, in this order; the list is emptied. A cancelled call leaves nothing behind.
+        """Encode one segment of these change sets, in this order; the list is emptied.
 
-        `pause` is called before each, in a background thread (`WorkerThreads`). Without it checkpoints wait for this.
-
-        A change set goes as soon as it is encoded, so that a batch is never in memory twice; and an idle worker thread
-        keeps the arguments of its last call.
+        `pause` is called before each, in a background thread (`WorkerThreads`); without it, checkpoints wait for this
+        thread. A cancelled call leaves nothing behind.
         """
+        # Each change set is freed as soon as it is encoded, so that a batch is never in memory twice. The list is
+        # emptied for that: an idle worker thread keeps the arguments of its last call.
         size_bytes = sum(change_set.size_bytes for change_set in change_sets)
         change_sets.reverse()
         if size_bytes <= INLINE_ENCODE_BYTES_MAX:
@@ -70,7 +70,7 @@ class SegmentSender:
         return await self._threads.background(encode_segment, _taken(change_sets, pause), self._compression)
 
     async def read(self, read: Callable[[], bytes]) -> EncodedSegment:
-        """A file as it is, read in the thread, to be sent like a segment."""
+        """Read a file in a thread, to be sent as it is, like a segment."""
 
         def encoded() -> EncodedSegment:
             data = read()
@@ -78,13 +78,13 @@ class SegmentSender:
 
         return await self._threads.io(encoded)
 
-    def race(self, encoded: EncodedSegment, *, patience: float = 1.0) -> Race[Attempt]:
-        """The attempts at a segment, not begun yet. Each is late after `patience` times the usual timeout."""
+    def race(self, encoded: EncodedSegment, *, patience: float = 1.0) -> Race[UploadAttempt]:
+        """A race of upload attempts, not begun yet. Each is late after `patience` times the usual timeout."""
         log_ids = tuple(dict.fromkeys(entry.log_id for entry in encoded.entries))
         raw_bytes = encoded.raw_bytes
 
-        async def attempt(number: int) -> Attempt:
-            durable = partial(race.spare, number)
+        async def attempt(number: int) -> UploadAttempt:
+            durable = partial(race.spare, number)  # the uploader calls it when only the local copy is missing
             segment = Segment(self._new_name(), encoded.chunks, encoded.size_bytes, encoded.checksum, log_ids, durable)
             self._observer.upload_started(segment, attempt=number)
             begun = self._clock.monotonic()
@@ -97,9 +97,9 @@ class SegmentSender:
             if uploaded.dropped is not None:
                 self._observer.local_copy_dropped(segment.name, uploaded.dropped)
             self._observer.upload_succeeded(segment, uploaded, attempt=number, seconds=seconds, raw_bytes=raw_bytes)
-            return Attempt(segment, uploaded, seconds)
+            return UploadAttempt(segment, uploaded, seconds)
 
-        async def discard(lost: Attempt) -> None:
+        async def discard(lost: UploadAttempt) -> None:
             await self.discard(lost.uploaded)
 
         policy = msgspec.structs.replace(self._policy, timeout_s=self._policy.timeout_s * patience)
@@ -107,10 +107,10 @@ class SegmentSender:
         return race
 
     async def discard(self, uploaded: UploadedSegment) -> None:
-        """Delete every copy of a segment. Never raises an `Exception`."""
+        """Delete every copy of a segment. Never raises an `Exception`: a sweep finds what cannot be deleted."""
         try:
             await foreign(self._uploader.discard(uploaded))
-        except Exception:  # noqa: BLE001  # what cannot be deleted is garbage for a sweep, not a reason to fail
+        except Exception:  # noqa: BLE001
             _log.warning("could not discard segment %s", uploaded.primary.key, exc_info=True)
 
 

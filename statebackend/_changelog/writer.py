@@ -1,7 +1,8 @@
-"""One log of changes: appended in memory, made durable on request.
+"""Writes one log of changes: appends them in memory, makes them durable on request.
 
-A thin shell round the `Ledger`: it starts the uploads the ledger asks for, tells it how they ended, and wakes whoever
-waits. The upload belongs to the log, not to the caller: cancelling `persist` loses nothing and uploads nothing twice.
+A thin shell round the `Ledger`: it starts the uploads that the ledger asks for, tells it how they ended, and wakes the
+calls that wait. An upload belongs to the log, not to the caller: cancelling `persist` loses nothing and uploads nothing
+twice.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from statebackend.ids import CheckpointId, SequenceNumber
 
 
 class ChangelogWriter:
-    """The writer of one log. All calls come from the loop; none of them overlaps `append`."""
+    """The writer of one log. All calls come from the loop; none overlaps `append`."""
 
     def __init__(
         self, log_id: str, scheduler: UploadScheduler, *, tasks: TaskGroup, preemptive_persist_threshold_bytes: int
@@ -33,16 +34,16 @@ class ChangelogWriter:
         self._progress = anyio.Event()
 
     def append(self, change: StateChange) -> None:
-        """Add a change in memory. A full open set is sealed, and its upload begins, before anybody asks.
+        """Add a change in memory. An open set that is full is sealed, and its upload begins before anybody asks for it.
 
-        Never waits, and never fails for what became of earlier changes. Who appends much awaits `room` now and then.
+        Never waits, and never fails for an earlier upload. A caller that appends much awaits `room` now and then.
         """
         self._ledger.append(change)
         if self._ledger.open_bytes >= self._threshold_bytes:
             self._submit(self._ledger.take_open())
 
     def extend(self, changes: Sequence[StateChange]) -> None:
-        """As `append` of each, in bulk where no threshold is near."""
+        """Append all of `changes`, in bulk unless the open set would be full."""
         size_bytes = size_of_all(changes)
         if self._ledger.open_bytes + size_bytes < self._threshold_bytes:
             self._ledger.extend(changes, size_bytes)
@@ -50,19 +51,12 @@ class ChangelogWriter:
             for change in changes:
                 self.append(change)
 
-    def append_meta(self, data: bytes) -> None:
-        """Add metadata in memory, behind what was appended before. Every reader of the log gets it, whatever its range.
-
-        It is a change set of its own. Never waits, never fails; nothing is uploaded before somebody asks.
-        """
-        self._ledger.append_meta(data)
-
     async def room(self) -> None:
-        """Wait until less is in flight than the limit: where the pressure of a slow store reaches who appends.
+        """Wait until less is in flight than the limit. This is how a slow store slows its writers down.
 
         A cancelled call leaves nothing behind.
         """
-        await anyio.lowlevel.checkpoint()  # uploads that `append` has begun are counted from their first step on
+        await anyio.lowlevel.checkpoint()  # uploads that `append` began count from their first step on
         await self._scheduler.room()
 
     def next_sequence_number(self) -> SequenceNumber:
@@ -72,17 +66,16 @@ class ChangelogWriter:
     async def persist(
         self, from_: SequenceNumber, checkpoint_id: CheckpointId | None = None
     ) -> Sequence[UploadedChangeSet]:
-        """Wait until every change from `from_` up to now is durable in the primary; their handles, in order.
+        """Wait until every change from `from_` up to now is durable in the primary; return the handles in order.
 
-        What is returned is kept for the checkpoint until `confirm`, `reset` or `subsume` says what became of it.
-        Without a checkpoint nothing is: then a truncation of the range deletes it. Raises `UploadError` if a change set
-        could not be uploaded; it is not tried again. After a cancelled call the uploads go on, and the next call for
-        the range finds them.
+        The segments stay for the checkpoint until `confirm`, `reset` or `subsume`. Without a checkpoint, truncating the
+        range deletes them. Raises `UploadError` if a change set could not be uploaded; it is not tried again. After a
+        cancelled call the uploads go on, and the next call for the range finds them.
         """
         request, to_upload = self._ledger.persist(from_, checkpoint_id)
         try:
             self._submit(to_upload)
-            del to_upload  # the changes go as soon as they are encoded, and not when they are durable
+            del to_upload  # frees the changes as soon as they are encoded, not only when they are durable
             while not request.done:
                 await self._progress.wait()
             return request.result()
@@ -91,56 +84,56 @@ class ChangelogWriter:
             raise
 
     def take_inline(self, from_: SequenceNumber, bytes_max: int) -> Sequence[ChangeSet] | None:
-        """Every change set from `from_` up to now, in order, for a commit that carries them itself; `None` to persist.
+        """Return every change set from `from_` up to now, in order, for a commit to carry; `None`: persist them.
 
-        Not `None` only if nothing of the range is uploaded or on its way, and all of it is at most `bytes_max` by
-        estimate. The change sets stay in the log: `confirm` says that a commit holds them, and until then the next call
-        of this or of `persist` has them again. After that only the commit does, so ranges begin behind them. Raises as
-        `persist` does.
+        `None` if anything of the range is uploaded or in flight, or all of it is estimated at more than `bytes_max`.
+        The change sets stay in the log, for the next call of this or of `persist`, until `confirm` says that a commit
+        holds them. Then only the commit does, and ranges begin behind them. Raises as `persist` does.
         """
         return self._ledger.take_inline(from_, bytes_max)
 
     def confirm(self, from_: SequenceNumber, to: SequenceNumber, checkpoint_id: CheckpointId) -> None:
         """A commit holds the handles of what was persisted for this checkpoint, and of `from_` to `to`.
 
-        It owns their segments from now on. The log still knows them, and `persist` finds them, until `truncate`. A
-        range that was truncated before is fine. Raises `InputError` for one that was never appended.
+        It owns their segments from now on. The log knows them, and `persist` finds them, until `truncate`. The range
+        may have been truncated before. Raises `InputError` for a range that was never appended.
         """
         self._scheduler.confirm(self._ledger.confirm(from_, to, checkpoint_id))
 
     async def reset(self, from_: SequenceNumber, to: SequenceNumber, checkpoint_id: CheckpointId) -> None:
-        """This checkpoint came to nothing: what it uploaded, or took inline, is used by the next one.
+        """This checkpoint will not be committed: the next one uses what it uploaded or took inline.
 
-        Only what was truncated meanwhile is deleted. After a cancelled call that goes on. Raises as `confirm` does.
+        Only what was truncated meanwhile is deleted; after a cancelled call the deletion goes on. Raises as `confirm`.
         """
         await self._scheduler.release(self._ledger.reset(from_, to, checkpoint_id))
 
     async def subsume(self, checkpoint_id: CheckpointId) -> None:
-        """No checkpoint up to this one exists any more: what was truncated and kept for them is deleted.
+        """No checkpoint up to this one exists any more: what was truncated and stayed only for them is deleted.
 
-        Unless a commit owns it. Also right for a checkpoint whose outcome was never told, and for one that is not
-        known. After a cancelled call the deletion goes on.
+        Not what a commit owns. The checkpoint may be unknown, or one whose outcome was never told. After a cancelled
+        call the deletion goes on.
         """
         await self._scheduler.release(self._ledger.subsume(checkpoint_id))
 
     async def truncate(self, to: SequenceNumber) -> None:
-        """No checkpoint to come needs anything below `to`: the log forgets it. Segments that nobody needs are deleted.
+        """No future checkpoint needs anything below `to`: the log forgets it. Segments that nobody needs are deleted.
 
-        Kept are those that a commit owns, that a `persist` waits for, or that a checkpoint under way holds; the last
-        until its outcome is told. After a cancelled call the log has forgotten, and the deletion goes on.
+        Segments stay that a commit owns, that a `persist` waits for, or that a checkpoint under way wants: those until
+        its outcome is told. After a cancelled call the log has forgotten, and the deletion goes on.
         """
         await self._scheduler.release(self._ledger.truncate(to))
 
     async def truncate_and_close(self, from_: SequenceNumber) -> None:
-        """Close. What was uploaded is deleted, but for what a checkpoint under way holds of the log below `from_`.
+        """Close. Delete what was uploaded, except what a checkpoint under way wants of the log below `from_`.
 
-        Whoever waits gets `BackendClosedError`. What is kept may still be committed: `confirm`, `reset` and `subsume`
-        say so. Closing again changes nothing. After a cancelled call the log is closed, and the deletion goes on.
+        That may still be committed: `confirm`, `reset` and `subsume` say what becomes of it. Waiting calls of `persist`
+        raise `BackendClosedError`. Closing again changes nothing. After a cancelled call the log is closed, and the
+        deletion goes on.
         """
         await self._close(from_)
 
     async def aclose(self) -> None:
-        """As `truncate_and_close`, without a bound: what any checkpoint under way holds may still be committed."""
+        """As `truncate_and_close`, but everything that a checkpoint under way wants stays."""
         await self._close(None)
 
     async def _close(self, from_: SequenceNumber | None) -> None:
@@ -164,7 +157,7 @@ class ChangelogWriter:
         del change_sets  # as in `persist`
         try:
             results = await upload
-        except Exception as error:  # noqa: BLE001  # kept by the ledger for whoever asks for the range
+        except Exception as error:  # noqa: BLE001  # the ledger raises it in calls that ask for the range
             await self._scheduler.release(self._fail(numbers, error))
         except BaseException:
             self._fail(numbers, BackendClosedError("the backend ended before the changes were durable"))
@@ -181,7 +174,7 @@ class ChangelogWriter:
 
     def _release_later(self, unwanted: Sequence[UploadedChangeSet]) -> None:
         if unwanted:
-            with suppress(RuntimeError):  # anyio's word for a task group that has ended: a sweep finds them
+            with suppress(RuntimeError):  # anyio's word for a task group that has ended: a sweep deletes them
                 self._tasks.start_soon(self._scheduler.release, unwanted)
 
     def _wake(self) -> None:

@@ -38,10 +38,8 @@ def range_of(commit: Commit | None, key_groups: KeyGroupRange) -> RangeState:
 def _narrowed_handles(part: RangeState, owned: KeyGroupRange) -> Iterator[ChangeSetHandle]:
     for handle in part.changelog:
         common = handle.key_groups.intersection(owned)
-        if common == handle.key_groups:  # metadata too: it has no key group, and concerns every owner
-            yield handle
-        elif common:
-            yield msgspec.structs.replace(handle, key_groups=common)
+        if common:
+            yield handle if common == handle.key_groups else msgspec.structs.replace(handle, key_groups=common)
 
 
 def _joined(parts: Iterable[RocksDBBase]) -> tuple[RocksDBBase, ...]:

@@ -6,7 +6,7 @@
     header   := sequence_number:u64 first:i16 last:i16 records:u32 raw_length:u32 codec:u8 log_id_length:u8
     payload  := changes (see `records`), `raw_length` bytes of them, compressed by `codec`
 
-Metadata concerns no key group: its frames hold nothing else, and their span is the empty one, 0 to -1.
+A frame whose span is empty, 0 to -1, holds changes of key group -1 only: metadata, which is not written any more.
 
 A reader checks before it believes: the size against the bytes at hand, then the checksum, then the rest.
 """

@@ -2,7 +2,7 @@
 
     changes := block+
     block   := length:u32 msgpack([change, ...])          1 to 4096 changes, little-endian length
-    change  := [key_group, operation, state_id, key, data]          metadata: [-1, 8, 0, "", data]
+    change  := [key_group, operation, state_id, key, data]
 
 Changes come in blocks so that neither encoding nor decoding holds the interpreter for long: both keep the lock, and
 an event loop in the same process waits meanwhile. The operations' codes are on disk: never reuse one.
@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from statebackend.errors import ValueDecodeError
-from statebackend.ids import EMPTY_RANGE, Key, KeyGroupRange, SequenceNumber
+from statebackend.ids import Key, KeyGroupRange, SequenceNumber
 
 BLOCK_CHANGES_MAX: Final = 4096
 SCALARS: Final = frozenset({str, int, bytes})
@@ -37,7 +37,6 @@ class Operation(IntEnum):
     """One entry of the key's map."""
     REMOVE = 4
     """One entry of the key's map, gone."""
-    METADATA = 8
 
 
 class StateChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -53,15 +52,6 @@ class StateChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     data: bytes = b""
 
 
-NO_KEY_GROUP: Final = -1
-"""The key group of metadata: it concerns whoever reads the log, and no key."""
-
-
-def metadata(data: bytes) -> StateChange:
-    """Metadata as a change. It has no state and no key; what `data` means is known to who appends it."""
-    return StateChange(NO_KEY_GROUP, Operation.METADATA, 0, "", data)
-
-
 class ChangeSet(msgspec.Struct, frozen=True):
     """The changes of one writer under one sequence number. Immutable once it is made; never empty."""
 
@@ -69,7 +59,7 @@ class ChangeSet(msgspec.Struct, frozen=True):
     sequence_number: SequenceNumber
     changes: Sequence[StateChange]
     key_groups: KeyGroupRange
-    """The smallest range that holds every change, `EMPTY_RANGE` for metadata."""
+    """The smallest range that holds every change."""
     size_bytes: int
     """Estimate of the encoded size, before compression."""
 
@@ -77,12 +67,9 @@ class ChangeSet(msgspec.Struct, frozen=True):
 def change_set(
     log_id: str, sequence_number: SequenceNumber, changes: Sequence[StateChange], size_bytes: int = 0
 ) -> ChangeSet:
-    """A change set of `changes`, which must not be empty. Metadata shares none with other changes."""
+    """A change set of `changes`, which must not be empty."""
     groups = [change.key_group for change in changes]
-    first, last = min(groups), max(groups)
-    assert (first == NO_KEY_GROUP) == (last == NO_KEY_GROUP), "metadata among changes of keys"
-    span = EMPTY_RANGE if last == NO_KEY_GROUP else KeyGroupRange(first, last)
-    return ChangeSet(log_id, sequence_number, changes, span, size_bytes)
+    return ChangeSet(log_id, sequence_number, changes, KeyGroupRange(min(groups), max(groups)), size_bytes)
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from statebackend._codec.records import NO_KEY_GROUP, StateChange, key_of
+from statebackend._codec.records import StateChange, key_of
 from statebackend._state.operator_state import Mode
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.ids import KeyGroupRange, OperatorElements, RangeState
@@ -23,15 +23,15 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 def regrouped(changes: Iterable[StateChange], keys: OwnedKeys) -> list[StateChange]:
-    """The changes with the key groups that `keys` gives them, without the metadata, which is for readers of the log.
+    """The changes with the key groups that `keys` gives them.
 
     Raises `ValueDecodeError` or `KeyTypeError` for bytes that cannot be a user's key.
     """
-    of_keys = [change for change in changes if change.key_group != NO_KEY_GROUP]
-    found = [key_of(change) for change in of_keys]
+    former = list(changes)
+    found = [key_of(change) for change in former]
     return [
         StateChange(group, change.operation, change.state_id, key, change.data)
-        for change, key, group in zip(of_keys, found, keys.groups_of(found), strict=True)
+        for change, key, group in zip(former, found, keys.groups_of(found), strict=True)
     ]
 
 

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statebackend._changelog.ledger import CHANGE_OVERHEAD_BYTES, Ledger, UploadedChangeSet, size_of, size_of_all
-from statebackend._codec.records import NO_KEY_GROUP, StateChange
+from statebackend._codec.records import StateChange
 from statebackend.errors import BackendClosedError, InputError, UploadError
-from statebackend.ids import EMPTY_RANGE, ChangeSetHandle, CheckpointId, Handle, KeyGroupRange, SequenceNumber
+from statebackend.ids import ChangeSetHandle, CheckpointId, Handle, KeyGroupRange, SequenceNumber
 from tests.changelog.fakes import change
 from tests.codec.samples import KEYS
 
@@ -242,7 +242,7 @@ def test_a_commit_that_holds_all_of_a_checkpoint_ends_it() -> None:
     """Bounded: of a checkpoint whose outcome is never told, nothing is remembered once a later commit has all of it."""
     ledger = held_by_two_checkpoints()
     ledger.confirm(at(0), at(3), CP3)
-    assert ledger._held == []
+    assert ledger._undecided == []
 
 
 def test_a_truncated_set_that_nobody_waits_for_is_released_when_it_arrives() -> None:
@@ -417,20 +417,7 @@ def taken(ledger: Ledger, from_: int) -> list[int] | None:
     return None if sets is None else [each.sequence_number for each in sets]
 
 
-# ------------------------------------------------------------------------------------------------------------ metadata
-
-
-def test_metadata_is_a_change_set_of_its_own() -> None:
-    """Where it was appended among the others, and of no key group: a reader of any range must not pass over it."""
-    ledger = Ledger("a")
-    ledger.append(change())
-    ledger.append_meta(b"first")
-    ledger.append_meta(b"second")
-    ledger.append(change())
-    _, sets = ledger.persist(at(0))
-    assert [each.key_groups for each in sets] == [KeyGroupRange(0, 0), EMPTY_RANGE, EMPTY_RANGE, KeyGroupRange(0, 0)]
-    assert [each.changes[0].data for each in sets[1:3]] == [b"first", b"second"]
-    assert {each.changes[0].key_group for each in sets[1:3]} == {NO_KEY_GROUP}
+# ------------------------------------------------------------------------------------------------------------ sizes
 
 
 @given(st.lists(st.builds(StateChange, st.just(0), st.just(1), st.just(0), KEYS, st.binary(max_size=3))))

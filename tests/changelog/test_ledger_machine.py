@@ -129,15 +129,6 @@ class LedgerMachine(RuleBasedStateMachine):
         if self.model.end is None:
             self.model.open.append(data)
 
-    @rule(data=st.binary(max_size=20))
-    def append_meta(self, data: bytes) -> None:
-        self.ledger.append_meta(data)
-        self.model.seal()
-        if self.model.end is None:
-            self.model.open.append(data)
-            self.model.seal()
-            self.model.sets[-1].size_bytes = len(data) + CHANGE_OVERHEAD_BYTES
-
     @rule(sets=st.integers(1, 3))
     def fill(self, sets: int) -> None:
         for _ in range(sets):
@@ -307,7 +298,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert set(self.ledger._sealed) == numbers(Place.SEALED)
         assert self.ledger._in_flight == numbers(Place.IN_FLIGHT)
         assert set(self.ledger._inline) == numbers(Place.INLINE)
-        assert {*self.ledger._uploaded, *self.ledger._kept} == numbers(Place.UPLOADED)
+        assert {*self.ledger._uploaded, *self.ledger._detached} == numbers(Place.UPLOADED)
         assert set(self.ledger._confirmed) == numbers(Place.CONFIRMED)
         waiting = {id(each.real) for each in self.model.requests if each.waiting}
         assert {id(each) for each in self.ledger._waiting} == waiting

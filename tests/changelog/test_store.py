@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statebackend._changelog.reader import changes_of, frames_of, plan_reads, verify
-from statebackend._codec.records import Operation, StateChange
-from statebackend._state.declared import KeyedStates
+from statebackend._codec.records import ChangeSet, Operation, StateChange
 from statebackend.errors import CorruptSegmentError
 from statebackend.ids import EMPTY_RANGE, ChangeSetHandle, KeyGroupRange, SequenceNumber
 from statebackend.settings import Compression
 from statebackend.testing.virtual_time import run_virtual
-from tests.changelog.fakes import Uploader, change, open_log, scheduler_of, writer_on
+from tests.changelog.fakes import Uploader, change, open_log, scheduler_of, set_of, writer_on
 
 FIRST = SequenceNumber(0)
 ALL_GROUPS = KeyGroupRange(0, 127)
@@ -75,35 +74,16 @@ async def test_only_segments_with_wanted_key_groups_are_read() -> None:
 
 
 @run_virtual
-async def test_metadata_is_read_whatever_the_range() -> None:
-    """It says something about the log, also where none of its keys are wanted; and it is applied to no state."""
+async def test_metadata_of_early_segments_is_passed_over() -> None:
+    """It has no key group, so no owner's restore reads it; what lies beside it in the file is read."""
     uploader = Uploader()
-    states = KeyedStates(KeyGroupRange(64, 127), 128)
-    async with open_log(uploader) as log:
-        log.writer.append_meta(b"one")
-        log.writer.append(change(key_group=0))
-        log.writer.append_meta(b"two")
-        handles = [each.handle for each in await log.writer.persist(FIRST)]
-    assert [handle.key_groups for handle in handles] == [EMPTY_RANGE, KeyGroupRange(0, 0), EMPTY_RANGE]
-    found = read(uploader, handles, states.key_groups)
-    assert [each.data for each in found] == [b"one", b"two"]
-    states.replay(found)
-    assert states.sizes == {}
-
-
-@run_virtual
-async def test_metadata_that_is_truncated_away_is_said_again() -> None:
-    """Row: section 30, restore: metadata after materialisation trigger, old metadata truncated. FLINK-23170."""
-    uploader = Uploader()
-    async with open_log(uploader) as log:
-        log.writer.append_meta(b"old")
-        log.writer.append(change())
-        materialized = log.writer.next_sequence_number()
-        log.writer.append_meta(b"new")
-        log.writer.append(change(b"after"))
-        await log.writer.truncate(materialized)
-        handles = [each.handle for each in await log.writer.persist(materialized)]
-    assert [each.data for each in read(uploader, handles)] == [b"new", b"after"]
+    metadata = ChangeSet("a", FIRST, [StateChange(-1, 8, 0, "", b"about the log")], EMPTY_RANGE, 13)
+    async with anyio.create_task_group() as tasks:
+        uploaded = await scheduler_of(uploader, tasks).upload([metadata, set_of(3, number=1)])
+    handles = [each.handle for each in uploaded]
+    assert [handle.key_groups for handle in handles] == [EMPTY_RANGE, KeyGroupRange(0, 0)]
+    assert [each.data for each in read(uploader, handles)] == [bytes(3)]
+    assert plan_reads(handles[:1], KeyGroupRange(0, 127)) == []
 
 
 @run_virtual

@@ -500,7 +500,7 @@ async def test_what_is_confirmed_and_truncated_is_forgotten() -> None:
             await log.writer.truncate(end)
         assert len(log.scheduler._ownership) == 0
         ledger = log.writer._ledger
-        assert not any((ledger._uploaded, ledger._kept, ledger._confirmed, ledger._held))
+        assert not any((ledger._uploaded, ledger._detached, ledger._confirmed, ledger._undecided))
 
 
 @run_virtual

@@ -6,9 +6,9 @@ from typing import Any, get_args
 from hypothesis import strategies as st
 
 from statebackend._codec.frame import encode_frame
-from statebackend._codec.records import ChangeSet, Operation, StateChange, change_set, key_of, metadata
+from statebackend._codec.records import ChangeSet, Operation, StateChange, change_set, key_of
 from statebackend._codec.segment import decode_segment
-from statebackend.ids import SequenceNumber
+from statebackend.ids import EMPTY_RANGE, SequenceNumber
 from statebackend.settings import Compression
 from tests.codec.grammar_v1 import Frame, write_segment
 
@@ -36,12 +36,18 @@ CLEARS = st.builds(
     key=KEYS,
 )
 CHANGES = SETS | CLEARS
-METADATA = st.builds(metadata, st.binary(max_size=40))
-CHANGE_SETS = st.builds(
-    change_set,
-    log_id=st.text(max_size=20),
-    sequence_number=st.integers(0, 2**64 - 1).map(SequenceNumber),
-    changes=st.lists(CHANGES, min_size=1, max_size=20) | st.lists(METADATA, min_size=1, max_size=3),
+METADATA = st.builds(StateChange, st.just(-1), st.just(8), st.just(0), st.just(""), st.binary(max_size=40))
+"""What early releases could write: in change sets of its own, whose span is empty."""
+NAMES: dict[str, st.SearchStrategy[Any]] = {
+    "log_id": st.text(max_size=20),
+    "sequence_number": st.integers(0, 2**64 - 1).map(SequenceNumber),
+}
+CHANGE_SETS = st.builds(change_set, **NAMES, changes=st.lists(CHANGES, min_size=1, max_size=20)) | st.builds(
+    ChangeSet,
+    **NAMES,
+    changes=st.lists(METADATA, min_size=1, max_size=3),
+    key_groups=st.just(EMPTY_RANGE),
+    size_bytes=st.just(0),
 )
 
 

@@ -15,7 +15,7 @@ from statebackend._codec.local_snapshot import LocalSnapshot, encode_local_snaps
 from statebackend._codec.records import ChangeSet, StateChange, change_set
 from statebackend._codec.segment import encode_segment
 from statebackend._codec.staged import decode_part, encode_part
-from statebackend.ids import SequenceNumber
+from statebackend.ids import EMPTY_RANGE, SequenceNumber
 from statebackend.settings import Compression
 from tests.codec.samples import COMPRESSIONS
 from tests.formats import content_outbox, content_v1
@@ -26,9 +26,15 @@ GOLDEN = Path(__file__).parent / "golden"
 def change_sets(content: list[tuple[str, int, content_v1.Changes]]) -> list[ChangeSet]:
     """The content as the library has it."""
     return [
-        change_set(log_id, SequenceNumber(number), [StateChange(*change) for change in changes])
+        _change_set(log_id, SequenceNumber(number), [StateChange(*change) for change in changes])
         for log_id, number, changes in content
     ]
+
+
+def _change_set(log_id: str, number: SequenceNumber, changes: list[StateChange]) -> ChangeSet:
+    if changes[0].key_group < 0:  # metadata, which is not written any more
+        return ChangeSet(log_id, number, changes, EMPTY_RANGE, 0)
+    return change_set(log_id, number, changes)
 
 
 def segment(content: list[tuple[str, int, content_v1.Changes]], compression: Compression) -> bytes:

@@ -113,10 +113,10 @@ def test_operations_on_the_page_are_those_in_the_code() -> None:
 
 
 def test_every_operation_and_kind_is_on_the_page_of_cells() -> None:
-    """With what their data is. Metadata belongs to no state."""
+    """With what their data is."""
     rows = cells(CELLS_PAGE, "Kind")
     assert {each for _, operations, _ in rows for each in operations.split(", ")} == {
-        operation.name for operation in records.Operation if operation != records.Operation.METADATA
+        operation.name for operation in records.Operation
     }
     assert {each for kinds, *_ in rows for each in kinds.split(", ")} == {*KINDS, "all of these"}
 
