@@ -115,6 +115,7 @@ async def fill(
         at_hand=at_hand,
         at_hand_first=at_hand_first,
         tables=opened.tables,
+        threads=opened.threads,
         clock=opened.clock,
     )
     report = await once.run(base, opened.states.key_groups, opened.states.replay, missing=missing)
@@ -145,6 +146,7 @@ def restore_of(
     at_hand_first: bool = False,
     tables: Tables = HEAP,
     cache: DownloadCache | None = None,
+    threads: WorkerThreads,
     clock: Clock,
 ) -> Restore:
     """A restore of one commit. `tables`: they take over the files of a RocksDB base if they can."""
@@ -156,8 +158,8 @@ def restore_of(
         at_hand_first=at_hand_first,
         clock=clock,
         concurrency_max=settings.restore_concurrency_max,
-        cpu_threads_max=settings.cpu_threads_max,
-        rocksdb=rocksdb_restore(primary, local, settings, tables=tables, cache=cache),
+        threads=threads,
+        rocksdb=rocksdb_restore(primary, local, settings, threads=threads, tables=tables, cache=cache),
     )
 
 
@@ -186,6 +188,7 @@ def put_together(
         scheduler=scheduler,
         primary=opened.primary.store,
         local=opened.local,
+        threads=threads,
         tasks=tasks,
         observer=observer,
     )

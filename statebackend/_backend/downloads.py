@@ -34,12 +34,12 @@ async def open_download_cache(
         async with (
             telling_requests(primary.spending),
             open_cache(
-                VerifiedSource(primary.store, verify, cpu_threads_max=settings.cpu_threads_max),
+                VerifiedSource(primary.store, verify, threads),
                 scratch_parent(settings.cache_dir, settings.local),
                 CachedFiles(bytes_max=settings.cache_bytes_max, idle_s=settings.cache_idle_s),
                 job=settings.job,
                 downloads_max=settings.restore_concurrency_max,
-                io_threads_max=settings.io_threads_max,
+                threads=threads,
                 clock=clock,
                 observer=observer,
             ) as cache,

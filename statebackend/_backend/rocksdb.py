@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import anyio
 from anyio.abc import TaskGroup
 
 from statebackend._backend.tables import HEAP, Tables
@@ -14,6 +13,7 @@ from statebackend._checkpoint.restore import LocalCopies
 from statebackend._checkpoint.rocksdb_bases import RocksDBBases
 from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
 from statebackend._local.scratch import open_scratch, scratch_parent
+from statebackend._threads import WorkerThreads
 from statebackend.abc import ObjectStore, Observer
 from statebackend.ids import KeyGroupRange, RocksDBBase
 from statebackend.settings import Settings
@@ -24,6 +24,7 @@ def rocksdb_restore(
     local: LocalCopies | None,
     settings: Settings,
     *,
+    threads: WorkerThreads,
     tables: Tables = HEAP,
     cache: DownloadCache | None = None,
 ) -> RocksDBRestore:
@@ -35,7 +36,7 @@ def rocksdb_restore(
         scratch=_scratch(tables, settings),
         cache=cache,
         concurrency_max=settings.restore_concurrency_max,
-        cpu=anyio.CapacityLimiter(settings.cpu_threads_max),
+        threads=threads,
     )
 
 
@@ -48,6 +49,7 @@ def rocksdb_bases(
     scheduler: UploadScheduler,
     primary: ObjectStore,
     local: LocalCopies | None,
+    threads: WorkerThreads,
     tasks: TaskGroup,
     observer: Observer,
 ) -> RocksDBBases | None:
@@ -63,6 +65,7 @@ def rocksdb_bases(
         primary=primary,
         copies=None if local is None else local.rocksdb,
         concurrency_max=settings.restore_concurrency_max,
+        threads=threads,
         tasks=tasks,
         observer=observer,
     )

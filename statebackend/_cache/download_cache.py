@@ -21,7 +21,8 @@ from anyio.abc import TaskGroup
 
 from statebackend._cache.cached_files import CachedFile, CachedFiles, FileState
 from statebackend._local.scratch import open_scratch
-from statebackend._tasks import foreign, in_thread, open_tasks
+from statebackend._tasks import foreign, open_tasks
+from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore, Observer
 from statebackend.errors import BackendClosedError, CacheDiskError, DataError, InputError
 from statebackend.ids import Handle
@@ -43,7 +44,7 @@ class DownloadCache:
         *,
         job: str,
         downloads_max: int,
-        io_threads_max: int,
+        threads: WorkerThreads,
         tasks: TaskGroup,
         clock: Clock,
         observer: Observer,
@@ -53,12 +54,12 @@ class DownloadCache:
         self._source = source
         self._directory = directory
         self._files = files
+        self._threads = threads
         self._tasks = tasks
         self._clock = clock
         self._observer = observer
         self._downloads: dict[int, _Download] = {}
-        self._download_turns = anyio.CapacityLimiter(downloads_max)
-        self._io = anyio.CapacityLimiter(io_threads_max)
+        self._download_turns = anyio.Semaphore(downloads_max)
         self._released = anyio.Event()
         self._closed = False
 
@@ -183,13 +184,13 @@ class DownloadCache:
         async with self._download_turns:
             data = await self._source.get(handle)
             with _disk_errors(handle):
-                await in_thread(_write, path, data, limiter=self._io)
+                await self._threads.io(_write, path, data)
 
     async def _read(self, file: CachedFile, download: "_Download", offset: int, length: int) -> bytes:
         async with download.reading:
             try:
                 with _disk_errors(file.handle):
-                    return await in_thread(_read_exactly, download.path, offset, length, limiter=self._io)
+                    return await self._threads.io(_read_exactly, download.path, offset, length)
             except CacheDiskError:
                 if self._closed:
                     raise _closed() from None
@@ -224,7 +225,7 @@ class DownloadCache:
 
     async def _delete(self, path: Path) -> None:
         try:
-            await in_thread(_unlink, path, limiter=self._io)
+            await self._threads.io(_unlink, path)
         except OSError as error:
             _logger.warning("a cached file stays until the cache is closed: path=%s reason=%s", path, error)
 
@@ -232,10 +233,10 @@ class DownloadCache:
 class VerifiedSource:
     """The primary, whose objects are verified when they are read."""
 
-    def __init__(self, primary: ObjectStore, verify: Verify, *, cpu_threads_max: int) -> None:
+    def __init__(self, primary: ObjectStore, verify: Verify, threads: WorkerThreads) -> None:
         self._primary = primary
         self._verify = verify
-        self._cpu = anyio.CapacityLimiter(cpu_threads_max)
+        self._threads = threads
 
     async def get(self, handle: Handle) -> bytes:
         """The whole object. Raises what the primary raises, and what `check` does."""
@@ -245,7 +246,7 @@ class VerifiedSource:
 
     async def check(self, data: bytes, handle: Handle) -> None:
         """Raise a `DataError` unless `data` is exactly what the handle points to."""
-        await in_thread(self._verify, data, handle, limiter=self._cpu)
+        await self._threads.cpu(self._verify, data, handle)
 
 
 class FileReader:
@@ -320,7 +321,7 @@ async def open_cache(
     *,
     job: str,
     downloads_max: int,
-    io_threads_max: int,
+    threads: WorkerThreads,
     clock: Clock,
     observer: Observer,
 ) -> AsyncGenerator[DownloadCache]:
@@ -335,7 +336,7 @@ async def open_cache(
             files,
             job=job,
             downloads_max=downloads_max,
-            io_threads_max=io_threads_max,
+            threads=threads,
             tasks=tasks,
             clock=clock,
             observer=observer,

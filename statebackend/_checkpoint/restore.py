@@ -6,7 +6,6 @@ missing or bad costs time, never correctness, and is repaired from the primary.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-import anyio
 import msgspec
 
 from statebackend._cache.download_cache import DownloadCache
@@ -25,7 +24,8 @@ from statebackend._codec.commit import Commit
 from statebackend._codec.records import StateChange
 from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.segments import LocalSegments
-from statebackend._tasks import in_order, in_thread
+from statebackend._tasks import in_order
+from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, Fallback, ObjectStore, RestoreReport
 from statebackend.errors import DataError, MissingObjectError, ObjectNotFoundError, StoreError
 from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange, RangeState, RocksDBBase
@@ -84,7 +84,7 @@ class Restore:
         at_hand_first: bool = False,
         clock: Clock,
         concurrency_max: int,
-        cpu_threads_max: int,
+        threads: WorkerThreads,
         rocksdb: RocksDBRestore | None = None,
     ) -> None:
         """`rocksdb` restores RocksDB bases; without it there must be none."""
@@ -96,7 +96,7 @@ class Restore:
         self._at_hand_first = at_hand_first
         self._clock = clock
         self._concurrency_max = concurrency_max
-        self._cpu = anyio.CapacityLimiter(cpu_threads_max)
+        self._threads = threads
         self._files = {True: 0, False: 0}  # by whether they came from the local copy
         self._bytes = {True: 0, False: 0}
         self._changes = 0
@@ -173,7 +173,7 @@ class Restore:
                 self._bytes[fetched.local] += fetched.size_bytes
             if fetched.fallback is not None:
                 self._fallbacks.append(fetched.fallback)
-            changes = await in_thread(_apply, fetched, apply, limiter=self._cpu)
+            changes = await self._threads.cpu(_apply, fetched, apply)
             self._changes += changes
             applied(read.segment.key, fetched.size_bytes, changes)
 
@@ -222,7 +222,7 @@ class Restore:
         return data
 
     async def _verify(self, data: bytes, segment: Handle) -> None:
-        await in_thread(verify, data, segment, limiter=self._cpu)
+        await self._threads.cpu(verify, data, segment)
 
     async def _repair(self, local: LocalCopies, segment: Handle, data: bytes) -> bool:
         if not local.writable:

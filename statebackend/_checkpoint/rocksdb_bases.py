@@ -19,7 +19,8 @@ from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._local.disk import remove_directory
 from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._tables.table import TableFiles
-from statebackend._tasks import in_order, in_thread
+from statebackend._tasks import in_order
+from statebackend._threads import WorkerThreads
 from statebackend.abc import ObjectStore, Observer, UploadedSegment
 from statebackend.errors import StoreError
 from statebackend.ids import CheckpointId, Handle, KeyGroupRange, RocksDBBase, RocksDBFile
@@ -47,6 +48,7 @@ class RocksDBBases:
         primary: ObjectStore,
         copies: RocksDBCopies | None,
         concurrency_max: int,
+        threads: WorkerThreads,
         tasks: TaskGroup,
         observer: Observer,
     ) -> None:
@@ -60,7 +62,7 @@ class RocksDBBases:
         self._concurrency_max = concurrency_max
         self._tasks = tasks
         self._observer = observer
-        self._disk: Final = anyio.CapacityLimiter(1)
+        self._threads = threads
 
     async def write(
         self, checkpoint_id: CheckpointId, copied: Callable[[], None], uploaded: list[UploadedSegment]
@@ -72,14 +74,14 @@ class RocksDBBases:
         """
         directory = self._scratch / f"base-{checkpoint_id}"
         try:
-            await in_thread(self._tables.copy_files, directory, limiter=self._disk)
+            await self._threads.io(self._tables.copy_files, directory)
             copied()
             files = await self._stored(directory, uploaded)
             base = RocksDBBase(self._key_groups, checkpoint_id, (self._key_groups,), files)
             return base, await self._is_kept(base, directory)
         finally:
             with anyio.CancelScope(shield=True):
-                await in_thread(remove_directory, directory, limiter=self._disk)
+                await self._threads.io(remove_directory, directory)
 
     def confirmed(self, base: RocksDBBase) -> None:
         """A commit has this base: the next one may share its files."""
@@ -93,7 +95,7 @@ class RocksDBBases:
             self._soon(self._copies.abort, base)
 
     async def _stored(self, directory: Path, uploaded: list[UploadedSegment]) -> tuple[RocksDBFile, ...]:
-        sizes = await in_thread(_sizes, directory, limiter=self._disk)
+        sizes = await self._threads.io(_sizes, directory)
         files: list[RocksDBFile] = []
 
         async def take(name: str, shared: Handle | None) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Final
 
-import anyio
 import msgspec
 
 from statebackend._cache.download_cache import DownloadCache
@@ -25,7 +24,8 @@ from statebackend._local.disk import remove_directory
 from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._tables.rocksdb_entries import open_entries
 from statebackend._tables.table import TableFiles
-from statebackend._tasks import in_order, in_thread
+from statebackend._tasks import in_order
+from statebackend._threads import WorkerThreads
 from statebackend.abc import Fallback, ObjectStore
 from statebackend.errors import (
     DataError,
@@ -72,7 +72,7 @@ class RocksDBRestore:
         scratch: AbstractAsyncContextManager[Path],
         cache: DownloadCache | None,
         concurrency_max: int,
-        cpu: anyio.CapacityLimiter,
+        threads: WorkerThreads,
     ) -> None:
         self._primary = primary
         self._copies = copies
@@ -80,7 +80,7 @@ class RocksDBRestore:
         self._scratch = scratch
         self._cache = cache
         self._concurrency_max = concurrency_max
-        self._cpu = cpu
+        self._threads = threads
         self.fetched: Final[list[FetchedFile]] = []
         self.changes = 0
         self.adopted: RocksDBBase | None = None
@@ -99,15 +99,15 @@ class RocksDBRestore:
                 directory = scratch / f"restored-{number}"
                 await self._fetch(base, directory, applied)
                 if self._tables is not None and is_whole(base, part):
-                    await in_thread(self._tables.adopt, directory, limiter=self._cpu)
+                    await self._threads.io(self._tables.adopt, directory)
                     self.adopted = base
                 else:
-                    entries = await in_thread(self._apply, base, directory, commit, apply, limiter=self._cpu)
+                    entries = await self._threads.cpu(self._apply, base, directory, commit, apply)
                     applied(base.files[0].handle.key, 0, entries)
-                    await in_thread(remove_directory, directory, limiter=self._cpu)
+                    await self._threads.io(remove_directory, directory)
 
     async def _fetch(self, base: RocksDBBase, directory: Path, applied: Applied) -> None:
-        placed = await in_thread(_made, directory, limiter=self._cpu)
+        placed = await self._threads.io(_made, directory)
         fetched: list[FetchedFile] = []
 
         async def take(file: RocksDBFile, found: FetchedFile) -> None:
@@ -117,7 +117,7 @@ class RocksDBRestore:
         largest = max(file.handle.length for file in base.files)
         at_once = max(1, min(self._concurrency_max, IN_MEMORY_BYTES_MAX // max(1, largest)))
         await in_order(base.files, partial(self._fetch_file, base, directory, placed), take, concurrency_max=at_once)
-        await in_thread(_let_go, placed, limiter=self._cpu)
+        await self._threads.io(_let_go, placed)
         if any(found.fallback is not None for found in fetched):
             repaired = await self._is_repaired(base, directory)
             fetched = [_with_repair(found, repaired=repaired) for found in fetched]
@@ -133,10 +133,10 @@ class RocksDBRestore:
                 reason = "missing" if isinstance(error, ObjectNotFoundError) else str(error)
                 fallback = Fallback(file.handle.key, reason, repaired=False)
             else:
-                await in_thread(_moved, placed / file.name, target, limiter=self._cpu)
+                await self._threads.io(_moved, placed / file.name, target)
                 return FetchedFile(file.handle.length, local=True)
         data = await self._download(file)
-        await in_thread(_write, target, data, limiter=self._cpu)
+        await self._threads.io(_write, target, data)
         return FetchedFile(file.handle.length, local=False, fallback=fallback)
 
     async def _download(self, file: RocksDBFile) -> bytes:
@@ -146,7 +146,7 @@ class RocksDBRestore:
             data = await self._primary.get(file.handle.key)
         except ObjectNotFoundError as error:
             raise MissingObjectError("a file that the commit needs is gone", object=file.handle.key) from error
-        await in_thread(verify, data, file.handle, limiter=self._cpu)
+        await self._threads.cpu(verify, data, file.handle)
         return data
 
     async def _is_repaired(self, base: RocksDBBase, directory: Path) -> bool:

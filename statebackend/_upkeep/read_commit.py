@@ -38,5 +38,5 @@ async def open_commit(
         open_tables(settings, owned) as tables,
     ):
         # Without `tables`, so a RocksDB base is read entry by entry: to choose entries, or to place them anew.
-        restore = restore_of(settings, primary, local, at_hand=log.take_body(commit), clock=clock)
+        restore = restore_of(settings, primary, local, at_hand=log.take_body(commit), threads=threads, clock=clock)
         yield KeyedStates(owned, settings.max_parallelism, states, open_table=tables.open_table), restore

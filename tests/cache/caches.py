@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from statebackend._backend.stores import threads_of
 from statebackend._cache.cached_files import CachedFiles
 from statebackend._cache.download_cache import DownloadCache, VerifiedSource, open_cache
 from statebackend.abc import ObjectStore
@@ -84,13 +85,14 @@ async def open_setup(parent: Path, *, store: ObjectStore | None = None, **change
     """A cache below `parent`; on a virtual loop, whose clock it goes by."""
     primary, metrics = FaultyStore(store or MemoryStore()), Metrics()
     settings = settings_of(**changed)
+    threads = threads_of(settings)
     async with open_cache(
-        VerifiedSource(primary, check, cpu_threads_max=settings.cpu_threads_max),
+        VerifiedSource(primary, check, threads),
         parent,
         CachedFiles(bytes_max=settings.cache_bytes_max, idle_s=settings.cache_idle_s),
         job=settings.job,
         downloads_max=settings.restore_concurrency_max,
-        io_threads_max=settings.io_threads_max,
+        threads=threads,
         clock=VirtualClock(),
         observer=metrics,
     ) as cache:

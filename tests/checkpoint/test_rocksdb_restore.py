@@ -4,12 +4,11 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from zlib import crc32
 
-import anyio
-
 from statebackend._checkpoint.restore import tell_nobody
 from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
 from statebackend._codec.commit import Commit
 from statebackend._local.rocksdb_copies import RocksDBCopies, Verify
+from statebackend._threads import WorkerThreads
 from statebackend.errors import StoreUnavailableError
 from statebackend.ids import (
     CheckpointId,
@@ -89,7 +88,7 @@ async def test_a_local_copy_that_comes_too_late_does_not_touch_the_database(tmp_
         scratch=nullcontext(tmp_path),
         cache=None,
         concurrency_max=4,
-        cpu=anyio.CapacityLimiter(1),
+        threads=WorkerThreads(cpu_threads_max=1, io_threads_max=1),
     )
     await restore.run(PART, COMMIT, lambda _: None, tell_nobody)
     copies.go_on()
