@@ -1,14 +1,14 @@
-"""States' entries in plain dictionaries under the user's own keys, one kind of table per shape of state.
+"""Entries in plain dictionaries under the user's own keys, in one of three kinds of table.
 
     ValueTable    key -> cell                     value, reducing and aggregating states; the timers of a key
-    ListTable     key -> cells in a row           appending to a bytearray moves nothing, and logs only what is new
+    ListTable     key -> cells in a row           an append to a bytearray moves nothing, and logs only the new cells
     MapTable      key -> {entry key -> cell}      one entry is found and logged without the others
 
-Everything is kept encoded, for two reasons. The collector tracks neither bytes nor bytearrays, nor, before Python 3.14,
-a dictionary of bytes; a list per key it would walk again and again. And every read decodes fresh objects, so that one
-changed in place after it was read cannot make memory and log differ.
+Entries stay encoded, for two reasons. The garbage collector does not track bytes or bytearrays nor, before Python 3.14,
+a dictionary of bytes, while it would walk a list per key again and again. And every read decodes fresh objects: a user
+who changes one in place cannot make memory and log differ.
 
-An empty list or map is no entry at all. Live writes and replay go through the same methods.
+An empty list or map has no entry. Live writes and replay go through the same methods.
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -21,9 +21,9 @@ from statebackend.errors import UnsupportedVersionError
 from statebackend.ids import Key
 
 CHUNK_BYTES: Final = 1 << 20
-"""A longer list is logged in several changes: one alone must fit into a frame."""
+"""A longer list is logged in several changes, because a change must fit into a frame."""
 
-_SET: Final = int(Operation.SET)  # an enum's attribute takes as long as the change itself, comparing it half as long
+_SET: Final = int(Operation.SET)  # to look up an enum's attribute takes as long as to make the change
 
 
 class ValueTable(Table[bytes]):
@@ -32,7 +32,7 @@ class ValueTable(Table[bytes]):
     __slots__ = ()
 
     def apply(self, change: StateChange) -> None:
-        """`SET` and `CLEAR`."""
+        """`SET` sets the cell, `CLEAR` removes it."""
         if change.operation == _SET:
             self.entries[key_of(change)] = change.data
         elif change.operation == Operation.CLEAR:
@@ -43,13 +43,13 @@ class ValueTable(Table[bytes]):
     def apply_many(self, changes: Sequence[StateChange]) -> None:
         entries = self.entries
         for change in changes:
-            if change.operation == _SET and type(change.key) in SCALARS:  # as most are: without a call for each
+            if change.operation == _SET and type(change.key) in SCALARS:  # most are: no call for these
                 entries[change.key] = change.data
             else:
                 self.apply(change)
 
     def copy(self) -> Self:
-        """Cells do not change, so a copy of the dictionary is enough."""
+        """A copy of the dictionary: cells never change."""
         return type(self)(dict(self.entries))
 
     def changes(self, state_id: int, group: int, key: Key, renew: Renew | None) -> Iterator[StateChange]:
@@ -60,13 +60,13 @@ class ValueTable(Table[bytes]):
 
 
 class ListTable(Table[bytearray]):
-    """The elements of each key, framed, in one bytearray. A copy shares them until they are written to."""
+    """The framed elements of each key in one bytearray, which a copy shares until it is written to."""
 
     __slots__ = ("_own",)
 
     def __init__(self, entries: MutableMapping[Key, bytearray] | None = None) -> None:
         super().__init__(entries)
-        self._own: set[Key] | None = None  # keys whose bytearray no copy shares; None: all of them
+        self._own: set[Key] | None = None  # keys whose bytearray is shared with no copy; None: all of them
 
     def apply(self, change: StateChange) -> None:
         """`SET` replaces the elements, `ADD` appends some, `CLEAR` removes all."""
@@ -88,7 +88,7 @@ class ListTable(Table[bytearray]):
             found += row
 
     def replace(self, key: Key, row: bytes | bytearray) -> None:
-        """Hold these framed elements, or nothing where there are none."""
+        """Replace the key's elements by these framed ones; without any, remove the key."""
         if not row:
             self.entries.pop(key, None)
             return
@@ -97,12 +97,12 @@ class ListTable(Table[bytearray]):
             self._own.add(key)
 
     def copy(self) -> Self:
-        """From here on the next append to a key copies that key's elements once."""
+        """Shares the elements: the next append to a key copies them, once."""
         self._own = set()
         return type(self)(dict(self.entries))
 
     def changes(self, state_id: int, group: int, key: Key, renew: Renew | None) -> Iterator[StateChange]:
-        """One `SET`, and an `ADD` for each further chunk."""
+        """One `SET`, then one `ADD` for each further chunk."""
         row = bytes(self.entries[key])
         if renew is not None:
             row = b"".join(framed(cell) for cell in map(renew, split(row)) if cell is not None)
@@ -110,7 +110,7 @@ class ListTable(Table[bytearray]):
 
 
 class MapTable(Table[dict[bytes, bytes]]):
-    """The encoded entries of each key, by their encoded keys. A copy shares them until they are written to."""
+    """The encoded entries of each key by their encoded keys, which a copy shares until they are written to."""
 
     __slots__ = ("_own",)
 
@@ -138,7 +138,7 @@ class MapTable(Table[dict[bytes, bytes]]):
         found[entry_key] = cell
 
     def remove(self, key: Key, entry_key: bytes) -> None:
-        """Remove one entry; not an error if it is not there. The last one takes the key with it."""
+        """Remove one entry; fine if it is not there. With the last one the key goes too."""
         if entry_key in self.entries.get(key, ()):
             entries = self._writable(key)
             del entries[entry_key]
@@ -146,7 +146,7 @@ class MapTable(Table[dict[bytes, bytes]]):
                 del self.entries[key]
 
     def copy(self) -> Self:
-        """From here on the next write to a key copies that key's entries once."""
+        """Shares the entries: the next write to a key copies them, once."""
         self._own = set()
         return type(self)(dict(self.entries))
 
@@ -183,11 +183,11 @@ def heap_table(heap: type[AnyTable], _: int) -> AnyTable:
 
 
 def row_changes(state_id: int, group: int, key: Key, row: bytes, first: Operation) -> Iterator[StateChange]:
-    """A list's framed elements as one change, or several where they are many. No elements, no change."""
+    """The changes that write a list's framed elements: none for no elements, several for more than `CHUNK_BYTES`."""
     for at in range(0, len(row), CHUNK_BYTES):
         operation = Operation.ADD if at else first
         yield StateChange(group, operation, state_id, key, row[at : at + CHUNK_BYTES])
 
 
 def _unknown(change: StateChange) -> UnsupportedVersionError:
-    return UnsupportedVersionError("a change that this kind of state does not know", operation=change.operation)
+    return UnsupportedVersionError("this kind of state does not know this operation", operation=change.operation)

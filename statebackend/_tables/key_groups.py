@@ -1,11 +1,11 @@
-"""Which key group a key belongs to: the same number Spark computes, so that the JVM can place rows by it.
+"""The key group of a key: the same number that Spark computes, so that the JVM can place rows by it.
 
     key group  = xxh64(key bytes, seed 42) as signed 64 bit, mod max_parallelism, never negative
     key bytes  = str: UTF-8; bytes: themselves; int: eight bytes, little-endian, signed
     tuple      = each part hashed with the hash of the part before as its seed; nested tuples as if written flat
 
-which is `pmod(xxhash64(key), max_parallelism)` in Spark for string, binary and bigint columns; an `int` column must be
-cast to bigint first, since Spark hashes it in four bytes.
+This is `pmod(xxhash64(key), max_parallelism)` in Spark for string, binary and bigint columns. Cast an `int` column to
+bigint first: Spark hashes it in four bytes.
 """
 
 from collections.abc import Sequence
@@ -18,21 +18,21 @@ from statebackend.ids import Key, KeyGroupRange, all_key_groups
 
 SEED: Final = 42
 KEY_DEPTH_MAX: Final = 16
-"""Tuples within tuples. A key nested without bound would be logged and then fail to be read back."""
+"""Tuples within tuples. A key nested deeper could be logged, but not read back."""
 _SIGN = 1 << 63
 _WRAP = 1 << 64
 
 
 def key_group(key: Key, max_parallelism: int) -> int:
-    """The key's group, 0 to `max_parallelism - 1`. Raises `KeyTypeError` for what is not a key."""
-    # Most keys are plain text: those go without the calls that tell the others apart.
+    """The key's group, 0 to `max_parallelism - 1`. Raises `KeyTypeError` for a value that cannot be a key."""
+    # Most keys are plain text: they skip the calls that tell the other types apart.
     is_plain = type(key) is str and key.isascii()
     digest = xxh64_intdigest(key.encode(), SEED) if is_plain else key_hash(key, SEED)  # type: ignore[union-attr]
     return (digest - _WRAP if digest >= _SIGN else digest) % max_parallelism
 
 
 class OwnedKeys:
-    """Which key is whose: the groups of an owner's keys, and an error for what is none of them."""
+    """Finds the groups of an owner's keys, and refuses other owners' keys."""
 
     __slots__ = ("_max_parallelism", "_owned", "_owns_all", "key_groups")
 
@@ -43,7 +43,7 @@ class OwnedKeys:
         self._owns_all = key_groups == all_key_groups(max_parallelism)
 
     def group_of(self, key: Key) -> int:
-        """The key's group. Raises `KeyTypeError` for what is not a key, `KeyGroupError` for another owner's."""
+        """The key's group. Raises `KeyTypeError` for what cannot be a key, `KeyGroupError` for another owner's key."""
         group = key_group(key, self._max_parallelism)
         if not self._owns_all and group not in self._owned:
             raise KeyGroupError(
@@ -55,23 +55,23 @@ class OwnedKeys:
         """The groups of many keys, as `group_of` gives them one by one."""
         groups = self._groups_in_bulk(keys)
         if groups is None or not (self._owns_all or self._owned.issuperset(groups)):
-            return list(map(self.group_of, keys))  # which says which one is wrong
+            return list(map(self.group_of, keys))  # raises for the one that is wrong
         return groups
 
     def check(self, key: Key) -> None:
-        """Raises as `group_of` does. It places the key only where it must."""
+        """Raise what `group_of` would. Computes the group only where it must."""
         if not (self._owns_all and type(key) is str and key.isascii()):
             self.group_of(key)
 
     def check_many(self, keys: Sequence[Key]) -> None:
-        """Raises as `groups_of` does."""
+        """Raise what `groups_of` would."""
         if not (
             self._owns_all and {str}.issuperset(map(type, keys)) and all(map(str.isascii, cast("Sequence[str]", keys)))
         ):
             self.groups_of(keys)
 
     def _groups_in_bulk(self, keys: Sequence[Key]) -> list[int] | None:
-        """The groups of keys that are all text or all numbers; `None` where they are not, or one of them is no key."""
+        """The groups of keys that are all str or all int; `None` where they are not, or one of them cannot be a key."""
         kinds = set(map(type, keys))
         try:
             if kinds == {str}:

@@ -1,8 +1,8 @@
-"""RocksDB: the files of one backend's tables, and all that rocksdict has to be told. The only place that imports it.
+"""The RocksDB database under one backend's tables. The only module that imports rocksdict.
 
-What lies here is a cache of what the changelog and the bases say: there is no write-ahead log, nothing is synced, and
-what was not written to a file is gone with the process. Writes go in batches: rocksdict keeps the interpreter's lock
-while RocksDB takes one, so a batch is small.
+The changelog and the bases are the truth, and the database is rebuilt from them: there is no write-ahead log, nothing
+is synced, and a write that has not reached a file is gone with the process. Writes go in batches, and a batch is small,
+because rocksdict holds the interpreter's lock while RocksDB takes it.
 """
 
 import logging
@@ -35,57 +35,58 @@ from statebackend.settings import MiB
 _logger = logging.getLogger(__name__)
 
 PENDING_WRITES_MAX: Final = 2048
-"""Writes that wait for a batch: 400,000 at once would stop every other thread for half a second, these for 5 ms."""
+"""Writes in a batch: 400,000 at once would stop every other thread for half a second, these stop it for 5 ms."""
 PENDING_BYTES_MAX: Final = 4 * MiB
-"""The same in bytes, of keys and entries."""
+"""Bytes in a batch, of keys and entries."""
 FIT_BATCHES: Final = 64
-"""Batches after which the shape of the files is looked at again, while a table is being filled."""
+"""Batches between two adjustments of the file sizes, while tables are being filled."""
 LEVEL_FACTOR: Final = 4
-"""How much larger than the level above it a level is."""
+"""How many times larger a level is than the level above it."""
 
 
-class Shape(NamedTuple):
-    """How RocksDB divides what it holds: the size of a file, and of the first level below the newest files.
+class FileSizes(NamedTuple):
+    """The target size of RocksDB's files, and of the first level below the newest files.
 
-    Both are shares of the whole, so that touching a hundredth of the keys makes about as much of it new, however large
-    it is, and the files are about as many. In powers of two, for it is not to change with every write.
+    Both are shares of the whole, so that writing a hundredth of the keys renews about the same share of a small and of
+    a large database, and the number of files is about the same. They are powers of two, so that they change rarely.
     """
 
     file_bytes: int
     level_bytes: int
 
     @classmethod
-    def of(cls, total_bytes: int) -> "Shape":
-        """For so many bytes in files."""
+    def of(cls, total_bytes: int) -> "FileSizes":
+        """The sizes for a database of `total_bytes`."""
         whole = 1 << max(1, total_bytes).bit_length() - 1
         return cls(min(max(whole // 512, MiB), 64 * MiB), max(whole // 32, 4 * MiB))
 
 
-UNKNOWN: Final = Shape.of(2048 * MiB)
+UNKNOWN: Final = FileSizes.of(2048 * MiB)
 
 
-class Waiting(Protocol):
-    """Where writes wait for their batch."""
+class PendingWrites(Protocol):
+    """Writes of one table that wait for the next batch."""
 
     def writes(self) -> Iterable[tuple[bytes, bytes | None]]:
-        """Keys, and what they are to have: `None` for nothing."""
+        """Keys with their new values, `None` to delete."""
         ...
 
     def sent(self) -> None:
-        """They need not wait any more."""
+        """The batch was written, or the database closed: forget the writes."""
         ...
 
 
 class RocksStore:
-    """The database of one backend, in a directory that is its own, and empty or not there unless it is to `reopen` it.
+    """The database of one backend, in a directory of its own, which must be missing or empty unless it is reopened.
 
-    What is reopened is what `write_out` has written, or what `copy_files` has copied; `read_only`, it stays as it is.
+    `reopen`: open what `write_out` or `copy_files` has written there. `read_only`: the same, and leave it unchanged.
 
-    `memory_bytes` bounds what RocksDB keeps in memory: half for what was written last, half for what was read last.
-    State is used by one thread at a time, copies by any. Raises `StoreUnavailableError` where the disk fails: what
-    was written is then as written, in memory, and the next write tries again.
+    `memory_bytes` limits RocksDB's memory: one half holds the newest writes, the other half caches reads. One thread at
+    a time uses the store; any thread may use its views. Raises `StoreUnavailableError` where the disk fails: the writes
+    then stay in memory, and the next write tries again.
 
-    A forked process cannot use it: there every access raises `BackendClosedError`, and the parent's files stay whole.
+    A forked process cannot use the store: there every access raises `BackendClosedError`, and the parent's files stay
+    whole.
     """
 
     def __init__(
@@ -102,29 +103,29 @@ class RocksStore:
         self._directory = directory
         with self.errors():
             self._db = _opened(directory, memory_bytes, reopen=reopen or read_only, read_only=read_only)
-        self._waiting: list[Waiting] = []
+        self._pending: list[PendingWrites] = []
         self._writes = 0
         self._bytes = 0
         self._batches = 0
-        self._shape = UNKNOWN
+        self._sizes = UNKNOWN
         _open_stores.add(self)
 
     @property
     def directory(self) -> Path:
-        """Where the files lie: not where the store was opened, once it has adopted others."""
+        """The directory of the files: after `adopt` another one than the store was opened with."""
         return self._directory
 
     @property
     def waiting(self) -> int:
-        """Writes that wait for the next batch."""
+        """Number of writes that wait for the next batch."""
         return self._writes
 
-    def register(self, waiting: Waiting) -> None:
-        """What waits there goes with the next batch."""
-        self._waiting.append(waiting)
+    def register(self, pending: PendingWrites) -> None:
+        """Send these writes with the next batch."""
+        self._pending.append(pending)
 
     def get(self, key: bytes) -> bytes | None:
-        """What was written in a batch."""
+        """The value of a key, `None` where it has none. Writes that wait for a batch do not show."""
         try:
             return self._db.get(key)
         except Exception as error:
@@ -132,24 +133,24 @@ class RocksStore:
 
     @property
     def room(self) -> int:
-        """Writes until the next batch goes; none or less where the disk has refused it."""
+        """Writes left until the next batch is sent; 0 or less where the disk has refused a batch."""
         return self._pending_writes_max - self._writes
 
     def wrote(self, size_bytes: int, writes: int = 1) -> None:
-        """More writes wait, one if not said otherwise: send all that do when they are many."""
+        """`writes` more wait, of `size_bytes` together. Sends the batch if it is full."""
         self._writes += writes
         self._bytes += size_bytes
         if self._writes >= self._pending_writes_max or self._bytes >= PENDING_BYTES_MAX:
             self.flush()
 
     def flush(self) -> None:
-        """Send what waits, all of it or, where the disk fails, nothing."""
-        if not self._waiting:
+        """Send all pending writes as one batch; where the disk fails, none of them."""
+        if not self._pending:
             return
         batch = WriteBatch(raw_mode=True)
         put, delete = batch.put, batch.delete
-        for waiting in self._waiting:
-            for key, data in waiting.writes():
+        for pending in self._pending:
+            for key, data in pending.writes():
                 if data is None:
                     delete(key)
                 else:
@@ -163,20 +164,20 @@ class RocksStore:
                 self._fit()
 
     def write_out(self) -> None:
-        """Write all that was written so far to files, where `reopen` finds it. Blocks on the disk."""
+        """Move all writes so far from memory to files, where `reopen` finds them. Blocks on the disk."""
         self.flush()
         with self.errors():
-            self._db.flush(False)  # `True` would keep the interpreter's lock until it is done
+            self._db.flush(False)  # `True` would hold the interpreter's lock until it is done
             while self._db.property_int_value("rocksdb.num-immutable-mem-table"):
                 if self._db.property_int_value("rocksdb.background-errors"):
                     break
                 breathe()
-            self._db.flush(True)  # nothing is left to do; raises what went wrong
+            self._db.flush(True)  # has nothing left to do, but raises what went wrong
 
     def copy_files(self, directory: Path) -> None:
-        """All that was written so far, as files in `directory`, which must not be there yet. Blocks on the disk.
+        """Copy all writes so far, as files, to `directory`, which must not exist yet. Blocks on the disk.
 
-        Files that never change are links to ours where that directory is on the same file system, and copies elsewhere.
+        Files that never change are linked where `directory` is on the same file system, and copied elsewhere.
         """
         self.write_out()
         with self.errors():
@@ -184,57 +185,57 @@ class RocksStore:
             self._fit()
 
     def _fit(self) -> None:
-        """Have what is compacted from now on in the shape that is right for as much as there is."""
-        shape = Shape.of(self._db.property_int_value("rocksdb.live-sst-files-size") or 0)
-        if shape != self._shape:
+        """Set the file sizes that suit the size of the database, for compactions from now on."""
+        sizes = FileSizes.of(self._db.property_int_value("rocksdb.live-sst-files-size") or 0)
+        if sizes != self._sizes:
             self._db.set_options(
                 {
-                    "target_file_size_base": str(shape.file_bytes),
-                    "max_bytes_for_level_base": str(shape.level_bytes),
+                    "target_file_size_base": str(sizes.file_bytes),
+                    "max_bytes_for_level_base": str(sizes.level_bytes),
                 }
             )
-            self._shape = shape
+            self._sizes = sizes
 
     def adopt(self, directory: Path) -> None:
-        """From now on the database is that in `directory`, which `copy_files` made. For a store that is still empty.
+        """Replace this database, which must be empty, with the one that `copy_files` made in `directory`.
 
-        Blocks on the disk. Where it cannot be opened, the store is as it was.
+        Blocks on the disk. Where that cannot be opened, the store is as it was.
         """
-        assert not self._waiting, "written to before"
+        assert not self._pending, "written to before"
         with self.errors():
             adopted = _opened(directory, self._memory_bytes, reopen=True)
-            empty, self._db, self._directory, self._shape = self._db, adopted, directory, UNKNOWN
+            empty, self._db, self._directory, self._sizes = self._db, adopted, directory, UNKNOWN
             empty.close()
 
-    def view(self) -> "View":
-        """All that was written so far."""
+    def view(self) -> "PointInTimeView":
+        """The database with all writes so far and none later. Sends the pending writes."""
         self.flush()
         with self.errors():
-            return View(self, self._db.iter())
+            return PointInTimeView(self, self._db.iter())
 
     def close(self) -> None:
-        """Let go of the files, but for what copies hold. Twice is fine. Blocks on the disk, and needs no room on it."""
+        """Close the database; views keep the files they need. Twice is fine. Blocks on the disk, takes no room."""
         _open_stores.discard(self)
         self._drop()
         try:
             self._db.close()
-        except Exception as error:  # noqa: BLE001  # rocksdict's have no other class; what could not be written, nobody reads
+        except Exception as error:  # noqa: BLE001  # rocksdict's have no other class; writes that are lost here are not read again
             _logger.debug("closing the tables: directory=%s reason=%s", self._directory, error)
 
     def forget(self) -> None:
-        """In a forked process: use it no more. Closing it would wait for threads that only the parent has."""
+        """Stop using the database, in a forked process: closing it would wait for threads that only the parent has."""
         _forked.append(self._db)
         self._db = cast("Rdict", _Forked())
 
     def _drop(self) -> None:
-        for waiting in self._waiting:
-            waiting.sent()
-        self._waiting.clear()
+        for pending in self._pending:
+            pending.sent()
+        self._pending.clear()
         self._writes = self._bytes = 0
 
     @contextmanager
     def errors(self) -> Generator[None]:
-        """The one border where rocksdict's errors become ours. `get` has its own: a context would cost more than it."""
+        """Translates rocksdict's errors to ours. `get` does so itself: this context would cost more than the read."""
         try:
             yield
         except Exception as error:
@@ -249,11 +250,11 @@ class RocksStore:
 
 
 _open_stores: Final[weakref.WeakSet[RocksStore]] = weakref.WeakSet()
-_forked: Final[list[Rdict]] = []  # never let go of: that would close them
+_forked: Final[list[Rdict]] = []  # kept alive for ever: collecting them would close them
 
 
 class _Forked:
-    """What is in the place of the database in a forked process."""
+    """Takes the place of the database in a forked process."""
 
     def __getattr__(self, name: str) -> Any:
         raise BackendClosedError("RocksDB does not survive a fork: open a backend in this process", pid=os.getpid())
@@ -267,10 +268,11 @@ def _forget_in_forked_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_forked_child)
 
 
-class View:
-    """What was in the database at one moment, for any thread: an iterator, which sees that and nothing later.
+class PointInTimeView:
+    """The content of the database at one moment, for any thread. Later writes do not show.
 
-    rocksdict's `Snapshot` would be the word for it. Asked for a key, it says what was; asked for all, what is now.
+    It is made of one iterator. rocksdict's `Snapshot` will not do: it answers for one key as of that moment, but
+    iterates over what there is now.
     """
 
     def __init__(self, store: RocksStore, cursor: RdictIter) -> None:
@@ -279,19 +281,19 @@ class View:
         self._seeking = threading.Lock()
 
     def get(self, raw: bytes) -> bytes | None:
-        """What the key had."""
+        """The value that the key had, `None` where it had none."""
         with self._store.errors(), self._seeking:
             found = raw if self._at() == raw else self._seek(raw)
             return self._cursor.value() if found == raw else None
 
     def keys(self, prefix: bytes) -> Iterator[bytes]:
-        """The keys that begin with `prefix`, in order, whoever else asks meanwhile."""
+        """The keys that begin with `prefix`, in order."""
         found = None
         while True:
             with self._store.errors(), self._seeking:
                 if found is None:
                     found = self._seek(prefix)
-                elif self._at() == found:
+                elif self._at() == found:  # else another thread has moved the cursor meanwhile
                     self._cursor.next()
                     found = self._at()
                 else:
@@ -301,15 +303,15 @@ class View:
             yield found
 
     def _seek(self, raw: bytes) -> bytes | None:
-        """The first key that does not come before this one."""
+        """Move the cursor to the first key not before `raw`, and return it."""
         self._cursor.seek(raw)
         return self._at()
 
     def _at(self) -> bytes | None:
-        """The key that the cursor is at, `None` at the end."""
+        """The key at the cursor, `None` at the end."""
         if self._cursor.valid():
             return cast("bytes", self._cursor.key())
-        self._cursor.status()  # raises where it is not the end but an error
+        self._cursor.status()  # raises if this is an error and not the end
         return None
 
 
@@ -324,10 +326,10 @@ def _opened(directory: Path, memory_bytes: int, *, reopen: bool, read_only: bool
 def _options(memory_bytes: int, *, reopen: bool) -> Options:
     blocks = BlockBasedOptions()
     blocks.set_block_cache(Cache(memory_bytes // 2))
-    blocks.set_cache_index_and_filter_blocks(True)  # or else they are in memory too, and bounded by nothing
+    blocks.set_cache_index_and_filter_blocks(True)  # else they are in memory beside the cache, without a bound
     blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
     blocks.set_bloom_filter(10, block_based=False)
-    options = Options(raw_mode=True)  # or else it pickles
+    options = Options(raw_mode=True)  # else rocksdict pickles keys and values
     options.create_if_missing(not reopen)
     options.set_error_if_exists(not reopen)
     options.set_block_based_table_factory(blocks)
@@ -337,7 +339,7 @@ def _options(memory_bytes: int, *, reopen: bool) -> Options:
     options.set_target_file_size_base(UNKNOWN.file_bytes)
     options.set_max_bytes_for_level_base(UNKNOWN.level_bytes)
     options.set_max_bytes_for_level_multiplier(LEVEL_FACTOR)
-    options.set_level_zero_file_num_compaction_trigger(1)  # little at a time: else every fourth base would be large
+    options.set_level_zero_file_num_compaction_trigger(1)  # a little each time: else every fourth base would be large
     return options
 
 

@@ -1,9 +1,9 @@
 """Tables whose entries lie in RocksDB, for state that is larger than memory.
 
-    key    := state_id:u32 key_group:u16 msgpack(key)          big-endian, so that a key group lies together
+    key    := state_id:u32 key_group:u16 msgpack(key)          big-endian, so that the keys of a group lie together
     value  := the entry: a cell, a list's framed elements, or a map's entries, framed key and framed cell in turn
 
-The last writes wait in a dictionary for their batch. The list or map of one key is read and written as a whole; while
+The newest writes wait in a dictionary for their batch. The list or map of one key is read and written as a whole; while
 it waits it is changed in place.
 """
 
@@ -18,14 +18,14 @@ from statebackend._codec.cells import framed, split
 from statebackend._codec.records import as_key
 from statebackend._tables.heap import ListTable, MapTable, ValueTable
 from statebackend._tables.key_groups import OwnedKeys
-from statebackend._tables.rocksdb import RocksStore, View
+from statebackend._tables.rocksdb import PointInTimeView, RocksStore
 from statebackend._tables.table import AnyTable, Table
 from statebackend.ids import Key
 
 E = TypeVar("E")
 
 WRITTEN_AT_ONCE: Final = 64
-"""Writes in bulk between two looks at how much waits: few enough not to exceed a batch's bytes by much."""
+"""Writes of a bulk call between two checks of the batch's size: few enough not to exceed it by much."""
 _PREFIX: Final = struct.Struct(">IH")
 _STATE: Final = struct.Struct(">I")
 _MISSING: Final = object()
@@ -35,7 +35,7 @@ _decode_key: Final = msgspec.msgpack.Decoder().decode
 
 
 class RocksEntries(MutableMapping[Key, E], Generic[E]):
-    """The entries of one state. `len` counts them one by one; an iteration sees what is there when it begins."""
+    """The entries of one state. `len` counts them one by one; an iteration shows the keys there when it began."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         *,
         encode: Callable[[E], bytes],
         decode: Callable[[bytes], E],
-        view: View | None = None,
+        view: PointInTimeView | None = None,
     ) -> None:
         self._store = store
         self._state_id = state_id
@@ -59,7 +59,7 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         self._pending: dict[Key, E | None] = {}  # None: removed
 
     def copy(self) -> "RocksEntries[E]":
-        """The same entries as they are now, to be read only."""
+        """The entries as they are now, for reading only."""
         return RocksEntries(
             self._store,
             self._keys,
@@ -70,7 +70,7 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         )
 
     def get(self, key: Key, default: Any = None) -> Any:
-        """The key's entry; one that waits to be written is the very object, another a fresh one."""
+        """The key's entry: the very object if it waits to be written, otherwise a fresh one."""
         found: Any = self._pending.get(key, _MISSING)
         if found is _MISSING:
             data = self._read(self._prefixes[self._group_of(key)] + _encode_key(key))
@@ -78,7 +78,7 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         return default if found is None else found
 
     def put(self, key: Key, entry: E | None, size_bytes: int) -> None:
-        """Hold this entry, `None` for none, which has grown by so many bytes."""
+        """Set the key's entry, or remove it for `None`. `size_bytes`: how much it has grown."""
         assert self._view is None, "a copy is only read"
         if not self._pending:
             self._store.register(self)
@@ -86,10 +86,10 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         self._store.wrote(size_bytes)
 
     def update(self, written: Mapping[Key, E]) -> None:  # type: ignore[override]  # nobody gives it anything else
-        """As setting each of them, some at a time: in between a batch may go."""
+        """Set each of these entries, some at a time: a batch may be sent in between."""
         assert self._view is None, "a copy is only read"
         remaining = iter(written.items())
-        # There is no room where the disk has refused the last batch: then one more write tries again.
+        # Without room, since the disk has refused the last batch, one more write tries again.
         while some := dict(islice(remaining, max(1, min(WRITTEN_AT_ONCE, self._store.room)))):
             if not self._pending:
                 self._store.register(self)
@@ -124,7 +124,7 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         return sum(1 for _ in self)
 
     def pop(self, key: Key, *default: Any) -> Any:
-        """The key's entry, which is gone, or `default`."""
+        """Remove the key and return its entry, or `default`."""
         found = self.get(key)
         if found is None:
             if default:
@@ -138,7 +138,7 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         return self._found(self._prefixes[group])
 
     def writes(self) -> Iterable[tuple[bytes, bytes | None]]:
-        """What waits for its batch."""
+        """The writes that wait for their batch."""
         keys, prefixes, encode = list(self._pending), self._prefixes, self._encode
         raw = [prefixes[group] + _encode_key(key) for key, group in zip(keys, self._keys.groups_of(keys), strict=True)]
         found = self._pending.values()
@@ -147,7 +147,7 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         return zip(raw, cast("Iterable[bytes | None]", found), strict=True)
 
     def sent(self) -> None:
-        """Nothing waits any more."""
+        """Forget the pending writes."""
         self._pending.clear()
 
     def _found(self, prefix: bytes) -> Iterator[Key]:
@@ -156,26 +156,26 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
 
 
 class _InRocks(Table[E]):
-    """What the tables in RocksDB have in common. A copy is a view of the files, and keeps them there."""
+    """A table in RocksDB. A copy is a view of the files, which stay until the view is gone."""
 
     __slots__ = ()
 
     @property
     def rocks(self) -> RocksEntries[E]:
-        """The entries, as what they are."""
+        """The entries, by their own type."""
         return cast("RocksEntries[E]", self.entries)
 
     def copy(self) -> Self:
         return type(self)(self.rocks.copy())
 
     def scan(self) -> Iterator[Key]:
-        """The keys that are there now. They are never all in memory."""
+        """The keys as of now. They are never all in memory at once."""
         return iter(self.entries)
 
     def placed(
         self, keys: OwnedKeys, groups: Collection[int], pause: Callable[[], None]
     ) -> Mapping[int, Iterable[Key]]:
-        """The keys of each of these groups, read when they are asked for."""
+        """The keys of each of these groups, read when they are iterated."""
         return {group: self.rocks.keys_of(group) for group in groups}
 
 
@@ -186,7 +186,7 @@ class RocksValueTable(_InRocks[bytes], ValueTable):
 
 
 class RocksListTable(_InRocks[bytearray], ListTable):
-    """The elements of each key, framed, in a row. Appending writes the whole row anew, once for each batch."""
+    """The framed elements of each key in a row. Appending writes the whole row again, once per batch."""
 
     __slots__ = ()
 
@@ -200,7 +200,7 @@ class RocksListTable(_InRocks[bytearray], ListTable):
 
 
 class RocksMapTable(_InRocks[dict[bytes, bytes]], MapTable):
-    """The encoded entries of each key. Setting one writes all of them anew, once for each batch."""
+    """The encoded entries of each key. Setting one writes all of them again, once per batch."""
 
     __slots__ = ()
 
@@ -221,7 +221,7 @@ class RocksMapTable(_InRocks[dict[bytes, bytes]], MapTable):
 
 
 def open_table(store: RocksStore, keys: OwnedKeys, heap: type[AnyTable], state_id: int) -> AnyTable:
-    """An empty table in `store` for keys of this owner, which does what one of class `heap` does there."""
+    """The table in `store` of the state `state_id`, which behaves as one of the class `heap` does in memory."""
     if issubclass(heap, ListTable):
         return RocksListTable(RocksEntries(store, keys, state_id, encode=bytes, decode=bytearray))
     if issubclass(heap, MapTable):

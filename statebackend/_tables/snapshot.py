@@ -8,7 +8,7 @@ from statebackend._tables.table import AnyTable, Renew
 
 
 class StatesSnapshot:
-    """Every entry of the states at one moment. What is done to them later is not in it, so any thread may read it."""
+    """Every entry of the states at one moment. Later writes do not show, and any thread may read it."""
 
     def __init__(self, tables: Mapping[int, AnyTable], renew: Mapping[int, Renew | None], keys: OwnedKeys) -> None:
         self._tables = tables
@@ -16,11 +16,12 @@ class StatesSnapshot:
         self._keys = keys
 
     def changes(self, groups: frozenset[int], pause: Callable[[], None] = lambda: None) -> Iterator[StateChange]:
-        """Changes that rebuild the entries of these key groups from nothing, one group after the other.
+        """The changes that rebuild the entries of these key groups from nothing, one group after the other.
 
-        What had expired by then is not among them, and what was of an earlier version is upcast, which raises
-        `ValueDecodeError` where that fails. The first step places every key, where the table has not: about half a
-        second per million, and it calls `pause` a thousand times meanwhile. Each call begins anew.
+        Values that had expired by the moment of the snapshot are left out, and values of an earlier version are upcast,
+        which raises `ValueDecodeError` where it fails. The first step finds the group of every key, unless the table
+        lies in key groups: about half a second per million keys, calling `pause` a thousand times. Each call starts
+        from the beginning.
         """
         placed = {state_id: table.placed(self._keys, groups, pause) for state_id, table in self._tables.items()}
         for group in sorted(groups):

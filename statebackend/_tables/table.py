@@ -1,7 +1,6 @@
-"""What is held of a state, whoever declares it, and wherever it lies: in dictionaries, or in RocksDB.
+"""A table: the entries of one state by key, in dictionaries or in RocksDB.
 
-A table belongs to one state. What it holds per key is its entry; the states read and write entries, a restore applies
-changes, and a base is made of the changes that would rebuild a copy.
+States read and write entries, a restore applies changes, and a base is made of the changes that would rebuild a copy.
 """
 
 from abc import ABC, abstractmethod
@@ -17,14 +16,14 @@ from statebackend.ids import Key
 E = TypeVar("E")
 
 PLACED_AT_ONCE: Final = 1024
-"""Keys that are placed between two pauses."""
+"""Keys whose groups are computed between two pauses."""
 
 Renew = Callable[[bytes], bytes | None]
-"""A cell as it is to be written anew, `None` where it has expired."""
+"""From a cell to the cell that a base holds: upcast to the newest version, `None` where it has expired."""
 
 
 class Table(ABC, Generic[E]):
-    """Entries by key, in a dictionary unless another mapping is given. Live writes and replay leave the same."""
+    """Entries by key, in a dictionary unless another mapping is given. Live writes and replay give the same entries."""
 
     __slots__ = ("entries",)
 
@@ -36,28 +35,28 @@ class Table(ABC, Generic[E]):
         """Replay one change. Raises `UnsupportedVersionError` for an operation that this release does not know."""
 
     def apply_many(self, changes: Sequence[StateChange]) -> None:
-        """Replay changes in order: what `apply` of each leaves, and raises. After an error some of them are applied."""
+        """Replay changes in order, as `apply` of each would. After an error some of them are applied."""
         for change in changes:
             self.apply(change)
 
     @abstractmethod
     def copy(self) -> Self:
-        """What it holds now, not to be written to, whatever happens to the original. Any thread may read it."""
+        """The table as it is now, for reading only, by any thread. Later writes to the original do not show."""
 
     @abstractmethod
     def changes(self, state_id: int, group: int, key: Key, renew: Renew | None) -> Iterator[StateChange]:
         """Changes that rebuild the key's entry from nothing."""
 
     def scan(self) -> Iterator[Key]:
-        """The keys that are there now, whatever is written while they are looked at."""
+        """The keys as of now: the table may be written to during the iteration."""
         return iter(list(self.entries))
 
     def placed(
         self, keys: OwnedKeys, groups: Collection[int], pause: Callable[[], None]
     ) -> Mapping[int, Iterable[Key]]:
-        """The keys of those of these groups that have some.
+        """The keys by group, for those of `groups` that have any.
 
-        Half a second per million keys, whatever the groups; `pause` is called a thousand times meanwhile.
+        Takes half a second per million keys of the table, calling `pause` a thousand times.
         """
         found: dict[int, list[Key]] = {}
         remaining = iter(self.entries)
@@ -70,7 +69,7 @@ class Table(ABC, Generic[E]):
 
 AnyTable = Table[Any]
 OpenTable = Callable[[type[AnyTable], int], AnyTable]
-"""An empty table for the state of this id, which does what one of this class does on the heap."""
+"""From a class of `heap` and a state id to an empty table for that state, which behaves as that class does."""
 
 
 class TableFiles(Protocol):

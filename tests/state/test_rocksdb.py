@@ -20,7 +20,7 @@ from tests.state.states import MAX_PARALLELISM, restored
 if TYPE_CHECKING:
     from statebackend._tables.rocksdb import RocksStore
 
-Shape = rocksdb.Shape
+FileSizes = rocksdb.FileSizes
 
 ROOT = Path(__file__).parents[2]
 
@@ -311,7 +311,7 @@ def test_adopted_files_are_in_the_place_of_nothing(store: "RocksStore", tmp_path
 )
 def test_files_and_levels_are_shares_of_the_whole(whole_mib: int, file_mib: int, level_mib: int) -> None:
     """Within bounds: a file is read into memory as a whole."""
-    assert Shape.of(whole_mib << 20) == (file_mib << 20, level_mib << 20)
+    assert FileSizes.of(whole_mib << 20) == (file_mib << 20, level_mib << 20)
 
 
 def test_what_is_only_read_stays_as_it_is(tmp_path: Path) -> None:
