@@ -1,27 +1,27 @@
-"""Every error the library raises on purpose, grouped by what the caller should do next.
+"""Every error that the library raises on purpose, grouped by what the caller should do next.
 
     StateBackendError
     ├── InputError                  fix the call: nothing was written, call again corrected
     │   ├── SettingsError               a setting is wrong, contradicts another, or is unknown
     │   │   ├── UnknownSettingError         no setting of that name
     │   │   ├── PrimaryUrlError             the primary's URL has no known scheme or shape
-    │   │   └── LocalRootError              a local root is relative, or cannot be written
+    │   │   └── LocalRootError              a local directory is relative, or cannot be used
     │   ├── KeyTypeError                not a str, 64 bit int, bytes, or tuple of them
     │   ├── KeyGroupError               the key belongs to a range that this backend does not own
     │   ├── ValueEncodeError            the value is not of the type the state was declared with
     │   ├── StateTypeError              the state was written with another type or kind
     │   ├── CheckpointExistsError       that checkpoint id, or a later one, is committed already
     │   ├── CheckpointNotFoundError     no commit has that checkpoint id
-    │   ├── SavepointExistsError        there is a savepoint of that name
-    │   └── SavepointNotFoundError      there is no savepoint of that name
-    ├── WrongOwnerError             point at the right place: what lies there is somebody else's
+    │   ├── SavepointExistsError        the job has a savepoint of that name already
+    │   └── SavepointNotFoundError      the job has no savepoint of that name
+    ├── WrongOwnerError             point at the right place: what lies there belongs to somebody else
     │   ├── WrongJobError               the commit belongs to another job
     │   ├── WrongQueryError             the commit was made by another streaming query
     │   └── RewindError                 the query was rewound to a batch before the committed one
     ├── DataError                   restore from an older checkpoint or another copy
     │   ├── CorruptObjectError          bytes in storage are not what was written there
-    │   │   ├── CorruptSegmentError
-    │   │   └── CorruptCommitError
+    │   │   ├── CorruptSegmentError         a segment, in every copy
+    │   │   └── CorruptCommitError          a commit
     │   ├── MissingObjectError          a commit names an object that is gone
     │   ├── UnsupportedVersionError     written by a newer release: upgrade
     │   └── ValueDecodeError            stored bytes do not decode as the declared type
@@ -37,14 +37,15 @@
     │   │   └── StoreFullError              make room
     │   └── CacheDiskError              the download cache's disk failed: read the primary, or set cache_dir
     ├── UploadError                 the changes are not durable: reopen, and replay the batch
-    │   └── MaterializationError        no base can be written: see its cause, and the store
+    │   └── MaterializationError        bases cannot be written: see the cause, and the store
     ├── FencedError                 stop: a newer writer owns this job now
     ├── OutcomeUnknownError         reopen: a commit may or may not have happened
     ├── BackendClosedError          open a new backend: this one is closed or has failed
-    └── BatchError                  see its cause: the user's function failed, in Spark's terms
+    └── BatchError                  see its cause: the user's function failed
 
-An error carries its facts as attributes of `facts`; the message repeats them for people. Where a builtin
-class says the same (`ValueError`, `TypeError`, `KeyError`, `OSError`), the error is one of those too.
+The facts of an error are in its `facts`; the message repeats them for people. An error that means the same as a builtin
+class (`ValueError`, `TypeError`, `LookupError`, `OSError`) is one of those too. `docs/reference/errors.md` is generated
+from here.
 """
 
 from collections.abc import Mapping
@@ -54,8 +55,8 @@ from typing import Any
 class StateBackendError(Exception):
     """Base of everything the library raises on purpose.
 
-    `message` is a sentence without the facts, `facts` the values it talks about. Both survive pickling,
-    because an error may cross from a Spark worker to the driver.
+    `message` is a sentence without the facts, `facts` the values it talks about. Both survive pickling, because an
+    error may cross from a Spark worker to the driver.
     """
 
     def __init__(self, message: str, **facts: Any) -> None:
@@ -70,35 +71,35 @@ class StateBackendError(Exception):
 
 
 class InputError(StateBackendError):
-    """The call was wrong. Nothing was written; call again, corrected."""
+    """The call was wrong and nothing was written. Call again, corrected."""
 
 
 class SettingsError(InputError, ValueError):
-    """A setting is out of its bounds or contradicts another one. Change the setting that is named."""
+    """A setting is out of bounds, of the wrong type, or contradicts another one. Change the setting that is named."""
 
 
 class UnknownSettingError(SettingsError):
-    """No setting has that name. The message names the closest one."""
+    """No setting has that name. The message has the closest name, or the new name of a renamed setting: use it."""
 
 
 class PrimaryUrlError(SettingsError):
-    """The primary's URL has no known scheme or lacks a part. The message lists the known forms."""
+    """The primary's URL has no known scheme, or lacks a part. Use one of the forms in the message."""
 
 
 class LocalRootError(SettingsError):
-    """A local root is relative or cannot be written. Give an absolute path the process may write, or none."""
+    """A local directory is relative, named twice, or cannot be used. Give absolute paths that the process may write."""
 
 
 class KeyTypeError(InputError, TypeError):
-    """Not a key: keys are str, int within 64 bits, bytes, or a non-empty tuple of these."""
+    """The key has no legal type. Use a str, an int within 64 bits, bytes, or a non-empty tuple of these."""
 
 
 class KeyGroupError(InputError, LookupError):
-    """The key's group lies outside the range this backend owns. Route the key to its owner."""
+    """The key's group lies outside the range that this backend owns. Send the key to its owner."""
 
 
 class ValueEncodeError(InputError, TypeError):
-    """The value cannot be encoded as the state's declared type. The state keeps its former value."""
+    """The value cannot be encoded as the declared type; the state keeps its former value. Correct the value."""
 
 
 class StateTypeError(InputError, TypeError):
@@ -106,19 +107,19 @@ class StateTypeError(InputError, TypeError):
 
 
 class CheckpointExistsError(InputError):
-    """Checkpoint ids grow: this id is committed already or lies below the newest one. Nothing changed."""
+    """The checkpoint id is not above the newest committed one; nothing changed. Use a larger id."""
 
 
 class CheckpointNotFoundError(InputError, LookupError):
-    """No commit has that checkpoint id. Open without an id for the newest one."""
+    """No commit has that checkpoint id. Open without an id to get the newest one."""
 
 
 class SavepointExistsError(InputError):
-    """There is a savepoint of that name. Drop it, or use another name. Nothing was committed."""
+    """The job has a savepoint of that name already; nothing was committed. Drop it, or use another name."""
 
 
 class SavepointNotFoundError(InputError, LookupError):
-    """The job has no savepoint of that name. `savepoints` lists those that there are."""
+    """The job has no savepoint of that name. `savepoints` lists the ones there are."""
 
 
 class WrongOwnerError(StateBackendError):
@@ -130,27 +131,31 @@ class WrongJobError(WrongOwnerError):
 
 
 class WrongQueryError(WrongOwnerError):
-    """The commit was made by another streaming query. Restore the query's own Spark checkpoint, or adopt."""
+    """The commit was made by another streaming query. Restore the query's own Spark checkpoint, or `adopt=True`."""
 
 
 class RewindError(WrongOwnerError):
-    """Spark delivers a batch before the committed one. Restore the newer Spark checkpoint, or roll back."""
+    """Spark delivers a batch before the committed one. Restore the newer Spark checkpoint, or ask for a rollback
+    (`on_rewind="rollback"`).
+    """
 
 
 class DataError(StateBackendError):
-    """Stored data cannot be used. Restore another checkpoint, or put the named object back."""
+    """Stored data cannot be used. Open another checkpoint, or put the named object back."""
 
 
 class CorruptObjectError(DataError):
-    """Bytes in storage differ from what was written. `facts` names the object, the offset and the reason."""
+    """Bytes in storage differ from what was written; `facts` has the object, the offset and the reason. Put an intact
+    copy of the object back, or open another checkpoint.
+    """
 
 
 class CorruptSegmentError(CorruptObjectError):
-    """A segment failed verification on every copy that was tried."""
+    """A segment failed verification in every copy that was tried. Put it back, or open an earlier checkpoint."""
 
 
 class CorruptCommitError(CorruptObjectError):
-    """A commit object failed verification. Open an earlier checkpoint by its id."""
+    """A commit failed verification. Open an earlier checkpoint by its id."""
 
 
 class MissingObjectError(DataError, LookupError):
@@ -166,26 +171,26 @@ class ValueDecodeError(DataError, ValueError):
 
 
 class StoreError(StateBackendError, OSError):
-    """An object store said no. See the subclass for what to do."""
+    """An object store refused or failed. See the subclass for what to do."""
 
-    def __str__(self) -> str:  # OSError formats by errno, which there is none of here
+    def __str__(self) -> str:  # OSError would format by errno, and there is none
         return StateBackendError.__str__(self)
 
 
 class ObjectNotFoundError(StoreError, LookupError):
-    """No object at that key."""
+    """The store has no object at that key. Retrying does not help."""
 
 
 class ObjectExistsError(StoreError):
-    """`put_if_absent` found an object at that key and left it as it is."""
+    """`put_if_absent` found an object at that key and left it as it was. Read that object, or use another key."""
 
 
 class StoreAccessError(StoreError):
-    """The store refuses: permissions or credentials. Retrying does not help."""
+    """The store refuses, because of permissions or credentials. Correct these; retrying does not help."""
 
 
 class StoreUnavailableError(StoreError):
-    """The store does not answer, or has no room. The operation may be tried again later."""
+    """The store does not answer, or cannot serve the request now. Try again later."""
 
 
 class BucketNotFoundError(StoreAccessError):
@@ -193,7 +198,7 @@ class BucketNotFoundError(StoreAccessError):
 
 
 class ClockSkewError(StoreAccessError):
-    """This machine's clock is too far from the store's for a signature to count. Set the clock."""
+    """This machine's clock differs too much from the store's for signatures to be accepted. Set the clock."""
 
 
 class UnfitStoreError(StoreAccessError):
@@ -201,11 +206,11 @@ class UnfitStoreError(StoreAccessError):
 
 
 class StoreThrottledError(StoreUnavailableError):
-    """The store asks for fewer requests. Nothing happened; slow down, and ask again."""
+    """The store asks for fewer requests; this one had no effect. Slow down, and ask again."""
 
 
 class StoreFullError(StoreUnavailableError):
-    """The store has no room, or a quota is used up. Make room; asking again before that does not help."""
+    """The store has no room, or a quota is used up. Make room; until then retrying does not help."""
 
 
 class CacheDiskError(StoreError):
@@ -213,25 +218,24 @@ class CacheDiskError(StoreError):
 
 
 class UploadError(StateBackendError, OSError):
-    """Changes could not be made durable. They stay in memory; reopen and replay the batch."""
+    """Changes could not be made durable; they stay in memory. Reopen the backend and replay the batch."""
 
     def __str__(self) -> str:
         return StateBackendError.__str__(self)
 
 
 class MaterializationError(UploadError):
-    """Bases could not be written, again and again, so the changelog would grow without bound. Its cause says why.
-
-    Nothing of the checkpoint that raises it is committed. Mend the store, then reopen and replay the batch.
+    """Writing bases failed too often in a row, and the changelog would grow without bound. Nothing of the checkpoint
+    that raises this is committed. See its cause, mend the store, then reopen and replay the batch.
     """
 
 
 class FencedError(StateBackendError):
-    """A newer writer has opened this job. Stop; nothing was committed, and nothing of the newer writer was touched."""
+    """A newer writer has opened this job; nothing was committed, and nothing of the newer writer was touched. Stop."""
 
 
 class OutcomeUnknownError(StateBackendError):
-    """A commit was sent and no answer came. Reopen the backend: the primary then says what happened."""
+    """A commit was sent and no answer came. Reopen the backend: the primary then says whether it was made."""
 
 
 class BackendClosedError(StateBackendError):
@@ -239,7 +243,6 @@ class BackendClosedError(StateBackendError):
 
 
 class BatchError(StateBackendError, RuntimeError):
-    """The user's function ended in something that must not reach py4j, such as `CancelledError`.
-
-    The original is the `__cause__`. The batch is not committed and will be delivered again.
+    """The user's function ended in something that must not reach py4j, such as `CancelledError`; it is the `__cause__`.
+    The batch is not committed. Mend the cause; Spark delivers the batch again.
     """

@@ -48,7 +48,7 @@ class S3Settings(msgspec.Struct, frozen=True, kw_only=True):
     multipart_threshold_bytes: int = 16 * MiB
     """Objects larger than this are uploaded in parts, which costs two requests more than there are parts."""
     part_bytes: int = 8 * MiB
-    """Size of a part, at least 5 MiB. Larger parts are used for an object of more than 10,000 of them."""
+    """Size of a part: at least 5 MiB, at most `multipart_threshold_bytes`. Larger for objects of over 10,000 parts."""
     part_concurrency_max: Count = 4
     """Parts of one object in memory and being sent at a time."""
     requests_per_s_max: Rate = 3_000.0

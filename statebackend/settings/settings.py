@@ -83,9 +83,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     persist_delay_s: Pause = 0.010
     """How long the first waiting change set waits for others before its segment is sent. 0: not at all."""
     persist_delay_max_s: Deadline = 10.0
-    """Longest persist delay that `put_budget_usd_month` may cause. Where that is not enough, the budget is exceeded."""
+    """Longest persist delay that `put_budget_usd_month` may cause, at least `persist_delay_s`. If that is not enough,
+    the budget is exceeded."""
     persist_size_threshold_bytes: Amount = 10 * MiB
-    """Waiting bytes at which a segment is sent at once."""
+    """Waiting bytes at which a segment is sent at once. At most `in_flight_bytes_max`."""
     preemptive_persist_threshold_bytes: PreemptiveBytes = 5 * MiB
     """Bytes in a writer's open change set above which it is sealed and uploaded before a checkpoint asks for it."""
     inline_bytes_max: InlineBytes = 64 * KiB

@@ -1,0 +1,199 @@
+"""Generates `docs/reference/settings.md` and `errors.md` from the code: `python -m statebackend._reference PAGE`.
+
+What a field means stands below it in the source, where no class keeps it at run time: it is read from there.
+"""
+
+import ast
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Iterator, Mapping
+from types import NoneType
+from typing import Any, Final, Literal, cast
+
+import msgspec
+
+from statebackend import errors
+from statebackend.errors import StateBackendError
+from statebackend.settings import KiB, MiB, Secret, Settings
+from statebackend.settings.bounds import bounds_of, record_type
+from statebackend.settings.sources import as_spark, as_variable
+
+ESSENTIAL: Final = (
+    *("job", "primary", "local", "local_bytes_max", "s3.region", "s3.endpoint", "table", "table_dir"),
+    *("table_memory_bytes", "max_parallelism", "checkpoints_retained", "sweep_interval_s", "persist_delay_s"),
+    *("put_budget_usd_month", "upload.primary_outage_s"),
+)
+"""The settings that users set. Everything else has a default that fits."""
+
+_UNITS: Final[Mapping[str, str]] = {
+    "_per_s_max": "per second",
+    "_usd_month": "USD per 30 days",
+    "_usd_per_1000": "USD",
+    "_bytes_max": "bytes",
+    "_bytes_min": "bytes",
+    "_bytes": "bytes",
+    "_s": "seconds",
+}
+"""Units by how the name ends: the first that fits. Other numbers count things, or say how many times as large."""
+
+_SETTINGS_PAGE: Final = """# Settings
+
+`statebackend.Settings` is frozen and checks itself when it is made: every value, and the values against each other. The
+settings for S3, for uploads and for prices are records inside it, from `statebackend.settings`. Units are in the names.
+
+| From | One setting | One in a record |
+| --- | --- | --- |
+| `Settings(...)` | `job="fleet"` | `s3=S3Settings(region="eu-central-1")` |
+| `Settings.from_mapping` | `{{"job": "fleet"}}` | `{{"s3.region": "eu-central-1"}}`, or a mapping inside it |
+| `Settings.from_toml` | `job = "fleet"` in `[statebackend]` | `region = "eu-central-1"` in `[statebackend.s3]` |
+| `Settings.from_env` | `STATEBACKEND_JOB` | `STATEBACKEND_S3__REGION`, with two underscores |
+| `Settings.from_spark_conf` | `spark.statebackend.job` | `spark.statebackend.s3.region` |
+
+As one text, `local` is separated by commas. An unknown name is an error that has the closest name, and the name of an
+earlier release is an error that has the new one.
+
+## The ones to know
+
+{essential}
+
+## The other ones
+
+{plain}
+{records}
+This page is generated from `statebackend/settings/`, by `python -m statebackend._reference settings`.
+"""
+
+_ERRORS_PAGE: Final = """# Errors
+
+Everything that the library raises on purpose is a `StateBackendError`, from `statebackend.errors`. The classes are
+grouped by what to do next, so an `except` names a reaction. `error.message` is a sentence, `error.facts` a mapping of
+the values it talks about; both survive pickling. An error that means the same as a builtin class is one of those, too.
+
+```text
+{tree}
+```
+
+{groups}
+This page is generated from `statebackend/errors.py`, by `python -m statebackend._reference errors`.
+"""
+
+
+class Field(msgspec.Struct, frozen=True):
+    """One setting, with its dotted name."""
+
+    name: str
+    kind: Any
+    default: Any
+    meaning: str
+
+    def entry(self, level: int) -> str:
+        """Its part of the page."""
+        facts = [_words_of(self.kind)]
+        facts += [unit for end, unit in _UNITS.items() if self.name.endswith(end)][:1]
+        facts.append("required" if self.default is msgspec.NODEFAULT else f"default {_shown(self.default)}")
+        if "bytes" in facts and (size := cast("int", self.default)):
+            facts[-1] += f" ({size // MiB} MiB)" if size >= MiB else f" ({size // KiB} KiB)"
+        facts += [bound.says for bound in bounds_of(self.kind)]
+        *record, key = self.name.split(".")
+        table = ".".join(["statebackend", *record])
+        return (
+            f"{'#' * level} `{self.name}`\n\n{self.meaning}\n\n- {'; '.join(facts)}\n"
+            f"- TOML `{key}` in `[{table}]`; environment `{as_variable(self.name)}`; Spark `{as_spark(self.name)}`\n"
+        )
+
+
+def settings_page() -> str:
+    """`docs/reference/settings.md`."""
+    fields = {field.name: field for field in _fields(Settings)}
+    rest = [field for name, field in fields.items() if name not in ESSENTIAL]
+    records = [field for field in msgspec.structs.fields(Settings) if record_type(field.type)]
+    meanings = _meanings(Settings)
+    return _SETTINGS_PAGE.format(
+        essential="\n".join(fields[name].entry(3) for name in ESSENTIAL),
+        plain="\n".join(field.entry(3) for field in rest if "." not in field.name),
+        records="".join(
+            f"## `{record.name}`: `{record.type.__name__}`\n\n{meanings[record.name]}\n\n"
+            + "".join(field.entry(3) + "\n" for field in rest if field.name.startswith(f"{record.name}."))
+            for record in records
+        ),
+    )
+
+
+def errors_page() -> str:
+    """`docs/reference/errors.md`."""
+    groups = [cls for cls in vars(errors).values() if isinstance(cls, type) and cls.__bases__[0] is StateBackendError]
+    return _ERRORS_PAGE.format(tree=inspect.cleandoc(_tree()), groups="\n".join(map(_group, groups)))
+
+
+def _fields(kind: type[msgspec.Struct], record: str = "") -> Iterator[Field]:
+    meanings = _meanings(kind)
+    for field in msgspec.structs.fields(kind):
+        if (inner := record_type(field.type)) is not None:
+            yield from _fields(inner, f"{field.name}.")
+        else:
+            yield Field(record + field.name, field.type, field.default, meanings[field.name])
+
+
+def _meanings(kind: type) -> dict[str, str]:
+    """The texts below the fields of a class, by field."""
+    (definition,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        field.target.id: " ".join(below.value.value.split())
+        for field, below in zip(definition.body, definition.body[1:], strict=False)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(below, ast.Expr)
+        and isinstance(below.value, ast.Constant)
+        and isinstance(below.value.value, str)
+    }
+
+
+def _words_of(kind: Any) -> str:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return _words_of(arguments[0])
+    if origin is Literal:
+        return f"one of {', '.join(map(_shown, arguments))}"
+    if Secret in arguments:
+        return f"`{Secret.__name__}`" + (", or none" if NoneType in arguments else "")
+    return f"`{kind.__name__ if isinstance(kind, type) and not arguments else kind}`"
+
+
+def _shown(value: Any) -> str:
+    return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
+
+
+def _tree() -> str:
+    """The drawing in the docstring of `errors`."""
+    return (errors.__doc__ or "").split("\n\n")[1]
+
+
+def _group(cls: type[StateBackendError]) -> str:
+    (reaction,) = re.findall(rf"─ {cls.__name__} +(.+)", _tree())
+    rows = "".join(f"| `{each.__name__}` | {_builtins(each)} | {_doc(each)} |\n" for each in (cls, *_below(cls)))
+    head = "| Error | Also a | What happened, and what to do |\n| --- | --- | --- |\n"
+    return f"## {reaction[0].upper()}{reaction[1:]}\n\n{head}{rows}"
+
+
+def _below(cls: type[StateBackendError]) -> Iterator[type[StateBackendError]]:
+    for each in cls.__subclasses__():
+        yield each
+        yield from _below(each)
+
+
+def _builtins(cls: type[StateBackendError]) -> str:
+    found = [each for each in cls.__mro__ if each.__module__ == "builtins"]
+    return ", ".join(f"`{each.__name__}`" for each in found if each not in {Exception, BaseException, object})
+
+
+def _doc(cls: type) -> str:
+    return " ".join((cls.__doc__ or "").split())
+
+
+PAGES: Final = {"settings": settings_page, "errors": errors_page}
+
+if __name__ == "__main__":
+    sys.stdout.write(PAGES[sys.argv[1]]())
