@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 from anyio.abc import TaskGroup
+from msgspec import UNSET
 
 from statebackend._backend.copy_writers import Copies, needed
 from statebackend._backend.job import Job, Position
@@ -13,12 +14,13 @@ from statebackend._backend.tables import HEAP, Tables
 from statebackend._cache.download_cache import DownloadCache
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._changelog.writer import ChangelogWriter
-from statebackend._checkpoint.backend import StateBackend
+from statebackend._checkpoint.backend import Machinery
 from statebackend._checkpoint.base_schedule import BaseSchedule, BaseTriggers
 from statebackend._checkpoint.base_writer import BaseWriter
 from statebackend._checkpoint.bases import base_segment_bytes
+from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import LocalCopies, Restore
-from statebackend._checkpoint.snapshots import InlineEncoder
+from statebackend._checkpoint.snapshots import InlineEncoder, Snapshots
 from statebackend._codec.commit import Commit
 from statebackend._local.removal import LocalRetention
 from statebackend._state.declared import KeyedStates
@@ -163,10 +165,10 @@ def restore_of(
     )
 
 
-def put_together(
+def machinery_of(
     opened: Opened, restored: Restored, *, retention: LocalRetention | None, history: bytes = b""
-) -> StateBackend:
-    """The backend. It uploads and writes bases in `opened.tasks`. `history`: as for `StateBackend`."""
+) -> Machinery:
+    """What a backend runs on. It uploads and writes bases in `opened.tasks`. `history`: that of the states."""
     settings, position, states, copies = opened.settings, opened.position, opened.states, opened.copies
     threads, tasks, clock, observer = opened.threads, opened.tasks, opened.clock, opened.observer
     scheduler = UploadScheduler(
@@ -192,37 +194,47 @@ def put_together(
         tasks=tasks,
         observer=observer,
     )
-    return StateBackend(
+    writer = ChangelogWriter(
+        opened.log_id,
+        scheduler,
+        tasks=tasks,
+        preemptive_persist_threshold_bytes=settings.preemptive_persist_threshold_bytes,
+    )
+    base_writer = BaseWriter(
         states,
-        ChangelogWriter(
-            opened.log_id,
-            scheduler,
-            tasks=tasks,
-            preemptive_persist_threshold_bytes=settings.preemptive_persist_threshold_bytes,
-        ),
-        opened.job.coordinator(position, new_name=opened.new_name, copies=copies.of_commits),
-        opened.primary.spending,
-        base_writer=BaseWriter(
-            states,
-            scheduler,
-            base_schedule(settings, states.key_groups, now_s=clock.monotonic()),
-            segment_bytes_max=base_segment_bytes(settings.in_flight_bytes_max),
-            changed=restored.changed,
-            rocksdb=rocksdb,
-            threads=threads,
-            tasks=tasks,
-            clock=clock,
-            observer=observer,
-        ),
-        epoch=opened.epoch,
-        inline=InlineEncoder(
-            bytes_max=copies.inline_bytes_max,
-            compression=settings.compression,
-            threads=threads,
-        ),
-        retention=retention,
-        restored=restored.report,
+        scheduler,
+        base_schedule(settings, states.key_groups, now_s=clock.monotonic()),
+        segment_bytes_max=base_segment_bytes(settings.in_flight_bytes_max),
+        changed=restored.changed,
+        rocksdb=rocksdb,
+        threads=threads,
+        tasks=tasks,
         clock=clock,
         observer=observer,
-        history=history,
+    )
+    return Machinery(
+        states=states,
+        writer=writer,
+        base_writer=base_writer,
+        snapshots=Snapshots(
+            states,
+            writer,
+            base_writer,
+            retention,
+            epoch=opened.epoch,
+            committed=msgspec.structs.replace(range_of(position.base, states.key_groups), history=history or UNSET),
+            restored=restored.report,
+        ),
+        coordinator=opened.job.coordinator(position, new_name=opened.new_name, copies=copies.of_commits),
+        epoch=opened.epoch,
+        restored=restored.report,
+    )
+
+
+def inline_encoder(opened: Opened) -> InlineEncoder:
+    """Takes small checkpoints for the commit to carry, as far as the uploader lets them pass by."""
+    return InlineEncoder(
+        bytes_max=opened.copies.inline_bytes_max,
+        compression=opened.settings.compression,
+        threads=opened.threads,
     )

@@ -1,17 +1,19 @@
 """Opens a job: `open_backend`, or `open_coordinator` where several own its key groups."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, overload
 
 import anyio
 
-from statebackend._backend.assembly import Opened, empty_states, put_together, restore
+from statebackend._backend.assembly import Opened, empty_states, inline_encoder, machinery_of, restore
 from statebackend._backend.copy_writers import OpenUploader, choose_copies, retain
 from statebackend._backend.job import Job, open_sweep
 from statebackend._backend.stores import open_local, open_store, primary_of, telling_requests, threads_of
 from statebackend._backend.tables import open_tables
 from statebackend._cache.download_cache import DownloadCache
 from statebackend._checkpoint.backend import StateBackend
+from statebackend._checkpoint.owner_backend import OwnerBackend
 from statebackend._checkpoint.spending import Spending
 from statebackend._clock import SystemClock
 from statebackend._local.range_directories import remove_ranges
@@ -26,6 +28,41 @@ from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import SettingsError
 from statebackend.ids import KeyGroupRange, all_key_groups
 from statebackend.settings import Settings
+
+
+@overload
+def open_backend(
+    settings: Settings,
+    *,
+    key_groups: None = None,
+    checkpoint_id: int | None = None,
+    savepoint: str | None = None,
+    store: ObjectStore | None = None,
+    local_stores: Sequence[ObjectStore] | None = None,
+    uploader: StateChangeUploader | OpenUploader | None = None,
+    cache: DownloadCache | None = None,
+    clock: Clock | None = None,
+    observer: Observer | None = None,
+    read_only: bool = False,
+) -> AbstractAsyncContextManager[StateBackend]: ...
+
+
+@overload
+def open_backend(
+    settings: Settings,
+    *,
+    key_groups: KeyGroupRange,
+    owners: Sequence[KeyGroupRange] | None = None,
+    checkpoint_id: int | None = None,
+    savepoint: str | None = None,
+    store: ObjectStore | None = None,
+    local_stores: Sequence[ObjectStore] | None = None,
+    uploader: StateChangeUploader | OpenUploader | None = None,
+    cache: DownloadCache | None = None,
+    clock: Clock | None = None,
+    observer: Observer | None = None,
+    read_only: bool = False,
+) -> AbstractAsyncContextManager[OwnerBackend]: ...
 
 
 @asynccontextmanager
@@ -43,31 +80,33 @@ async def open_backend(
     clock: Clock | None = None,
     observer: Observer | None = None,
     read_only: bool = False,
-) -> AsyncGenerator[StateBackend, None]:
+) -> AsyncGenerator[Any]:
     """Open the job's state as of its newest checkpoint, of `checkpoint_id` or of `savepoint`; empty for a new job.
 
-    `key_groups`: the part this process owns, all by default. `owners`: all parts there are, this one included, by
-    which operator state is dealt out; only who has such state, and owns a part, has to say. `store`: used instead of
-    the one `settings.primary` names. `local_stores`: used instead of directories in `settings.local`, one for each;
-    nobody else may write there. `uploader`: your own, or a callable that is given the primary and the local store and
-    returns one. `cache`: shared with other backends of this job that restore from the same files.
+    Opening claims the job, by an entry in its log. Whoever had it open before is fenced: the next checkpoint there
+    raises `FencedError`. With `read_only` nothing is written, neither to the primary nor to the local copy, nobody is
+    fenced, and `checkpoint` raises `InputError`.
 
-    Opening claims the job, by an entry in its log: whoever opened it before is fenced, and finds out by `FencedError`
-    at his next checkpoint. With `read_only` nothing is written, neither to the primary nor to the local copy, and
-    nobody is fenced; `checkpoint` raises `InputError` then, and in the backend of a part of the key groups, whose
-    snapshots a `CheckpointCoordinator` commits.
+    `store` replaces the store that `settings.primary` names. `local_stores` replace the directories of
+    `settings.local`, one for each; nobody else may write to them. `uploader`: your own, or a callable that takes the
+    primary and the local store and returns one. `cache`: shared with other backends of this job that restore from the
+    same files.
+
+    With `key_groups` this process owns that part only: the backend is an `OwnerBackend`, which claims nothing and
+    whose snapshots a `CheckpointCoordinator` commits; see `statebackend.owners`. `owners`: all parts, this one
+    included. Only operator state needs them, which is divided among the owners.
 
     Raises `WrongJobError`, `CheckpointNotFoundError`, `SavepointNotFoundError`, `CorruptCommitError`, `LocalRootError`,
     or `SettingsError` where the settings contradict what was committed, and has claimed nothing; `CorruptSegmentError`,
-    `MissingObjectError`, and `StoreError`s with or without a claim. Leaving the context forgets uncommitted changes,
-    and ends within twice `close_timeout_s`, for closing and then for deleting what no commit needs, and the second that
-    an upload or a deletion under way is given.
+    `MissingObjectError`, and `StoreError`s with or without a claim. Leaving the context forgets uncommitted changes.
+    It takes at most twice `close_timeout_s`, for closing and then for deleting what no commit needs, and one second
+    more for an upload or a deletion under way.
     """
     clock, observer, threads = clock or SystemClock(), Observers(observer or Observer()), threads_of(settings)
     if cache is not None and cache.job != settings.job:
         raise SettingsError("the download cache is that of another job", job=settings.job, cache_job=cache.job)
     owned = key_groups or all_key_groups(settings.max_parallelism)
-    commits = not read_only and owned == all_key_groups(settings.max_parallelism)
+    commits = key_groups is None and not read_only  # an owner must not claim: that would fence its coordinator
     async with open_store(settings, threads, commits=commits, instead=store) as opened_store:
         primary = primary_of(settings, opened_store, clock=clock, observer=observer)
         job = Job(primary.store, settings, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint)
@@ -108,7 +147,18 @@ async def open_backend(
             )
             restored = await restore(opened, cache)
             retention = retain(local, tasks, position.newest, position.base)
-            backend = put_together(opened, restored, retention=retention)
+            machinery = machinery_of(opened, restored, retention=retention)
+            backend: StateBackend | OwnerBackend
+            if key_groups is None:
+                backend = StateBackend(
+                    machinery,
+                    inline=inline_encoder(opened),
+                    spending=primary.spending,
+                    clock=clock,
+                    observer=observer,
+                )
+            else:
+                backend = OwnerBackend(machinery)
             if commits and settings.sweep_interval_s:
                 sweep = open_sweep(primary.store, settings, clock=clock)
                 tasks.start_soon(sweep_every, settings.sweep_interval_s, sweep)

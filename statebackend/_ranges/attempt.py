@@ -7,9 +7,8 @@ from typing import Final
 import anyio
 import msgspec
 
-from statebackend._backend.assembly import Opened, Restored, empty_states, fill, put_together
+from statebackend._backend.assembly import Opened, Restored, empty_states, fill, inline_encoder, machinery_of
 from statebackend._backend.stores import Primary
-from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.base_schedule import BaseSchedule
 from statebackend._checkpoint.lineage import Lineage, bases_id, id_of, lineage_of
 from statebackend._checkpoint.rescale import range_of
@@ -19,6 +18,7 @@ from statebackend._log.names import entry_key, sequence_of
 from statebackend._log.reader import LogReader
 from statebackend._ranges.cached_in_process import Held, KeptRange
 from statebackend._ranges.contribution import Contribution, Found, reported_to
+from statebackend._ranges.range_backend import RangeBackend
 from statebackend._ranges.shared_local_copies import copying_base
 from statebackend._state.declared import KeyedStates
 from statebackend.abc import RestoreReport
@@ -58,7 +58,7 @@ class Attempt:
         self,
         task: RangeTask,
         opened: Opened,
-        backend: StateBackend,
+        backend: RangeBackend,
         *,
         held: Held,
         found: Found,
@@ -82,7 +82,7 @@ class Attempt:
     async def contribute(self) -> Contribution:
         """Make every change durable, or take it along. Once, and nothing is to be changed after it.
 
-        Raises as `StateBackend.snapshot`; then the attempt has come to nothing. A cancelled call may be made again.
+        Raises as `OwnerBackend.snapshot`; then the attempt has come to nothing. A cancelled call may be made again.
         """
         snapshot, inline = await self.backend.contribute(self.task.checkpoint_id)
         if self._schedule is not None:
@@ -139,7 +139,8 @@ async def begun(
     found = held.found or _found_in(restored.report)
     opened.observer.range_opened(found)
     history = lineage_of(base.commit, task.key_groups).history
-    backend = put_together(opened, restored, retention=None, history=history)
+    machinery = machinery_of(opened, restored, retention=None, history=history)
+    backend = RangeBackend(machinery, inline=inline_encoder(opened))
     try:
         if schedule is not None:
             await backend.begin_bases()

@@ -22,7 +22,6 @@ from statebackend._backend.assembly import Opened, base_schedule
 from statebackend._backend.copy_writers import OpenUploader, choose_copies
 from statebackend._backend.job import Job, Position
 from statebackend._backend.stores import Primary, primary_of, telling_requests
-from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.base_schedule import BaseSchedule
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import LocalCopies
@@ -35,6 +34,7 @@ from statebackend._ranges.cached_in_process import Held, KeptRanges, held_in_mem
 from statebackend._ranges.cached_on_host import held_on_host
 from statebackend._ranges.contribution import Contribution, combine
 from statebackend._ranges.open_primary import HeldStores
+from statebackend._ranges.range_backend import RangeBackend
 from statebackend._ranges.shared_local_copies import HostCopies
 from statebackend._tasks import foreign, open_tasks
 from statebackend._threads import WorkerThreads
@@ -77,7 +77,7 @@ class RangeOwners:
         """Take no more attempts. Twice is fine."""
         self._closed = True
 
-    async def contribute(self, task: RangeTask, work: Callable[[StateBackend], Awaitable[None] | None]) -> Contribution:
+    async def contribute(self, task: RangeTask, work: Callable[[RangeBackend], Awaitable[None] | None]) -> Contribution:
         """One attempt in one call: `work` reads and writes the states. It is called on the loop, and perhaps awaited.
 
         Raises as `attempt` and `Attempt.contribute`, and what `work` raises.

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final
 
-from statebackend._checkpoint.backend import StateBackend
+from statebackend._checkpoint.backend import KeyedBackend
 from statebackend.ids import KeyGroupRange
 from statebackend.spark.grouping import Rows
 
@@ -14,7 +14,7 @@ class ProcessorContext:
     Made by the sink, anew each time the state is opened. Of the backend it offers only what declares states.
     """
 
-    def __init__(self, backend: StateBackend) -> None:
+    def __init__(self, backend: KeyedBackend) -> None:
         self.batch_id = -1
         """Spark's id of the current batch; in `open`, that of the first one."""
         self._backend: Final = backend
@@ -26,7 +26,7 @@ class ProcessorContext:
         self.operator_state: Final = backend.operator_state
         self.timers: Final = backend.timers
 
-    def is_of(self, backend: StateBackend) -> bool:
+    def is_of(self, backend: KeyedBackend) -> bool:
         """True if its states are those of `backend`."""
         return self._backend is backend
 

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 import msgspec
 import pyarrow as pa
 
-from statebackend._checkpoint.backend import StateBackend
+from statebackend._checkpoint.backend import KeyedBackend
 from statebackend.errors import InputError, SettingsError
 from statebackend.ids import Key, KeyGroupRange
 from statebackend.spark.grouping import by_key, in_order
@@ -61,7 +61,7 @@ class ProcessorRunner:
             )
         self._opened: dict[KeyGroupRange, _OpenedCopy] = {}
 
-    def __call__(self, table: Any, batch_id: int, backend: StateBackend) -> Any:
+    def __call__(self, table: Any, batch_id: int, backend: KeyedBackend) -> Any:
         """Process rows of one batch, a `pyarrow.Table`, on `backend`, which owns their keys.
 
         Returns the output rows as a `pyarrow.Table`, or `None` if there is no output. Raises `InputError` for invalid
@@ -73,7 +73,7 @@ class ProcessorRunner:
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_opened": {}}
 
-    def _open_on(self, backend: StateBackend, batch_id: int) -> _OpenedCopy:
+    def _open_on(self, backend: KeyedBackend, batch_id: int) -> _OpenedCopy:
         opened = self._opened.get(backend.key_groups)
         if opened is None or not opened.context.is_of(backend):
             # On an executor other ranges may have closed meanwhile: their states must not stay in memory.

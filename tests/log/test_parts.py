@@ -76,6 +76,19 @@ async def test_parts_make_one_checkpoint_and_come_back_together_or_apart() -> No
     assert sum(map(len, found)) == 100
 
 
+async def test_one_owner_of_all_key_groups_does_not_fence_its_coordinator() -> None:
+    """An owner claims nothing, however much it owns."""
+    store = MemoryStore()
+    async with (
+        sb.open_coordinator(SETTINGS, store=store) as coordinator,
+        sb.open_backend(SETTINGS, store=store, key_groups=sb.KeyGroupRange(0, 11)) as owner,
+    ):
+        owner.value_state("n", int)["k"] = 1
+        await coordinator.commit(1, [await owner.snapshot(1)])
+        await owner.notify_complete(1)
+    assert await state_of(store) == {"k": 1}
+
+
 @pytest.mark.parametrize("options", [{"checkpoint_id": 1}, {"savepoint": "first"}])
 async def test_parts_begin_a_branch_at_an_older_checkpoint_or_a_savepoint(options: dict[str, Any]) -> None:
     """Made and found by who commits; the owners go on from there with him."""
@@ -179,8 +192,7 @@ async def test_owners_neither_claim_nor_commit() -> None:
     store = MemoryStore()
     async with opened(store) as parts:
         assert {owner.epoch for owner in parts.owners} == {parts.coordinator.epoch} == {1}
-        with pytest.raises(InputError):
-            await parts.owners[0].checkpoint(1)
+        assert not hasattr(parts.owners[0], "checkpoint")
         with pytest.raises(InputError):
             await parts.owners[0].notify_complete(1)
         await parts.owners[0].snapshot(4)

@@ -98,8 +98,8 @@ class Owner:
 
     key_groups: sb.KeyGroupRange
     host: int | None
-    held: Held[sb.StateBackend]
-    backend: sb.StateBackend
+    held: Held[Any]
+    backend: Any
     kinds: Kinds | None
 
     @property
@@ -175,7 +175,8 @@ class Crew:
         if host is not None:
             settings, local = self._places.at(host, settings)
             options |= local
-        options |= {"key_groups": key_groups, "owners": self.plan.ranges}
+        if not self.is_alone:
+            options |= {"key_groups": key_groups, "owners": self.plan.ranges}
         held = Held(sb.open_backend(settings, store=self._store, clock=self._places.clock, **options))
         backend = await held.enter()
         return Owner(key_groups, host, held, backend, Kinds(backend, self._now) if self.plan.declares else None)
@@ -246,8 +247,8 @@ class Crew:
                 await owner.backend.notify_complete(checkpoint_id)
 
     async def tell_aborted(self, checkpoint_id: int) -> None:
-        """Everybody who has a snapshot of it, and has not been told yet."""
-        for owner in self.owners:
+        """Every owner that has a snapshot of it and was not told yet; a backend that is alone takes none."""
+        for owner in () if self.is_alone else self.owners:
             with suppress(InputError):
                 await owner.backend.notify_aborted(checkpoint_id)
 

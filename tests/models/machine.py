@@ -317,6 +317,7 @@ class Machine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------------------ checkpoints in several steps
 
+    @precondition(lambda self: self.crew is not None and not self.crew.is_alone)
     @rule(works=st.lists(WORK, min_size=1, max_size=3), gap=st.integers(0, 1))
     def take_snapshots(self, works: list[Work], gap: int) -> None:
         """Of one checkpoint after the other, before anybody is told what became of the first."""

@@ -12,6 +12,7 @@ from statebackend._checkpoint.rescale import range_of
 from statebackend._ranges.owners import open_range_owners
 from statebackend.errors import MaterializationError, StoreAccessError
 from statebackend.objectstore import MemoryStore
+from statebackend.owners import OwnerBackend
 from statebackend.testing import Fail, FaultyStore, run_virtual
 from statebackend.testing.virtual_time import VirtualClock, settle
 from tests.ranges.parts import Model, Run, add, open_run
@@ -175,10 +176,10 @@ async def test_owners_of_parts_write_bases_behind_their_snapshots() -> None:
             snapshots = [[await owner.snapshot(checkpoint_id) for owner in owners] for checkpoint_id in ids]
             committed = number % len(ids)
             if number % 2:
-                await tell(owners, ids[:committed], sb.StateBackend.notify_aborted)
+                await tell(owners, ids[:committed], OwnerBackend.notify_aborted)
             await run.coordinator.commit(ids[committed], snapshots[committed])
-            await tell(owners, ids[committed : committed + 1], sb.StateBackend.notify_complete)
-            await tell(owners, ids[committed + 1 :], sb.StateBackend.notify_aborted)
+            await tell(owners, ids[committed : committed + 1], OwnerBackend.notify_complete)
+            await tell(owners, ids[committed + 1 :], OwnerBackend.notify_aborted)
             await settle()
             await model.check(SETTINGS, store)
         assert all(handles <= 8 and bases for handles, bases in sizes(run))
@@ -197,7 +198,7 @@ async def test_bases_in_a_snapshot_that_may_be_committed_are_not_deleted() -> No
             number, snapshots = 0, [await owner.snapshot(0) for owner in owners]
             while not all(snapshot.state.bases for snapshot in snapshots):
                 await run.coordinator.commit(number, snapshots)
-                await tell(owners, [number], sb.StateBackend.notify_complete)
+                await tell(owners, [number], OwnerBackend.notify_complete)
                 await settle()
                 number += 1
                 changes = [(key, number) for key in range(20)]
@@ -206,7 +207,7 @@ async def test_bases_in_a_snapshot_that_may_be_committed_are_not_deleted() -> No
                 model.apply(changes)
                 snapshots = [await owner.snapshot(number) for owner in owners]
             again = [await owner.snapshot(number + 1) for owner in owners]
-            await tell(owners, [number], sb.StateBackend.notify_aborted)
+            await tell(owners, [number], OwnerBackend.notify_aborted)
         await settle()
         await run.coordinator.commit(number + 1, again)
     await model.check(SETTINGS, store)
@@ -238,9 +239,9 @@ async def test_bases_of_a_lost_attempt_are_not_counted_on() -> None:
 
 
 async def tell(
-    owners: Sequence[sb.StateBackend],
+    owners: Sequence[OwnerBackend],
     checkpoint_ids: Sequence[int],
-    what: Callable[[sb.StateBackend, int], Awaitable[None]],
+    what: Callable[[OwnerBackend, int], Awaitable[None]],
 ) -> None:
     for checkpoint_id in checkpoint_ids:
         for owner in owners:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
@@ -12,7 +12,7 @@ import msgspec
 
 from statebackend._backend.job import open_sweep
 from statebackend._backend.opening import open_backend
-from statebackend._checkpoint.backend import StateBackend
+from statebackend._checkpoint.backend import KeyedBackend
 from statebackend._log.names import entry_key
 from statebackend._log.reader import LogReader
 from statebackend._log.savepoints import Savepoints
@@ -277,7 +277,8 @@ class _World:
         expected = self.job.contents_at(self.job.newest)
         whole = KeyGroupRange(0, self.settings.max_parallelism - 1)
         with self.job.judging(), anyio.fail_after(PATIENCE_S):
-            async with self._open_calm(whole, self._hosts[0]) as backend:
+            primary, disk = self._calm_primary(whole), self._connect(self._hosts[0].disk, CALM_DISK, "last")
+            async with open_backend(self.settings, store=primary, local_stores=[disk], clock=self._clock) as backend:
                 self._judge_whole(backend, expected, whole)
                 there = [commit for commit in self.job.commits if entry_key(commit.sequence) in self.job.objects]
                 invariants.assert_same_history([each async for each in backend.history()], there)
@@ -290,19 +291,14 @@ class _World:
                 await self._sweep_clean()
         with self.job.judging(), anyio.fail_after(PATIENCE_S):
             for part in _parts(whole):
-                async with self._open_calm(part, None) as backend:
+                primary = self._calm_primary(part)
+                async with open_backend(self.settings, key_groups=part, store=primary, clock=self._clock) as backend:
                     self._judge_whole(backend, expected, part)
 
-    def _open_calm(self, key_groups: KeyGroupRange, host: _Host | None) -> AbstractAsyncContextManager[StateBackend]:
-        return open_backend(
-            self.settings,
-            key_groups=key_groups,
-            store=self._connect(self.job.primary, CALM, f"last {key_groups}"),
-            local_stores=None if host is None else [self._connect(host.disk, CALM_DISK, "last")],
-            clock=self._clock,
-        )
+    def _calm_primary(self, key_groups: KeyGroupRange) -> ObjectStore:
+        return self._connect(self.job.primary, CALM, f"last {key_groups}")
 
-    def _judge_whole(self, backend: StateBackend, expected: invariants.Contents, part: KeyGroupRange) -> None:
+    def _judge_whole(self, backend: KeyedBackend, expected: invariants.Contents, part: KeyGroupRange) -> None:
         found = {(name, key): value for name in STATES for key, value in backend.value_state(name, str).items()}
         groups = self.settings.max_parallelism
         owned = {place: value for place, value in expected.items() if key_group(place[1], groups) in part}
