@@ -11,11 +11,13 @@ shares are what they are.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import cached_property
+from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
 import anyio
@@ -74,7 +76,9 @@ class WorkerThreads(FileThreads):
     `roots`: the local roots that `of_root` may be asked for.
     """
 
-    def __init__(self, *, cpu_threads_max: int, io_threads_max: int, roots: Sequence[str] = ()) -> None:
+    def __init__(
+        self, *, cpu_threads_max: int, io_threads_max: int, roots: Sequence[str | os.PathLike[str]] = ()
+    ) -> None:
         super().__init__(io_threads_max)
         self._cpu = anyio.CapacityLimiter(cpu_threads_max)
         self._parked = 0  # background threads that have given way, and wait: none gives way to another for ever
@@ -83,7 +87,7 @@ class WorkerThreads(FileThreads):
         half = max(1, io_threads_max // 2)
         count = max(1, min(half, len(roots)))
         shares = [anyio.CapacityLimiter(half // count) for _ in range(count)]
-        self._roots = {root: RootThreads(shares[place % count], io) for place, root in enumerate(roots)}
+        self._roots = {Path(root): RootThreads(shares[place % count], io) for place, root in enumerate(roots)}
 
     async def cpu(self, function: Callable[[*Args], T], *args: *Args) -> T:
         """Run `function(*args)`, which computes, as `in_thread` does."""
@@ -109,9 +113,9 @@ class WorkerThreads(FileThreads):
             anyio.from_thread.run(self._queue_again, _borrower.get())
         breathe()
 
-    def of_root(self, root: str) -> RootThreads:
+    def of_root(self, root: str | os.PathLike[str]) -> RootThreads:
         """The threads for the files of a local root."""
-        return self._roots[root]
+        return self._roots[Path(root)]
 
     def _is_wanted(self) -> bool:
         """True if somebody waits for a cpu thread who has not given way."""

@@ -3,12 +3,20 @@
 import threading
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import anyio
 import anyio.to_thread
 
+from statebackend._threads import WorkerThreads
+
 SAFETY_NET_S: Final = 20.0  # ends a test that would otherwise hang; no test depends on it
+
+
+def plenty(*roots: Path) -> WorkerThreads:
+    """Worker threads for a test that is about something else."""
+    return WorkerThreads(cpu_threads_max=8, io_threads_max=8, roots=roots)
 
 
 class AtWork:

@@ -114,13 +114,15 @@ async def open_backend(
         async with (
             telling_requests(primary.spending),
             open_local(settings, local_stores, threads, read_only=read_only) as local,
-            open_tables(settings, owned) as tables,
+            open_tables(settings, owned, threads) as tables,
             open_tasks() as tasks,
         ):
             if commits:
                 position = await job.claim(position)
                 kept = scratch_parent(settings.table_dir, settings.local)
-                await remove_ranges(kept, settings.job, position.epoch, timeout_s=settings.local_read_timeout_s)
+                await remove_ranges(
+                    kept, settings.job, position.epoch, threads, timeout_s=settings.local_read_timeout_s
+                )
             opened = Opened(
                 settings=settings,
                 primary=primary,

@@ -33,7 +33,7 @@ def rocksdb_restore(
         primary,
         None if local is None else local.rocksdb,
         tables=tables.files,
-        scratch=_scratch(tables, settings),
+        scratch=_scratch(tables, settings, threads),
         cache=cache,
         concurrency_max=settings.restore_concurrency_max,
         threads=threads,
@@ -72,10 +72,10 @@ def rocksdb_bases(
 
 
 @asynccontextmanager
-async def _scratch(tables: Tables, settings: Settings) -> AsyncGenerator[Path]:
+async def _scratch(tables: Tables, settings: Settings, threads: WorkerThreads) -> AsyncGenerator[Path]:
     """The scratch directory of the tables, or, on the heap, one for as long as the restore takes."""
     if tables.scratch is not None:
         yield tables.scratch
         return
-    async with open_scratch(scratch_parent(settings.table_dir, settings.local)) as directory:
+    async with open_scratch(scratch_parent(settings.table_dir, settings.local), threads) as directory:
         yield directory

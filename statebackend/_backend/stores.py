@@ -99,7 +99,7 @@ async def open_local(
     elif instead:
         yield LocalCopies(await _taken_stock(settings, instead), writable=True)
     else:
-        opening = open_local_directories(settings.local, settings.job, timeout_s=settings.local_read_timeout_s)
+        opening = open_local_directories(settings.local, settings.job, threads, timeout_s=settings.local_read_timeout_s)
         async with opening as directories:
             if not directories:
                 yield None
@@ -115,7 +115,7 @@ async def open_local(
             yield LocalCopies(
                 segments,
                 writable=all(owned),
-                rocksdb=rocksdb_copies(settings, segments, writable=all(owned), hanging=hanging),
+                rocksdb=rocksdb_copies(settings, threads, segments, writable=all(owned), hanging=hanging),
             )
 
 
@@ -148,11 +148,14 @@ def _only_read(settings: Settings, instead: Sequence[ObjectStore] | None, thread
     if not readable:
         return None
     segments = LocalSegments(readable, owned=[False] * len(readable), read_timeout_s=settings.local_read_timeout_s)
-    return LocalCopies(segments, writable=False, rocksdb=None if instead else rocksdb_copies(settings, segments))
+    return LocalCopies(
+        segments, writable=False, rocksdb=None if instead else rocksdb_copies(settings, threads, segments)
+    )
 
 
 def rocksdb_copies(
     settings: Settings,
+    threads: WorkerThreads,
     segments: LocalSegments | None = None,
     *,
     writable: bool = False,
@@ -164,6 +167,7 @@ def rocksdb_copies(
     return RocksDBCopies(
         [Path(root) for root in settings.local],
         settings.job,
+        threads,
         writable=writable,
         timeout_s=settings.local_read_timeout_s,
         bytes_max=settings.local_bytes_max,

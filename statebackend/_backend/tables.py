@@ -13,7 +13,7 @@ from statebackend._local.scratch import open_scratch, scratch_parent
 from statebackend._tables.heap import heap_table
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.table import OpenTable, TableFiles
-from statebackend._tasks import in_thread
+from statebackend._threads import WorkerThreads
 from statebackend.errors import SettingsError
 from statebackend.ids import KeyGroupRange
 from statebackend.settings import Settings
@@ -31,7 +31,7 @@ HEAP: Final = Tables(heap_table)
 
 
 @asynccontextmanager
-async def open_tables(settings: Settings, key_groups: KeyGroupRange) -> AsyncGenerator[Tables]:
+async def open_tables(settings: Settings, key_groups: KeyGroupRange, threads: WorkerThreads) -> AsyncGenerator[Tables]:
     """The tables of one owner. Raises `SettingsError` where rocksdict is missing."""
     if settings.table == "heap":
         yield HEAP
@@ -41,17 +41,17 @@ async def open_tables(settings: Settings, key_groups: KeyGroupRange) -> AsyncGen
         from statebackend._tables.rocksdb_tables import open_table  # noqa: PLC0415  # an extra
     except ImportError as error:
         raise SettingsError("this table needs the extra 'rocksdb'", table=settings.table) from error
-    keys, limiter = OwnedKeys(key_groups, settings.max_parallelism), anyio.CapacityLimiter(1)
+    keys = OwnedKeys(key_groups, settings.max_parallelism)
     opened: list[RocksStore] = []
-    async with open_scratch(scratch_parent(settings.table_dir, settings.local)) as directory:
+    async with open_scratch(scratch_parent(settings.table_dir, settings.local), threads) as directory:
 
         def open_files() -> None:  # appended in the thread, so that a cancelled call cannot lose it
             opened.append(RocksStore(directory / "rocksdb", memory_bytes=settings.table_memory_bytes))
 
         try:
-            await in_thread(open_files, limiter=limiter)
+            await threads.io(open_files)
             yield Tables(partial(open_table, opened[0], keys), opened[0], directory)
         finally:
             with anyio.CancelScope(shield=True):
                 for store in opened:
-                    await in_thread(store.close, limiter=limiter)
+                    await threads.io(store.close)

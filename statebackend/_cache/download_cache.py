@@ -329,7 +329,7 @@ async def open_cache(
 
     Raises `LocalRootError` where the directory cannot be made.
     """
-    async with open_scratch(parent) as directory, open_tasks() as tasks:
+    async with open_scratch(parent, threads) as directory, open_tasks() as tasks:
         cache = DownloadCache(
             source,
             directory,

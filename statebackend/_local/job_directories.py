@@ -24,7 +24,7 @@ import anyio
 from statebackend._local.disk import make_directory
 from statebackend._local.layout import job_directory, segments_directory
 from statebackend._local.locks import FileLock, lock_file
-from statebackend._tasks import in_thread
+from statebackend._threads import RootThreads, WorkerThreads
 from statebackend.errors import LocalRootError
 
 _LOCK_NAME: Final = "lock"
@@ -66,7 +66,12 @@ def lock_root(root: str | os.PathLike[str], job: str, *, shared: bool = False) -
 
 @asynccontextmanager
 async def open_local_directories(
-    roots: Sequence[str | os.PathLike[str]], job: str, *, timeout_s: float = math.inf, shared: bool = False
+    roots: Sequence[str | os.PathLike[str]],
+    job: str,
+    threads: WorkerThreads,
+    *,
+    timeout_s: float = math.inf,
+    shared: bool = False,
 ) -> AsyncGenerator[tuple[LocalDirectory | None, ...]]:
     """Lock every root, in the order given, for as long as the context lasts. `None`: the root hung for `timeout_s`.
 
@@ -76,7 +81,7 @@ async def open_local_directories(
     with ExitStack() as opened:
         directories: list[LocalDirectory | None] = []
         for root in roots:
-            opening = _RootOpening(root, job, shared=shared)
+            opening = _RootOpening(root, job, threads.of_root(root), shared=shared)
             opened.callback(opening.close)
             directories.append(await opening.directory_within(timeout_s))
         yield tuple(directories)
@@ -85,9 +90,10 @@ async def open_local_directories(
 class _RootOpening:
     """The locking of one root, which can be given up while the disk hangs."""
 
-    def __init__(self, root: str | os.PathLike[str], job: str, *, shared: bool) -> None:
+    def __init__(self, root: str | os.PathLike[str], job: str, threads: RootThreads, *, shared: bool) -> None:
         self._root = root
         self._job = job
+        self._threads = threads
         self._shared = shared
         self._turn = threading.Lock()
         self._directory: LocalDirectory | None = None
@@ -95,9 +101,8 @@ class _RootOpening:
 
     async def directory_within(self, timeout_s: float) -> LocalDirectory | None:
         """The directory, or `None` if there is none after `timeout_s`. Raises `LocalRootError`."""
-        limiter = anyio.CapacityLimiter(1)
         with anyio.move_on_after(timeout_s):
-            return await in_thread(self._open, limiter=limiter, abandon_after_s=0.0)
+            return await self._threads.io(self._open, abandon_after_s=0.0)
         _logger.warning("a local root hangs, and is not used: root=%s", self._root)
         self.close()
         return None

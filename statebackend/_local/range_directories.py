@@ -29,7 +29,7 @@ from statebackend._local.disk import make_directory, remove_directory
 from statebackend._local.layout import job_directory
 from statebackend._local.locks import lock_file
 from statebackend._local.scratch import check_ours
-from statebackend._tasks import in_thread
+from statebackend._threads import FileThreads
 from statebackend.errors import LocalRootError
 from statebackend.ids import Epoch, KeyGroupRange
 
@@ -93,28 +93,26 @@ class RangeDirectory:
 
 @asynccontextmanager
 async def open_range_directory(
-    parent: Path, job: str, key_groups: KeyGroupRange
+    parent: Path, job: str, key_groups: KeyGroupRange, threads: FileThreads
 ) -> AsyncGenerator[RangeDirectory | None]:
     """The directory of a range, locked for as long as the context lasts.
 
     `None` where another process has it, or the system does not tell one start of the machine from the next. Raises
     `LocalRootError` where it cannot be made. A failed or cancelled call leaves no lock.
     """
-    limiter = anyio.CapacityLimiter(1)
     with ExitStack() as locks:  # entered in the thread, so that a cancelled call cannot lose the lock
-        yield await in_thread(lambda: _locked(parent, job, key_groups, locks), limiter=limiter)
+        yield await threads.io(_locked, parent, job, key_groups, locks)
 
 
 async def remove_ranges(
-    parent: Path, job: str, epoch: Epoch, *, but: Collection[KeyGroupRange] = (), timeout_s: float
+    parent: Path, job: str, epoch: Epoch, threads: FileThreads, *, but: Collection[KeyGroupRange] = (), timeout_s: float
 ) -> None:
     """Remove the state that older epochs of the job have cached on this host, except that of the ranges in `but`.
 
     Best effort, for `timeout_s`; a thread that hangs is abandoned, and does no harm when it goes on.
     """
-    limiter = anyio.CapacityLimiter(1)
     with anyio.move_on_after(timeout_s) as bounded:
-        await in_thread(remove_other_ranges, parent, job, but, epoch, limiter=limiter, abandon_after_s=0.0)
+        await threads.io(remove_other_ranges, parent, job, but, epoch, abandon_after_s=0.0)
     if bounded.cancelled_caught:
         _logger.warning("the directory of the ranges hangs, so old ranges stay: directory=%s", parent)
 

@@ -22,7 +22,7 @@ from statebackend._local.disk import linked
 from statebackend._local.layout import LocalLayout, job_directory, owner_of
 from statebackend._local.segments import LocalSegments
 from statebackend._local.snapshots import SNAPSHOT_NAME, LocalSnapshots, open_local_snapshots
-from statebackend._tasks import in_thread
+from statebackend._threads import WorkerThreads
 from statebackend.errors import DataError, ObjectNotFoundError, StoreError, StoreFullError, StoreUnavailableError
 from statebackend.ids import Handle, KeyGroupRange, RocksDBBase, RocksDBFile
 from statebackend.settings import MiB
@@ -50,6 +50,7 @@ class RocksDBCopies:
         self,
         roots: Sequence[Path],
         job: str,
+        threads: WorkerThreads,
         *,
         writable: bool,
         timeout_s: float,
@@ -66,7 +67,7 @@ class RocksDBCopies:
         self._segments = segments
         self._snapshots: dict[tuple[int, KeyGroupRange], LocalSnapshots] = {}  # one per root: another root may hang
         self._slow = set(hanging)
-        self._disk = anyio.CapacityLimiter(4)
+        self._threads = threads
 
     async def place(self, base: RocksDBBase, file: RocksDBFile, target: Path, verify: Verify) -> None:
         """Link or copy the local copy of the file to `target`, if `verify` accepts it.
@@ -167,7 +168,9 @@ class RocksDBCopies:
     async def _snapshots_of(self, root: int, owner: KeyGroupRange) -> LocalSnapshots:
         if (root, owner) not in self._snapshots:
             layout = msgspec.structs.replace(self._layout(owner), roots=(self._roots[root],))
-            self._snapshots[root, owner] = await open_local_snapshots(layout, abandon_after_s=0.0)
+            self._snapshots[root, owner] = await open_local_snapshots(
+                layout, self._threads.of_root(self._roots[root]), abandon_after_s=0.0
+            )
         return self._snapshots[root, owner]
 
     def _check_room(self, base: RocksDBBase) -> None:
@@ -198,9 +201,8 @@ class RocksDBCopies:
         return base.checkpoint_id % len(self._roots)
 
     async def _in_time(self, root: int, function: Callable[[], T]) -> T:
-        return await self._bounded(
-            root, self._timeout_s, lambda: in_thread(function, limiter=self._disk, abandon_after_s=0.0)
-        )
+        threads = self._threads.of_root(self._roots[root])
+        return await self._bounded(root, self._timeout_s, lambda: threads.io(function, abandon_after_s=0.0))
 
     async def _bounded(self, root: int, timeout_s: float, call: Callable[[], Awaitable[T]]) -> T:
         if root not in self._slow:

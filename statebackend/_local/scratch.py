@@ -25,7 +25,7 @@ import anyio
 
 from statebackend._local.disk import make_directory
 from statebackend._local.locks import FileLock, lock_file
-from statebackend._tasks import in_thread
+from statebackend._threads import FileThreads
 from statebackend.errors import LocalRootError
 
 _LOCK_NAME: Final = "lock"
@@ -42,19 +42,18 @@ def scratch_parent(directory: str, local_roots: Sequence[str]) -> Path:
 
 
 @asynccontextmanager
-async def open_scratch(parent: Path) -> AsyncGenerator[Path]:
+async def open_scratch(parent: Path, threads: FileThreads) -> AsyncGenerator[Path]:
     """A fresh directory below `parent`, removed with everything in it when the context ends.
 
     Raises `LocalRootError` where it cannot be made. A failed or cancelled call leaves nothing but `parent`.
     """
-    limiter = anyio.CapacityLimiter(1)
     with ExitStack() as locks:  # entered in the thread, so that a cancelled call cannot lose the lock
-        path = await in_thread(lambda: _made(parent, locks), limiter=limiter)
+        path = await threads.io(lambda: _made(parent, locks))
         try:
             yield path
         finally:
             with anyio.CancelScope(shield=True):
-                await in_thread(_remove, path, limiter=limiter)
+                await threads.io(_remove, path)
 
 
 def _made(parent: Path, locks: ExitStack) -> Path:

@@ -21,7 +21,7 @@ import anyio
 from statebackend._codec.local_snapshot import LocalSnapshot, decode_local_snapshot, encode_local_snapshot
 from statebackend._local.disk import linked, make_directory, remove_directory, sync_directory, sync_file
 from statebackend._local.layout import LocalLayout, checkpoint_of
-from statebackend._tasks import in_thread
+from statebackend._threads import FileThreads
 from statebackend.errors import DataError, InputError, StoreUnavailableError
 from statebackend.ids import CheckpointId, RocksDBFile
 
@@ -40,12 +40,18 @@ class LocalSnapshots:
     """
 
     def __init__(
-        self, layout: LocalLayout, known: Collection[CheckpointId], *, abandon_after_s: float | None = None
+        self,
+        layout: LocalLayout,
+        known: Collection[CheckpointId],
+        threads: FileThreads,
+        *,
+        abandon_after_s: float | None = None,
     ) -> None:
         self.layout: Final = layout
         self._abandon_after_s = abandon_after_s
         self._snapshots: dict[CheckpointId, LocalSnapshot | None] = dict.fromkeys(sorted(known))  # None: not read yet
-        self._disk = anyio.CapacityLimiter(1)
+        self._threads = threads
+        self._turn = anyio.Lock()  # what is pruned while it is stored is removed after that
         self._confirmed = CheckpointId(-1)
 
     @property
@@ -135,17 +141,20 @@ class LocalSnapshots:
                 _logger.warning("could not remove a local snapshot: path=%s reason=%s", directory, error)
 
     async def _on_disk(self, function: Callable[[], T]) -> T:
-        return await in_thread(function, limiter=self._disk, abandon_after_s=self._abandon_after_s)
+        async with self._turn:
+            return await self._threads.io(function, abandon_after_s=self._abandon_after_s)
 
 
-async def open_local_snapshots(layout: LocalLayout, *, abandon_after_s: float | None = None) -> LocalSnapshots:
+async def open_local_snapshots(
+    layout: LocalLayout, threads: FileThreads, *, abandon_after_s: float | None = None
+) -> LocalSnapshots:
     """The snapshots of one owner, with those that earlier processes left. Makes no directory.
 
     Removes directories that were never completed, and those in the wrong root because the number of roots has changed.
     Errors of the disk are logged.
     """
-    found = await in_thread(_find, layout, limiter=anyio.CapacityLimiter(1), abandon_after_s=abandon_after_s)
-    return LocalSnapshots(layout, found, abandon_after_s=abandon_after_s)
+    found = await threads.io(_find, layout, abandon_after_s=abandon_after_s)
+    return LocalSnapshots(layout, found, threads, abandon_after_s=abandon_after_s)
 
 
 def _find(layout: LocalLayout) -> Collection[CheckpointId]:

@@ -6,21 +6,17 @@ Only in roots whose lock is free: while the process that owns a root lives, nobo
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import closing
 from pathlib import Path
-from typing import Final
 
-import anyio
 import msgspec
 
 from statebackend._local.disk import remove_directory
 from statebackend._local.job_directories import LocalDirectory, lock_root
 from statebackend._local.layout import segments_directory
 from statebackend._local.rocksdb_copies import copied_bases
-from statebackend._tasks import in_thread
+from statebackend._threads import FileThreads
 from statebackend.abc import ObjectInfo
 from statebackend.errors import StoreError, StoreUnavailableError
 from statebackend.objectstore.local import LocalStore
-
-IO_THREADS_MAX: Final = 4
 
 
 class LocalFile(msgspec.Struct, frozen=True):
@@ -34,7 +30,7 @@ class LocalFile(msgspec.Struct, frozen=True):
 
 
 async def sweep_roots(
-    roots: Iterable[str], job: str, needed: Collection[str], *, dry_run: bool
+    roots: Iterable[str], job: str, needed: Collection[str], threads: FileThreads, *, dry_run: bool
 ) -> AsyncIterator[LocalFile]:
     """Yield every local copy of `job` in these roots. Those not `needed` are removed, unless it is a dry run.
 
@@ -42,20 +38,21 @@ async def sweep_roots(
     its files are listed and left alone. A backend that opens while its root is being swept writes no local copies, so
     each root is unlocked as soon as it is done. Raises `LocalRootError`, `StoreError`.
     """
-    limiter = anyio.CapacityLimiter(1)
     for root in roots:
         if not segments_directory(Path(root), job).is_dir():
             continue
-        directory = await in_thread(lock_root, root, job, limiter=limiter)
+        directory = await threads.io(lock_root, root, job)
         with closing(directory):
-            for found in await _sweep_root(directory, needed, dry_run=dry_run):
+            for found in await _sweep_root(directory, needed, threads, dry_run=dry_run):
                 yield found
-            for found in await in_thread(_sweep_rocksdb, directory, job, needed, dry_run, limiter=limiter):
+            for found in await threads.io(_sweep_rocksdb, directory, job, needed, dry_run):
                 yield found
 
 
-async def _sweep_root(directory: LocalDirectory, needed: Collection[str], *, dry_run: bool) -> list[LocalFile]:
-    store = LocalStore(directory.segments, io_threads_max=IO_THREADS_MAX)
+async def _sweep_root(
+    directory: LocalDirectory, needed: Collection[str], threads: FileThreads, *, dry_run: bool
+) -> list[LocalFile]:
+    store = LocalStore(directory.segments, threads=threads)
     found: list[LocalFile] = []
     async for info in store.list(""):
         keep = info.key in needed

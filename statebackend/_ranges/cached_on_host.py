@@ -16,7 +16,7 @@ from statebackend._local.range_directories import RangeDirectory, RangeManifest,
 from statebackend._local.scratch import scratch_parent
 from statebackend._ranges.cached_in_process import Held, KeptRange, KeptTables
 from statebackend._tables.key_groups import OwnedKeys
-from statebackend._tasks import in_thread
+from statebackend._threads import WorkerThreads
 from statebackend.errors import SettingsError, StoreUnavailableError
 from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, RocksDBBase
 from statebackend.settings import Settings
@@ -43,28 +43,30 @@ async def held_on_host(
     owners: Collection[KeyGroupRange],
     epoch: Epoch,
     base: Commit | None,
+    *,
+    threads: WorkerThreads,
 ) -> AsyncGenerator[Held]:
     """The state that this host has kept, if it is of use for `base`; else none, in the same place.
 
     Where another process works in that place, in one of our own, and then nothing is kept. Raises `LocalRootError`,
     `SettingsError` where rocksdict is missing, `StoreUnavailableError` where the disk fails.
     """
-    parent, limiter = scratch_parent(settings.table_dir, settings.local), anyio.CapacityLimiter(1)
-    await remove_ranges(parent, settings.job, epoch, but=owners, timeout_s=settings.local_read_timeout_s)
-    async with open_range_directory(parent, settings.job, key_groups) as directory:
+    parent = scratch_parent(settings.table_dir, settings.local)
+    await remove_ranges(parent, settings.job, epoch, threads, but=owners, timeout_s=settings.local_read_timeout_s)
+    async with open_range_directory(parent, settings.job, key_groups, threads) as directory:
         if directory is None:
-            async with open_tables(settings, key_groups) as opened:
+            async with open_tables(settings, key_groups, threads) as opened:
                 yield Held(opened)
             return
         files = _RangeFiles(settings, key_groups, directory)
         try:
-            held = await in_thread(files.open, base, limiter=limiter)
+            held = await threads.io(files.open, base)
             yield held
             if held.left is not None:
-                await in_thread(files.keep, held.left, limiter=limiter)
+                await threads.io(files.keep, held.left)
         finally:
             with anyio.CancelScope(shield=True):
-                await in_thread(files.close, limiter=limiter)
+                await threads.io(files.close)
 
 
 class _RangeFiles:

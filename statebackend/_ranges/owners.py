@@ -106,7 +106,7 @@ class RangeOwners:
             async with (
                 telling_requests(primary.spending),
                 host.open() as local,
-                self._held(task, base.commit) as held,
+                self._held(task, base.commit, host.threads) as held,
                 open_tasks() as tasks,
             ):
                 opened = self._opened(
@@ -155,10 +155,10 @@ class RangeOwners:
             self._host = settings, HostCopies(settings, clock=self._clock)
         return self._host[1]
 
-    def _held(self, task: RangeTask, base: Commit | None) -> AbstractAsyncContextManager[Held]:
+    def _held(self, task: RangeTask, base: Commit | None, threads: WorkerThreads) -> AbstractAsyncContextManager[Held]:
         if task.settings.table == "heap":
             return held_in_memory(self._kept, task.settings, task.key_groups, task.owners, base)
-        return held_on_host(task.settings, task.key_groups, task.owners, task.epoch, base)
+        return held_on_host(task.settings, task.key_groups, task.owners, task.epoch, base, threads=threads)
 
     def _schedule_if_due(self, task: RangeTask, base: Commit | None) -> BaseSchedule | None:
         """The schedule of the range, if its bases are due. Raises `MaterializationError`. It begins with the epoch."""

@@ -55,7 +55,7 @@ class HostCopies:
             yield None
             return
         opening = open_local_directories(
-            roots, self._settings.job, timeout_s=self._settings.local_read_timeout_s, shared=True
+            roots, self._settings.job, self.threads, timeout_s=self._settings.local_read_timeout_s, shared=True
         )
         async with opening as directories:
             found = zip(roots, directories, strict=True)

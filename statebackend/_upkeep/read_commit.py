@@ -35,7 +35,7 @@ async def open_commit(
     owned = all_key_groups(settings.max_parallelism)
     async with (
         open_local(settings, None, threads, read_only=True) as local,
-        open_tables(settings, owned) as tables,
+        open_tables(settings, owned, threads) as tables,
     ):
         # Without `tables`, so a RocksDB base is read entry by entry: to choose entries, or to place them anew.
         restore = restore_of(settings, primary, local, at_hand=log.take_body(commit), threads=threads, clock=clock)

@@ -44,7 +44,9 @@ async def sweep(
             await primary.inside.remove_leftovers(f"{settings.job}/", before_s=oldest_write_s)
     needed = {each.key for each in report.objects if not each.verdict.is_garbage}  # commits have local copies, too
     delete_local = not dry_run and report.stopped is None
-    files = [file async for file in sweep_roots(settings.local, settings.job, needed, dry_run=not delete_local)]
+    files = [
+        file async for file in sweep_roots(settings.local, settings.job, needed, threads, dry_run=not delete_local)
+    ]
     return _with_local(report, files, deleting=delete_local)
 
 

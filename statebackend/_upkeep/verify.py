@@ -69,7 +69,7 @@ async def verify(settings: Settings, *, store: ObjectStore | None = None, tell: 
         report = await Verification(
             primary,
             LocalSegments(roots, owned=[False] * len(roots)) if roots else None,
-            rocksdb_copies(settings),
+            rocksdb_copies(settings, threads),
             log_of(primary, settings),
             retained=settings.checkpoints_retained,
             concurrency_max=settings.restore_concurrency_max,

@@ -14,6 +14,7 @@ import pytest
 import statebackend as sb
 from statebackend._local.scratch import open_scratch, scratch_parent
 from statebackend.errors import LocalRootError
+from tests.at_work import plenty
 from tests.cache.caches import directories_in, names_in, settings_of
 
 OWNER = """
@@ -23,10 +24,11 @@ from pathlib import Path
 import anyio
 
 from statebackend._local.scratch import open_scratch
+from statebackend._threads import FileThreads
 
 
 async def main():
-    async with open_scratch(Path(sys.argv[1])) as directory:
+    async with open_scratch(Path(sys.argv[1]), FileThreads(1)) as directory:
         (directory / "deeper").mkdir()
         (directory / "deeper" / "file").write_bytes(b"of no use to others")
         print(directory, flush=True)
@@ -53,7 +55,10 @@ async def test_it_is_ours_alone_and_gone_with_the_context(tmp_path: Path) -> Non
     """Mode 0700 whatever the umask, and a fresh one each time."""
     former = os.umask(0)
     try:
-        async with open_scratch(tmp_path / "new" / "parent") as one, open_scratch(tmp_path / "new" / "parent") as two:
+        async with (
+            open_scratch(tmp_path / "new" / "parent", plenty()) as one,
+            open_scratch(tmp_path / "new" / "parent", plenty()) as two,
+        ):
             assert one != two
             assert {path.stat().st_mode & 0o777 for path in (one, one.parent, two)} == {0o700}
             (one / "file").write_bytes(b"")
@@ -71,7 +76,7 @@ async def test_those_of_dead_processes_are_removed_and_those_of_live_ones_stay(t
         dead.send_signal(signal.SIGKILL)
         dead.wait()
         assert (left / "deeper" / "file").exists()
-        async with open_scratch(tmp_path) as own:
+        async with open_scratch(tmp_path, plenty()) as own:
             assert directories_in(tmp_path) == sorted((used, own))
             assert (used / "deeper" / "file").exists()
 
@@ -82,7 +87,7 @@ async def test_what_was_killed_while_it_removed_or_made_one_is_removed_too(tmp_p
     half = parent / "scratch-0123456789abcdef"
     for directory in (parent, half, half / "deeper"):
         directory.mkdir(mode=0o700)
-    async with open_scratch(parent) as own:
+    async with open_scratch(parent, plenty()) as own:
         assert directories_in(parent) == [own]
 
 
@@ -95,7 +100,7 @@ async def test_nothing_outside_is_followed_or_touched(tmp_path: Path) -> None:
     link, file = "scratch-0000000000000000", "scratch-1111111111111111"
     (parent / link).symlink_to(outside)
     (parent / file).write_bytes(b"")
-    async with open_scratch(parent):
+    async with open_scratch(parent, plenty()):
         pass
     assert names_in(outside) == ["precious"]
     assert names_in(parent) == ["lock", link, file]
@@ -122,7 +127,7 @@ async def test_a_directory_that_others_may_write_is_refused(mode: int, tmp_path:
     parent.mkdir()
     parent.chmod(mode)
     with pytest.raises(LocalRootError) as caught:
-        async with open_scratch(parent):
+        async with open_scratch(parent, plenty()):
             pass
     assert caught.value.facts["directory"] == str(parent)
     assert list(parent.iterdir()) == []
@@ -133,7 +138,7 @@ async def test_a_link_in_the_place_of_the_directory_is_refused(tmp_path: Path) -
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(LocalRootError):
-        async with open_scratch(tmp_path / "link"):
+        async with open_scratch(tmp_path / "link", plenty()):
             pass
 
 
@@ -142,7 +147,7 @@ async def test_where_none_can_be_made_the_error_says_so(name: str, tmp_path: Pat
     """With the directory and the reason."""
     (tmp_path / "file").write_bytes(b"somebody's")
     with pytest.raises(LocalRootError) as caught:
-        async with open_scratch(tmp_path / name):
+        async with open_scratch(tmp_path / name, plenty()):
             pass
     assert caught.value.facts["directory"] == str(tmp_path / name)
     assert (tmp_path / "file").read_bytes() == b"somebody's"
@@ -152,7 +157,7 @@ async def test_a_cancelled_call_leaves_no_directory(tmp_path: Path) -> None:
     """Cancelled while it waits for its turn: whoever holds the lock removes the files of the dead just then."""
     with anyio.CancelScope() as scope:
         scope.cancel()
-        async with open_scratch(tmp_path):
+        async with open_scratch(tmp_path, plenty()):
             pytest.fail("it was cancelled")
     assert directories_in(tmp_path) == []
 
@@ -167,7 +172,7 @@ def test_it_lies_where_the_settings_say(tmp_path: Path) -> None:
 async def test_it_is_no_local_copy_of_any_job(tmp_path: Path) -> None:
     """In a local root it lies beside the jobs' directories, and their pruning leaves it alone."""
     settings = settings_of(local=(str(tmp_path),), primary=f"file://{tmp_path}/primary")
-    async with open_scratch(scratch_parent("", settings.local)) as directory:
+    async with open_scratch(scratch_parent("", settings.local), plenty()) as directory:
         (directory / "file").write_bytes(b"")
         async with sb.open_backend(settings) as backend:
             await backend.checkpoint(1)

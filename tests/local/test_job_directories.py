@@ -17,6 +17,7 @@ from statebackend._local import job_directories
 from statebackend._local.job_directories import lock_root, open_local_directories
 from statebackend._local.locks import FileLock
 from statebackend.errors import LocalRootError
+from tests.at_work import plenty
 
 OWNER = """
 import os, subprocess, sys
@@ -193,26 +194,27 @@ def test_a_root_without_permission_is_refused(mode: int, refused: str) -> None:
 async def test_all_roots_are_claimed_for_as_long_as_the_context_lasts(tmp_path: Path) -> None:
     """In the order given; afterwards the next backend can own them."""
     roots = [tmp_path / "one", tmp_path / "two"]
-    async with open_local_directories(roots, "job") as directories:
+    async with open_local_directories(roots, "job", plenty(*roots)) as directories:
         assert [directory.root for directory in directories] == roots
         assert [directory is not None and directory.owned for directory in directories] == [True, True]
-        async with open_local_directories(roots, "job") as others:
+        async with open_local_directories(roots, "job", plenty(*roots)) as others:
             assert [directory.owned for directory in others] == [False, False]
-    async with open_local_directories(roots, "job") as directories:
+    async with open_local_directories(roots, "job", plenty(*roots)) as directories:
         assert all(directory.owned for directory in directories)
 
 
 async def test_no_roots_are_no_directories() -> None:
     """Without a local copy nothing is made and nothing is locked."""
-    async with open_local_directories([], "job") as directories:
+    async with open_local_directories([], "job", plenty()) as directories:
         assert directories == ()
 
 
 async def test_when_one_root_fails_the_others_are_let_go(tmp_path: Path) -> None:
     """An open that failed holds no lock."""
     (tmp_path / "file").write_bytes(b"")
+    roots = [tmp_path / "good", tmp_path / "file"]
     with pytest.raises(LocalRootError):
-        async with open_local_directories([tmp_path / "good", tmp_path / "file"], "job"):
+        async with open_local_directories(roots, "job", plenty(*roots)):
             pass
     directory = lock_root(tmp_path / "good", "job")
     assert directory.owned
@@ -222,7 +224,7 @@ async def test_when_one_root_fails_the_others_are_let_go(tmp_path: Path) -> None
 async def test_an_error_in_the_context_lets_go_of_the_lock(tmp_path: Path) -> None:
     """A backend that failed does not stand in the way of the one that is opened next."""
     with pytest.raises(ZeroDivisionError):
-        async with open_local_directories([tmp_path], "job"):
+        async with open_local_directories([tmp_path], "job", plenty(tmp_path)):
             raise ZeroDivisionError
     directory = lock_root(tmp_path, "job")
     assert directory.owned
@@ -244,7 +246,7 @@ async def test_a_claim_that_hangs_is_given_up_and_holds_nothing_in_the_end(
     monkeypatch.setattr(job_directories, "lock_file", hang)
     threads = set(threading.enumerate())
     try:
-        async with open_local_directories([tmp_path], "job", timeout_s=0.05) as directories:
+        async with open_local_directories([tmp_path], "job", plenty(tmp_path), timeout_s=0.05) as directories:
             assert directories == (None,)
     finally:
         may_end.set()

@@ -12,6 +12,7 @@ from statebackend._local.segments import LocalSegments
 from statebackend.errors import CorruptSegmentError, ObjectNotFoundError, StoreUnavailableError
 from statebackend.ids import CheckpointId, Handle, KeyGroupRange, RocksDBBase, RocksDBFile
 from statebackend.objectstore import MemoryStore
+from tests.at_work import plenty
 
 OWNER = KeyGroupRange(0, 63)
 CONTENT = {"000008.sst": b"table " * 100, "CURRENT": b"MANIFEST-000005\n"}
@@ -19,7 +20,7 @@ CONTENT = {"000008.sst": b"table " * 100, "CURRENT": b"MANIFEST-000005\n"}
 
 def copies_in(path: Path, *, roots: int = 1, **options: object) -> RocksDBCopies:
     places = [path / f"root{number}" for number in range(roots)]
-    return RocksDBCopies(places, "fleet", **({"writable": True, "timeout_s": 60.0} | options))  # type: ignore[arg-type]
+    return RocksDBCopies(places, "fleet", plenty(*places), **({"writable": True, "timeout_s": 60.0} | options))  # type: ignore[arg-type]
 
 
 def base(number: int, owner: KeyGroupRange = OWNER) -> RocksDBBase:

@@ -16,6 +16,7 @@ from statebackend._local.layout import LocalLayout
 from statebackend._local.snapshots import SNAPSHOT_NAME, LocalSnapshots, open_local_snapshots
 from statebackend.errors import InputError, StoreUnavailableError
 from statebackend.ids import ChangeSetHandle, CheckpointId, Handle, KeyGroupRange, SequenceNumber
+from tests.at_work import plenty
 
 GROUPS = KeyGroupRange(0, 63)
 
@@ -33,7 +34,7 @@ def snapshot(number: int, *, key: str = "segments/a", **changes: object) -> Loca
 
 async def open_with(path: Path, *numbers: int) -> LocalSnapshots:
     """A store with these snapshots in it."""
-    store = await open_local_snapshots(layout_of(path))
+    store = await open_local_snapshots(layout_of(path), plenty())
     for number in numbers:
         await store.store(snapshot(number))
     return store

@@ -11,6 +11,7 @@ from statebackend._log.local_sweep import sweep_roots
 from statebackend._log.outbox import Output
 from statebackend._ranges.owners import Contribution, RangeTask, open_range_owners
 from statebackend.testing.virtual_time import VirtualClock
+from tests.at_work import plenty
 from tests.ownership.disk import JOB, Disk, Watch
 from tests.ownership.table import Fate, row
 from tests.ranges.parts import Run, open_run
@@ -116,7 +117,9 @@ async def test_a_backend_of_the_whole_job_removes_nothing_while_there_are_attemp
             owners.attempt(task),
         ):
             await disk.reopen()
-            found = [file async for file in sweep_roots(disk.settings().local, JOB, frozenset(), dry_run=False)]
+            found = [
+                file async for file in sweep_roots(disk.settings().local, JOB, frozenset(), plenty(), dry_run=False)
+            ]
             assert {file.owned for file in found} == {False}
             return watch.fate()
 
@@ -172,7 +175,7 @@ async def test_the_files_of_a_range_that_nobody_comes_to_again_stay(disk: Disk) 
     async with open_run(settings, 1, disk.primary) as run:
         await one_batch(disk, run)
     watch = Watch(path for path in disk.directory.glob("tables/job_fleet/kg_*/files/*") if path.is_file())
-    _ = [file async for file in sweep_roots(settings.local, JOB, frozenset(), dry_run=False)]
+    _ = [file async for file in sweep_roots(settings.local, JOB, frozenset(), plenty(), dry_run=False)]
     return watch.fate()
 
 
