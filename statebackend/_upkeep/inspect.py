@@ -4,7 +4,7 @@ Reads every entry of the log and no data. An entry that cannot be read is shown 
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -88,7 +88,7 @@ async def _inspect(store: ObjectStore, job: str, log: LogReader) -> Inspection:
             for sequence, entry in sorted(entries.items())
         ),
         states=() if newest is None else newest.states,
-        places=_places(objects),
+        places=totals((place_of(info.key), info.size_bytes) for info in objects),
     )
 
 
@@ -108,10 +108,10 @@ def _branch(newest: Commit | None, entries: Mapping[int, Entry | DataError]) -> 
 
 def _names(objects: list[ObjectInfo], entries: Mapping[int, Entry | DataError]) -> dict[int, list[str]]:
     names: dict[int, list[str]] = {sequence: [] for sequence in entries}
-    for mark in filter(None, (marker_of(info.key) for info in objects)):
-        entry = entries.get(mark.sequence)
-        if isinstance(entry, Commit) and mark.names(entry):
-            names[mark.sequence].append(mark.name)
+    for marker in filter(None, (marker_of(info.key) for info in objects)):
+        entry = entries.get(marker.sequence)
+        if isinstance(entry, Commit) and marker.names(entry):  # not a marker whose commit was never made
+            names[marker.sequence].append(marker.name)
     return names
 
 
@@ -143,10 +143,15 @@ def _row(
     )
 
 
-def _places(objects: list[ObjectInfo]) -> dict[str, tuple[int, int]]:
-    counts, sizes = Counter[str](), Counter[str]()
-    for info in objects:
-        place = info.key.partition("/")[0]
-        counts[place] += 1
-        sizes[place] += info.size_bytes
-    return {place: (counts[place], sizes[place]) for place in sorted(counts)}
+def place_of(key: str) -> str:
+    """The first part of the key: `segments`, `commits` and so on."""
+    return key.partition("/")[0]
+
+
+def totals(sizes: Iterable[tuple[str, int]]) -> Mapping[str, tuple[int, int]]:
+    """The number of objects and their bytes, by name."""
+    counts, added = Counter[str](), Counter[str]()
+    for name, size_bytes in sizes:
+        counts[name] += 1
+        added[name] += size_bytes
+    return {name: (counts[name], added[name]) for name in sorted(counts)}

@@ -1,6 +1,5 @@
 """Makes one page on a job: its newest checkpoint by range, what else lies there, and what its PUTs cost a month."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -14,6 +13,7 @@ from statebackend._cost import MONTH_S
 from statebackend._log.names import data_name_of, sequence_of
 from statebackend._log.retention import Classified
 from statebackend._log.savepoints import SavepointInfo, Savepoints
+from statebackend._upkeep.inspect import place_of, totals
 from statebackend._upkeep.primary import open_primary
 from statebackend.abc import Clock, ObjectStore
 from statebackend.errors import InputError
@@ -39,7 +39,7 @@ class RangeRow(msgspec.Struct, frozen=True):
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """The PUTs of the objects that lie there, `seconds` apart from the first entry of the log to the last.
+    """How fast PUTs are spent: those of the objects that were made in the `seconds` that the log spans.
 
     `usd_month`: what 30 days cost at that rate. It is a lower bound: objects deleted since, other requests and storage
     are not counted.
@@ -104,8 +104,8 @@ def _report(
         changelog_ratio=sum(row.changelog_bytes for row in ranges) / base_bytes if base_bytes else None,
         outputs=len(newest.outbox),
         savepoints=tuple(savepoints),
-        places=_totals((each.key.partition("/")[0], each.size_bytes) for each in objects),
-        verdicts=_totals((each.verdict.value, each.size_bytes) for each in objects),
+        places=totals((place_of(each.key), each.size_bytes) for each in objects),
+        verdicts=totals((each.verdict.value, each.size_bytes) for each in objects),
         pace=_pace(objects, prices),
     )
 
@@ -124,14 +124,6 @@ def _range_row(part: RangeState) -> RangeRow:
 def _live_bytes(base: Base | RocksDBBase) -> int:
     size_bytes, written = base.size_bytes, base.key_groups_written
     return size_bytes * base.live // written if written else size_bytes
-
-
-def _totals(sizes: Iterable[tuple[str, int]]) -> Mapping[str, tuple[int, int]]:
-    counts, totals = Counter[str](), Counter[str]()
-    for name, size_bytes in sizes:
-        counts[name] += 1
-        totals[name] += size_bytes
-    return {name: (counts[name], totals[name]) for name in sorted(counts)}
 
 
 def _pace(objects: Iterable[Classified], prices: Prices) -> Pace | None:
