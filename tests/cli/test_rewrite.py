@@ -52,7 +52,7 @@ def test_a_savepoint_is_rewritten_by_name(place: Place) -> None:
 def test_a_number_out_of_bounds_is_told(place: Place, number: str) -> None:
     """Before the first request to the store."""
     status, printed = place.run("rewrite", "--max-parallelism", number)
-    assert (status, "max_parallelism must lie within" in printed) == (cli.WRONG_CALL, True)
+    assert (status, "max_parallelism must be 1 to 32768" in printed) == (cli.WRONG_CALL, True)
 
 
 def test_the_number_has_to_be_said(place: Place) -> None:
