@@ -1,5 +1,5 @@
-"""What user code touches: the kinds of state, and what they stand on.
+"""The kinds of state that user code reads and writes.
 
-`value_state` is a kind of state, `keyed` holds the declared states of one backend and speaks to the changelog in
-changes. Where their entries lie is the matter of `_tables/`.
+One module per kind, such as `value_state`; `declared` holds the declared states of one backend and exchanges changes
+with the changelog. Where the entries lie is decided in `_tables/`.
 """

@@ -1,4 +1,4 @@
-"""One accumulator per key, of another type than what is added to it and than what is read from it."""
+"""One accumulator per key, whose type may differ from the values added to it and from the result read from it."""
 
 import functools
 from collections.abc import Iterable, Mapping
@@ -21,40 +21,49 @@ KIND: Final = "aggregating"
 
 
 class Aggregate(Protocol[A, V_contra, R_co]):
-    """How an `AggregatingState` turns what is added into what is read.
+    """Turns the values added to an `AggregatingState` into the result read from it. For example:
 
-    An accumulator is stored as the type that `create` is annotated to return. It is decoded afresh for each call, so a
-    method may change the one it is given and return it.
+        class Mean:
+            def create(self) -> tuple[int, float]: return 0, 0.0
+            def add(self, accumulator, value): return accumulator[0] + 1, accumulator[1] + value
+            def result(self, accumulator): return accumulator[1] / accumulator[0]
+            def merge(self, accumulator, other): return accumulator[0] + other[0], accumulator[1] + other[1]
+
+    The accumulator is stored as the type that `create` is annotated to return. Each call gets a freshly decoded one, so
+    a method may change it in place and return it.
     """
 
     def create(self) -> A:
-        """An accumulator of nothing. Its annotation is needed: it is the type that is stored."""
+        """An accumulator without values. The return annotation is required: it is the type that is stored."""
         ...
 
     def add(self, accumulator: A, value: V_contra) -> A:
-        """The accumulator with one value more."""
+        """The accumulator with one more value."""
         ...
 
     def result(self, accumulator: A) -> R_co:
-        """What is read."""
+        """The result that the state shows for the key."""
         ...
 
     def merge(self, accumulator: A, other: A) -> A:
-        """Both in one, as when two sessions turn out to be the same."""
+        """Both accumulators in one, as when two sessions turn out to be the same."""
         ...
 
 
 class AggregatingState(CellState[Any], Mapping[Key, R], Generic[V, R]):
-    """A mapping from key to the result of everything that was added to it.
+    """A mapping from key to the result of all values that were added to it.
 
-    What is logged is the accumulator, so a restore calls no method of the `Aggregate`. Values are copied in and out,
-    and errors are those of `ValueState`.
+        mean = backend.aggregating_state("mean", Mean())
+        mean.add("N14228", 12.5)
+
+    The accumulator is logged, so a restore calls no method of the `Aggregate`. Values are copied in and out, and errors
+    are those of `ValueState`.
     """
 
     __slots__ = ("_aggregate",)
 
     def declare(self, values: Values[Any], aggregate: Aggregate[Any, V, R]) -> None:
-        """What a declaration says: the first one, and each later one of the same type."""
+        """Apply a declaration: the first, or a later one of the same type."""
         self._values = values
         self._aggregate = aggregate
 
@@ -62,13 +71,13 @@ class AggregatingState(CellState[Any], Mapping[Key, R], Generic[V, R]):
         return self._aggregate.result(self._accumulator(key))
 
     def add(self, key: Key, value: V) -> None:
-        """Add one value to the key's accumulator, or to a new one. Where that fails the state is as before."""
+        """Add one value to the key's accumulator, or to a new one. If that raises, the state is as before."""
         cell = self._cell(key)
         accumulator = self._aggregate.create() if cell is None else self._values.decode(cell)
         self._set(key, self._values.encode(self._aggregate.add(accumulator, value)))
 
     def add_many(self, keys: Iterable[Key] | Arrow, values: Iterable[V] | Arrow) -> None:
-        """Add each value to the key at its place, in order; a key is read and written once. All of them, or none."""
+        """Add each value to the key at the same index, in order. A key is read and written once. All, or none."""
         aggregate = self._aggregate
         self._fold_many(keys, values, lambda _, value: aggregate.add(aggregate.create(), value), aggregate.add)
 
@@ -93,7 +102,7 @@ class AggregatingState(CellState[Any], Mapping[Key, R], Generic[V, R]):
     @overload
     def get_many(self, keys: Iterable[Key] | Arrow, default: T) -> list[R | T]: ...
     def get_many(self, keys: Iterable[Key] | Arrow, default: Any = None) -> list[Any]:
-        """The results of `keys`, in their order, `default` for a missing one."""
+        """The results of `keys`, in their order, `default` for a missing key."""
         missing = object()
         found = self._get_many(as_list(keys), lambda _: missing)
         return [default if each is missing else self._aggregate.result(each) for each in found]
@@ -106,14 +115,14 @@ class AggregatingState(CellState[Any], Mapping[Key, R], Generic[V, R]):
 
 
 def accumulator_type(aggregate: Aggregate[Any, Any, Any]) -> Any:
-    """What `create` is annotated to return. Raises `InputError` where it is not, or a method is missing."""
+    """The return annotation of `create`. Raises `InputError` where there is none, or a method is missing."""
     if isinstance(aggregate, type) or not all(
         callable(getattr(aggregate, name, None)) for name in ("create", "add", "result", "merge")
     ):
-        raise InputError("an aggregate has create, add, result and merge", aggregate=repr(aggregate))
+        raise InputError("an aggregate must be an object with create, add, result and merge", aggregate=repr(aggregate))
     try:
         return get_type_hints(aggregate.create, include_extras=True)["return"]
     except (KeyError, NameError, TypeError) as error:
         raise InputError(
-            "annotate what `create` returns: it is the type that is stored", aggregate=type(aggregate).__name__
+            "annotate the return type of `create`: it is the type that is stored", aggregate=type(aggregate).__name__
         ) from error

@@ -1,4 +1,4 @@
-"""Many keys and values at once: from any iterable, or from what has its own way into a list, such as an Arrow array."""
+"""Arguments of bulk calls, as lists: any iterable, an Arrow array or a numpy array."""
 
 from collections.abc import Iterable
 from typing import Any, Protocol, TypeVar, cast
@@ -9,26 +9,25 @@ T = TypeVar("T")
 
 
 class Arrow(Protocol):
-    """An array or a chunked array of pyarrow, which is not needed here; or whatever else can become a list."""
+    """A pyarrow array or chunked array, or anything else with this method. pyarrow itself is not imported."""
 
     def to_pylist(self) -> list[Any]:
-        """Its elements as Python's own objects."""
+        """The elements as Python objects."""
         ...
 
 
 def as_list(many: Iterable[T] | Arrow) -> list[T]:
-    """The elements, as a list. Raises `InputError` for one str or bytes, whose characters nobody means."""
+    """The elements as a list. Raises `InputError` for a str or bytes: its characters are not meant as elements."""
     if isinstance(many, list):
         return many
     if isinstance(many, str | bytes):
-        raise InputError("many are asked for: this is one", given=type(many).__name__)
-    to_list = getattr(many, "to_pylist", None) or getattr(
-        many, "tolist", None
-    )  # numpy's, whose elements are no str, int
+        raise InputError("expected an iterable of many values, not one value", given=type(many).__name__)
+    # numpy's `tolist` too: the elements of its arrays are numpy's own types, and not str or int
+    to_list = getattr(many, "to_pylist", None) or getattr(many, "tolist", None)
     return cast("list[T]", to_list()) if to_list is not None else list(cast("Iterable[T]", many))
 
 
 def check_as_many(keys: list[Any], values: list[Any]) -> None:
-    """Raises `InputError` where keys and values are not as many."""
+    """Raise `InputError` unless there are as many values as keys."""
     if len(keys) != len(values):
-        raise InputError("as many values as keys", keys=len(keys), values=len(values))
+        raise InputError("there must be as many values as keys", keys=len(keys), values=len(values))

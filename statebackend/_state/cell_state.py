@@ -1,4 +1,4 @@
-"""What the kinds share that hold one encoded value per key: value, reducing and aggregating states."""
+"""The base class of the kinds with one encoded value per key: value, reducing and aggregating states."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar, cast
@@ -10,17 +10,17 @@ from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.table import AnyTable
 from statebackend.ids import Key
 
-_SET: Final = int(Operation.SET)  # an enum takes as long as the rest of the change, to look up and to encode
+_SET: Final = int(Operation.SET)  # to look up and encode an enum takes as long as the rest of the change
 
 V = TypeVar("V")
 T = TypeVar("T")
 
 
 class CellState(KeyedState[bytes, V]):
-    """One cell per key. A write replaces it, so a drain logs each touched key once, with what it holds then.
+    """One cell per key. A write replaces it, so a drain logs each touched key once, with its newest cell.
 
-    Where the entries are in memory, a touched key's cell is remembered with it, so that a drain need not look for it
-    among all others: the same object, or `None` where the key was removed. In RocksDB it would be one more, in memory.
+    If the entries are in memory, `_dirty` remembers each touched key's cell, or `None` for a removed key, so that the
+    drain need not look it up. That costs no memory: it is the same object. With RocksDB it would be a second copy.
     """
 
     __slots__ = ("_remembers",)
@@ -56,7 +56,7 @@ class CellState(KeyedState[bytes, V]):
         ]
 
     def _cell(self, key: Key) -> bytes | None:
-        """The key's cell to be read, `None` where there is none or it has expired."""
+        """The key's cell for a read, `None` where there is none or it has expired."""
         cell = self._find(key)
         ttl = self._values.ttl
         if cell is None or ttl is None:
@@ -77,10 +77,10 @@ class CellState(KeyedState[bytes, V]):
         self._entries[key] = cell
 
     def _get_many(self, keys: list[Key], missing: Callable[[Key], T]) -> list[V | T]:
-        """Fresh values, and what `missing` says where there is none."""
+        """Fresh values, and `missing(key)` for a key without one."""
         if self._values.ttl is None and SCALARS.issuperset(map(type, keys)):
             cells = list(map(self._entries.get, keys))
-            if all(cells):  # which is quicker than looking for None, and errs only where a serializer wrote nothing
+            if all(cells):  # quicker than looking for None, and wrong only for an empty cell, which is handled below
                 return cast("list[V | T]", self._values.decode_many(cast("list[bytes]", cells)))
             self._check_many([key for key, cell in zip(keys, cells, strict=True) if cell is None])
         else:
@@ -89,12 +89,12 @@ class CellState(KeyedState[bytes, V]):
         return [missing(key) if cell is None else next(values) for key, cell in zip(keys, cells, strict=True)]
 
     def _put_many(self, keys: list[Key], values: list[V]) -> None:
-        """All of them or, where one is refused, none."""
+        """Write all of them or, where one is refused, none."""
         check_as_many(keys, values)
         self._check_many(keys)
         written = dict(zip(keys, self._values.encode_many(values), strict=True))
-        # First, as of a single write: where the disk fails, what it has taken is logged. Where nothing is dirty, as
-        # after a checkpoint, Python copies a dictionary in one go.
+        # First, as in a single write: where the disk fails halfway, the part it took is logged. While nothing is
+        # dirty, as after a checkpoint, Python copies the dictionary in one go.
         self._dirty.update(written if self._remembers else dict.fromkeys(written))
         self._entries.update(written)
 
@@ -105,14 +105,14 @@ class CellState(KeyedState[bytes, V]):
         first: Callable[[Key, T], V],
         combine: Callable[[V, T], V],
     ) -> None:
-        """Combine each value with its key's, in order. Decoded and encoded once per key; all of them or none."""
+        """Combine each value with its key's, in order. A key is decoded and encoded once; all of them or none."""
         keys, values = as_list(keys), as_list(values)
         check_as_many(keys, values)
-        self._check_many(keys)  # before any of them is looked up: True would be taken for 1
+        self._check_many(keys)  # before any lookup: True would be taken for 1
         distinct = list(dict.fromkeys(keys))
         nothing = object()
         folded = dict(zip(distinct, self._get_many(distinct, lambda _: nothing), strict=True))
         for key, value in zip(keys, values, strict=True):
             found = folded[key]
             folded[key] = first(key, value) if found is nothing else combine(found, value)  # type: ignore[arg-type]
-        self._put_many(distinct, list(folded.values()))  # type: ignore[arg-type]  # no key is left with nothing
+        self._put_many(distinct, list(folded.values()))  # type: ignore[arg-type]  # every key has a value by now

@@ -1,4 +1,4 @@
-"""The keyed states of one backend: what was declared, what was restored, and the way between state and changelog."""
+"""The states of one backend: what was declared, what was restored, and the way between state and changelog."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from statebackend._state import (
     value_state,
 )
 from statebackend._state.aggregating_state import Aggregate, AggregatingState, accumulator_type
-from statebackend._state.descriptors import Shape, described, shape_of
+from statebackend._state.descriptors import Declaration, declaration_of, described
 from statebackend._state.every_kind import KeyedState
 from statebackend._state.list_state import ListState
 from statebackend._state.map_state import EntryKeys, MapState
@@ -49,11 +49,11 @@ S = TypeVar("S", bound=KeyedState[Any, Any])
 
 
 class StateDeclarations(ABC):
-    """A method for each kind of state, which declares one by name. Of `KeyedStates`, and of who has one."""
+    """A method for each kind of state, which declares a state by its name."""
 
     @abstractmethod
     def _declaring(self) -> "KeyedStates":
-        """Whose states they are. Called first; raises where none may be declared any more."""
+        """The states to declare in. Called first; raises where none may be declared any more."""
 
     def value_state(
         self,
@@ -64,17 +64,20 @@ class StateDeclarations(ABC):
         ttl: TimeToLive | None = None,
         migrate: Upcast | Sequence[Upcast] = (),
     ) -> ValueState[V]:
-        """The value state of that name, declared on first use: a mapping from key to values of `type_`.
+        """The value state of this name, declared on first use: a mapping from key to one value of `type_`.
 
-        `type_` is any type that msgspec can decode, or a `Serializer`. Its fields may be added with defaults, and
-        removed, from one run to the next. `migrate` holds one function for each other change there ever was: it gets
-        a value as it was before that change, as builtins, and returns it as after.
+            legs = backend.value_state("legs", Leg)
+            legs["N14228"] = Leg("EWR", "IAH")
+
+        `type_` is any type that msgspec can decode, or a `Serializer`. From one run to the next it may lose fields, and
+        get new ones with defaults. `migrate` has one function for each other change the type ever had, oldest first:
+        it takes a value as it was before the change, as builtins, and returns it as it is after the change.
 
         Raises `StateTypeError` where the state was written with another type, `InputError` for a type that msgspec
-        cannot decode. Nothing is written before the next checkpoint. All of this goes for the other kinds of state too.
+        cannot decode. Nothing is written before the next checkpoint. All of this holds for the other kinds too.
         """
         states, values = self._declaring(), Values(type_, ttl=ttl, migrate=migrate)
-        state = states.declare(name, ValueState[V], (type_,), shape_of(value_state.KIND, values))
+        state = states.declare(name, ValueState[V], (type_,), declaration_of(value_state.KIND, values))
         state.declare(values, default)
         return state
 
@@ -86,9 +89,9 @@ class StateDeclarations(ABC):
         ttl: TimeToLive | None = None,
         migrate: Upcast | Sequence[Upcast] = (),
     ) -> ListState[V]:
-        """The list state of that name: a mapping from key to a list of elements of `type_`."""
+        """The list state of this name: a mapping from key to a list of elements of `type_`."""
         states, values = self._declaring(), Values(type_, ttl=ttl, migrate=migrate)
-        state = states.declare(name, ListState[V], (type_,), shape_of(list_state.KIND, values))
+        state = states.declare(name, ListState[V], (type_,), declaration_of(list_state.KIND, values))
         state.declare(values)
         return state
 
@@ -101,10 +104,10 @@ class StateDeclarations(ABC):
         ttl: TimeToLive | None = None,
         migrate: Upcast | Sequence[Upcast] = (),
     ) -> MapState[K, V]:
-        """The map state of that name: a mapping from key to a map from `key_type` to `type_`."""
+        """The map state of this name: a mapping from key to a map from `key_type` to `type_`."""
         states, values, entry_keys = self._declaring(), Values(type_, ttl=ttl, migrate=migrate), EntryKeys(key_type)
-        shape = shape_of(map_state.KIND, values, entry_keys.schema)
-        state = states.declare(name, MapState[K, V], (key_type, type_), shape)
+        declaration = declaration_of(map_state.KIND, values, entry_keys.schema)
+        state = states.declare(name, MapState[K, V], (key_type, type_), declaration)
         state.declare(values, entry_keys)
         return state
 
@@ -117,9 +120,9 @@ class StateDeclarations(ABC):
         ttl: TimeToLive | None = None,
         migrate: Upcast | Sequence[Upcast] = (),
     ) -> ReducingState[V]:
-        """The reducing state of that name: a mapping from key to all that was added, reduced to one of `type_`."""
+        """The reducing state of this name: a mapping from key to all values that were added, reduced to one `type_`."""
         states, values = self._declaring(), Values(type_, ttl=ttl, migrate=migrate)
-        state = states.declare(name, ReducingState[V], (type_,), shape_of(reducing_state.KIND, values))
+        state = states.declare(name, ReducingState[V], (type_,), declaration_of(reducing_state.KIND, values))
         state.declare(values, reduce)
         return state
 
@@ -131,22 +134,22 @@ class StateDeclarations(ABC):
         ttl: TimeToLive | None = None,
         migrate: Upcast | Sequence[Upcast] = (),
     ) -> AggregatingState[V, R]:
-        """The aggregating state of that name: a mapping from key to what `aggregate` makes of all that was added."""
+        """The aggregating state of this name: a mapping from key to the result of `aggregate` for all added values."""
         states, type_ = self._declaring(), accumulator_type(aggregate)
         values: Values[Any] = Values(type_, ttl=ttl, migrate=migrate)
-        state = states.declare(name, AggregatingState[V, R], (type_,), shape_of(aggregating_state.KIND, values))
+        state = states.declare(name, AggregatingState[V, R], (type_,), declaration_of(aggregating_state.KIND, values))
         state.declare(values, aggregate)
         return state
 
     def timers(self, name: str, clock: TimerClock = "event") -> Timers:
-        """The timers of that name: times of events, or of the processing, at which keys are due.
+        """The timers of this name: the times at which keys are due, in event time or processing time.
 
-        Raises `StateTypeError` where they were registered by the other clock.
+        Raises `StateTypeError` where they were declared with the other clock before.
         """
         states = self._declaring()
         if clock not in get_args(TimerClock):
-            raise InputError("timers are of one of these clocks", clock=repr(clock), clocks=get_args(TimerClock))
-        return states.declare(name, Timers, (clock,), Shape(timers.KIND, clock))
+            raise InputError("timers go by one of these clocks", clock=repr(clock), clocks=get_args(TimerClock))
+        return states.declare(name, Timers, (clock,), Declaration(timers.KIND, clock))
 
     def operator_state(
         self,
@@ -156,11 +159,12 @@ class StateDeclarations(ABC):
         *,
         migrate: Upcast | Sequence[Upcast] = (),
     ) -> OperatorState[V]:
-        """The operator state of that name: a list of elements of `type_` that belongs to this owner and to no key.
+        """The operator state of this name: a list of elements of `type_` that belongs to this owner and to no key.
 
-        With another number of owners, `split` deals the elements of all out anew, `union` gives all of them to each,
-        and `broadcast` gives each a copy. All of it is in every commit: it is for offsets and the like. Raises
-        `InputError` in the backend of a part of the key groups that was not told its `owners`.
+        When the number of owners changes, `split` deals out the elements of all owners again, `union` gives all
+        elements to each owner, and `broadcast` gives each owner a copy. Every commit contains all of it, so it is for
+        offsets and the like. Raises `InputError` in the backend of a part of the key groups that was opened without
+        `owners`.
         """
         states, values = self._declaring(), Values(type_, migrate=migrate)
         state: OperatorState[V] = states.declare_operator(name, (type_,), mode, values)
@@ -169,14 +173,14 @@ class StateDeclarations(ABC):
 
 
 class KeyedStates(StateDeclarations):
-    """Tables by state id, filled by a restore before anybody declares them, and the declared views on them.
+    """The tables by state id, filled by a restore before the states are declared, and the states that were declared.
 
-    A state that a commit holds but nobody declares is kept as it is and goes into the next commits. Raises
-    `UnsupportedVersionError` where a commit holds a kind of state that this release does not know.
+    A state in a commit that is never declared stays as it is and goes into the next commits. Raises
+    `UnsupportedVersionError` where a commit has a kind of state that this release does not know.
 
-    Declaring a state again gives the same one, with the functions, clock and default of the newest declaration. Raises
-    `StateTypeError` where it was written, or declared, with another kind or type; also where only the class is another
-    one: values would come back as instances of the first.
+    Declaring a state again returns the same object, with the functions, clock and default of the newest declaration.
+    Raises `StateTypeError` where the state was written or declared with another kind or type; also for another class
+    with the same fields, since values would come back as instances of the first class.
     """
 
     def __init__(
@@ -189,7 +193,7 @@ class KeyedStates(StateDeclarations):
         owners: Sequence[KeyGroupRange] | None = None,
         open_table: OpenTable = heap_table,
     ) -> None:
-        """`reported` is what former owners had, `owners` are all there are now, where this is not the only one."""
+        """`reported`: the operator state of the former owners. `owners`: all owners there are now, if not only this."""
         self.key_groups: Final = key_groups
         self._owned_groups = frozenset(key_groups)
         self._keys = OwnedKeys(key_groups, max_parallelism)
@@ -204,16 +208,16 @@ class KeyedStates(StateDeclarations):
             owners = [key_groups]
         self._operator = OperatorStates(key_groups, self._descriptors.values(), reported, owners)
         self._declared: dict[str, KeyedState[Any, Any]] = {}
-        self._types: dict[str, tuple[Any, ...]] = {}  # that a state was declared with in this process
+        self._types: dict[str, tuple[Any, ...]] = {}  # with which a state was declared in this process
 
     @property
     def descriptors(self) -> tuple[StateDescriptor, ...]:
-        """Every state there is, in the order of their ids."""
+        """All states, declared or not, ordered by id."""
         return tuple(sorted(self._descriptors.values(), key=lambda descriptor: descriptor.state_id))
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Number of keys per state, those included whose values have expired and were not dropped yet."""
+        """Number of keys per state, including those whose values have expired but were not dropped yet."""
         tables = self._tables
         return {
             name: len(tables[found.state_id].entries)
@@ -221,9 +225,9 @@ class KeyedStates(StateDeclarations):
             if found.state_id in tables
         }
 
-    def declare(self, name: str, class_: type[S], types: tuple[Any, ...], shape: Shape) -> S:
-        """The view of `class_` on that state, the same one each time."""
-        descriptor = self._describe(name, types, shape)
+    def declare(self, name: str, class_: type[S], types: tuple[Any, ...], declaration: Declaration) -> S:
+        """The state of this name as a `class_`, the same object each time."""
+        descriptor = self._describe(name, types, declaration)
         if descriptor.state_id not in self._tables:
             self._tables[descriptor.state_id] = self._table_of(descriptor)
         if name not in self._declared:
@@ -231,17 +235,17 @@ class KeyedStates(StateDeclarations):
         return cast("S", self._declared[name])
 
     def declare_operator(self, name: str, types: tuple[Any, ...], mode: Mode, values: Values[V]) -> OperatorState[V]:
-        """The operator state of that name. Raises `InputError` where it is not known who the other owners are."""
+        """The operator state of this name. Raises `InputError` where the other owners are not known."""
         self._operator.check_owners()
-        descriptor = self._describe(name, types, shape_of(OPERATOR_KINDS[as_mode(mode)], values))
+        descriptor = self._describe(name, types, declaration_of(OPERATOR_KINDS[as_mode(mode)], values))
         return self._operator.state(name, descriptor.state_id)
 
     def forget_types(self) -> None:
-        """States may be declared with other classes from now on, as they may in another process."""
+        """Allow states to be declared with other classes from now on, as in another process."""
         self._types.clear()
 
     def operator_report(self) -> tuple[OperatorElements, ...]:
-        """What this owner holds of each operator state, undeclared ones too."""
+        """This owner's elements of each operator state, including those not declared."""
         return self._operator.report()
 
     def drain(self) -> Iterator[StateChange]:
@@ -250,10 +254,9 @@ class KeyedStates(StateDeclarations):
             yield from state.drain(self._descriptors[name].state_id)
 
     def replay(self, changes: Iterable[StateChange]) -> frozenset[int]:
-        """Apply changes of a checkpoint, in order; the key groups that they are of. Foreign ones are passed over.
+        """Apply the changes of a checkpoint in order, and return their key groups. Other owners' changes are skipped.
 
-        The tables do not know each other, so each is given its own at once. Raises `DataError` where a change is of
-        none of them, before any is applied.
+        Raises `DataError` where a change names an unknown state, before any change is applied.
         """
         changes = [*changes]
         groups = frozenset([change.key_group for change in changes])
@@ -263,17 +266,17 @@ class KeyedStates(StateDeclarations):
         state_ids = {change.state_id for change in changes}
         if unknown := state_ids - self._tables.keys():
             raise DataError("a change names a state that its commit does not describe", state_id=min(unknown))
-        for state_id in state_ids:
+        for state_id in state_ids:  # one call per table: the order between states does not matter
             is_alone = len(state_ids) == 1
             own = changes if is_alone else [change for change in changes if change.state_id == state_id]
             self._tables[state_id].apply_many(own)
         return groups
 
     def snapshot(self) -> StatesSnapshot:
-        """What the states hold now, undeclared ones too: a copy of references.
+        """A copy of all states as they are now, declared or not. It shares the entries.
 
-        It stands in for the changes up to here, so whoever writes it as a base drains first, to the end: what is in it
-        and is logged behind it is applied twice, and a list would have its elements twice.
+        To write it as a base, drain to the end first: a change that is in the base and is logged after it is applied
+        twice, and a list would have its elements twice.
         """
         renew = {self._descriptors[name].state_id: state.renewed() for name, state in self._declared.items()}
         tables = {state_id: table.copy() for state_id, table in self._tables.items()}
@@ -282,13 +285,13 @@ class KeyedStates(StateDeclarations):
     def _declaring(self) -> "KeyedStates":
         return self
 
-    def _describe(self, name: str, types: tuple[Any, ...], shape: Shape) -> StateDescriptor:
+    def _describe(self, name: str, types: tuple[Any, ...], declaration: Declaration) -> StateDescriptor:
         next_id = 1 + max((found.state_id for found in self._descriptors.values()), default=-1)
-        descriptor = described(self._descriptors.get(name) if type(name) is str else None, next_id, name, shape)
+        descriptor = described(self._descriptors.get(name) if type(name) is str else None, next_id, name, declaration)
         first = self._types.setdefault(name, types)
         if not all(map(_is_same, first, types)):
             raise StateTypeError(
-                "the state is declared with another class already",
+                "the state was declared with another class before",
                 state=name,
                 first=", ".join(map(repr, first)),
                 now=", ".join(map(repr, types)),
@@ -299,11 +302,11 @@ class KeyedStates(StateDeclarations):
     def _table_of(self, descriptor: StateDescriptor) -> AnyTable:
         if descriptor.kind not in KINDS:
             raise UnsupportedVersionError(
-                "a state of a kind that this release does not know", state=descriptor.name, kind=descriptor.kind
+                "this release does not know a state's kind", state=descriptor.name, kind=descriptor.kind
             )
         return self._open_table(KINDS[descriptor.kind], descriptor.state_id)
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two declared types are one; of serializers, whether their classes are."""
+    """True if two declared types are equal, or two serializers of one class."""
     return type(one) is type(other) if is_serializer(one) and is_serializer(other) else bool(one == other)

@@ -1,4 +1,4 @@
-"""What a state was written as, against what it is declared as: whether they go together, and what becomes of it."""
+"""Checks a declaration against the state as it was written, and says how the state is described from now on."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +14,8 @@ def _never(schema: str) -> str:
     return f"it was written as {schema}"
 
 
-class Shape(msgspec.Struct, frozen=True):
-    """What a declaration asks for. `misread` says why values of another schema cannot be read, `None` if they can."""
+class Declaration(msgspec.Struct, frozen=True):
+    """The stored form of a declared state. `misread` says why a schema cannot be read as this one, `None` if it can."""
 
     kind: str
     schema: str
@@ -24,52 +24,53 @@ class Shape(msgspec.Struct, frozen=True):
     misread: Callable[[str], str | None] = _never
 
 
-def shape_of(kind: str, values: Values[Any], key_schema: str = "") -> Shape:
-    """The shape of a state with these values."""
-    return Shape(kind, values.serializer.schema, key_schema, values.version, values.serializer.misread)
+def declaration_of(kind: str, values: Values[Any], key_schema: str = "") -> Declaration:
+    """The declaration of a state with these values."""
+    return Declaration(kind, values.serializer.schema, key_schema, values.version, values.serializer.misread)
 
 
-def described(found: StateDescriptor | None, next_id: int, name: str, shape: Shape) -> StateDescriptor:
-    """The state's descriptor from now on: a new one, the one there is, or that with the schema or version it has now.
+def described(found: StateDescriptor | None, next_id: int, name: str, declared: Declaration) -> StateDescriptor:
+    """The state's descriptor from now on: a new one, `found` itself, or `found` with the declared schema or version.
 
-    Values of the state's version stay as they were written, so all of that version's schemas must be readable. A
-    declaration with more upcasts begins a new version. Raises `StateTypeError` with both schemas where they do not go
-    together.
+    Values stay as they were written, so all schemas of the state's version must be readable. A declaration with more
+    upcasts starts a new version. Raises `StateTypeError` with both schemas where the declaration does not fit.
     """
     if type(name) is not str or not name or not name.isprintable():
-        raise InputError("a state's name is a str of printable characters", name=ascii(name))
+        raise InputError("a state's name must be a str of printable characters", name=ascii(name))
     if found is None:
-        return StateDescriptor(next_id, name, shape.kind, shape.schema, shape.key_schema, shape.version)
-    if (found.kind, found.key_schema) != (shape.kind, shape.key_schema):
-        raise _other(found, shape, "the kind, or the type of its keys, is another one")
-    if shape.version < found.version:
-        raise _other(found, shape, "it is declared with fewer upcasts than it was written with")
-    if shape.version > found.version:
-        return msgspec.structs.replace(found, schema=shape.schema, version=shape.version, earlier=())
-    if shape.schema == found.schema:
+        return StateDescriptor(next_id, name, declared.kind, declared.schema, declared.key_schema, declared.version)
+    if (found.kind, found.key_schema) != (declared.kind, declared.key_schema):
+        raise _other(found, declared, "the kind or the type of the keys differs")
+    if declared.version < found.version:
+        raise _other(found, declared, "it is declared with fewer upcasts than it was written with")
+    if declared.version > found.version:
+        return msgspec.structs.replace(found, schema=declared.schema, version=declared.version, earlier=())
+    if declared.schema == found.schema:
         return found
     for schema in (found.schema, *found.earlier):
-        reason = None if schema == shape.schema else shape.misread(schema)
+        reason = None if schema == declared.schema else declared.misread(schema)
         if reason is not None:
-            raise _other(found, shape, reason, schema_written=schema)
+            raise _other(found, declared, reason, schema_written=schema)
     earlier = dict.fromkeys((found.schema, *found.earlier))
-    earlier.pop(shape.schema, None)
-    return msgspec.structs.replace(found, schema=shape.schema, earlier=tuple(earlier))
+    earlier.pop(declared.schema, None)
+    return msgspec.structs.replace(found, schema=declared.schema, earlier=tuple(earlier))
 
 
-def _other(found: StateDescriptor, shape: Shape, reason: str, *, schema_written: str | None = None) -> StateTypeError:
+def _other(
+    found: StateDescriptor, declared: Declaration, reason: str, *, schema_written: str | None = None
+) -> StateTypeError:
     facts: dict[str, Any] = {
         "state": found.name,
         "reason": reason,
         "kind_written": found.kind,
-        "kind_declared": shape.kind,
+        "kind_declared": declared.kind,
         "schema_written": schema_written or found.schema,
-        "schema_declared": shape.schema,
+        "schema_declared": declared.schema,
     }
-    if found.key_schema or shape.key_schema:
-        facts |= {"key_schema_written": found.key_schema, "key_schema_declared": shape.key_schema}
-    if found.version or shape.version:
-        facts |= {"version_written": found.version, "version_declared": shape.version}
+    if found.key_schema or declared.key_schema:
+        facts |= {"key_schema_written": found.key_schema, "key_schema_declared": declared.key_schema}
+    if found.version or declared.version:
+        facts |= {"version_written": found.version, "version_declared": declared.version}
     return StateTypeError(
         "the state was written with another type: declare it as it was written, migrate it, or use another name",
         **facts,

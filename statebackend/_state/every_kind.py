@@ -1,4 +1,4 @@
-"""What the kinds of state share: whose keys they hold, which were touched since the last drain, what has expired."""
+"""The base class of all kinds of keyed state: entries, the keys touched since the last drain, and expiry."""
 
 import itertools
 from abc import ABC, abstractmethod
@@ -17,14 +17,14 @@ V = TypeVar("V")
 
 
 DRAINED_AT_ONCE: Final = 1024
-"""Keys that are placed and looked up together."""
+"""Touched keys whose groups and entries are looked up together."""
 _CLEAN: Final = object()
 
 
 class KeyedState(ABC, Generic[E, V]):
-    """Entries by key, of one kind: what is held per key, and what the next drain has to say about it.
+    """Entries by key, and the changes that the next drain logs.
 
-    Iteration, `len` and `in` pass over what has expired; with a time-to-live they look at every entry for it.
+    Iteration, `len` and `in` leave out expired entries; with a time-to-live, `len` and iteration look at every entry.
     """
 
     __slots__ = ("_check", "_check_many", "_dirty", "_entries", "_groups_of", "_scan", "_sweeping", "_values", "name")
@@ -38,7 +38,7 @@ class KeyedState(ABC, Generic[E, V]):
         self._check = keys.check
         self._check_many = keys.check_many
         self._groups_of = keys.groups_of
-        self._dirty: dict[Key, object] = {}  # keys that were touched, in order, and what a kind has to remember of them
+        self._dirty: dict[Key, object] = {}  # touched keys in order, with what a kind remembers of each
         self._sweeping: Iterator[Key] = iter(())
 
     def __delitem__(self, key: Key) -> None:
@@ -47,7 +47,7 @@ class KeyedState(ABC, Generic[E, V]):
         self._remove(key)
 
     def __contains__(self, key: object) -> bool:
-        found = self._find(key)  # type: ignore[arg-type]  # a wrong or foreign key gets its own error, never a "no"
+        found = self._find(key)  # type: ignore[arg-type]  # a wrong or foreign key raises its error, never "no"
         if found is None:
             return False
         ttl = self._values.ttl
@@ -69,10 +69,10 @@ class KeyedState(ABC, Generic[E, V]):
             self._remove(key)
 
     def drain(self, state_id: int) -> Iterator[StateChange]:
-        """What the keys touched since the last drain have to log: of what was done to one of them, the outcome.
+        """The changes of the keys touched since the last drain: for each key the outcome of all that was done to it.
 
-        With a time-to-live it looks through some of the other keys too, and drops what has expired: the dropping keeps
-        up with the writing, so that the expired are not many more than the living.
+        With a time-to-live it also looks at some of the other keys and drops expired entries: more of them the more was
+        written, so that expired entries do not far outnumber live ones.
         """
         ttl = self._values.ttl
         now = None if ttl is None else ttl.read_clock()
@@ -89,35 +89,35 @@ class KeyedState(ABC, Generic[E, V]):
             yield from self._sweep(state_id, now, dirty, SWEEP_KEYS)
 
     def renewed(self) -> Renew | None:
-        """How a base made now writes the state's cells anew, `None` where it takes them as they are."""
+        """How a base made now renews the state's cells; `None` if it takes them as they are."""
         ttl = self._values.ttl
         return self._values.renewed(None if ttl is None else ttl.read_clock())
 
     @abstractmethod
     def _is_live(self, entry: E, now: float) -> bool:
-        """Whether a part of it has not expired."""
+        """True if some part of the entry has not expired."""
 
     @abstractmethod
     def _remove(self, key: Key) -> None:
-        """Remove a key that is there."""
+        """Remove a key that has an entry."""
 
     @abstractmethod
     def _expire(self, key: Key, now: float) -> None:
-        """Remove what has expired of a key that is there, as if the user did."""
+        """Remove the expired parts of a key's entry, logged like a removal by the user."""
 
     @abstractmethod
     def _logged(self, state_id: int, group: int, key: Key) -> Iterator[StateChange]:
-        """What was done to the key since this was last asked."""
+        """The changes of one touched key since this was last called for it."""
 
     def _logged_many(
         self, state_id: int, groups: Sequence[int], keys: Sequence[Key], found: Sequence[object]
     ) -> Iterable[StateChange]:
-        """As `_logged` of each key. `found` is what was remembered of them."""
+        """The changes of many touched keys. `found`: what `_dirty` remembers of each."""
         for key, group in zip(keys, groups, strict=True):
             yield from self._logged(state_id, group, key)
 
     def _find(self, key: Key) -> E | None:
-        """What is held of the key, expired or not. Raises for a wrong or foreign key."""
+        """The key's entry, expired or not. Raises for a wrong or foreign key."""
         found = self._entries.get(key) if type(key) in SCALARS else None
         if found is None:
             self._check(key)
@@ -149,5 +149,5 @@ def _steps(dirty: Mapping[Key, object]) -> Iterator[tuple[list[Key], list[object
 
 
 def cleared(state_id: int, group: int, key: Key) -> StateChange:
-    """The change that removes all there is of a key."""
+    """The change that removes a key's whole entry."""
     return StateChange(group, Operation.CLEAR, state_id, key)

@@ -21,12 +21,15 @@ _REPLACED: Final = -1
 class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
     """A mapping from key to a list that survives this process.
 
-    `hops[key]`, as `hops.get(key)`, is a view of the key's list, empty where there is none:
-    `hops[key].append("EWR")`. A key is in the mapping when its list is not empty. `hops[key] = [...]` replaces the
-    list, `del hops[key]` and `hops[key].clear()` remove it.
+        hops = backend.list_state("hops", str)
+        hops["N14228"].append("EWR")
 
-    Elements are copied in and out. An append logs the element, whatever the list holds already; reading decodes all of
-    it, and so does an index. Errors are those of `ValueState`.
+    `hops[key]` and `hops.get(key)` are a view of the key's list, which is empty for a missing key. A key is in the
+    mapping while its list is not empty. `hops[key] = [...]` replaces the list, `del hops[key]` and `hops[key].clear()`
+    remove it.
+
+    Elements are copied in and out. An append logs only the new element, however long the list is; reading decodes the
+    whole list, even for one index. Errors are those of `ValueState`.
     """
 
     __slots__ = ("_counted", "_logged_to", "_table")
@@ -34,11 +37,11 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
     def __init__(self, name: str, table: ListTable, keys: OwnedKeys) -> None:
         super().__init__(name, table, keys)
         self._table = table
-        self._logged_to: dict[Key, int] = {}  # bytes of a touched key's list that the log has already
-        self._counted: tuple[bytearray | None, int, int] = None, 0, 0  # the last one read, its bytes and its elements
+        self._logged_to: dict[Key, int] = {}  # bytes of a touched key's list that are logged already
+        self._counted: tuple[bytearray | None, int, int] = None, 0, 0  # the list read last, its bytes, its elements
 
     def declare(self, values: Values[V]) -> None:
-        """What a declaration says: the first one, and each later one of the same type."""
+        """Apply a declaration: the first, or a later one of the same type."""
         self._values = values
 
     def __getitem__(self, key: Key) -> "ListView[V]":
@@ -58,7 +61,7 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
         self._extend(key, self._row(elements))
 
     def read(self, key: Key) -> list[V]:
-        """The key's elements as a list of its own: changing it changes nothing."""
+        """The key's elements as a new list: changing it does not change the state."""
         row = self._entries.get(key) if type(key) in SCALARS else None
         if row is None and (row := self._find(key)) is None:
             return []
@@ -74,15 +77,13 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
         return self._values.decode_many(cells)
 
     def length(self, key: Key) -> int:
-        """The number of elements of the key's list. It decodes none.
-
-        Python asks for it in `list(hops[key])`, right behind the elements, so those that were read last are known.
-        """
+        """The number of elements of the key's list, without decoding them."""
         row = self._find(key)
         if row is None:
             return 0
         ttl = self._values.ttl
         if ttl is None:
+            # `list(hops[key])` asks for the length next to the elements: that of the list read last is known
             counted, size_bytes, found = self._counted
             return found if counted is row and size_bytes == len(row) else count(row)
         now = ttl.read_clock()
@@ -98,17 +99,17 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
         return list(map(self.read, as_list(keys)))
 
     def put_many(self, keys: Iterable[Key] | Arrow, lists: Iterable[Iterable[V]] | Arrow) -> None:
-        """Replace each key's list by the one at its place; of a key that comes twice the last counts. All, or none."""
+        """Replace each key's list by the one at the same index; of a repeated key the last counts. All, or none."""
         for key, row in self._rows(keys, lists):
             self._replace(key, row)
 
     def extend_many(self, keys: Iterable[Key] | Arrow, lists: Iterable[Iterable[V]] | Arrow) -> None:
-        """Append to each key's list the elements at its place. All of them, or none."""
+        """Append to each key's list the elements at the same index. All of them, or none."""
         for key, row in self._rows(keys, lists):
             self._extend(key, row)
 
     def append_many(self, keys: Iterable[Key] | Arrow, elements: Iterable[V] | Arrow) -> None:
-        """Append to each key's list the element at its place. All of them, or none."""
+        """Append to each key's list the element at the same index. All of them, or none."""
         keys, elements = as_list(keys), as_list(elements)
         check_as_many(keys, elements)
         self._check_many(keys)
@@ -165,10 +166,10 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
 
 
 class ListView(Sequence[V]):
-    """The list of one key, as it is whenever it is asked. It equals a list with the same elements."""
+    """The list of one key, always as it is now. It equals a list with the same elements."""
 
     __slots__ = ("_key", "_state")
-    __hash__ = None  # type: ignore[assignment]  # it can change
+    __hash__ = None  # type: ignore[assignment]  # it is mutable
 
     def __init__(self, state: ListState[V], key: Key) -> None:
         self._state = state

@@ -1,4 +1,4 @@
-"""A map per key, of which each entry is read, written and logged by itself."""
+"""A map per key, whose entries are read, written and logged one by one."""
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Final, Generic, TypeVar
@@ -25,9 +25,10 @@ _encode_ordered: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 class EntryKeys(Generic[K]):
-    """The keys within a key's map: of any type, told apart by their bytes, so equal ones must have equal bytes.
+    """Encodes the keys within a key's map. They may have any type, and are told apart by their bytes.
 
-    What msgspec takes for the same is made the same: an int for a float, sets and dicts in whatever order.
+    So equal keys must have equal bytes. Values that msgspec takes for the same key get the same bytes: an int for a
+    float, sets and dicts in any order.
     """
 
     __slots__ = ("_is_own", "_scalar", "_serializer", "decode", "schema")
@@ -40,12 +41,12 @@ class EntryKeys(Generic[K]):
         self.decode: Final = self._serializer.decode
 
     def encode(self, key: K) -> bytes:
-        """The bytes that say which entry it is. Raises `ValueEncodeError`."""
+        """The bytes that identify the entry. Raises `ValueEncodeError`."""
         if type(key) is self._scalar:
             try:
                 data = _encode_ordered(key)
             except (UnicodeEncodeError, OverflowError):
-                return self._serializer.encode(key)  # which says why not
+                return self._serializer.encode(key)  # raises, and says why
             if len(data) <= VALUE_BYTES_MAX:
                 return data
         data = self._serializer.encode(key)
@@ -55,12 +56,15 @@ class EntryKeys(Generic[K]):
 class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"], Generic[K, V]):
     """A mapping from key to a map that survives this process.
 
-    `seen[key]`, as `seen.get(key)`, is a view of the key's map, empty where there is none: `seen[key]["EWR"] = 3`. A
-    key is in the mapping when its map is not empty. `seen[key] = {...}` replaces the map, `del seen[key]` and
-    `seen[key].clear()` remove it.
+        seen = backend.map_state("seen", str, int)
+        seen["N14228"]["EWR"] = 3
 
-    Entries are copied in and out. A change of an entry logs that entry, whatever the map holds beside it. The keys
-    within a map are of any type; their type cannot evolve. Errors are those of `ValueState`, for both.
+    `seen[key]` and `seen.get(key)` are a view of the key's map, which is empty for a missing key. A key is in the
+    mapping while its map is not empty. `seen[key] = {...}` replaces the map, `del seen[key]` and `seen[key].clear()`
+    remove it.
+
+    Entries are copied in and out. Changing an entry logs only that entry, however large the map is. The keys within a
+    map may have any type, which cannot evolve. Errors are those of `ValueState`, for keys of both levels.
     """
 
     __slots__ = ("_entry_keys", "_table", "_touched")
@@ -68,11 +72,11 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
     def __init__(self, name: str, table: MapTable, keys: OwnedKeys) -> None:
         super().__init__(name, table, keys)
         self._table = table
-        # entries of a touched key that the log has not; the first is None where all the others were removed before
+        # entries of a touched key that are not logged yet; the first is None if the map was replaced or removed
         self._touched: dict[Key, dict[bytes | None, None]] = {}
 
     def declare(self, values: Values[V], entry_keys: EntryKeys[K]) -> None:
-        """What a declaration says: the first one, and each later one of the same types."""
+        """Apply a declaration: the first, or a later one of the same types."""
         self._values = values
         self._entry_keys = entry_keys
 
@@ -117,7 +121,7 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
         return list(map(self._entry_keys.decode, self._living(key)))
 
     def has_entry(self, key: Key, entry_key: K) -> bool:
-        """Whether the key's map has the entry."""
+        """True if the key's map has the entry."""
         return self._entry_keys.encode(entry_key) in self._living(key)
 
     def length(self, key: Key) -> int:
@@ -130,7 +134,7 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
             self._remove(key)
 
     def get_many(self, keys: Iterable[Key] | Arrow) -> list[dict[K, V]]:
-        """The maps of `keys`, in their order, as dictionaries of their own."""
+        """The maps of `keys`, in their order, as new dictionaries."""
         found: list[dict[K, V]] = []
         for key in as_list(keys):
             entries = self._living(key)
@@ -139,12 +143,12 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
         return found
 
     def put_many(self, keys: Iterable[Key] | Arrow, maps: Iterable[Mapping[K, V]] | Arrow) -> None:
-        """Replace each key's map by the one at its place; of a key that comes twice the last counts. All, or none."""
+        """Replace each key's map by the one at the same index; of a repeated key the last counts. All, or none."""
         for key, entries in self._all_encoded(keys, maps):
             self._replace(key, entries)
 
     def update_many(self, keys: Iterable[Key] | Arrow, maps: Iterable[Mapping[K, V]] | Arrow) -> None:
-        """Set in each key's map the entries at its place. All of them, or none."""
+        """Set in each key's map the entries at the same index. All of them, or none."""
         for key, entries in self._all_encoded(keys, maps):
             self._touch(key)
             for encoded, cell in entries.items():
@@ -159,13 +163,13 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
         return list(zip(keys, map(self._encoded, maps), strict=True))
 
     def _encoded(self, entries: Mapping[K, V]) -> dict[bytes, bytes]:
-        found = dict(entries)  # of a view too
+        found = dict(entries)  # a `MapView` too
         return dict(
             zip(map(self._entry_keys.encode, found), self._values.encode_many(list(found.values())), strict=True)
         )
 
     def _living(self, key: Key) -> Mapping[bytes, bytes]:
-        """The key's entries that have not expired, none for a key that is not there."""
+        """The key's entries that have not expired; empty for a missing key."""
         entries = self._find(key) or {}
         ttl = self._values.ttl
         if ttl is None:
@@ -214,7 +218,7 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
 
 
 class MapView(MutableMapping[K, V]):
-    """The map of one key, as it is whenever it is asked. It is iterated as it was when the iteration began."""
+    """The map of one key, always as it is now. An iteration shows the keys there when it began."""
 
     __slots__ = ("_key", "_state")
 
@@ -232,7 +236,7 @@ class MapView(MutableMapping[K, V]):
         self._state.remove_entry(self._key, entry_key)
 
     def __contains__(self, entry_key: object) -> bool:
-        return self._state.has_entry(self._key, entry_key)  # type: ignore[arg-type]  # a wrong one gets its own error
+        return self._state.has_entry(self._key, entry_key)  # type: ignore[arg-type]  # a wrong key raises its error
 
     def __iter__(self) -> Iterator[K]:
         return iter(self._state.entry_keys(self._key))

@@ -1,12 +1,12 @@
 """State that belongs to an owner of key groups and to no key: offsets of a source, a model, a list of rules.
 
-    mode        a report is                     other number of owners                    the same number
-    split       a part of the whole             all parts, dealt out in contiguous runs   everybody his own
-    union       a part of the whole             everybody gets everything                 everybody gets everything
-    broadcast   a copy of the whole             owner i gets copy i mod copies            everybody his own
+    mode        a report is             new number of owners                      same number of owners
+    split       a part of the whole     all parts, dealt out in contiguous runs   each owner gets its own back
+    union       a part of the whole     each owner gets everything                each owner gets everything
+    broadcast   a copy of the whole     owner i gets copy i mod copies            each owner gets its own back
 
-It is small, so every commit holds all of it, beside the ranges whose owners reported it. Who takes over is decided by
-`redistribute`, purely. The modes' names are on disk, as the kinds `operator split`, ...: never change one.
+It is small, so every commit contains all of it, in the ranges of the owners that reported it. `redistribute` decides
+which owner takes over what. The names of the modes are stored, as the kinds `operator split`, ...: never change one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,18 +23,21 @@ V = TypeVar("V")
 Mode = Literal["split", "union", "broadcast"]
 Elements = tuple[bytes, ...]
 Report = Mapping[int, Elements]
-"""What one owner reported, by state id. A state that it did not declare is not in it; one that is empty is."""
+"""The elements that one owner reported, by state id. Includes empty states, but none that it did not declare."""
 
 OPERATOR_KINDS: Final[Mapping[Mode, str]] = {mode: f"operator {mode}" for mode in get_args(Mode)}
 OPERATOR_BYTES_MAX: Final = 4 * MiB
-"""Of one state and owner: all of it is in every commit."""
+"""Limit for one state of one owner, because every commit contains all of it."""
 
 
 class OperatorState(Sequence[V]):
     """A list of elements that survives this process: append, extend, replace, clear, iterate.
 
-    Elements are copied in and out. Raises `ValueEncodeError` for an element of another type and `InputError` beyond
-    `OPERATOR_BYTES_MAX`; the state is then as before.
+        offsets = backend.operator_state("offsets", Offset)
+        offsets.replace([Offset("topic", 0, 4711)])
+
+    Elements are copied in and out. Raises `ValueEncodeError` for an element of another type, and `InputError` if the
+    state would exceed 4 MiB; the state is then as before.
     """
 
     __slots__ = ("_cells", "_size_bytes", "_values", "name")
@@ -45,7 +48,7 @@ class OperatorState(Sequence[V]):
         self._size_bytes = sum(map(len, self._cells))
 
     def declare(self, values: Values[V]) -> None:
-        """What a declaration says: the first one, and each later one of the same type."""
+        """Apply a declaration: the first, or a later one of the same type."""
         self._values = values
 
     def append(self, element: V) -> None:
@@ -57,17 +60,17 @@ class OperatorState(Sequence[V]):
         self._add(self._values.encode_many(as_list(elements)))
 
     def replace(self, elements: Iterable[V]) -> None:
-        """Hold these elements and no others."""
+        """Replace all elements by these. All of them, or the state is as before."""
         cells = self._values.encode_many(as_list(elements))
         self._size_bytes = self._admitted(sum(map(len, cells)))
         self._cells = cells
 
     def clear(self) -> None:
-        """Remove every element. The state is still there, and reported as empty."""
+        """Remove every element. The state remains, and is reported as empty."""
         self._cells, self._size_bytes = [], 0
 
     def report(self) -> Elements:
-        """What it holds now, encoded. Later changes are not in it."""
+        """The elements as they are now, encoded."""
         return tuple(self._cells)
 
     def __len__(self) -> int:
@@ -92,7 +95,7 @@ class OperatorState(Sequence[V]):
     def _admitted(self, size_bytes: int) -> int:
         if size_bytes > OPERATOR_BYTES_MAX:
             raise InputError(
-                "operator state is in every commit: keep what is large under a key",
+                "operator state is too large, and every commit contains it: put large state under a key",
                 state=self.name,
                 size_bytes=size_bytes,
                 bytes_max=OPERATOR_BYTES_MAX,
@@ -101,7 +104,7 @@ class OperatorState(Sequence[V]):
 
 
 class OperatorStates:
-    """The operator states of one owner: its share of what was reported, and the declared ones."""
+    """The operator states of one owner: its share of what was reported, and those it has declared."""
 
     def __init__(
         self,
@@ -120,24 +123,24 @@ class OperatorStates:
         self._knows_owners = owners is not None
         if owners is not None:
             if mine not in owners:
-                raise InputError("this owner is one of the owners", mine=str(mine), owners=list(map(str, owners)))
+                raise InputError("this owner must be one of the owners", mine=str(mine), owners=list(map(str, owners)))
             self._share = dict(redistribute(reports, modes, len(owners))[sorted(owners).index(mine)])
         self._declared: dict[str, tuple[int, OperatorState[Any]]] = {}
 
     def check_owners(self) -> None:
-        """Raise `InputError` where nobody said who the other owners are: each would take the same share."""
+        """Raise `InputError` where the other owners are not known: each owner would take the same share."""
         if not self._knows_owners:
-            raise InputError("operator state of a part of the key groups: say which `owners` there are")
+            raise InputError("operator state of a part of the key groups needs all `owners`: pass them")
 
     def state(self, name: str, state_id: int) -> OperatorState[Any]:
-        """The state of that name, with this owner's share when it is first asked for."""
+        """The state of this name, filled with this owner's share at the first call."""
         assert self._share is not None
         if name not in self._declared:
             self._declared[name] = state_id, OperatorState(name, self._share.get(state_id, ()))
         return self._declared[name][1]
 
     def report(self) -> tuple[OperatorElements, ...]:
-        """What this owner holds of each state, those included that it has a share of and did not declare."""
+        """This owner's elements of each state, including states it has a share of but did not declare."""
         if self._share is None:
             self.check_owners()
         found = (self._share or {}) | {state_id: state.report() for state_id, state in self._declared.values()}
@@ -145,14 +148,14 @@ class OperatorStates:
 
 
 def redistribute(reports: Sequence[Report], modes: Mapping[int, Mode], owners: int) -> Sequence[Report]:
-    """What each of `owners` gets of what the former owners reported, both in the order of their key groups.
+    """The elements for each of `owners` new owners, from the reports of the former owners; both by key groups.
 
-    With split states the loads of the new owners differ by one element at most, over all states together: the next
-    state's surplus begins at the owner at which that of the state before ended. A broadcast state that only some
-    reported is handed to everybody, in turn (FLINK-23475, FLINK-38131). Raises `InputError` without owners.
+    Over all split states together, the new owners' numbers of elements differ by one at most: the surplus of a state
+    starts at the owner where that of the state before ended. A broadcast state that only some owners reported is given
+    to all of them, copy by copy in turn (FLINK-23475, FLINK-38131). Raises `InputError` without owners.
     """
     if owners < 1:
-        raise InputError("somebody has to take the state over", owners=owners)
+        raise InputError("there must be at least one new owner", owners=owners)
     new: list[dict[int, Elements]] = [{} for _ in range(owners)]
     first = 0
     for state_id, mode in sorted(modes.items()):
@@ -174,12 +177,12 @@ def redistribute(reports: Sequence[Report], modes: Mapping[int, Mode], owners: i
 
 
 def mode_of(kind: str) -> Mode | None:
-    """The mode of an operator state's kind, `None` for a keyed state's."""
+    """The mode of an operator state, by its kind; `None` for the kind of a keyed state."""
     return next((mode for mode, found in OPERATOR_KINDS.items() if found == kind), None)
 
 
 def _deal(elements: Elements, owners: int, first: int) -> tuple[Sequence[Elements], int]:
-    """Contiguous runs, beginning at owner `first`, and the owner at which the longer ones end."""
+    """Contiguous runs of elements by owner, dealt out from owner `first`, and the owner where the longer runs end."""
     share, surplus = divmod(len(elements), owners)
     dealt: list[Elements] = [()] * owners
     start = 0
@@ -191,7 +194,7 @@ def _deal(elements: Elements, owners: int, first: int) -> tuple[Sequence[Element
 
 
 def as_mode(mode: object) -> Mode:
-    """`mode`, if it is one. Raises `InputError`."""
+    """Return `mode` if it is one. Raises `InputError`."""
     if mode not in get_args(Mode):
-        raise InputError("operator state has one of these modes", mode=repr(mode), modes=get_args(Mode))
+        raise InputError("the mode of operator state must be one of these", mode=repr(mode), modes=get_args(Mode))
     return cast("Mode", mode)

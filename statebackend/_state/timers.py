@@ -1,4 +1,4 @@
-"""Times at which a key wants to be heard of again, on whatever clock the caller asks by."""
+"""Timers: the times at which keys are due, on the clock that the caller goes by."""
 
 import heapq
 import math
@@ -25,18 +25,22 @@ _RANKS: Final = {int: 0, str: 1, bytes: 2}
 _TUPLE_RANK: Final = 3
 
 _Queued = tuple[float, int, Any]
-"""A time, and the key in a form that has an order: its rank, and itself or, of a tuple, its ranked parts."""
+"""A time, and the key in a form that can be ordered: its rank, then itself or, for a tuple, its ranked parts."""
 
 
 class Timers(KeyedState[bytes, Any]):
-    """Timers by key. A key may have several; registering the same time again changes nothing.
+    """Timers by key. A key may have several; registering the same time twice changes nothing.
 
-    The caller says what time it is: `for at, key in timers.due(now)` takes what is due, earliest first, keys of equal
-    times in their order (int, str, bytes, tuple). Whether the times are of events or of the processing is declared, so
-    that they are not mixed; with processing time a batch that is delivered again may see other timers fire.
+        timers = backend.timers("timeouts")
+        timers.register("N14228", now + 3600)
+        for at, key in timers.due(now): ...
 
-    `in`, `len` and iteration tell of the keys that have a timer. What is logged are the times of each touched key: with
-    a few timers per key that is little, with thousands it is not.
+    The caller says what time it is. `due` takes the timers that are due, earliest first, and at equal times in the
+    order of their keys (int, str, bytes, tuple). Event time or processing time is declared, so that the two are not
+    mixed; with processing time a batch that is delivered again may fire other timers.
+
+    `in`, `len` and iteration are about the keys that have a timer. A drain logs all times of each touched key, which is
+    cheap with a few timers per key, but not with thousands.
     """
 
     __slots__ = ("_count", "_queue")
@@ -44,15 +48,15 @@ class Timers(KeyedState[bytes, Any]):
     def __init__(self, name: str, table: ValueTable, keys: OwnedKeys) -> None:
         super().__init__(name, table, keys)
         self._values = Values(bytes)
-        self._queue: list[_Queued] | None = None  # made when first asked for; it may hold timers that are gone
-        self._count = 0  # timers that there are, once the queue is made
+        self._queue: list[_Queued] | None = None  # made when first needed; may contain deleted timers
+        self._count = 0  # number of timers, once the queue is made
 
     def register(self, key: Key, at: float) -> None:
-        """Ask for the key at this time, in seconds or whatever unit `due` is asked in."""
+        """Make the key due at this time, in the unit that `due` is called with, such as seconds."""
         self._register(key, _time(at))
 
     def register_many(self, keys: Iterable[Key] | Arrow, at: Iterable[float] | Arrow) -> None:
-        """Ask for each key at the time at its place. All of them, or none."""
+        """Make each key due at the time at the same index. All of them, or none."""
         keys, times = as_list(keys), list(map(_time, as_list(at)))
         check_as_many(keys, times)
         self._check_many(keys)
@@ -60,25 +64,25 @@ class Timers(KeyedState[bytes, Any]):
             self._register(key, time)
 
     def delete(self, key: Key, at: float) -> None:
-        """Take one timer back. Not an error if there is none."""
+        """Delete one timer; fine if there is none."""
         self._delete(key, _time(at))
 
     def registered(self, key: Key) -> tuple[float, ...]:
-        """The key's times, in order."""
+        """The key's times, in ascending order."""
         return _times(self._find(key) or b"")
 
     def next_at(self) -> float | None:
-        """The earliest time of all, `None` where there is no timer."""
+        """The earliest time of all keys, `None` without a timer."""
         queue = self._queued()
         while queue and not self._has(queue[0]):
             heapq.heappop(queue)
         return queue[0][0] if queue else None
 
     def due(self, now: float) -> Iterator[tuple[float, Key]]:
-        """Take the timers up to and including `now`, one by one: each is gone when it is handed out.
+        """Take the timers up to and including `now` one by one; each is deleted before it is returned.
 
-        What is registered meanwhile comes too if it is due; what is deleted meanwhile does not. Whoever stops early
-        leaves the rest for the next time.
+        A timer registered meanwhile comes too if it is due, a timer deleted meanwhile does not. A caller that stops
+        early leaves the other timers for the next call.
         """
         end = _time(now)
         while (at := self.next_at()) is not None and at <= end:
@@ -140,7 +144,7 @@ def _time(at: object) -> float:
         return at
     if type(at) is int and abs(at) <= _EXACT_INT_MAX:
         return float(at)
-    raise InputError("a timer's time is a finite float, or an int that a float holds exactly", at=repr(at)[:40])
+    raise InputError("a timer's time must be a finite float, or an int that a float holds exactly", at=repr(at)[:40])
 
 
 def _times(cell: bytes) -> tuple[float, ...]:

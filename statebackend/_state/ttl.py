@@ -1,6 +1,6 @@
-"""How long what was written is there: a number of seconds on a clock that the user gives.
+"""Time-to-live: entries expire some seconds after they were written, on a clock that the user provides.
 
-The clock is whatever the batch says, so a batch that is delivered again sees the same state as the first time.
+The clock is a time of the batch, so a batch that is delivered again sees the same state as the first time.
 """
 
 import math
@@ -13,19 +13,22 @@ from statebackend._codec.cells import stamp_of
 from statebackend.errors import InputError
 
 SWEEP_KEYS: Final = 1000
-"""Keys looked at by each drain for what has expired, beside one for each key that was written."""
+"""Keys that each drain checks for expired entries, beside one for each key that was written."""
 
 
 class TimeToLive(msgspec.Struct, frozen=True):
-    """What was written more than `seconds` ago is hidden from then on, and dropped some time later.
+    """Hides values `seconds` after they were written, and drops them some time later.
 
-    `now` gives the time in seconds, such as the largest event time of the batch; it must not go back. It is called by
-    every operation, and once by a bulk one. A value, each element of a list and each entry of a map live for
-    themselves: from their last write on, with `on_read` from their last read on too, which makes a read a change.
+        legs = backend.value_state("legs", Leg, ttl=TimeToLive(86400, now=lambda: batch.event_time_s))
 
-    The time of writing is stored, so other `seconds` count for what is there already. What was written before the state
-    had a time-to-live has no such time and stays until it is written again: `state.put_many(list(state),
-    list(state.values()))`. Declared without one again, a state shows everything that was not dropped yet.
+    `now` returns the time in seconds, such as the largest event time of the batch; it must not go back. Each operation
+    calls it, a bulk operation once. A value, each element of a list and each entry of a map expire on their own,
+    counted from their last write; with `on_read` also from their last read, which makes a read a change.
+
+    The time of writing is stored, so new `seconds` also apply to values that were written before. Values written before
+    the state had a time-to-live have no such time. They stay until they are written again, as by
+    `state.put_many(list(state), list(state.values()))`. Declared without a time-to-live again, a state shows everything
+    that was not dropped yet.
     """
 
     seconds: float
@@ -34,16 +37,16 @@ class TimeToLive(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not self.seconds > 0 or math.isinf(self.seconds):
-            raise InputError("a time-to-live is a positive number of seconds", seconds=self.seconds)
+            raise InputError("a time-to-live must be a positive number of seconds", seconds=self.seconds)
 
     def read_clock(self) -> float:
-        """The time now. Raises `InputError` where the clock gives none."""
+        """The time now, in seconds. Raises `InputError` where `now` returns no finite number."""
         now = cast("object", self.now())
         if not isinstance(now, int | float) or not math.isfinite(now):
-            raise InputError("the clock of a time-to-live gives seconds", now=repr(now))
+            raise InputError("the clock of a time-to-live must return seconds", now=repr(now))
         return float(now)
 
     def is_live(self, cell: bytes, now: float) -> bool:
-        """Whether the cell is there to be read."""
+        """True if the cell has not expired at `now`."""
         stamp = stamp_of(cell)
         return stamp is None or now < stamp + self.seconds

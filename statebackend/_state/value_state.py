@@ -21,22 +21,26 @@ KIND: Final = "value"
 class ValueState(CellState[V], MutableMapping[Key, V]):
     """A mapping from key to value that survives this process.
 
-    All of `MutableMapping` works, synchronously and without I/O; keys are iterated in no promised order. A value is
-    copied in and out: after `leg = legs[key]; leg.miles += 1` the state is unchanged until `legs[key] = leg`.
+        legs = backend.value_state("legs", Leg)
+        legs["N14228"] = Leg("EWR", "IAH")
 
-    Reads and writes belong to one thread at a time and must not overlap a checkpoint. Nothing is durable before the
-    next `checkpoint`. Whatever takes a key, `in` and `get` too, raises `KeyTypeError` for what is not a key and
-    `KeyGroupError` for another owner's; setting raises `ValueEncodeError`, reading `ValueDecodeError`. After any of
-    them the state is as before.
+    It has all methods of `MutableMapping`, synchronous and without network I/O; the order of the keys is not promised.
+    Values are copied in and out: after `leg = legs[key]; leg.miles += 1` the state is unchanged until
+    `legs[key] = leg`.
 
-    Declared with a `default`, reading a key that is not there, by `get` and `setdefault` too, gives a copy of it and
-    stores nothing.
+    Only one thread may use it at a time, and not during a checkpoint. Nothing is durable before the next `checkpoint`.
+    Every method that takes a key, `in` and `get` included, raises `KeyTypeError` for a value that cannot be a key and
+    `KeyGroupError` for another owner's key. Setting raises `ValueEncodeError`, reading `ValueDecodeError`. After any of
+    these errors the state is as before.
+
+    If the state was declared with a `default`, reading a missing key, also by `get` and `setdefault`, returns a copy of
+    the default and stores nothing.
     """
 
     __slots__ = ("_decode", "_default", "_encode", "_is_timed")
 
     def declare(self, values: Values[V], default: V | UnsetType = UNSET) -> None:
-        """What a declaration says: the first one, and each later one of the same type."""
+        """Apply a declaration: the first, or a later one of the same type."""
         self._default = default if isinstance(default, UnsetType) else values.serializer.encode(default)
         self._values = values
         self._encode = values.encode
@@ -64,7 +68,7 @@ class ValueState(CellState[V], MutableMapping[Key, V]):
     @overload
     def pop(self, key: Key, /, default: T) -> V | T: ...
     def pop(self, key: Key, /, default: Any = UNSET) -> Any:
-        """Remove the key and give its value, or `default` where there is none."""
+        """Remove the key and return its value, or `default` where there is none."""
         if key in self:
             value = self[key]
             self._remove(key)
@@ -80,7 +84,7 @@ class ValueState(CellState[V], MutableMapping[Key, V]):
     @overload
     def get_many(self, keys: Iterable[Key] | Arrow, default: T) -> list[V | T]: ...
     def get_many(self, keys: Iterable[Key] | Arrow, default: Any = None) -> list[Any]:
-        """The values of `keys`, in their order; for a missing one `default`, or the one the state was declared with."""
+        """The values of `keys`, in their order; for a missing key `default`, or the default of the declaration."""
 
         def missing(key: Key) -> Any:
             return self._missing(key) if default is None and self._default is not UNSET else default
@@ -88,16 +92,16 @@ class ValueState(CellState[V], MutableMapping[Key, V]):
         return self._get_many(as_list(keys), missing)
 
     def put_many(self, keys: Iterable[Key] | Arrow, values: Iterable[V] | Arrow) -> None:
-        """Set each key to the value at its place; of a key that comes twice the last counts. All of them, or none."""
+        """Set each key to the value at the same index; of a repeated key the last one counts. All of them, or none."""
         self._put_many(as_list(keys), as_list(values))
 
     def update_many(
         self, keys: Iterable[Key] | Arrow, values: Iterable[T] | Arrow, combine: Callable[[V, T], V]
     ) -> None:
-        """For each value in turn `state[key] = combine(state[key], value)`. All of them, or none.
+        """For each value in turn, `state[key] = combine(state[key], value)`. All of them, or none.
 
-        A key is read and written once, however often it comes. Raises `KeyError` for a missing key, unless the state is
-        declared with a default.
+        A repeated key is read and written only once. Raises `KeyError` for a missing key, unless the state was declared
+        with a default.
         """
         self._fold_many(keys, values, lambda key, value: combine(self._missing(key), value), combine)
 

@@ -16,14 +16,14 @@ from statebackend.errors import InputError, ValueDecodeError
 V = TypeVar("V")
 
 Upcast = Callable[[Any], Any]
-"""From a value of one version to one of the next: builtins, or bytes where the state has a serializer of its own."""
+"""From a value of one version to the next version: builtins, or bytes if the state has a `Serializer` of its own."""
 
 
 class Values(Generic[V]):
-    """A serializer, the upcasts up to its version, and a time-to-live.
+    """Turns values into cells and back, with a serializer, upcasts, and a time-to-live.
 
-    The version is the number of upcasts. A cell of an earlier version is upcast whenever it is read, and for good when
-    it is next written or a base is made.
+    The version of a state is the number of its upcasts. A cell of an earlier version is upcast whenever it is read, and
+    stored in the new version when it is next written or a base is made.
     """
 
     __slots__ = ("_is_own", "_joined", "_upcasts", "decode_plain", "encode", "is_plain", "serializer", "ttl", "version")
@@ -37,24 +37,24 @@ class Values(Generic[V]):
     ) -> None:
         upcasts = (migrate,) if callable(migrate) else migrate
         if not isinstance(cast("object", upcasts), Sequence) or not all(map(callable, upcasts)):
-            raise InputError("`migrate` is a function, or a sequence of one per version", migrate=repr(migrate))
+            raise InputError("`migrate` must be a function, or a sequence of one per version", migrate=repr(migrate))
         if not isinstance(cast("object", ttl), TimeToLive | None):
-            raise InputError("`ttl` is a `TimeToLive`: it needs a clock", ttl=repr(ttl))
+            raise InputError("`ttl` must be a `TimeToLive`: it needs a clock", ttl=repr(ttl))
         self._upcasts: Final = tuple(upcasts)
         self.serializer: Final = serializer_of(type_)
         self.version: Final = len(self._upcasts)
         self.ttl: Final = ttl
         self._is_own = isinstance(self.serializer, MsgspecSerializer)
         self.is_plain: Final = self._is_own and not self.version and ttl is None
-        """Whether what is written now is what the serializer makes of it, without a mark."""
+        """True if new cells are just what the serializer writes, without version or time."""
         self.encode: Callable[[V], bytes] = self.serializer.encode if self.is_plain else self._encode
         plain = self.serializer if isinstance(self.serializer, MsgspecSerializer) and self.is_plain else None
         self._joined = None if plain is None else plain.decode_joined
         self.decode_plain: Callable[[bytes], V] = self.serializer.decode if self.is_plain else self.decode
-        """For a cell that most likely has no mark. Where this fails, ask `decode`."""
+        """Quick `decode` for a cell that most likely has no version or time. If it raises, call `decode`."""
 
     def encode_many(self, values: Sequence[V]) -> list[bytes]:
-        """The cells of many values, written at one time."""
+        """The cells of many values, all with the same time."""
         many = encode_many(self.serializer, values)
         if self.is_plain:
             return many
@@ -66,12 +66,12 @@ class Values(Generic[V]):
         if self.is_plain:
             try:
                 return decode_many(self.serializer, cells)
-            except ValueDecodeError:  # of cells that have a mark, or of the one that `decode` will find
+            except ValueDecodeError:  # some cell has a version or time, or is damaged: `decode` tells which
                 pass
         return list(map(self.decode, cells))
 
     def decode_row(self, row: bytes | bytearray) -> list[V]:
-        """Fresh values of cells in a row, as `decode` gives them one by one, expired or not."""
+        """Fresh values of a row of framed cells, as `decode` gives them one by one, expired or not."""
         if self._joined is not None and (found := joined(row)) is not None and found[0] <= BLOCK_VALUES:
             with suppress(ValueDecodeError):  # as in `decode_many`
                 return self._joined(*found)
@@ -82,7 +82,7 @@ class Values(Generic[V]):
         return self._decode(unpack(cell))
 
     def renewed(self, now: float | None) -> Renew | None:
-        """How cells are to be written anew at `now`, `None` where they stay as they are."""
+        """How a base made at `now` renews cells; `None` if they stay as they are."""
         if self.ttl is None and not self.version:
             return None
         ttl = self.ttl
@@ -98,7 +98,7 @@ class Values(Generic[V]):
         return renew
 
     def touched(self, cell: bytes, now: float) -> bytes:
-        """The cell as if it were written now."""
+        """The cell with the time `now`."""
         found = unpack(cell)
         return pack(found.value, found.version, now)
 
