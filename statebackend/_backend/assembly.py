@@ -18,6 +18,7 @@ from statebackend._checkpoint.backend import Machinery
 from statebackend._checkpoint.base_schedule import BaseSchedule, BaseTriggers
 from statebackend._checkpoint.base_writer import BaseWriter
 from statebackend._checkpoint.bases import base_segment_bytes
+from statebackend._checkpoint.fetch import Fetcher
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import LocalCopies, Restore
 from statebackend._checkpoint.snapshots import InlineEncoder, Snapshots
@@ -152,16 +153,15 @@ def restore_of(
     clock: Clock,
 ) -> Restore:
     """A restore of one commit. `tables`: they take over the files of a RocksDB base if they can."""
+    fetcher = Fetcher(primary, cache=cache, at_hand=at_hand, threads=threads)
     return Restore(
-        primary,
+        fetcher,
         local,
-        cache=cache,
-        at_hand=at_hand,
         at_hand_first=at_hand_first,
         clock=clock,
         concurrency_max=settings.restore_concurrency_max,
         threads=threads,
-        rocksdb=rocksdb_restore(primary, local, settings, threads=threads, tables=tables, cache=cache),
+        rocksdb=rocksdb_restore(fetcher, local, settings, threads=threads, tables=tables),
     )
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from anyio.abc import TaskGroup
 
 from statebackend._backend.tables import HEAP, Tables
-from statebackend._cache.download_cache import DownloadCache
 from statebackend._changelog.scheduler import UploadScheduler
+from statebackend._checkpoint.fetch import Fetcher
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._checkpoint.rocksdb_bases import RocksDBBases
 from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
@@ -20,21 +20,19 @@ from statebackend.settings import Settings
 
 
 def rocksdb_restore(
-    primary: ObjectStore,
+    fetcher: Fetcher,
     local: LocalCopies | None,
     settings: Settings,
     *,
     threads: WorkerThreads,
     tables: Tables = HEAP,
-    cache: DownloadCache | None = None,
 ) -> RocksDBRestore:
     """Whoever restores RocksDB bases: into `tables`, if they can take over files, or entry by entry."""
     return RocksDBRestore(
-        primary,
+        fetcher,
         None if local is None else local.rocksdb,
         tables=tables.files,
         scratch=_scratch(tables, settings, threads),
-        cache=cache,
         concurrency_max=settings.restore_concurrency_max,
         threads=threads,
     )

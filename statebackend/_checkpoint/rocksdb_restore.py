@@ -1,12 +1,12 @@
-"""Brings RocksDB bases back: each file from its local copy if that verifies, from the primary otherwise.
+"""Restores RocksDB bases: fetches their files into a directory, and hands that or its entries to the tables.
 
-    same key groups, into RocksDB:    the files, linked or copied, are the database from then on
-    anything else:                    the files are opened to be read, and the entries that are wanted are applied
+    same key groups, into RocksDB:    the files, linked or copied, become the database
+    anything else:                    the files are opened for reading, and the wanted entries are applied
 
-A local copy that lacks a file, or has a bad one, is made anew from what was fetched, as a whole.
+A local copy that lacks a file, or has a bad one, is made anew as a whole from what was fetched.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
 from functools import partial
 from itertools import islice
@@ -14,82 +14,57 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Final
 
-import msgspec
-
-from statebackend._cache.download_cache import DownloadCache
 from statebackend._changelog.reader import verify
+from statebackend._checkpoint.fetch import Apply, Fetched, Fetcher, FileDone, is_repaired
 from statebackend._codec.commit import Commit
-from statebackend._codec.records import StateChange
 from statebackend._local.disk import remove_directory
 from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._tables.rocksdb_entries import open_entries
 from statebackend._tables.table import TableFiles
 from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
-from statebackend.abc import Fallback, ObjectStore
-from statebackend.errors import (
-    DataError,
-    MissingObjectError,
-    ObjectNotFoundError,
-    StoreError,
-    StoreUnavailableError,
-)
+from statebackend.errors import StoreUnavailableError
 from statebackend.ids import RangeState, RocksDBBase, RocksDBFile
 from statebackend.settings import MiB
 
 CHANGES_AT_ONCE: Final = 4096
-"""Entries of a base that are applied in one call."""
+"""Entries of a base applied in one call."""
 IN_MEMORY_BYTES_MAX: Final = 128 * MiB
-"""Of files that are being fetched at a time; a larger one is fetched alone."""
-
-Apply = Callable[[list[StateChange]], object]
-"""Applies changes. What it gives is of no use here."""
-Applied = Callable[[str, int, int], None]
-"""Told of a file that was fetched, by its key, its bytes, and the entries of it that were applied."""
-
-
-class FetchedFile(msgspec.Struct, frozen=True):
-    """A file that is in its place. `fallback`: why it is not the local copy's, where that was looked for."""
-
-    size_bytes: int
-    local: bool
-    fallback: Fallback | None = None
+"""Bytes of the files being fetched at the same time. A larger file is fetched alone."""
 
 
 class RocksDBRestore:
-    """One restore of RocksDB bases. `tables` may take over whole files, `None` where they are no RocksDB's.
+    """One restore of RocksDB bases. `tables` may take over whole files; `None` if they are not RocksDB's.
 
-    `scratch` is a directory for what is fetched; it is entered only where there is something to be. A failed or
-    cancelled restore has changed no stored state, but for local copies that it has repaired.
+    `scratch` is a directory for what is fetched, entered only if there are RocksDB bases. A failed or cancelled restore
+    has changed no stored state, except for local copies that it repaired.
     """
 
     def __init__(
         self,
-        primary: ObjectStore,
+        fetcher: Fetcher,
         copies: RocksDBCopies | None,
         *,
         tables: TableFiles | None,
         scratch: AbstractAsyncContextManager[Path],
-        cache: DownloadCache | None,
         concurrency_max: int,
         threads: WorkerThreads,
     ) -> None:
-        self._primary = primary
+        self._fetcher = fetcher
         self._copies = copies
         self._tables = tables
         self._scratch = scratch
-        self._cache = cache
         self._concurrency_max = concurrency_max
         self._threads = threads
-        self.fetched: Final[list[FetchedFile]] = []
+        self.fetched: Final[list[Fetched[None]]] = []
         self.changes = 0
         self.adopted: RocksDBBase | None = None
 
-    async def run(self, part: RangeState, commit: Commit, apply: Apply, applied: Applied) -> None:
+    async def run(self, part: RangeState, commit: Commit, apply: Apply, file_done: FileDone) -> None:
         """Apply the entries of the RocksDB bases of `part`, or have the tables take over their files.
 
-        Raises `CorruptSegmentError` or `MissingObjectError` where no copy of a file can be used, `SettingsError` where
-        there is no RocksDB to read them with.
+        Raises `CorruptSegmentError` or `MissingObjectError` if no copy of a file can be used, `SettingsError` if
+        RocksDB is not installed.
         """
         if not part.rocksdb:
             return
@@ -97,66 +72,56 @@ class RocksDBRestore:
             scratch = await stack.enter_async_context(self._scratch)
             for number, base in enumerate(part.rocksdb):
                 directory = scratch / f"restored-{number}"
-                await self._fetch(base, directory, applied)
+                await self._fetch(base, directory, file_done)
                 if self._tables is not None and is_whole(base, part):
                     await self._threads.io(self._tables.adopt, directory)
                     self.adopted = base
                 else:
                     entries = await self._threads.cpu(self._apply, base, directory, commit, apply)
-                    applied(base.files[0].handle.key, 0, entries)
+                    file_done(base.files[0].handle.key, 0, entries)
                     await self._threads.io(remove_directory, directory)
 
-    async def _fetch(self, base: RocksDBBase, directory: Path, applied: Applied) -> None:
+    async def _fetch(self, base: RocksDBBase, directory: Path, file_done: FileDone) -> None:
         placed = await self._threads.io(_made, directory)
-        fetched: list[FetchedFile] = []
+        fetched: list[Fetched[None]] = []
 
-        async def take(file: RocksDBFile, found: FetchedFile) -> None:
+        async def take(file: RocksDBFile, found: Fetched[None]) -> None:
             fetched.append(found)
-            applied(file.handle.key, found.size_bytes, 0)
+            file_done(file.handle.key, found.size_bytes, 0)
 
         largest = max(file.handle.length for file in base.files)
         at_once = max(1, min(self._concurrency_max, IN_MEMORY_BYTES_MAX // max(1, largest)))
         await in_order(base.files, partial(self._fetch_file, base, directory, placed), take, concurrency_max=at_once)
-        await self._threads.io(_let_go, placed)
+        await self._threads.io(_remove_if_possible, placed)
         if any(found.fallback is not None for found in fetched):
-            repaired = await self._is_repaired(base, directory)
-            fetched = [_with_repair(found, repaired=repaired) for found in fetched]
+            repaired = await self._repair(base, directory)
+            fetched = [found.with_repair(repaired=repaired) for found in fetched]
         self.fetched.extend(fetched)
 
-    async def _fetch_file(self, base: RocksDBBase, directory: Path, placed: Path, file: RocksDBFile) -> FetchedFile:
-        """`placed`: where local copies go first. A thread that was left behind may still write there."""
-        target, fallback = directory / file.name, None
-        if self._copies is not None:
-            try:
-                await self._copies.place(base, file, placed / file.name, verify)
-            except (StoreError, DataError) as error:
-                reason = "missing" if isinstance(error, ObjectNotFoundError) else str(error)
-                fallback = Fallback(file.handle.key, reason, repaired=False)
-            else:
-                await self._threads.io(_moved, placed / file.name, target)
-                return FetchedFile(file.handle.length, local=True)
-        data = await self._download(file)
-        await self._threads.io(_write, target, data)
-        return FetchedFile(file.handle.length, local=False, fallback=fallback)
+    async def _fetch_file(self, base: RocksDBBase, directory: Path, placed: Path, file: RocksDBFile) -> Fetched[None]:
+        """Fetch one file into `directory`. A local copy goes to `placed` first, where nobody knows it.
 
-    async def _download(self, file: RocksDBFile) -> bytes:
-        try:
-            if self._cache is not None:
-                return await self._cache.get(file.handle)
-            data = await self._primary.get(file.handle.key)
-        except ObjectNotFoundError as error:
-            raise MissingObjectError("a file that the commit needs is gone", object=file.handle.key) from error
-        await self._threads.cpu(verify, data, file.handle)
-        return data
+        A thread that was abandoned may write there later: by then the database may have the file open, or replaced it.
+        """
+        target, copies = directory / file.name, self._copies
 
-    async def _is_repaired(self, base: RocksDBBase, directory: Path) -> bool:
-        if self._copies is None or not self._copies.writable:
+        async def local_copy() -> None:
+            assert copies is not None
+            await copies.place(base, file, placed / file.name, verify)
+
+        async def place(data: bytes) -> None:
+            await self._threads.io(_write, target, data)
+
+        found = await self._fetcher.fetch(file.handle, None if copies is None else local_copy, place)
+        if found.local:
+            await self._threads.io(_moved, placed / file.name, target)
+        return found
+
+    async def _repair(self, base: RocksDBBase, directory: Path) -> bool:
+        copies = self._copies
+        if copies is None or not copies.writable:
             return False
-        try:
-            await self._copies.store(base, directory)
-        except StoreError:
-            return False  # reported as not repaired; the files themselves are all there
-        return True
+        return await is_repaired(lambda: copies.store(base, directory))
 
     def _apply(self, base: RocksDBBase, directory: Path, commit: Commit, apply: Apply) -> int:
         count = 0
@@ -170,7 +135,7 @@ class RocksDBRestore:
 
 
 def is_whole(base: RocksDBBase, part: RangeState) -> bool:
-    """Whether the files of a base hold all entries of an owner, and of no other."""
+    """True if the files of a base hold exactly the entries of the owner of `part`."""
     return base.key_groups == (base.owner,) == (part.key_groups,)
 
 
@@ -178,14 +143,8 @@ def _groups(base: RocksDBBase) -> Iterator[int]:
     return (group for each in base.key_groups for group in each)
 
 
-def _with_repair(found: FetchedFile, *, repaired: bool) -> FetchedFile:
-    if found.fallback is None:
-        return found
-    return msgspec.structs.replace(found, fallback=msgspec.structs.replace(found.fallback, repaired=repaired))
-
-
 def _made(directory: Path) -> Path:
-    """Make it anew, and another one beside it, which is returned and has a name that nobody knows."""
+    """Make an empty directory, and return another one beside it, whose name nobody knows."""
     with _disk(directory):
         remove_directory(directory)
         directory.mkdir()
@@ -202,8 +161,8 @@ def _write(path: Path, data: bytes) -> None:
         path.write_bytes(data)
 
 
-def _let_go(directory: Path) -> None:
-    with suppress(OSError):  # it goes with the scratch directory
+def _remove_if_possible(directory: Path) -> None:
+    with suppress(OSError):  # it is removed with the scratch directory
         remove_directory(directory)
 
 

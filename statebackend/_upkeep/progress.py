@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from statebackend._checkpoint.restore import Applied
+from statebackend._checkpoint.fetch import FileDone
 from statebackend._codec.commit import Commit
 
 Phase = Literal["reading", "writing", "verifying"]
@@ -40,16 +40,16 @@ class Meter:
         self._tell(Progress(self._phase, min(1.0, self._done / self._total), self._changes, self._size_bytes))
 
 
-def reading(commit: Commit, tell: Tell) -> Applied:
+def reading(commit: Commit, tell: Tell) -> FileDone:
     """Tell how far a restore of `commit` is, after each file that it has applied."""
     objects = {handle for part in commit.ranges for handle in part.objects()}
     meter = Meter("reading", sum(handle.length for handle in objects), tell)
     seen: set[str] = set()
 
-    def applied(key: str, size_bytes: int, changes: int) -> None:
+    def file_done(key: str, size_bytes: int, changes: int) -> None:
         # An object is read again for change sets that do not lie side by side in it: its bytes count once.
         new_bytes = 0 if key in seen else size_bytes
         seen.add(key)
         meter.step(new_bytes, changes=changes, size_bytes=new_bytes)
 
-    return applied
+    return file_done

@@ -4,7 +4,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from zlib import crc32
 
-from statebackend._checkpoint.restore import tell_nobody
+from statebackend._checkpoint.fetch import Fetcher, ignore_file
 from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
 from statebackend._codec.commit import Commit
 from statebackend._local.rocksdb_copies import RocksDBCopies, Verify
@@ -81,16 +81,16 @@ async def test_a_local_copy_that_comes_too_late_does_not_touch_the_database(tmp_
     store, tables, copies = MemoryStore(), Tables(), LateCopies()
     for name, data in CONTENT.items():
         await store.put(name, (data,))
+    threads = WorkerThreads(cpu_threads_max=1, io_threads_max=1)
     restore = RocksDBRestore(
-        store,
+        Fetcher(store, at_hand={}, threads=threads),
         copies,
         tables=tables,
         scratch=nullcontext(tmp_path),
-        cache=None,
         concurrency_max=4,
-        threads=WorkerThreads(cpu_threads_max=1, io_threads_max=1),
+        threads=threads,
     )
-    await restore.run(PART, COMMIT, lambda _: None, tell_nobody)
+    await restore.run(PART, COMMIT, lambda _: (), ignore_file)
     copies.go_on()
     assert contents_of(tables.adopted) == CONTENT
     assert names_in(tmp_path) == [tables.adopted.name]

@@ -1,0 +1,150 @@
+"""Fetches the files that a commit needs: each from its local copy if that verifies, else from the primary, verified.
+
+    at hand, or local copy -> download cache, or primary -> verified -> the local copy repaired
+
+Two kinds of files come through here: segments, whose content is wanted in memory, and files of RocksDB bases, which are
+wanted in a directory. Each says where its local copy is, and where what was downloaded goes.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Generic, TypeVar
+
+import msgspec
+
+from statebackend._cache.download_cache import DownloadCache
+from statebackend._changelog.reader import BaseRead, SegmentRead, fetch_frames, frames_of, verify
+from statebackend._codec.records import StateChange
+from statebackend._threads import WorkerThreads
+from statebackend.abc import Fallback, ObjectStore
+from statebackend.errors import DataError, MissingObjectError, ObjectNotFoundError, StoreError
+from statebackend.ids import Handle
+
+T = TypeVar("T")
+
+Apply = Callable[[list[StateChange]], Collection[int]]
+"""Applies changes. Returns the key groups that they are of, as far as those are the owner's."""
+FileDone = Callable[[str, int, int], None]
+"""Called after each file: its key, the bytes that were read of it, and the number of changes applied from it."""
+
+
+def ignore_file(_key: str, _size_bytes: int, _changes: int) -> None:
+    """A `FileDone` that does nothing."""
+
+
+class Fetched(msgspec.Struct, Generic[T], frozen=True):
+    """A file, or the wanted part of it, that has been fetched.
+
+    `local`: from the local copy, or from the primary; `None` for a file at hand, which counts as neither. `fallback`:
+    why the local copy was not used, if one was looked for.
+    """
+
+    content: T
+    size_bytes: int
+    local: bool | None
+    fallback: Fallback | None = None
+
+    def with_repair(self, *, repaired: bool) -> "Fetched[T]":
+        """The same, with a fallback that says whether its local copy was repaired."""
+        if self.fallback is None:
+            return self
+        return msgspec.structs.replace(self, fallback=msgspec.structs.replace(self.fallback, repaired=repaired))
+
+
+class Frames(msgspec.Struct, frozen=True):
+    """The frames that a restore wants of a segment: `views` are the bytes of those that `read` names."""
+
+    read: SegmentRead
+    views: Sequence[memoryview]
+
+
+class Fetcher:
+    """Fetches files for one restore.
+
+    `at_hand`: objects of the primary that were read and verified before, by key: the commit, which may carry changes.
+    """
+
+    def __init__(
+        self,
+        primary: ObjectStore,
+        *,
+        cache: DownloadCache | None = None,
+        at_hand: Mapping[str, bytes],
+        threads: WorkerThreads,
+    ) -> None:
+        self._primary = primary
+        self._cache = cache
+        self._at_hand = at_hand
+        self._threads = threads
+
+    def is_at_hand(self, file: Handle) -> bool:
+        """True if the file was read before."""
+        return file.key in self._at_hand
+
+    async def fetch(
+        self, file: Handle, local_copy: Callable[[], Awaitable[T]] | None, place: Callable[[bytes], Awaitable[T]]
+    ) -> Fetched[T]:
+        """Fetch the whole file: `local_copy` returns its verified local copy, `place` takes it from the primary.
+
+        Raises `CorruptSegmentError` or `MissingObjectError` if no copy of the file can be used.
+        """
+        fallback = None
+        if local_copy is not None:
+            try:
+                return Fetched(await local_copy(), file.length, local=True)
+            except (StoreError, DataError) as error:  # whatever is wrong with it: the primary has the file
+                reason = "missing" if isinstance(error, ObjectNotFoundError) else str(error)
+                fallback = Fallback(file.key, reason, repaired=False)
+        content = await place(await self._download(file))
+        return Fetched(content, file.length, None if self.is_at_hand(file) else False, fallback)
+
+    async def fetch_frames(self, read: SegmentRead | BaseRead) -> Fetched[Frames]:
+        """Fetch the wanted frames from the primary. Of a segment shared with many others only those are read.
+
+        With a cache the whole segment is read: the others are expected to want the rest of it, and one download serves
+        them all. Raises as `fetch`.
+        """
+        segment = read.segment
+        if self._cache is not None or not read.is_sparse or self.is_at_hand(segment):
+            data = await self._download(segment)
+            return Fetched(frames_in(read, data), len(data), None if self.is_at_hand(segment) else False)
+        try:
+            found = await read.find_frames(self._primary)
+            views = await fetch_frames(self._primary, found)
+        except ObjectNotFoundError as error:
+            raise _missing(segment) from error
+        return Fetched(Frames(found, views), sum(map(len, views)), local=False)
+
+    async def verify(self, data: bytes, file: Handle) -> None:
+        """Raise `CorruptSegmentError` unless `data` is the file."""
+        await self._threads.cpu(verify, data, file)
+
+    async def _download(self, file: Handle) -> bytes:
+        if (data := self._at_hand.get(file.key)) is not None:
+            return data
+        try:
+            if self._cache is not None:
+                return await self._cache.get(file)  # it verifies
+            data = await self._primary.get(file.key)
+        except ObjectNotFoundError as error:
+            raise _missing(file) from error
+        await self.verify(data, file)
+        return data
+
+
+def frames_in(read: SegmentRead | BaseRead, data: bytes) -> Frames:
+    """The wanted frames of a verified segment."""
+    found = read.frames_in(data)
+    return Frames(found, frames_of(data, found))
+
+
+async def is_repaired(repair: Callable[[], Awaitable[None]]) -> bool:
+    """Repair a local copy; true if that worked. If not it is reported: the state itself came from the primary."""
+    try:
+        await repair()
+    except StoreError:
+        return False
+    return True
+
+
+def _missing(file: Handle) -> MissingObjectError:
+    return MissingObjectError("a file that the commit needs is gone", object=file.key)
