@@ -25,7 +25,7 @@ from statebackend.errors import BackendClosedError, InputError, UploadError
 from statebackend.ids import ChangeSetHandle, CheckpointId, Key, SequenceNumber
 
 CHANGE_OVERHEAD_BYTES: Final = 16
-"""What a change takes in a segment besides its key and data. An estimate, for thresholds only."""
+"""Bytes that a change takes in a segment besides its key and data. An estimate, for thresholds only."""
 
 
 _SIZED: Final = frozenset({str, bytes})

@@ -179,7 +179,7 @@ class UploadScheduler:
         return done
 
     async def _decide(self, race: Race[UploadAttempt], take: Callable[[UploadedSegment], T]) -> T:
-        """What `take` makes of the winner's segment. Raises its error, or that of the last upload attempt.
+        """Return what `take` makes of the winner's segment. Raises its error, or that of the last upload attempt.
 
         Observers are told in either case: an upload whose segment cannot be taken has failed.
         """

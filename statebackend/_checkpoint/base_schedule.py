@@ -1,7 +1,7 @@
-"""When the bases of a range of key groups are due: enough changelog, or enough time; never just after a failure. Pure.
+"""Decides when bases are due: after enough changelog or enough time, and never just after a failure. Pure.
 
-Whoever writes the bases tells the schedule how that went. A backend that stays open has one schedule; for attempts,
-which come and go, the process has one for each range.
+The schedule is told how writing bases went. A backend that stays open has one; for attempts, which come and go, the
+process has one for each range.
 """
 
 import zlib
@@ -13,7 +13,7 @@ from statebackend.ids import Base, KeyGroupRange, RangeState, RocksDBBase
 
 
 class BaseTriggers(msgspec.Struct, frozen=True, kw_only=True):
-    """What makes bases due, as the settings `materialize_*` describe it. 0 turns a trigger off."""
+    """The conditions that make bases due: see the settings `materialize_*`. 0 turns a trigger off."""
 
     interval_s: float = 0.0
     handles_max: int = 0
@@ -24,7 +24,7 @@ class BaseTriggers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BaseSchedule:
-    """When the bases of `key_groups` are due. `now_s` is the time of a monotonic clock throughout."""
+    """The schedule of the bases of `key_groups`. `now_s` is the time of a monotonic clock throughout."""
 
     def __init__(self, triggers: BaseTriggers, job: str, key_groups: KeyGroupRange, *, now_s: float) -> None:
         self._triggers = triggers
@@ -56,7 +56,7 @@ class BaseSchedule:
         self._interval_ends_s = now_s + self._triggers.interval_s
 
     def note_bases(self, committed: RangeState, now_s: float) -> None:
-        """Count the interval from now if `committed` has other bases than last time, whoever wrote them.
+        """Count the interval from now if `committed` has other bases than last time, by whichever process.
 
         An attempt cannot count from when it wrote bases: it may lose, and then they are in no commit.
         """

@@ -1,4 +1,4 @@
-"""Which key groups get new bases, in which segments, and what the next commit lists then. Pure.
+"""Decides which key groups get new bases, in which segments, and what the next commit lists then. Pure.
 
     changelog:  h0 h1 h2 h3 h4 | h5 h6      a commit with five handles; two more checkpoints while bases are written
     bases:      A[0, 63] B[64, 127]         the groups 0, 3 and 90 were changed by h0 to h4

@@ -22,7 +22,7 @@ from statebackend.ids import Handle
 T = TypeVar("T")
 
 Apply = Callable[[list[StateChange]], Collection[int]]
-"""Applies changes. Returns the key groups that they are of, as far as those are the owner's."""
+"""Applies changes. Returns those of their key groups that the owner has."""
 FileDone = Callable[[str, int, int], None]
 """Called after each file: its key, the bytes that were read of it, and the number of changes applied from it."""
 

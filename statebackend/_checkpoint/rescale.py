@@ -1,8 +1,9 @@
-"""What an owner of key groups takes over from a commit, by whatever ranges that was written. Pure.
+"""Finds the state of any range of key groups in a commit, whichever ranges that was written by. Pure.
 
-A handle's key groups say what it stands for. Taken from a range, it is narrowed to what that range and the new owner
-have in common (FLINK-26766). Two ranges that were one before may both hold a change set of that time: put together
-again, each of the two handles brings back its own groups only, and undoes nothing that the other range changed since.
+A handle's key groups say what it stands for. A handle taken from a range is narrowed to the groups that this range and
+the new owner have in common (FLINK-26766). Two ranges that were one before may both hold a change set of that time.
+When they are joined again, each of the two handles brings back its own groups only, and so does not undo what the other
+range changed since.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,9 +19,9 @@ AnyBase = TypeVar("AnyBase", Base, RocksDBBase)
 
 
 def range_of(commit: Commit | None, key_groups: KeyGroupRange) -> RangeState:
-    """The state of `key_groups` as the commit has it, in the order in which it is applied; empty without a commit.
+    """The state of `key_groups` in the commit, in the order of applying it; empty without a commit.
 
-    It has a history where the commit has one of these very key groups.
+    It has a history if the commit has one of exactly these key groups.
     """
     changelog: list[ChangeSetHandle] = []
     bases: list[Base] = []
@@ -43,7 +44,7 @@ def _narrowed_handles(part: RangeState, owned: KeyGroupRange) -> Iterator[Change
 
 
 def _joined(parts: Iterable[RocksDBBase]) -> tuple[RocksDBBase, ...]:
-    """Parts of one base together again: its files are read once, and perhaps it is whole."""
+    """Join parts of one base, so that its files are read once, and the tables can take it over if it is whole."""
     joined: dict[RocksDBBase, list[KeyGroupRange]] = {}
     for part in parts:
         joined.setdefault(msgspec.structs.replace(part, key_groups=()), []).extend(part.key_groups)

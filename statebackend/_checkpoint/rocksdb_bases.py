@@ -1,6 +1,6 @@
-"""RocksDB bases: the files that a RocksDB has at a commit, of which only new ones are uploaded.
+"""Writes RocksDB bases: the files that RocksDB has at a commit, of which only new ones are uploaded.
 
-    copied -> each file: shared, or uploaded -> kept on this host -> in a commit: what the next one may share
+    copied -> each file: shared, or uploaded -> copied on this host -> in a commit: the next base may share its files
 
 A file is shared by the handle under which this very database uploaded or restored it, never by its name alone: two
 databases that began with the same files give one name to different content (FLINK-29095, 29913, 32761).
@@ -26,15 +26,15 @@ from statebackend.errors import StoreError
 from statebackend.ids import CheckpointId, Handle, KeyGroupRange, RocksDBBase, RocksDBFile
 
 REMOVE_TIMEOUT_S: Final = 1.0
-"""How long leaving a backend waits for directories to be removed. What is left is pruned at the next open."""
+"""Seconds that leaving a backend waits for directories to be removed. The next open prunes the others."""
 
 _logger = logging.getLogger(__name__)
 
 
 class RocksDBBases:
-    """Those of the owner of `key_groups`, whose entries lie in `tables`. `scratch` is on the same disk as its files.
+    """The RocksDB bases of the owner of `key_groups`. Its entries lie in `tables`; `scratch` is on the same disk.
 
-    `adopted` is the base that it was restored from, if its files are that one's.
+    `adopted`: the base whose files the tables took over, if they were restored like that.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class RocksDBBases:
     async def write(
         self, checkpoint_id: CheckpointId, copied: Callable[[], None], uploaded: list[UploadedSegment]
     ) -> tuple[RocksDBBase, bool]:
-        """The tables as they are in the commit of `checkpoint_id`, durable; and whether this host has a copy of that.
+        """Make the tables durable as they are in the commit of `checkpoint_id`; true if this host has a copy of them.
 
-        When `copied` is called, they may be changed again. What was stored so far is in `uploaded`, and belongs to the
+        `copied` is called when the tables may be changed again. What was stored is in `uploaded` and belongs to the
         caller, also after a failed or cancelled call.
         """
         directory = self._scratch / f"base-{checkpoint_id}"
@@ -78,19 +78,19 @@ class RocksDBBases:
             copied()
             files = await self._stored(directory, uploaded)
             base = RocksDBBase(self._key_groups, checkpoint_id, (self._key_groups,), files)
-            return base, await self._is_kept(base, directory)
+            return base, await self._copy_on_host(base, directory)
         finally:
             with anyio.CancelScope(shield=True):
                 await self._threads.io(remove_directory, directory)
 
     def confirmed(self, base: RocksDBBase) -> None:
-        """A commit has this base: the next one may share its files."""
+        """A commit holds this base: the next base may share its files."""
         self._shared = shareable(base)
         if self._copies is not None:
             self._soon(self._copies.confirm, base)
 
     def discarded(self, base: RocksDBBase) -> None:
-        """No commit has this base, or ever will. What was uploaded for it is for the caller to remove."""
+        """No commit holds this base or ever will. The caller removes what was uploaded for it."""
         if self._copies is not None:
             self._soon(self._copies.abort, base)
 
@@ -112,7 +112,10 @@ class RocksDBBases:
         return tuple(files)
 
     async def _find_shared(self, name: str, size_bytes: int) -> Handle | None:
-        """Where the file is stored already, if it is."""
+        """Return where the file is stored already, `None` if it has to be uploaded.
+
+        The primary is asked: a commit that names a file which is gone could not be restored.
+        """
         handle = self._shared.get(name)
         if handle is None or handle.length != size_bytes:
             return None
@@ -122,8 +125,8 @@ class RocksDBBases:
         _logger.error("a file that a commit needs is gone from the primary, and is uploaded again: key=%s", handle.key)
         return None
 
-    async def _is_kept(self, base: RocksDBBase, directory: Path) -> bool:
-        """Keep a copy on this host, as far as that can be done; say whether there is one."""
+    async def _copy_on_host(self, base: RocksDBBase, directory: Path) -> bool:
+        """Store a copy on this host; true if that worked. The base is durable either way."""
         if self._copies is None or not self._copies.writable:
             return False
         try:
@@ -146,11 +149,11 @@ class RocksDBBases:
 
 
 def shareable(base: RocksDBBase) -> Mapping[str, Handle]:
-    """Where those files of a base are stored that never change, by name."""
+    """The handles of the files of a base that never change, by name."""
     return {file.name: file.handle for file in base.files if file.never_changes}
 
 
 def _sizes(directory: Path) -> Mapping[str, int]:
-    """Names and sizes of the files of a database. Its log is empty: nothing is written to it."""
+    """The sizes of a database's files, by name, without its empty write-ahead log, which is not used."""
     sizes = {path.name: path.stat().st_size for path in directory.iterdir()}
     return {name: size_bytes for name, size_bytes in sizes.items() if size_bytes > 0}

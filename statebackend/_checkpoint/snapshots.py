@@ -1,10 +1,10 @@
-"""One owner's snapshots: what it contributes to checkpoints, and what becomes of that once they are committed or not.
+"""One owner's snapshots: its contributions to checkpoints, and what becomes of them.
 
-    take -> complete                    a commit holds it: the owner stands on it
+    take -> complete                    a commit holds the snapshot: the owner continues from it
          -> abort, or reset             no commit ever will: the next snapshot has it all
 
-A snapshot is complete: all that is committed and all changes since, or the bases that stand for them. Several may be
-under way; what is in one is in each later one until somebody has told of it.
+A snapshot is complete: it holds all that is committed and all changes since, or the bases that stand for them. Several
+may be under way; what is in one is in each later one, until the outcome of its checkpoint is told.
 """
 
 import itertools
@@ -68,7 +68,7 @@ class InlineEncoder:
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """A snapshot of whose checkpoint nobody has told. `changes`: how many are new in it."""
+    """A snapshot whose checkpoint has no outcome yet. `changes`: the number of changes that are new in it."""
 
     to: SequenceNumber
     snapshot: SnapshotResult
@@ -77,7 +77,7 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class Snapshots:
-    """The snapshots of the owner of `states`, who stands on `committed`.
+    """The snapshots of the owner of `states`, which continues from `committed`.
 
     If `committed` has a history, each snapshot extends it. `restored` says which committed files have no local copy.
     """
@@ -107,34 +107,34 @@ class Snapshots:
 
     @property
     def to(self) -> SequenceNumber:
-        """End of the last snapshot: a commit may hold what lies below."""
+        """The end of the last snapshot: a commit may hold what lies below."""
         return self._to
 
     @property
     def newest(self) -> int:
-        """The newest checkpoint of whose snapshot nobody has told, -1 where there is none."""
+        """The newest checkpoint without an outcome, -1 if there is none."""
         return max(self._pending, default=-1)
 
     def pending(self, checkpoint_id: int) -> Pending:
-        """Raises `InputError` where there is no such snapshot, or somebody has told of it."""
+        """The snapshot of a checkpoint. Raises `InputError` if there is none, or its outcome was told."""
         if (found := self._pending.get(CheckpointId(checkpoint_id))) is None:
-            raise InputError("there is no snapshot of that checkpoint to tell of", checkpoint_id=checkpoint_id)
+            raise InputError("no snapshot of that checkpoint waits for its outcome", checkpoint_id=checkpoint_id)
         return found
 
     def is_local(self, keys: Collection[str]) -> bool:
-        """Whether each of these has a local copy."""
+        """True if each of these objects has a local copy."""
         return self._retention is not None and self._only_primary.isdisjoint(keys)
 
     def not_local(self, key: str) -> None:
-        """There is no local copy of it."""
+        """The object has no local copy."""
         self._only_primary.add(key)
 
     async def take(
         self, checkpoint_id: CheckpointId, *, inline: InlineEncoder | None = None, own_key: str | None = None
     ) -> tuple[SnapshotResult, Sequence[bytes]]:
-        """Everything up to now, durable; or, where `inline` takes it, in frames for the commit to carry.
+        """Make everything up to now durable; or, if `inline` takes it, return it in frames for the commit to carry.
 
-        `own_key`: where the commit will lie, if it has a local copy as well. Raises as `ChangelogWriter.persist`. A
+        `own_key`: where the commit will lie, if it gets a local copy too. Raises as `ChangelogWriter.persist`. A
         cancelled call has lost nothing: the next one has it all.
         """
         await self._drain()
@@ -173,7 +173,7 @@ class Snapshots:
         return snapshot, () if taken is None else taken.frames
 
     async def complete(self, checkpoint_id: CheckpointId, state: RangeState) -> None:
-        """The checkpoint is committed: stand on it, that is on `state`."""
+        """The checkpoint is committed: continue from it. `state` is what its commit holds."""
         pending = self._pending[checkpoint_id]
         self._writer.confirm(self._committed_to, pending.to, checkpoint_id)
         self._base_writer.confirmed(pending.bases)
@@ -182,28 +182,29 @@ class Snapshots:
         self._pending = {newer: each for newer, each in self._pending.items() if newer > checkpoint_id}
         if self._retention is not None:
             self._retention.confirm(checkpoint_id)
-        await self._writer.truncate(pending.to)  # the next commit lists it again by itself
+        await self._writer.truncate(pending.to)  # the next commit lists the handles of this one, not the log's
 
     async def abort(self, checkpoint_id: CheckpointId) -> None:
-        """The checkpoint came to nothing: the next one has it all."""
+        """The checkpoint will not be committed: the next one has it all."""
         if self._retention is not None:
             self._retention.abort(checkpoint_id)
         await self.reset(checkpoint_id)
 
     async def reset(self, checkpoint_id: CheckpointId) -> None:
-        """The same, where the local copies may yet be of use: nobody knows whether the commit was made."""
+        """As `abort`, but local copies stay: nobody knows whether the commit was made, and a restore may need them."""
         pending = self.withdraw(checkpoint_id)
         await self._writer.reset(self._committed_to, pending.to, checkpoint_id)
 
     def withdraw(self, checkpoint_id: CheckpointId) -> Pending:
-        """Nobody commits it: its bases are for the next one, unless another has them, too. The log keeps the rest."""
+        """The checkpoint will not be committed: its bases go to the next one. Everything else stays in the log."""
         pending = self._pending.pop(checkpoint_id)
+        # Another snapshot may hold the same bases, and may yet be committed.
         if all(other.bases is not pending.bases for other in self._pending.values()):
             self._base_writer.refused(pending.bases)
         return pending
 
     async def _drain(self) -> None:
-        """Hand every change to the changelog, as fast as the store takes them. Cancelled, the next call goes on."""
+        """Hand all changes to the changelog, as fast as the store takes them. The next call resumes a cancelled one."""
         self._changes = itertools.chain(self._changes, self._states.drain())
         while step := list(itertools.islice(self._changes, DRAIN_STEP)):
             self._base_writer.note(step)
@@ -213,7 +214,7 @@ class Snapshots:
     def _with_new_bases(self, state: RangeState, bases: Bases | None) -> RangeState:
         if bases is None:
             return state
-        if bases.rocksdb is not None:  # what it shares may have had no copy before
+        if bases.rocksdb is not None:  # files that it shares may have had no copy before
             self._only_primary.difference_update(file.handle.key for file in bases.rocksdb.files)
         self._only_primary.update(bases.only_primary)
         return with_bases(state, bases)
@@ -225,7 +226,7 @@ def _not_local(restored: RestoreReport | None) -> set[str]:
 
 
 def _stored_bytes(uploaded: Iterable[UploadedChangeSet]) -> tuple[int, int]:
-    """Bytes of the segments in the primary, and of those with a local copy."""
+    """Bytes of the segments in the primary, and of those that have a local copy."""
     segments = {each.handle.segment: each.local for each in uploaded}
     return (
         sum(segment.length for segment in segments),

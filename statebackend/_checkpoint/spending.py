@@ -1,8 +1,8 @@
-"""What a backend's requests cost: told to its observer, summed up for each checkpoint, and kept within a budget.
+"""The cost of a backend's requests: told to its observer, added up for each checkpoint, kept within a budget.
 
-The budget holds back whoever is about to send: a segment by the persist delay, which `persist_delay_s` answers, and a
-commit that no segment went before (nothing has changed, or the commit holds it all) by `hold`. So a checkpoint waits
-once, and both of its PUTs are paid for by the next one's wait.
+The budget delays what is about to be sent: a segment by the persist delay, which `persist_delay_s` returns, and a
+commit without a segment before it (nothing has changed, or the commit holds it all) by `hold`. So a checkpoint waits
+once, and the wait of the next one pays for both of its PUTs.
 """
 
 import logging
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """Requests by kind and their price; and what a month costs and how long the persist delay is, at this moment."""
+    """Requests by kind and their price; the price of a month and the persist delay, both as of now."""
 
     requests: Counter[str]
     usd: float
@@ -57,11 +57,11 @@ class Spending:
 
     @property
     def requests(self) -> Counter[str]:
-        """All so far, by kind."""
+        """All requests so far, by kind."""
         return self._primary.requests
 
     def persist_delay_s(self) -> float:
-        """The persist delay as it is now: lengthened where the budget wants it."""
+        """The persist delay as of now: longer than the setting if the budget requires it."""
         return max(self._delay_s, self._wait_s())
 
     async def hold(self, before: Counter[str]) -> None:
@@ -74,7 +74,7 @@ class Spending:
             await anyio.sleep(wait_s)
 
     def since(self, before: Counter[str]) -> Spent:
-        """The requests since `before`, and the rate and the pace after them."""
+        """The requests since `before`; the price of a month and the persist delay after them."""
         requests = self.requests
         since = requests - before
         return Spent(
@@ -85,7 +85,7 @@ class Spending:
         )
 
     def tell(self) -> None:
-        """Tell the observer of the requests since the last time, if there are any."""
+        """Tell the observer of the requests since the last call, if there are any."""
         requests = self.requests
         since = requests - self._told
         self._told = requests
@@ -96,5 +96,5 @@ class Spending:
         wait_s = self._pace.wait_s(self._prices.put_usd(self.requests), self._clock.monotonic())
         if wait_s == self._delay_max_s and not self._warned:
             self._warned = True
-            _log.warning("put_budget_usd_month is exceeded: persist_delay_max_s is reached; it is not logged again")
+            _log.warning("put_budget_usd_month is exceeded even at persist_delay_max_s; this is logged once")
         return wait_s
