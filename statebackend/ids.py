@@ -18,11 +18,11 @@ CheckpointId = NewType("CheckpointId", int)
 """The caller's name of a checkpoint. Grows; a gap is legal."""
 
 CommitSequence = NewType("CommitSequence", int)
-"""Position of an entry in the job's log: 0, 1, 2, ... without gaps. Commits and claims are entries, so commits alone
-have gaps."""
+"""Position of an entry in the job's log: 0, 1, 2, ... without gaps. Claims are entries too, so there are gaps between
+commits."""
 
 Epoch = NewType("Epoch", int)
-"""Number of a writer's turn at a job, from 1: each claim begins the next epoch. After a claim no commit of a lower one
+"""Number of a writer's turn at a job, from 1. Each claim begins the next epoch, and after it no commit of an older one
 can be made."""
 
 Key = str | int | bytes | tuple["Key", ...]
@@ -64,7 +64,7 @@ class KeyGroupRange(msgspec.Struct, frozen=True, array_like=True, order=True):
         return f"[{self.first}, {self.last}]" if self else "[]"
 
     def intersection(self, other: "KeyGroupRange") -> "KeyGroupRange":
-        """The groups in both ranges, `EMPTY_RANGE` where there are none. Symmetric."""
+        """The key groups in both ranges, `EMPTY_RANGE` if there are none. Symmetric."""
         first, last = max(self.first, other.first), min(self.last, other.last)
         return KeyGroupRange(first, last) if first <= last else EMPTY_RANGE
 
@@ -90,10 +90,10 @@ class Handle(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ChangeSetHandle(msgspec.Struct, frozen=True, array_like=True):
-    """Where one change set lies: a frame of a segment.
+    """Durable pointer to one change set: a frame of a segment.
 
-    `segment` points to the whole object, `offset` and `length` to the frame in it (a frame carries its own
-    checksum), so both a whole-file copy and a ranged read can be verified.
+    `segment` points to the whole object, `offset` and `length` to the frame in it. A frame has a checksum of its own,
+    so that both a copy of the whole file and a ranged read can be verified.
     """
 
     segment: Handle
@@ -106,10 +106,10 @@ class ChangeSetHandle(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StateDescriptor(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A declared state: its number in the changes, its name and kind, and what its values were written with.
+    """A declared state: its number in the changes, its name and kind, and the schemas of its values.
 
-    `schema` is the one of the newest declaration, `earlier` are those of the same version that stored values may have
-    besides. A cell that names no version is of version 0. `key_schema` is of the keys within a map.
+    `schema` is that of the newest declaration, `earlier` are the others of the same version that stored values may
+    have. A cell that names no version is of version 0. `key_schema` is that of the keys within a map.
     """
 
     state_id: int
@@ -122,17 +122,17 @@ class StateDescriptor(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OperatorElements(msgspec.Struct, frozen=True):
-    """What one owner holds of one operator state, each element encoded."""
+    """One owner's elements of one operator state, each encoded."""
 
     state_id: int
     elements: tuple[bytes, ...]
 
 
 class Base(msgspec.Struct, frozen=True, array_like=True):
-    """A segment that holds every entry of `key_groups` as of some moment, and what is stale or foreign besides.
+    """A segment with every entry of `key_groups` as of some moment. It may also hold stale entries of other groups.
 
-    Bases of one range do not overlap: which groups a base stands for shrinks when some of them are written anew.
-    `key_groups_written`: for how many it stood when it was written; 0: nobody knows.
+    Bases of one range do not overlap: when some key groups are written again, the older base loses them.
+    `key_groups_written`: how many it had when it was written; 0 if that is unknown.
     """
 
     segment: Handle
@@ -141,7 +141,7 @@ class Base(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def live(self) -> int:
-        """For how many key groups it stands."""
+        """How many key groups it stands for now."""
         return sum(map(len, self.key_groups))
 
     @property
@@ -151,23 +151,23 @@ class Base(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RocksDBFile(msgspec.Struct, frozen=True, array_like=True):
-    """One file of a RocksDB base: its name among the others, and the object that holds it."""
+    """One file of a RocksDB base: its name in the RocksDB's directory, and the object that holds it."""
 
     name: str
     handle: Handle
 
     def __post_init__(self) -> None:
         if not _FILE_NAME.fullmatch(self.name):
-            raise ValueError(f"not a name of RocksDB's: {self.name!r}")
+            raise ValueError(f"not the name of a RocksDB file: {self.name!r}")
 
     @property
     def never_changes(self) -> bool:
-        """Whether RocksDB only ever reads or removes it, once it is complete."""
+        """True if RocksDB only ever reads or removes the file once it is complete."""
         return self.name.endswith(".sst")
 
 
 class RocksDBBase(msgspec.Struct, frozen=True, array_like=True):
-    """The files of a RocksDB that held every entry of `owner` as of `checkpoint_id`. It stands for `key_groups`.
+    """The files of a RocksDB with every entry of `owner` as of `checkpoint_id`. It stands for `key_groups` now.
 
     Several bases may name the same objects: a file that never changes is uploaded once.
     """
@@ -183,12 +183,12 @@ class RocksDBBase(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def key_groups_written(self) -> int:
-        """For how many key groups it stood when it was written."""
+        """How many key groups it stood for when it was written."""
         return len(self.owner)
 
     @property
     def live(self) -> int:
-        """For how many key groups it stands."""
+        """How many key groups it stands for now."""
         return sum(map(len, self.key_groups))
 
     @property
@@ -220,7 +220,7 @@ class RangeState(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def all_bases(self) -> tuple[Base | RocksDBBase, ...]:
-        """RocksDB ones and others. No two of them stand for the same key group."""
+        """RocksDB bases and others. No two of them stand for the same key group."""
         return (*self.rocksdb, *self.bases)
 
     def segments(self) -> frozenset[str]:
@@ -253,9 +253,9 @@ class SnapshotResult(msgspec.Struct, frozen=True):
 
 
 class SourceMark(msgspec.Struct, frozen=True):
-    """Which micro-batch a commit holds: Spark's query id and batch id, and the run that delivered it.
+    """The micro-batch that a commit holds: Spark's query id and batch id, and the run that delivered it.
 
-    The (query id, batch id) pair decides whether a delivery is a replay; the run id only tells who did it.
+    The pair (query id, batch id) decides whether a delivery is a replay. The run id is for people only.
     """
 
     query_id: str
@@ -264,10 +264,10 @@ class SourceMark(msgspec.Struct, frozen=True):
 
 
 class StagedOutput(msgspec.Struct, frozen=True):
-    """The rows that a micro-batch put out, as they are to be published: the same bytes, however often.
+    """The output rows of a micro-batch, to be published as the same bytes however often.
 
-    `schema` is that of the rows, as an Arrow IPC message. `parts` follow each other, each a `part` of the format in
-    `_codec/staged.py`: an object of its own, or a piece of a commit. No rows, no parts.
+    `schema` is that of the rows, as an Arrow IPC message. `parts` are in order, each a `part` of the format in
+    `_codec/staged.py`: an object of its own, or a piece of a commit. Without rows there are no parts.
     """
 
     source: SourceMark
@@ -277,7 +277,7 @@ class StagedOutput(msgspec.Struct, frozen=True):
 
 
 class CommitSummary(msgspec.Struct, frozen=True):
-    """One entry of a job's history: what was committed, on top of what."""
+    """One commit of a job's history, and its parent."""
 
     sequence: CommitSequence
     checkpoint_id: CheckpointId

@@ -1,5 +1,6 @@
-"""Every byte that reaches storage is made and read here. Pure: no I/O, no clock, no event loop.
+"""Every byte that reaches storage is encoded and decoded here. Pure: no I/O, no clock, no event loop.
 
-`records` one change and one change set, `frame` a change set on disk, `segment` a file of frames, `commit` the
-object that makes a checkpoint exist, `serializers` values and `schema` their types, `compression` what its name says.
+`records` has changes and change sets, `frame` a change set as it is stored, `segment` a file of frames, `commit` the
+entries of the log, `local_snapshot` a host's record of a checkpoint, `staged` output rows. `serializers` has values,
+`cells` a value with its version and time, `schema` the types of values, `compression` the codecs.
 """

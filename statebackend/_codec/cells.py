@@ -1,13 +1,13 @@
-"""A stored value with what its state keeps beside it, and several of them in a row.
+"""A stored value with its version and its time, and several of them in a row.
 
-    cell   := value                                         where the value does not begin with c1 and needs no mark
+    cell   := value                                         no version, no stamp, and no c1 at its beginning
             | c1 flags:u8 [version:u32] [stamp:f64] value   little-endian
     flags  := 1 a version follows, otherwise it is 0 | 2 a stamp follows
     cells  := framed*
     framed := length data                                   length := u8 below 255 | ff length:u32
 
-MessagePack never uses the byte c1, so a value of msgspec's is its own cell. A cell says itself what it is: a state can
-get or lose its time-to-live, or move to another version, and nothing stored has to be rewritten for it.
+MessagePack never uses the byte c1, so a value that msgspec encoded is its own cell. Each cell says what it has: a state
+can gain or lose its time-to-live, or move to another version, and no stored value has to be rewritten.
 """
 
 import struct
@@ -17,8 +17,9 @@ import msgspec
 
 from statebackend.errors import ValueDecodeError
 
-MARK: Final = 0xC1
-_MARK_BYTE: Final = b"\xc1"
+HEADER: Final = 0xC1
+"""First byte of a cell that does not begin with its value."""
+_HEADER_BYTE: Final = b"\xc1"
 _VERSIONED: Final = 1
 _STAMPED: Final = 2
 _VERSION = struct.Struct("<I")
@@ -28,7 +29,7 @@ _SHORT_END: Final = 255
 
 
 class Cell(msgspec.Struct, frozen=True, gc=False):
-    """The parts of a cell. `stamp` is when it was written, in seconds of the state's clock."""
+    """The parts of a cell. `stamp` is the time of writing, in seconds by the clock of the state's time-to-live."""
 
     value: bytes
     version: int = 0
@@ -36,9 +37,9 @@ class Cell(msgspec.Struct, frozen=True, gc=False):
 
 
 def pack(value: bytes, version: int = 0, stamp: float | None = None) -> bytes:
-    """The cell of an encoded value."""
+    """Return the cell of an encoded value."""
     if stamp is None and not version:
-        return value if value[:1] != _MARK_BYTE else b"\xc1\x00" + value
+        return value if value[:1] != _HEADER_BYTE else b"\xc1\x00" + value
     if stamp is None:
         return b"\xc1\x01" + _VERSION.pack(version) + value
     if not version:
@@ -47,8 +48,8 @@ def pack(value: bytes, version: int = 0, stamp: float | None = None) -> bytes:
 
 
 def unpack(cell: bytes) -> Cell:
-    """The parts of a cell. Raises `ValueDecodeError` where its mark is cut off or is not known."""
-    if cell[:1] != _MARK_BYTE:
+    """Return the parts of a cell. Raises `ValueDecodeError` if its header is cut off or unknown."""
+    if cell[:1] != _HEADER_BYTE:
         return Cell(cell)
     try:
         flags, at, version, stamp = cell[1], 2, 0, None
@@ -59,19 +60,19 @@ def unpack(cell: bytes) -> Cell:
             (stamp,) = _STAMP.unpack_from(cell, at)
             at += _STAMP.size
     except (IndexError, struct.error) as error:
-        raise ValueDecodeError("the mark of a stored value is cut off", size_bytes=len(cell)) from error
+        raise ValueDecodeError("the header of a stored value is cut off", size_bytes=len(cell)) from error
     if flags > _VERSIONED | _STAMPED:
-        raise ValueDecodeError("the mark of a stored value is not known", flags=flags)
+        raise ValueDecodeError("the header of a stored value is not known", flags=flags)
     return Cell(cell[at:], version, stamp)
 
 
 def stamp_of(cell: bytes) -> float | None:
-    """When the cell was written, `None` where it does not say."""
-    return unpack(cell).stamp if cell[:1] == _MARK_BYTE else None
+    """The time of writing, `None` if the cell does not tell."""
+    return unpack(cell).stamp if cell[:1] == _HEADER_BYTE else None
 
 
 def framed(data: bytes) -> bytes:
-    """`data` with its length in front."""
+    """Return `data` with its length in front."""
     length = len(data)
     if length < _SHORT_END:
         return length.to_bytes(1, "little") + data
@@ -79,7 +80,7 @@ def framed(data: bytes) -> bytes:
 
 
 def split(row: bytes) -> list[bytes]:
-    """What was framed, in order. Raises `ValueDecodeError` where the last one is cut off."""
+    """Return the elements that were framed, in order. Raises `ValueDecodeError` if the last one is cut off."""
     parts: list[bytes] = []
     at, end = 0, len(row)
     while at < end:
@@ -95,9 +96,10 @@ def split(row: bytes) -> list[bytes]:
 
 
 def joined(row: bytes | bytearray) -> tuple[int, bytearray] | None:
-    """How many were framed, and all of them without what frames them, where that can be had at once.
+    """Return how many elements were framed, and all of them without their lengths; `None` if it needs a loop.
 
-    Which is where all are short and equally long: as floats are, small numbers, or codes.
+    It works if all elements are short and of one length, as floats, small numbers or codes are: slicing with a step
+    then drops all lengths at once.
     """
     if not row or row[0] == _SHORT_END or len(row) % (step := row[0] + 1):
         return None
@@ -110,7 +112,7 @@ def joined(row: bytes | bytearray) -> tuple[int, bytearray] | None:
 
 
 def count(row: bytes | bytearray) -> int:
-    """How many were framed. Raises `ValueDecodeError` where the last one is cut off."""
+    """Return how many elements were framed. Raises `ValueDecodeError` if the last one is cut off."""
     found, at, end = 0, 0, len(row)
     while at < end:
         length = row[at]

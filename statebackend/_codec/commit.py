@@ -6,13 +6,13 @@
     manifest := msgpack map of the fields of `Commit` or `Claim`, and "entry": "commit" or "claim"; `length` bytes
     inline   := frame* part*           change sets of a small checkpoint, what a small batch put out; none in a claim
 
-A handle into the object's own inline frames has an empty key, and counts its offset from where they begin. Whoever
-decodes gets it whole, as a later commit carries it: with the key, length and checksum of this object. So has a handle
-to an inline part of the outbox; whole, it has the key of this object, and the part's own place, length and checksum.
+A handle into the object's own inline frames has an empty key, and an offset that counts from where they begin. Decoding
+makes it whole, as a later commit carries it: with the key, length and checksum of this object. A handle to an inline
+part of the outbox is stored the same way; made whole, it has this object's key, and the part's offset in the object.
 
-A field may be added with a default in the same version; a reader passes over fields it does not know. A reader that
-must not pass over something needs a new version: 2 is 1 with an outbox, which a reader of 1 would forget to publish; 3
-is either with RocksDB bases, without which the state would lack their key groups.
+Within a version, a field may be added with a default; a reader passes over fields that it does not know. What a reader
+must not pass over needs a new version. Version 2 is 1 with an outbox, which a reader of 1 would forget to publish. 3 is
+either with RocksDB bases, without which the state would lack their key groups.
 """
 
 import itertools
@@ -43,7 +43,7 @@ from statebackend.settings import Compression
 
 MAGIC: Final = b"sbcommt"
 VERSION: Final = 3
-"""The newest that is known. An entry is written in the oldest that says all it has to say."""
+"""The newest known version. An entry is written in the oldest version that can say all of it."""
 _HEAD_LENGTH: Final = len(MAGIC) + 1
 _CHECKSUM = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
@@ -53,8 +53,8 @@ _START = _HEAD_LENGTH + _CHECKSUM.size + _LENGTH.size
 class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="commit", tag_field="entry"):
     """A committed checkpoint.
 
-    `stamp` is unique to the attempt: whoever finds a commit at the sequence he wanted tells by it whether it is
-    his own, made by a request whose answer was lost. `parent` is the commit this one continues.
+    `stamp` is unique to the attempt to commit. A writer that finds a commit at its sequence tells by the stamp whether
+    it is its own, made by a request whose answer was lost. `parent` is the commit that this one continues.
     """
 
     job: str
@@ -70,7 +70,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
     committed_at_s: float = 0.0
     release: str = ""
     outbox: tuple[StagedOutput, ...] = ()
-    """What is committed and was not known to be published when this was made, oldest first; its own output is last."""
+    """Outputs that were not known to be published when this was made, oldest first; that of its own batch is last."""
 
     @property
     def summary(self) -> CommitSummary:
@@ -80,16 +80,17 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
         )
 
     def segments(self) -> frozenset[str]:
-        """Keys of every object the commit points into; its own, where it carries change sets or output inline."""
+        """Keys of all objects that the commit points into; its own too, if it carries change sets or output inline."""
         return frozenset(part.key for output in self.outbox for part in output.parts).union(
             *(part.segments() for part in self.ranges)
         )
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, tag="claim", tag_field="entry"):
-    """A writer's first entry: from here on only he appends. `newest` is the last commit before it, if there is one.
+    """A writer's first entry: behind it, only this writer appends. `newest` is the last commit before it, if any.
 
-    `base` is the commit that the writer continues, where that is another one: it is kept until he commits.
+    `base` is the commit that the writer continues from, if that is not `newest`: no sweep deletes it until the next
+    commit.
     """
 
     job: str
@@ -111,16 +112,17 @@ IN_HERE: Final = Handle("", 0, 0, 0)
 
 
 class EncodedEntry(msgspec.Struct, Generic[_Entries], frozen=True):
-    """The bytes of an entry, and the entry as whoever reads them gets it: handles to inline frames are whole."""
+    """The bytes of an entry, and the entry as decoding gives it: its handles to inline frames are whole."""
 
     entry: _Entries
     body: bytes
 
 
 def encode_entry(entry: _Entries, key: str, inline: Sequence[bytes] = ()) -> EncodedEntry[_Entries]:
-    """The bytes of an entry to be created at `key`, known to decode. Raises `InputError` where a part has a wrong type.
+    """Encode an entry to be created at `key`. Raises `InputError` if a part has a wrong type.
 
-    A struct does not check its fields when it is made, and an entry that does not decode closes the job for good.
+    It is decoded before it is returned, because a struct does not check its fields when it is made, and an entry in the
+    log that does not decode would close the job for good.
     """
     try:
         manifest = msgspec.msgpack.encode(entry)
@@ -136,7 +138,7 @@ def encode_entry(entry: _Entries, key: str, inline: Sequence[bytes] = ()) -> Enc
 def encode_inline(
     change_sets: Sequence[ChangeSet], compression: Compression
 ) -> tuple[Sequence[bytes], tuple[ChangeSetHandle, ...]]:
-    """The frames of change sets for `encode_entry`, and the handles for the commit that carries them."""
+    """Return the frames of change sets, for `encode_entry`, and handles to them, for the commit that carries them."""
     frames = [encode_frame(change_set, compression) for change_set in change_sets]
     offsets = itertools.accumulate(map(len, frames), initial=0)
     return frames, tuple(
@@ -154,7 +156,7 @@ def encode_inline(
 
 
 def decode_entry(data: bytes, key: str, *, job: str) -> Commit | Claim:
-    """The entry that lies at `key`, checked against its checksum and the job it should belong to.
+    """Return the entry that lies at `key`, checked against its checksum and the job it should belong to.
 
     Raises `CorruptCommitError`, `UnsupportedVersionError` or `WrongJobError`, naming the object.
     """
@@ -185,7 +187,7 @@ def _has_rocksdb(entry: Commit | Claim) -> bool:
 
 
 def _resolve(entry: _Entries, key: str, body: bytes, inline_offset: int) -> _Entries:
-    """The entry with whole handles to its own inline frames, which begin at `inline_offset` of `body`."""
+    """Return the entry with whole handles to its own inline frames, which begin at `inline_offset` of `body`."""
     if isinstance(entry, Claim) or len(body) == inline_offset:
         return entry
     here = Handle(key, 0, len(body), zlib.crc32(body))

@@ -1,8 +1,8 @@
-"""Compression of one frame's payload. The codes below are on disk: never reuse one.
+"""Compression of one payload, of a frame or of staged output. The codes below are stored: never reuse one.
 
-The stored bytes carry neither a size nor a checksum of their own, the frame does: zstd without a checksum decodes a
-flipped bit to wrong data silently, and a stored size could ask for any amount of memory. The size the frame gives is
-not believed either before it is allocated: a codec's format bounds what a stored byte can stand for.
+The stored bytes have neither a size nor a checksum of their own; the frame has both. Without its checksum, zstd would
+silently decode a flipped bit to wrong data. The size in the frame is checked before that much memory is allocated: the
+format of each codec bounds how many raw bytes a stored byte can stand for.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class _Codec(NamedTuple):
     compress: Callable[[ReadBuffer], bytes]
     decompress_into: Callable[[ReadBuffer, bytearray], int]
     expansion_max: int
-    """Raw bytes that one stored byte can stand for at most, by the rules of the codec's format."""
+    """Most raw bytes that one stored byte can stand for, by the rules of the codec's format."""
 
 
 def _copy_into(stored: ReadBuffer, output: bytearray) -> int:
@@ -58,7 +58,7 @@ _BY_CODE: Final = {codec.code: codec for codec in _CODECS.values()}
 
 
 def compress(raw: ReadBuffer, compression: Compression) -> tuple[int, bytes]:
-    """The codec's code and the stored bytes; the code of `none` where compression would not make it smaller."""
+    """Return the codec's code and the stored bytes; the code of `none` if compression would not make them smaller."""
     codec = _CODECS[compression]
     stored = codec.compress(raw)
     if len(stored) < len(raw) or compression == "none":
@@ -67,7 +67,7 @@ def compress(raw: ReadBuffer, compression: Compression) -> tuple[int, bytes]:
 
 
 def decompress(stored: ReadBuffer, code: int, raw_length: int) -> bytearray:
-    """Exactly `raw_length` bytes, never more memory than that. Raises `ValueError` for anything else."""
+    """Return exactly `raw_length` bytes, and never take more memory than that. Raises `ValueError` otherwise."""
     codec = _BY_CODE.get(code)
     if codec is None:
         raise ValueError(f"unknown codec {code}")

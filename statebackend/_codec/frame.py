@@ -1,4 +1,4 @@
-"""One change set as it lies in an object. Complete in itself: a ranged read of a frame can be checked and decoded.
+"""One change set as it is stored. It is complete: a frame that a ranged read has fetched can be checked and decoded.
 
     frame    := checksum:u32 size:u32 header log_id payload                              little-endian
     checksum := crc32 of everything behind it
@@ -8,7 +8,7 @@
 
 A frame whose span is empty, 0 to -1, holds changes of key group -1 only: metadata, which is not written any more.
 
-A reader checks before it believes: the size against the bytes at hand, then the checksum, then the rest.
+A reader checks before it believes: first the size against the bytes at hand, then the checksum, then the rest.
 """
 
 import struct
@@ -29,14 +29,14 @@ _PREFIX = struct.Struct("<II")
 _HEADER = struct.Struct("<QhhIIBB")
 HEAD_BYTES: Final = _PREFIX.size + _HEADER.size
 FRAME_RAW_BYTES_MAX: Final = 1024 * MiB
-"""More than this in one change set is refused when writing, and taken for damage when reading."""
+"""A larger change set is refused when it is written, and taken for damage when it is read."""
 
 Reject = Callable[[int, str], Exception]
-"""Makes the error to raise, from an offset in the frame and a reason. The caller knows the object's name."""
+"""Makes the error to raise from an offset in the frame and a reason. Only the caller knows the object's name."""
 
 
 class FrameHeader(msgspec.Struct, frozen=True):
-    """What a frame says about itself."""
+    """The header of a frame, as far as its reader needs it."""
 
     log_id: str
     sequence_number: SequenceNumber
@@ -45,7 +45,7 @@ class FrameHeader(msgspec.Struct, frozen=True):
 
 
 def encode_frame(change_set: ChangeSet, compression: Compression, *, raw_bytes_max: int = FRAME_RAW_BYTES_MAX) -> bytes:
-    """The frame of one change set. Raises `ValueError` for one whose changes exceed `raw_bytes_max`."""
+    """Return the frame of one change set. Raises `ValueError` if its changes exceed `raw_bytes_max`."""
     raw = encode_changes(change_set.changes)
     if len(raw) > raw_bytes_max:
         raise ValueError(f"a change set of {len(raw)} bytes exceeds {raw_bytes_max}")
@@ -63,14 +63,14 @@ def encode_frame(change_set: ChangeSet, compression: Compression, *, raw_bytes_m
 
 
 def frame_length(head: memoryview, reject: Reject) -> int:
-    """Bytes of the frame that begins at `head`, by its own word. Not yet checked against its checksum."""
+    """The length of the frame that begins at `head`, as the frame says: not yet checked against its checksum."""
     if len(head) < HEAD_BYTES:
         raise reject(0, f"frame cut off after {len(head)} bytes")
     return _PREFIX.size + int(_PREFIX.unpack_from(head)[1])
 
 
 def compressed_away(frame: bytes) -> int:
-    """Bytes by which compression made this frame shorter; negative where it made it longer."""
+    """Bytes by which compression made this frame shorter; negative if it made it longer."""
     _, _, _, _, raw_length, _, log_id_length = _HEADER.unpack_from(frame, _PREFIX.size)
     return int(raw_length) + HEAD_BYTES + int(log_id_length) - len(frame)
 
@@ -78,10 +78,10 @@ def compressed_away(frame: bytes) -> int:
 def open_frame(
     frame: memoryview, reject: Reject, *, raw_bytes_max: int = FRAME_RAW_BYTES_MAX
 ) -> tuple[FrameHeader, Iterator[list[StateChange]]]:
-    """Check one whole frame: its header, and its changes a block at a time, each decoded when it is asked for.
+    """Check one whole frame, and return its header and its changes, a block at a time, decoded when asked for.
 
-    So who takes a change out of a block has it before it has left the processor's cache, and needs room for no more
-    than a block. Raises what `reject` makes, at the first thing that is wrong; where that is a block, the blocks do.
+    So a caller needs room for one block only, and takes its changes while they are still in the processor's cache.
+    Raises what `reject` makes, at the first thing that is wrong; for a bad block, the iterator raises it.
     """
     if (length := frame_length(frame, reject)) != len(frame):
         raise reject(4, f"frame of {length} bytes where {len(frame)} were expected")

@@ -1,11 +1,11 @@
-"""What a host keeps of one owner's checkpoint, so that a process started there later finds it.
+"""A host's record of one owner's checkpoint, from which a process that is started there later knows the local copies.
 
     file     := magic version:u8 checksum:u32 manifest                                   little-endian
     magic    := "sblocal"
     checksum := crc32 of magic, version and manifest
     manifest := msgpack map of the fields of `LocalSnapshot`
 
-A field may be added with a default in the same version; a reader passes over fields it does not know.
+Within a version, a field may be added with a default; a reader passes over fields that it does not know.
 """
 
 import struct
@@ -27,8 +27,8 @@ _START = len(HEAD) + _CHECKSUM.size
 class LocalSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One owner's part of a checkpoint, all of whose files have a copy on this host.
 
-    It holds the handles of the primary: the local copies have the same keys, and who restores from them still has to
-    tell the next commit where the primary's are. An empty `changelog` is a state without an entry.
+    The handles are those of the primary. The local copies have the same keys, and a process that restores from them
+    needs the primary's handles for the next commit. An empty `changelog` means a state without entries.
     """
 
     job: str
@@ -37,20 +37,20 @@ class LocalSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     key_groups: KeyGroupRange
     changelog: tuple[ChangeSetHandle, ...]
     rocksdb: tuple[RocksDBFile, ...] = msgspec.field(default=(), name="native")
-    """The files of a RocksDB base of that checkpoint, which lie beside this one under their own names."""
+    """The files of a RocksDB base of that checkpoint. They lie beside this one, under their own names."""
 
 
 _decoder = msgspec.msgpack.Decoder(LocalSnapshot)
 
 
 def encode_local_snapshot(snapshot: LocalSnapshot) -> bytes:
-    """The bytes of the file."""
+    """Return the bytes of the file."""
     manifest = msgspec.msgpack.encode(snapshot)
     return b"".join((HEAD, _CHECKSUM.pack(zlib.crc32(manifest, zlib.crc32(HEAD))), manifest))
 
 
 def decode_local_snapshot(data: bytes, name: str) -> LocalSnapshot:
-    """The snapshot in `data`. Raises `CorruptObjectError` or `UnsupportedVersionError`, naming the file."""
+    """Return the snapshot in `data`. Raises `CorruptObjectError` or `UnsupportedVersionError`, naming the file."""
     if len(data) < _START or not data.startswith(MAGIC):
         raise CorruptObjectError("not a local snapshot, or cut off", object=name, offset=0, size=len(data))
     if zlib.crc32(data[_START:], zlib.crc32(data[: len(HEAD)])) != _CHECKSUM.unpack_from(data, len(HEAD))[0]:

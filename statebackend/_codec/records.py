@@ -4,8 +4,8 @@
     block   := length:u32 msgpack([change, ...])          1 to 4096 changes, little-endian length
     change  := [key_group, operation, state_id, key, data]
 
-Changes come in blocks so that neither encoding nor decoding holds the interpreter for long: both keep the lock, and
-an event loop in the same process waits meanwhile. The operations' codes are on disk: never reuse one.
+Changes come in blocks so that neither encoding nor decoding holds the interpreter lock for long: an event loop in the
+same process waits for that lock. The codes of the operations are stored: never reuse one.
 """
 
 import struct
@@ -21,34 +21,34 @@ from statebackend.ids import Key, KeyGroupRange, SequenceNumber
 
 BLOCK_CHANGES_MAX: Final = 4096
 SCALARS: Final = frozenset({str, int, bytes})
-"""A key of these types equals no key of another type; but `True == 1` and `(1.0,) == (1,)`."""
+"""A key of exactly one of these types equals no key of another type. Others may: `True == 1` and `(1.0,) == (1,)`."""
 _LENGTH = struct.Struct("<I")
 _SEQUENCES: Final = frozenset({list, tuple})
 
 
 class Operation(IntEnum):
-    """What a change does to its key. Only what a state logs today has a code."""
+    """What a change does to its key. Only operations that states log have a code."""
 
     CLEAR = 0
     SET = 1
     ADD = 2
-    """Elements appended to what the key's list holds."""
+    """Elements are appended to the key's list."""
     PUT = 3
-    """One entry of the key's map."""
+    """One entry of the key's map is set."""
     REMOVE = 4
-    """One entry of the key's map, gone."""
+    """One entry of the key's map is removed."""
 
 
 class StateChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One logged mutation. `data` is what the operation needs, empty for `CLEAR`. `key` is as the user gave it.
 
-    `gc=False`: a change holds no cycle, and the collector must not walk a million of them.
+    `gc=False`: a change is never part of a cycle, and the collector must not walk a million of them.
     """
 
     key_group: int
     operation: int
     state_id: int
-    key: Any  # Key; msgspec refuses a type with both str and bytes in it, and MessagePack tells them apart itself
+    key: Any  # Key: msgspec refuses a union of str and bytes, which MessagePack tells apart by itself
     data: bytes = b""
 
 
@@ -59,15 +59,15 @@ class ChangeSet(msgspec.Struct, frozen=True):
     sequence_number: SequenceNumber
     changes: Sequence[StateChange]
     key_groups: KeyGroupRange
-    """The smallest range that holds every change."""
+    """The smallest range with the key groups of all changes."""
     size_bytes: int
-    """Estimate of the encoded size, before compression."""
+    """Estimated size when encoded, before compression."""
 
 
 def change_set(
     log_id: str, sequence_number: SequenceNumber, changes: Sequence[StateChange], size_bytes: int = 0
 ) -> ChangeSet:
-    """A change set of `changes`, which must not be empty."""
+    """Return a change set of `changes`, which must not be empty."""
     groups = [change.key_group for change in changes]
     return ChangeSet(log_id, sequence_number, changes, KeyGroupRange(min(groups), max(groups)), size_bytes)
 
@@ -77,7 +77,7 @@ _decoder = msgspec.msgpack.Decoder(list[StateChange])
 
 
 def encode_changes(changes: Iterable[StateChange]) -> bytes:
-    """The bytes of `changes`, in order."""
+    """Return the bytes of `changes`, in order."""
     remaining = iter(changes)
     parts: list[bytes] = []
     while block := list(islice(remaining, BLOCK_CHANGES_MAX)):
@@ -87,7 +87,7 @@ def encode_changes(changes: Iterable[StateChange]) -> bytes:
 
 
 def decode_changes(raw: bytes | bytearray | memoryview) -> Iterator[list[StateChange]]:
-    """The changes, a block at a time. Raises `ValueError` where the bytes are not what `encode_changes` makes."""
+    """Yield the changes, a block at a time. Raises `ValueError` if the bytes are not as `encode_changes` makes them."""
     view = memoryview(raw)
     offset = 0
     while offset < len(view):
@@ -102,15 +102,15 @@ def decode_changes(raw: bytes | bytearray | memoryview) -> Iterator[list[StateCh
 
 
 def key_of(change: StateChange) -> Key:
-    """The change's key as the user gave it: MessagePack has no tuples, so an array was one.
+    """The change's key as the user gave it. MessagePack has no tuples: an array is one.
 
-    Raises `ValueDecodeError` for what no user can have given.
+    Raises `ValueDecodeError` if it is no key.
     """
     return as_key(change.key)
 
 
 def as_key(found: object) -> Key:
-    """The key that MessagePack gave back as `found`. Raises `ValueDecodeError` for what no user can have given."""
+    """Return as a key what MessagePack decoded as `found`. Raises `ValueDecodeError` if it is no key."""
     if type(found) in SCALARS:
         return cast("Key", found)
     if type(found) in _SEQUENCES and found:

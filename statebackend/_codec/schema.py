@@ -1,4 +1,4 @@
-"""A type in words: what its values look like in storage, so that a state is not opened as another one.
+"""The schema of a type: a text that tells how its values are stored, so that no state is opened as another type.
 
     schema := JSON without spaces, keys sorted
     type   := "int" | "str" | "any" | ...             a kind without particulars
@@ -11,11 +11,12 @@
             | {"up": n}                               the n-th record or row around this one
     field  := type | {"optional": type, "default": value}
 
-Names of classes, documentation and the order of a record's fields are no part of it: they may change freely. A field
-is optional where a stored value may lack it; a default counts only then, since only then it changes what is read.
-These texts lie in every commit: to word one differently is to lock out the states written before.
+Names of classes, documentation and the order of a record's fields are not part of it, so they may change freely. A
+field is optional if a stored value may lack it. A default is part of the schema only then, because only then does it
+change what is read. These texts are in every commit: to word a type differently would lock out the states written
+before.
 
-What was written with one schema may be read as another type where `misread` finds nothing against it.
+Values written with one schema may be read as another type if `misread` finds no reason against it.
 """
 
 import json
@@ -29,16 +30,16 @@ _Types = tuple[inspect.Type, ...]
 
 
 def schema_of(type_: Any) -> str:
-    """The schema of a type. Raises `TypeError` or `NameError` for one that msgspec does not know all of."""
+    """Return the schema of a type. Raises `TypeError` or `NameError` if msgspec does not know all of it."""
     return _text(_plain(inspect.type_info(type_), ()))
 
 
 def misread(schema: str, type_: Any) -> str | None:
-    """Why values written with `schema` would be lost, refused or changed where they are read as `type_`, else `None`.
+    """Say why values written with `schema` would be lost, refused or changed if read as `type_`; else `None`.
 
-    A record may have got fields with defaults, lost some, or changed others in one of these ways; of a row that goes
-    for its end. A union, an enum or a literal may have got more to choose from, and a type may have become one of a
-    union. Nothing else: an int is no float, since not every int is one.
+    A record may have gained fields with defaults, lost fields, or have fields that changed in one of these ways; a row
+    likewise, but only at its end. A union, an enum or a literal may have gained choices, and a type may have become one
+    choice of a union. Nothing else is allowed: an int cannot be read as a float, since not every int is one.
     """
     return _misread(json.loads(schema), _plain(inspect.type_info(type_), (), reading=True), "value")
 
@@ -48,7 +49,7 @@ def _text(plain: Any) -> str:
 
 
 def _plain(node: inspect.Type, around: _Types, *, reading: bool = False) -> Any:
-    """`reading` tells what a reader of the type takes: whatever has a default may be absent."""
+    """`reading`: describe what a reader of the type accepts. Then each field with a default may be absent."""
     match node:
         case inspect.Metadata():
             return _plain(node.type, around, reading=reading)
@@ -67,7 +68,7 @@ def _plain(node: inspect.Type, around: _Types, *, reading: bool = False) -> Any:
 
 
 def _kind(node: inspect.Type, around: _Types, *, reading: bool) -> Any:
-    """Everything else is a kind with some particulars, each a type, some types, or a plain value."""
+    """Any other type is a kind with particulars, each of which is a type, several types, or a plain value."""
     kind = type(node).__name__.removesuffix("Type").lower()
     particulars: dict[str, Any] = {}
     for name in node.__struct_fields__:
@@ -106,7 +107,7 @@ def _field(node: _Record, field: inspect.Field, around: _Types, *, reading: bool
 
 
 def _may_be_absent(node: _Record, field: inspect.Field) -> bool:
-    """Whether a stored value can lack the field: not required, and left out while it has a certain value."""
+    """True if a stored value can lack the field: it is not required, and is left out while it has a certain value."""
     if field.required or isinstance(node, inspect.NamedTupleType):
         return False
     unset = field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT
@@ -114,7 +115,7 @@ def _may_be_absent(node: _Record, field: inspect.Field) -> bool:
 
 
 def _misread(old: Any, new: Any, where: str) -> str | None:
-    """`new` is what a reader takes, in the same words."""
+    """`new` describes what a reader accepts, in the same words."""
     if old == new:
         return None
     if isinstance(new, dict) and "one_of" in new:
@@ -181,7 +182,7 @@ def _misread_field(old: Any, new: Any, where: str) -> str | None:
 
 
 def _misread_particulars(old: Any, new: Any, where: str) -> str | None:
-    """Of lists, dicts and the like: the types within may evolve, constraints may not."""
+    """For lists, dicts and the like: the types inside may evolve, constraints may not."""
     (kind, old_parts), (new_kind, new_parts) = (*old.items(),)[0], (*new.items(),)[0]
     if kind != new_kind or old_parts.keys() != new_parts.keys():
         return f"{where}: {_text(old)} is no {_text(new)}"
@@ -203,7 +204,7 @@ _COMPARED: Final = {"record": _misread_record, "row": _misread_row, "values": _m
 
 
 def _choices(plain: Any) -> list[Any]:
-    """What a union is of; anything else is of itself."""
+    """The choices of a union; any other type is its own only choice."""
     return cast("dict[str, list[Any]]", plain).get("one_of", [plain]) if isinstance(plain, dict) else [plain]
 
 

@@ -7,9 +7,9 @@
     checksum := crc32 of magic, version, index and the trailer's first two fields
 
 Frames are compressed one by one (`frame`), so an offset in the stored object is enough for a ranged read. They follow
-each other without gaps from offset 8 to the index, in the order of the index. A reader stops at the first bad
-byte and names the object, the offset and the reason; it never guesses past it. Head and trailer keep their shape in
-every version, so that a newer release can be told from a flipped bit.
+each other without gaps from offset 8 to the index, in the order of the index. A reader stops at the first bad byte, and
+names the object, the offset and the reason; it never guesses past it. Head and trailer keep their shape in every
+version, so that a segment of a newer release can be told from a flipped bit.
 """
 
 import struct
@@ -43,7 +43,7 @@ _COVERED = struct.Struct("<QI")
 
 
 class FrameEntry(msgspec.Struct, frozen=True, array_like=True):
-    """One line of the index: where a change set's frame lies in the segment, and what it holds."""
+    """One entry of the index: where the frame of a change set lies in the segment, and what it holds."""
 
     log_id: str
     sequence_number: SequenceNumber
@@ -54,7 +54,7 @@ class FrameEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EncodedSegment(msgspec.Struct, frozen=True):
-    """A segment ready to be stored, in chunks, with its index and the crc32 of the whole."""
+    """A segment ready to be stored: its bytes in chunks, its index, and the crc32 of the whole."""
 
     chunks: tuple[bytes, ...]
     size_bytes: int
@@ -63,7 +63,7 @@ class EncodedSegment(msgspec.Struct, frozen=True):
 
     @property
     def raw_bytes(self) -> int:
-        """The size that the segment would have without compression."""
+        """The size of the segment if nothing were compressed."""
         return self.size_bytes + sum(map(compressed_away, self.chunks[1 : 1 + len(self.entries)]))
 
 
@@ -71,7 +71,7 @@ _index_decoder = msgspec.msgpack.Decoder(list[FrameEntry])
 
 
 def encode_segment(change_sets: Iterable[ChangeSet], compression: Compression) -> EncodedSegment:
-    """Encode change sets in the order given. Raises `ValueError` for none: an empty segment must not exist."""
+    """Encode change sets, in the order given. Raises `ValueError` if there are none: no segment is empty."""
     chunks: list[bytes] = [HEAD]
     entries: list[FrameEntry] = []
     offset = len(HEAD)
@@ -98,7 +98,7 @@ def encode_segment(change_sets: Iterable[ChangeSet], compression: Compression) -
 
 
 def checksum_of(chunks: Iterable[bytes | bytearray | memoryview]) -> int:
-    """crc32 over chunks that follow each other."""
+    """Return the crc32 of all chunks together."""
     checksum = 0
     for chunk in chunks:
         checksum = zlib.crc32(chunk, checksum)
@@ -106,9 +106,9 @@ def checksum_of(chunks: Iterable[bytes | bytearray | memoryview]) -> int:
 
 
 def decode_segment(data: bytes | memoryview, name: str) -> Iterator[tuple[FrameHeader, list[StateChange]]]:
-    """Every frame of a whole segment, in order, each checked before it is handed out.
+    """Yield every frame of a whole segment, in order, each checked before it is yielded.
 
-    The index and the trailer are checked first. Raises `CorruptSegmentError`, or `UnsupportedVersionError` for a
+    Trailer and index are checked first. Raises `CorruptSegmentError`, or `UnsupportedVersionError` for a
     segment of a later release.
     """
     view = memoryview(data)
@@ -125,14 +125,14 @@ def decode_segment(data: bytes | memoryview, name: str) -> Iterator[tuple[FrameH
 
 
 def decode_change_set(frame: bytes | memoryview, name: str, offset: int) -> tuple[FrameHeader, list[StateChange]]:
-    """One frame, read alone or out of a segment; `name` and `offset` say where it lies, for the error."""
+    """Decode one frame, read alone or as part of a segment. `name` and `offset` say where it lies, for errors."""
     return decode_frame(memoryview(frame), _reject(name, offset))
 
 
 def open_change_set(
     frame: bytes | memoryview, name: str, offset: int
 ) -> tuple[FrameHeader, Iterator[list[StateChange]]]:
-    """As `decode_change_set`, the changes a block at a time, which raise for what is wrong with them."""
+    """As `decode_change_set`, with the changes a block at a time; for a bad block, the iterator raises."""
     return open_frame(memoryview(frame), _reject(name, offset))
 
 
@@ -161,7 +161,7 @@ def read_index_in(head: memoryview, tail: memoryview, size_bytes: int, name: str
 
 
 def index_offset(tail: memoryview, size_bytes: int, name: str) -> int:
-    """Where the index of a segment of `size_bytes` begins, by the trailer at the end of its tail."""
+    """Return where the index of a segment of `size_bytes` begins, from the trailer at the end of `tail`."""
     return _read_trailer(tail, size_bytes, name).index_offset
 
 

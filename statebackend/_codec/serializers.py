@@ -1,7 +1,7 @@
 """Values to bytes and back, by msgspec.
 
-What is accepted comes back: `encode` proves it on the spot. msgspec encodes a value of *any* type it knows, whatever
-was declared, and a value that fails, or lacks a part, only when it is read back is a value that is lost.
+A value that is accepted comes back: `encode` proves it at once, by decoding. msgspec encodes a value of *any* type that
+it knows, whatever was declared; if that failed, or lost a part, only when it is read back, the value would be lost.
 """
 
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ from statebackend.settings import MiB
 T = TypeVar("T")
 
 VALUE_BYTES_MAX: Final = 512 * MiB
-"""A larger value is refused when it is set: the frame that carries it could not be written."""
+"""A larger value is refused when it is set, because the frame with it could not be written."""
 
 OWN: Final = "own:"
-"""In front of the schema of a user's own serializer, which might otherwise look like one of ours: those are JSON."""
+"""Prefix of the schema of a user's own serializer. Without it such a schema might look like one of ours, in JSON."""
 
 BLOCK_VALUES: Final = 4096
-"""Values that are proved or decoded together, and that the interpreter is held for."""
+"""How many values are proved or decoded in one call, for which the interpreter lock is held."""
 
 _SELF_EVIDENT: Final = (str, bytes, bool, int, float)
-"""Types whose every instance either fails to encode or decodes to an equal value."""
+"""Types of which every instance either fails to encode, or decodes to an equal value: no proof is needed."""
 
 _encode_sorted: Final = msgspec.msgpack.Encoder(order="sorted").encode
 
@@ -52,10 +52,10 @@ class MsgspecSerializer(Generic[T]):
         self._bytes_max = value_bytes_max
 
     def encode(self, value: T) -> bytes:
-        """Bytes of `value`. Raises `ValueEncodeError` where it would not come back as a value of the declared type.
+        """Return the bytes of `value`. Raises `ValueEncodeError` if it would not come back as the declared type.
 
-        What msgspec takes for the same is accepted, and comes back as it was declared: a list for a tuple, an int for
-        a float, a dict for a struct with exactly those fields.
+        A value that msgspec stores in the same way is accepted, and comes back as the declared type: a list for a
+        tuple, an int for a float, a dict for a struct with exactly those fields.
         """
         try:
             data = self._encode(value)
@@ -72,15 +72,15 @@ class MsgspecSerializer(Generic[T]):
         return data
 
     def encode_many(self, values: Sequence[T]) -> list[bytes]:
-        """Bytes of each value, as `encode` gives and refuses them. They are proved together, which is cheaper."""
+        """Return the bytes of each value, and raise, as `encode` does. Proving them together is cheaper."""
         found: list[bytes] = []
         for start in range(0, len(values), BLOCK_VALUES):
             block = values[start : start + BLOCK_VALUES]
-            found += self._proved(block) or map(self.encode, block)  # one by one: it says which one is wrong
+            found += self._proved(block) or map(self.encode, block)  # one by one: the error then names the wrong one
         return found
 
     def decode_many(self, many: Sequence[bytes]) -> list[T]:
-        """Fresh values, as `decode` gives them."""
+        """Return fresh values, as `decode` does."""
         if len(many) <= BLOCK_VALUES:
             return self._decode_block(many)
         found: list[T] = []
@@ -89,7 +89,7 @@ class MsgspecSerializer(Generic[T]):
         return found
 
     def decode_joined(self, count: int, data: bytearray) -> list[T]:
-        """Fresh values, `count` of them one behind the other. Raises `ValueDecodeError`, not saying which it is."""
+        """Return `count` fresh values, stored one after the other. Raises `ValueDecodeError`, naming none."""
         try:
             return self._decode_list(_array_head(count) + data)
         except (ValueError, RecursionError) as error:
@@ -102,13 +102,13 @@ class MsgspecSerializer(Generic[T]):
             return list(map(self.decode, many))
 
     def misread(self, schema: str) -> str | None:
-        """Why values written with another schema would be misread, `None` where they come back."""
+        """Say why values written with another schema would be misread, `None` if they come back."""
         if schema.startswith(OWN):
-            return "it was written by a serializer of its own"
+            return "it was written by a user's own serializer"
         return misread(schema, self._type)
 
     def _proved(self, values: Sequence[T]) -> list[bytes] | None:
-        """Bytes of each value, where all of them together come back."""
+        """Return the bytes of each value if all of them together come back, else `None`."""
         try:
             encoded = list(map(self._encode, values))
             if max(map(len, encoded)) > self._bytes_max:
@@ -121,7 +121,7 @@ class MsgspecSerializer(Generic[T]):
             return None
 
     def decode(self, data: Buffer) -> T:
-        """A fresh value: changing it changes nothing stored. Raises `ValueDecodeError`."""
+        """Return a fresh value: changing it changes nothing stored. Raises `ValueDecodeError`."""
         try:
             return self._decode(data)
         except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
@@ -129,7 +129,7 @@ class MsgspecSerializer(Generic[T]):
 
 
 class BoundedSerializer(Generic[T]):
-    """A user's own serializer, held to what storage needs of it: bytes, and not too many."""
+    """A user's own serializer, checked for what storage needs: it must return bytes, and not too many."""
 
     __slots__ = ("_bytes_max", "_own", "schema")
 
@@ -141,49 +141,49 @@ class BoundedSerializer(Generic[T]):
         self._bytes_max = value_bytes_max
 
     def encode(self, value: T) -> bytes:
-        """What the user's own gives. Raises `ValueEncodeError` for what cannot be stored."""
+        """Encode by the user's serializer. Raises `ValueEncodeError` if the result cannot be stored."""
         data = self._own.encode(value)
         if type(data) is not bytes or len(data) > self._bytes_max:
             raise ValueEncodeError(
-                "a serializer gives bytes, and not too many", type=type(data).__name__, bytes_max=self._bytes_max
+                "a serializer must return bytes, and not too many", type=type(data).__name__, bytes_max=self._bytes_max
             )
         return data
 
     def decode(self, data: Buffer) -> T:
-        """What the user's own makes of it."""
+        """Decode by the user's serializer."""
         return self._own.decode(data)
 
     def misread(self, schema: str) -> str | None:
-        """Nobody knows: another schema needs an upcast."""
+        """Any other schema is refused: only the user knows whether it can be read, and says so by an upcast."""
         return f"a serializer reads its own schema only, not {schema}"
 
 
 def serializer_of(type_: type[T] | Serializer[T]) -> MsgspecSerializer[T] | BoundedSerializer[T]:
-    """The serializer for a type, or the one given in its place. Raises `InputError` for what cannot be stored."""
+    """Return the serializer of a type, or the one given instead. Raises `InputError` if it cannot be stored."""
     return BoundedSerializer(type_) if is_serializer(type_) else MsgspecSerializer(cast("type[T]", type_))
 
 
 def encode_many(serializer: Serializer[T], values: Sequence[T]) -> list[bytes]:
-    """Bytes of each value. Raises `ValueEncodeError` for the first that has none."""
+    """Return the bytes of each value. Raises `ValueEncodeError` for the first that cannot be encoded."""
     if isinstance(serializer, MsgspecSerializer):
         return serializer.encode_many(values)
     return list(map(serializer.encode, values))
 
 
 def decode_many(serializer: Serializer[T], many: Sequence[bytes]) -> list[T]:
-    """Fresh values. Raises `ValueDecodeError` for the first that does not decode."""
+    """Return fresh values. Raises `ValueDecodeError` for the first that does not decode."""
     if isinstance(serializer, MsgspecSerializer):
         return serializer.decode_many(many)
     return list(map(serializer.decode, many))
 
 
 def is_serializer(type_: type[T] | Serializer[T]) -> TypeGuard[Serializer[T]]:
-    """Whether it is a serializer, not a type to make one for."""
+    """True if it is a serializer, and not a type to make one for."""
     return not isinstance(type_, type) and all(hasattr(type_, name) for name in ("encode", "decode", "schema"))
 
 
 def _as_array(many: Sequence[bytes]) -> bytes:
-    """MessagePack of an array of what is MessagePack already, with the shortest head, as msgspec writes it."""
+    """Return an array in MessagePack of items that are MessagePack already, with the shortest head, as msgspec does."""
     return _array_head(len(many)) + b"".join(many)
 
 
@@ -196,9 +196,9 @@ def _array_head(length: int) -> bytes:
 
 
 def _same_value(value: object, decoded: object) -> bool:
-    """Whether nothing of `value` is missing in `decoded`, such as the fields that a subclass adds.
+    """True if nothing of `value` is missing in `decoded`, such as the fields that a subclass adds.
 
-    Asked only when their bytes differ. What has no equality of its own, or holds a NaN, is compared part by part.
+    Called only if their bytes differ. Values without an equality of their own, or with NaN, are compared part by part.
     """
     return decoded == value or _same(*(msgspec.msgpack.decode(_encode_sorted(each)) for each in (value, decoded)))
 
@@ -210,4 +210,4 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, list) and isinstance(other, list):
         items, other_items = cast("list[Any]", one), cast("list[Any]", other)
         return len(items) == len(other_items) and all(map(_same, items, other_items))
-    return bool(one == other or (one != one and other != other))  # noqa: PLR0124  # NaN is as good as NaN
+    return bool(one == other or (one != one and other != other))  # noqa: PLR0124  # both are NaN

@@ -1,12 +1,12 @@
-"""A part of the rows that a batch put out: an object until it is published and swept, or a piece of a commit.
+"""A part of the output rows of a batch: an object until it is published and swept, or a piece of a commit.
 
     part     := magic version:u8 checksum:u32 codec:u8 raw_length:u64 payload                        little-endian
     magic    := "sboutpt"
     checksum := crc32 of everything but itself
     payload  := an Arrow IPC stream, whole, compressed by one of the codecs of a frame
 
-What the payload says is not looked into here. Staged is what will be published, to the byte: a reader that cannot
-believe it publishes nothing.
+The payload is not looked into here. It is published to the byte as it was staged, and a reader that finds it damaged
+publishes nothing.
 """
 
 import struct
@@ -26,14 +26,17 @@ _START = len(HEAD) + _CHECKSUM.size + _FIELDS.size
 
 
 def encode_part(payload: ReadBuffer, compression: Compression) -> bytes:
-    """The bytes of a part that holds this Arrow IPC stream."""
+    """Return the bytes of a part that holds this Arrow IPC stream."""
     code, stored = compress(payload, compression)
     fields = _FIELDS.pack(code, len(payload))
     return b"".join((HEAD, _CHECKSUM.pack(checksum_of((HEAD, fields, stored))), fields, stored))
 
 
 def decode_part(data: bytes, name: str) -> bytearray:
-    """The Arrow IPC stream in `data`. Raises `CorruptObjectError` or `UnsupportedVersionError`, naming the object."""
+    """Return the Arrow IPC stream in `data`, which lies at `name`.
+
+    Raises `CorruptObjectError` or `UnsupportedVersionError`, naming the object.
+    """
     if len(data) < _START or not data.startswith(MAGIC):
         raise CorruptObjectError("not a part of staged output, or cut off", object=name, offset=0, size=len(data))
     (checksum,) = _CHECKSUM.unpack_from(data, len(HEAD))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend._codec.cells import MARK, Cell, count, framed, joined, pack, split, stamp_of, unpack
+from statebackend._codec.cells import HEADER, Cell, count, framed, joined, pack, split, stamp_of, unpack
 from statebackend.errors import ValueDecodeError
 
 VALUES = st.binary(max_size=20) | st.binary(max_size=20).map(lambda data: b"\xc1" + data)
@@ -54,7 +54,7 @@ def test_mark_that_is_cut_off_is_told(cell: bytes) -> None:
 def test_mark_of_a_newer_release_is_told(flags: int) -> None:
     """It says something that this one does not understand."""
     with pytest.raises(ValueDecodeError):
-        unpack(bytes((MARK, flags)) + bytes(20))
+        unpack(bytes((HEADER, flags)) + bytes(20))
 
 
 @given(st.lists(st.binary(max_size=5) | st.binary(min_size=250, max_size=260), max_size=5))
