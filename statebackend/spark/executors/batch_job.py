@@ -159,10 +159,10 @@ class OnExecutors:
 
 @contextmanager
 def without_adaptive_planning(df: DataFrame) -> Generator[None, None, None]:
-    """Plan what is run in this context as a whole. Adaptive planning makes a job of each stage, and costs more than a
-    small batch; here the number of ranges is given, so it has nothing to choose.
+    """Plan Spark's work in this context as a whole: adaptive planning makes a job of each stage.
 
-    The setting is changed in the batch's own session, a clone, so the user's stays as it is. The plan of the stream
+    That costs more than a small batch, and it has nothing to choose here, where the number of ranges is given. The
+    setting is changed in the batch's own session, a clone, so the user's stays as it is. The plan of the stream
     upstream was made before the batch came here.
     """
     conf = df.sparkSession.conf
