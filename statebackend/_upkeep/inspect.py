@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from statebackend._backend.stores import threads_of
 from statebackend._codec.commit import Claim, Commit, Entry
+from statebackend._log.inventory import check_can_list
 from statebackend._log.names import entry_key, marker_of, sequence_of
 from statebackend._log.reader import LogReader
-from statebackend._upkeep.primary import check_exists, log_of, open_primary
+from statebackend._upkeep.primary import check_exists, open_primary
 from statebackend.abc import ObjectInfo, ObjectStore
 from statebackend.errors import DataError
 from statebackend.ids import SourceMark, StateDescriptor
@@ -60,13 +60,14 @@ async def inspect(settings: Settings, *, store: ObjectStore | None = None) -> In
 
     Raises `InputError` if there is no such job or the store cannot list, `WrongJobError`, `StoreError`.
     """
-    async with open_primary(settings, threads_of(settings), store) as primary:
-        found = await _inspect(primary, settings.job, log_of(primary, settings))
+    async with open_primary(settings, store) as primary:
+        check_can_list(primary.store)
+        found = await _inspect(primary.store, primary.log)
     check_exists(settings, found.places)
     return found
 
 
-async def _inspect(store: ObjectStore, job: str, log: LogReader) -> Inspection:
+async def _inspect(store: ObjectStore, log: LogReader) -> Inspection:
     objects = [info async for info in store.list("")]
     entries: dict[int, Entry | DataError] = {}
     infos = {sequence: info for info in objects if (sequence := sequence_of(info.key)) is not None}
@@ -80,7 +81,7 @@ async def _inspect(store: ObjectStore, job: str, log: LogReader) -> Inspection:
     names = _names(objects, entries)
     last = [entry for entry in entries.values() if not isinstance(entry, DataError)]
     return Inspection(
-        job=job,
+        job=log.job,
         newest_checkpoint_id=None if newest is None else newest.checkpoint_id,
         epoch=last[-1].epoch if last else None,
         log=tuple(

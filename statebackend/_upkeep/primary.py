@@ -3,8 +3,9 @@
 from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 
-from statebackend._backend.stores import open_store
-from statebackend._log.inventory import check_can_list
+import msgspec
+
+from statebackend._backend.stores import open_store, threads_of
 from statebackend._log.reader import LogReader
 from statebackend._threads import WorkerThreads
 from statebackend.abc import ObjectStore
@@ -13,19 +14,21 @@ from statebackend.objectstore.scoped import ScopedStore
 from statebackend.settings import Settings
 
 
+class JobPrimary(msgspec.Struct, frozen=True):
+    """A job's part of its primary, a reader of the log there, and the worker threads of the call that looks at it."""
+
+    store: ScopedStore
+    log: LogReader
+    threads: WorkerThreads
+
+
 @asynccontextmanager
-async def open_primary(
-    settings: Settings, threads: WorkerThreads, store: ObjectStore | None
-) -> AsyncGenerator[ScopedStore]:
-    """The job's part of its primary, or of `store`, which its caller closes."""
-    async with open_store(settings, threads, commits=False, instead=store) as primary:
-        yield ScopedStore(primary, f"{settings.job}/")
-
-
-def log_of(primary: ObjectStore, settings: Settings) -> LogReader:
-    """A reader of the job's log. Raises `InputError` for a store that cannot list."""
-    check_can_list(primary)
-    return LogReader(primary, settings.job)
+async def open_primary(settings: Settings, store: ObjectStore | None) -> AsyncGenerator[JobPrimary]:
+    """Open the job's primary, or use `store`, which its caller closes."""
+    threads = threads_of(settings)
+    async with open_store(settings, threads, commits=False, instead=store) as opened:
+        scoped = ScopedStore(opened, f"{settings.job}/")
+        yield JobPrimary(scoped, LogReader(scoped, settings.job), threads)
 
 
 def check_exists(settings: Settings, found: Collection[object]) -> None:

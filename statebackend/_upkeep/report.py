@@ -6,7 +6,6 @@ from typing import Final
 import msgspec
 
 from statebackend._backend.job import Job, open_sweep
-from statebackend._backend.stores import threads_of
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._cost import MONTH_S
@@ -79,13 +78,12 @@ async def report(settings: Settings, *, store: ObjectStore | None = None, clock:
     matters cannot be read, `StoreError`.
     """
     clock = clock or SystemClock()
-    async with open_primary(settings, threads_of(settings), store) as primary:
-        job = Job(primary, settings, clock=clock, any_parallelism=True)
-        position = await job.look()
+    async with open_primary(settings, store) as primary:
+        position = await Job(primary.store, settings, clock=clock, any_parallelism=True).look()
         if position.newest is None:
             raise InputError("the job has no checkpoint", job=settings.job, primary=settings.primary)
-        swept = await open_sweep(primary, settings, clock=clock).run(dry_run=True)
-        found = await Savepoints(primary, job.log).all()
+        swept = await open_sweep(primary.store, settings, clock=clock).run(dry_run=True)
+        found = await Savepoints(primary.store, primary.log).all()
     return _report(position.newest, swept.objects, found, settings.prices)
 
 

@@ -152,13 +152,9 @@ async def _carry_out(
     """Read `position.base` and, unless it is a dry run, commit it again. Returns the report with the results."""
     base = position.base
     assert base is not None, "the report needs one"
-    async with (
-        open_commit(settings, primary.store, job.log, base, base.states, threads=threads, clock=clock) as (
-            states,
-            restore,
-        ),
-        open_tasks() as tasks,
-    ):
+    body = job.log.take_body(base)
+    opening = open_commit(settings, primary.store, base.states, at_hand=body, threads=threads, clock=clock)
+    async with opening as (states, restore), open_tasks() as tasks:
         once = Rewrite(
             base,
             states,

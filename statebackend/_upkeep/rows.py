@@ -14,7 +14,6 @@ from typing import Any, Final, cast
 import msgspec
 
 from statebackend._backend.job import Job
-from statebackend._backend.stores import threads_of
 from statebackend._clock import SystemClock
 from statebackend._codec.cells import split, unpack
 from statebackend._codec.commit import Commit
@@ -68,10 +67,10 @@ async def open_rows(
 
     Raises `InputError` if the job has no checkpoint, or that checkpoint no state of such a name, and as `open_backend`.
     """
-    clock, threads = SystemClock(), threads_of(settings)
-    async with open_primary(settings, threads, store) as primary:
+    clock = SystemClock()
+    async with open_primary(settings, store) as primary:
         job = Job(
-            primary, settings, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint, any_parallelism=True
+            primary.store, settings, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint, any_parallelism=True
         )
         commit = (await job.look()).base
         if commit is None:
@@ -80,10 +79,9 @@ async def open_rows(
         if key is not None:
             groups = KeyGroupRange(group := key_group(key, commit.max_parallelism), group)
         settings = msgspec.structs.replace(settings, max_parallelism=commit.max_parallelism)
-        async with open_commit(settings, primary, job.log, commit, wanted, threads=threads, clock=clock) as (
-            tables,
-            restore,
-        ):
+        body = job.log.take_body(commit)
+        opening = open_commit(settings, primary.store, wanted, at_hand=body, threads=primary.threads, clock=clock)
+        async with opening as (tables, restore):
             ids = frozenset(state.state_id for state in wanted)
 
             def apply(changes: list[StateChange]) -> frozenset[int]:

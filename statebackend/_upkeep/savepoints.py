@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from statebackend._backend.stores import threads_of
-from statebackend._log.reader import LogReader
 from statebackend._log.savepoints import SavepointInfo, Savepoints
 from statebackend._upkeep.primary import open_primary
 from statebackend.abc import ObjectStore
@@ -15,8 +13,8 @@ async def savepoints(settings: Settings, *, store: ObjectStore | None = None) ->
 
     Raises `InputError` for a store that cannot list, `DataError`, `StoreError`.
     """
-    async with open_primary(settings, threads_of(settings), store) as primary:
-        return await Savepoints(primary, LogReader(primary, settings.job)).all()
+    async with open_primary(settings, store) as primary:
+        return await Savepoints(primary.store, primary.log).all()
 
 
 async def drop_savepoint(settings: Settings, name: str, *, store: ObjectStore | None = None) -> None:
@@ -24,5 +22,5 @@ async def drop_savepoint(settings: Settings, name: str, *, store: ObjectStore | 
 
     Raises `SavepointNotFoundError`, `StoreError`. After a failed or cancelled call it is dropped or not: call again.
     """
-    async with open_primary(settings, threads_of(settings), store) as primary:
-        await Savepoints(primary, LogReader(primary, settings.job)).drop(name)
+    async with open_primary(settings, store) as primary:
+        await Savepoints(primary.store, primary.log).drop(name)

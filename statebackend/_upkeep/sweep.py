@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import msgspec
 
 from statebackend._backend.job import open_sweep
-from statebackend._backend.stores import threads_of
 from statebackend._clock import SystemClock
 from statebackend._log.local_sweep import LocalFile, sweep_roots
 from statebackend._log.retention import CLOCK_SKEW_MAX_S, ENTRY_AGE_MIN_S, Classified, Verdict
@@ -35,17 +34,19 @@ async def sweep(
     damaged or was written by a newer release, so that it cannot be known what is needed: nothing is deleted then. The
     report names what could not be deleted. A cancelled sweep has deleted part of the garbage; the next one goes on.
     """
-    clock, threads = clock or SystemClock(), threads_of(settings)
-    async with open_primary(settings, threads, store) as primary:
-        report = await open_sweep(primary, settings, clock=clock, min_age_s=min_age_s).run(dry_run=dry_run)
+    clock = clock or SystemClock()
+    async with open_primary(settings, store) as primary:
+        report = await open_sweep(primary.store, settings, clock=clock, min_age_s=min_age_s).run(dry_run=dry_run)
         check_exists(settings, report.objects)
-        if isinstance(primary.inside, LocalStore) and not dry_run:
+        if isinstance(primary.store.inside, LocalStore) and not dry_run:
+            # Files of writers that were killed in the middle of a write: nobody can still be writing what is this old.
             oldest_write_s = clock.time() - CLOCK_SKEW_MAX_S - max(min_age_s, ENTRY_AGE_MIN_S)
-            await primary.inside.remove_leftovers(f"{settings.job}/", before_s=oldest_write_s)
+            await primary.store.inside.remove_leftovers(f"{settings.job}/", before_s=oldest_write_s)
     needed = {each.key for each in report.objects if not each.verdict.is_garbage}  # commits have local copies, too
     delete_local = not dry_run and report.stopped is None
     files = [
-        file async for file in sweep_roots(settings.local, settings.job, needed, threads, dry_run=not delete_local)
+        file
+        async for file in sweep_roots(settings.local, settings.job, needed, primary.threads, dry_run=not delete_local)
     ]
     return _with_local(report, files, deleting=delete_local)
 

@@ -8,18 +8,17 @@ from typing import Literal
 
 import msgspec
 
-from statebackend._backend.stores import local_stores_of, rocksdb_copies, threads_of
+from statebackend._backend.stores import local_stores_of, rocksdb_copies
 from statebackend._changelog.reader import SegmentRead, changes_of, frames_of
 from statebackend._changelog.reader import verify as verify_whole
 from statebackend._codec.commit import Commit
 from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.segments import LocalSegments
+from statebackend._log.inventory import check_can_list
 from statebackend._log.names import OUTBOX, SAVEPOINTS, entry_key, marker_of
 from statebackend._log.outbox import read_part
-from statebackend._log.reader import LogReader
 from statebackend._tasks import in_order
-from statebackend._threads import WorkerThreads
-from statebackend._upkeep.primary import check_exists, log_of, open_primary
+from statebackend._upkeep.primary import JobPrimary, check_exists, open_primary
 from statebackend._upkeep.progress import Meter, Tell
 from statebackend.abc import ObjectStore
 from statebackend.errors import DataError, ObjectNotFoundError, StoreError
@@ -63,17 +62,15 @@ async def verify(settings: Settings, *, store: ObjectStore | None = None, tell: 
     `InputError` if there is no such job or the store cannot list, `WrongJobError`, or `StoreError` if the primary does
     not answer.
     """
-    threads = threads_of(settings)
-    roots = local_stores_of(settings, threads)
-    async with open_primary(settings, threads, store) as primary:
+    async with open_primary(settings, store) as primary:
+        check_can_list(primary.store)
+        roots = local_stores_of(settings, primary.threads)
         report = await Verification(
             primary,
             LocalSegments(roots, owned=[False] * len(roots)) if roots else None,
-            rocksdb_copies(settings, threads),
-            log_of(primary, settings),
+            rocksdb_copies(settings, primary.threads),
             retained=settings.checkpoints_retained,
             concurrency_max=settings.restore_concurrency_max,
-            threads=threads,
         ).run(tell)
     check_exists(settings, (*report.checkpoints, *report.damages))
     return report
@@ -125,23 +122,20 @@ class Verification:
 
     def __init__(
         self,
-        primary: ObjectStore,
+        primary: JobPrimary,
         local: ObjectStore | None,
         rocksdb: RocksDBCopies | None,
-        log: LogReader,
         *,
         retained: int,
         concurrency_max: int,
-        threads: WorkerThreads,
     ) -> None:
-        self._stores: dict[Copy, ObjectStore] = {"primary": primary}
+        self._log, self._threads = primary.log, primary.threads
+        self._stores: dict[Copy, ObjectStore] = {"primary": primary.store}
         if local is not None:
             self._stores["local"] = local
         self._rocksdb = rocksdb
-        self._log = log
         self._retained = retained
         self._concurrency_max = concurrency_max
-        self._threads = threads
         self._findings = _Findings()
 
     async def run(self, tell: Tell) -> VerifyReport:
