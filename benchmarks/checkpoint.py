@@ -35,11 +35,11 @@ class _Distant(ScopedStore):
     def __init__(self, store: sb.ObjectStore) -> None:
         super().__init__(store, "")
 
-    async def put(self, key: str, body: sb.Body) -> None:
+    async def put(self, key: str, body: sb.abc.Body) -> None:
         await anyio.sleep(LATENCY_S)
         await super().put(key, body)
 
-    async def put_if_absent(self, key: str, body: sb.Body) -> None:
+    async def put_if_absent(self, key: str, body: sb.abc.Body) -> None:
         await anyio.sleep(LATENCY_S)
         await super().put_if_absent(key, body)
 

@@ -1,22 +1,24 @@
 """statebackend: keyed state for PySpark `foreachBatch`, durable per micro-batch, back from the local copy first.
 
     open_backend, StateBackend      open a job's state, use it, checkpoint it
-    open_coordinator, CheckpointCoordinator     commit what the owners of parts of the key groups contribute
-    open_download_cache             for several backends that restore from the same files
-    Output, StagedOutput            rows that are committed with the state, and published after it
-    inspect, report, verify, open_rows      look at a job from outside, beside a running stream
-    sweep                           delete what no retained checkpoint needs
-    rewrite                         give a job another number of key groups
-    savepoints, drop_savepoint      names that keep a checkpoint
-    reports                         the records that these return
     Settings                        what the job means, and how fast
     ValueState, ListState, MapState, ReducingState, AggregatingState    what user code reads and writes
     OperatorState                   what belongs to no key
-    Timers, TimeToLive              when a key is due, and how long what was written is there
+    Timers, TimeToLive              when a key is due, and how long a value lives
+    Output, StagedOutput            rows that are committed with the state, and published after it
     spark.StatefulSink              the callable for `foreachBatch` (needs the extra `spark`)
-    ObjectStore, StateChangeUploader, Serializer, Observer, Clock       what you may implement
-    CheckpointInfo, RestoreReport   what happened; `statebackend.observers` counts it
+    CheckpointInfo, RestoreReport, CommitSummary    what happened; `statebackend.observers` counts it
+    inspect, report, verify, open_rows      look at a job from outside, beside a running stream
+    sweep                           delete what no retained checkpoint needs
+    savepoints, drop_savepoint      names that keep a checkpoint
+    rewrite                         give a job another number of key groups
     StateBackendError               the base of every error; `statebackend.errors` draws the tree
+
+and three rooms for those who need more:
+
+    abc         what you may implement: ObjectStore, StateChangeUploader, Serializer, Observer, Clock, and their records
+    owners      for a job whose key groups are shared by several processes
+    reports     the records that `sweep`, `verify` and their like return
 
 Rooms whose name begins with an underscore are private.
 """
@@ -24,12 +26,11 @@ Rooms whose name begins with an underscore are private.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from statebackend import reports
-from statebackend._backend.downloads import open_download_cache
-from statebackend._backend.opening import open_backend, open_coordinator
-from statebackend._cache.download_cache import DownloadCache
+from statebackend import abc as abc
+from statebackend import owners as owners
+from statebackend import reports as reports
+from statebackend._backend.opening import open_backend
 from statebackend._checkpoint.backend import StateBackend
-from statebackend._log.coordinator import CheckpointCoordinator, Committed
 from statebackend._log.outbox import Output
 from statebackend._state.aggregating_state import Aggregate, AggregatingState
 from statebackend._state.list_state import ListState
@@ -48,36 +49,17 @@ from statebackend._upkeep.sweep import sweep
 from statebackend._upkeep.verify import verify
 from statebackend._version import __version__
 from statebackend.abc import (
-    Body,
-    Capability,
     CheckpointInfo,
     Clock,
-    CountsRequests,
-    Fallback,
-    ObjectInfo,
     ObjectStore,
     Observer,
     RestoreReport,
-    Segment,
     Serializer,
     StateChangeUploader,
-    UploadedSegment,
 )
 from statebackend.errors import StateBackendError
-from statebackend.ids import (
-    CheckpointId,
-    CommitSequence,
-    CommitSummary,
-    Epoch,
-    Handle,
-    Key,
-    KeyGroupRange,
-    SequenceNumber,
-    SnapshotResult,
-    SourceMark,
-    StagedOutput,
-)
-from statebackend.settings import Secret, Settings
+from statebackend.ids import CommitSummary, Key, SourceMark, StagedOutput
+from statebackend.settings import Settings
 
 if TYPE_CHECKING:
     from statebackend import spark as spark
@@ -85,37 +67,20 @@ if TYPE_CHECKING:
 __all__ = [
     "Aggregate",
     "AggregatingState",
-    "Body",
-    "Capability",
-    "CheckpointCoordinator",
-    "CheckpointId",
     "CheckpointInfo",
     "Clock",
-    "CommitSequence",
     "CommitSummary",
-    "Committed",
-    "CountsRequests",
-    "DownloadCache",
-    "Epoch",
-    "Fallback",
-    "Handle",
     "Key",
-    "KeyGroupRange",
     "ListState",
     "MapState",
-    "ObjectInfo",
     "ObjectStore",
     "Observer",
     "OperatorState",
     "Output",
     "ReducingState",
     "RestoreReport",
-    "Secret",
-    "Segment",
-    "SequenceNumber",
     "Serializer",
     "Settings",
-    "SnapshotResult",
     "SourceMark",
     "StagedOutput",
     "StateBackend",
@@ -123,17 +88,13 @@ __all__ = [
     "StateChangeUploader",
     "TimeToLive",
     "Timers",
-    "UploadedSegment",
     "ValueState",
     "__version__",
     "drop_savepoint",
     "inspect",
     "open_backend",
-    "open_coordinator",
-    "open_download_cache",
     "open_rows",
     "report",
-    "reports",
     "rewrite",
     "savepoints",
     "sweep",

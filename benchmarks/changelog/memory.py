@@ -15,7 +15,7 @@ import anyio
 
 from benchmarks.changelog.parts import LateStore, open_log, set_change, settings
 from benchmarks.contest import Line, Report
-from statebackend import Body
+from statebackend.abc import Body
 from statebackend.ids import CheckpointId, SequenceNumber
 from statebackend.objectstore import MemoryStore
 from statebackend.settings import KiB, MiB, UploadSettings

@@ -10,13 +10,14 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskGroup
 
-from statebackend import Body, Clock, ObjectStore, Observer, Settings, StateChangeUploader
+from statebackend import Clock, ObjectStore, Observer, Settings, StateChangeUploader
 from statebackend._backend.stores import threads_of
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._clock import SystemClock
 from statebackend._codec.records import Operation, StateChange
 from statebackend._tasks import open_tasks
+from statebackend.abc import Body
 from statebackend.objectstore.scoped import ScopedStore
 
 KEY_BYTES, VALUE_BYTES = 16, 64

@@ -34,7 +34,7 @@ class Teller(sb.Observer):
         self._changelog_bytes = 0
 
     def segment_uploaded(
-        self, segment: sb.Segment, uploaded: sb.UploadedSegment, *, attempt: int, seconds: float
+        self, segment: sb.abc.Segment, uploaded: sb.abc.UploadedSegment, *, attempt: int, seconds: float
     ) -> None:
         self._changelog_bytes += segment.size_bytes
 

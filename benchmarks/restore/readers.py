@@ -35,15 +35,15 @@ async def _downloads(settings: sb.Settings) -> int:
     await write(settings, keys=KEYS, checkpoints=FILES, store=store)
     store.calls.clear()
 
-    async def restore(cache: sb.DownloadCache, owned: sb.KeyGroupRange) -> None:
+    async def restore(cache: sb.owners.DownloadCache, owned: sb.owners.KeyGroupRange) -> None:
         async with sb.open_backend(settings, store=store, cache=cache, key_groups=owned) as backend:
             assert backend.restored is not None
             assert backend.restored.files_primary == FILES
 
     each = settings.max_parallelism // READERS
-    async with sb.open_download_cache(settings, store=store) as cache, anyio.create_task_group() as tasks:
+    async with sb.owners.open_download_cache(settings, store=store) as cache, anyio.create_task_group() as tasks:
         for first in range(0, settings.max_parallelism, each):
-            tasks.start_soon(restore, cache, sb.KeyGroupRange(first, first + each - 1))
+            tasks.start_soon(restore, cache, sb.owners.KeyGroupRange(first, first + each - 1))
     downloads = sum("segments/" in key for _, key in store.calls)
     assert downloads >= FILES, "something was not read at all"
     return downloads

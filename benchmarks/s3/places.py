@@ -3,8 +3,8 @@
 from typing import Any
 
 from benchmarks.servers import Server
-from statebackend import Secret, Settings
-from statebackend.settings import S3Settings
+from statebackend import Settings
+from statebackend.settings import S3Settings, Secret
 
 BUCKET = "benchmark"
 

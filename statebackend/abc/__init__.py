@@ -1,4 +1,4 @@
-"""The extension points: what a user may implement, and what the library promises to each.
+"""The extension points: what you may implement, what the library promises to each, and the records they exchange.
 
 `ObjectStore` holds bytes at keys, `StateChangeUploader` makes a segment durable, `Serializer` turns values into
 bytes, `Observer` watches, `Clock` tells the time. Each docstring says when a method is called, how often, what it
@@ -10,7 +10,7 @@ from statebackend.abc.observer import CheckpointInfo, Fallback, Observer, Restor
 from statebackend.abc.serializer import Serializer
 from statebackend.abc.store import Body, Buffer, Capability, CountsRequests, DeletesMany, ObjectInfo, ObjectStore
 from statebackend.abc.uploader import Segment, StateChangeUploader, UploadedSegment
-from statebackend.ids import ChangeSetHandle
+from statebackend.ids import ChangeSetHandle, Handle
 
 __all__ = [
     "Body",
@@ -22,6 +22,7 @@ __all__ = [
     "CountsRequests",
     "DeletesMany",
     "Fallback",
+    "Handle",
     "ObjectInfo",
     "ObjectStore",
     "Observer",

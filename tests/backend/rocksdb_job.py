@@ -68,10 +68,10 @@ class RocksDBJob:
             yield backend
 
     @asynccontextmanager
-    async def open_parts(self, *parts: sb.KeyGroupRange, **options: Any) -> AsyncGenerator["Parts"]:
+    async def open_parts(self, *parts: sb.owners.KeyGroupRange, **options: Any) -> AsyncGenerator["Parts"]:
         async with AsyncExitStack() as stack:
             coordinator = await stack.enter_async_context(
-                sb.open_coordinator(self.settings, store=self.primary, clock=VirtualClock())
+                sb.owners.open_coordinator(self.settings, store=self.primary, clock=VirtualClock())
             )
             owners = [
                 await stack.enter_async_context(self.open(key_groups=part, owners=parts, **options)) for part in parts
@@ -113,7 +113,7 @@ class RocksDBJob:
 class Parts:
     """Owners of parts, and who commits for them."""
 
-    def __init__(self, coordinator: sb.CheckpointCoordinator, owners: list[sb.StateBackend]) -> None:
+    def __init__(self, coordinator: sb.owners.CheckpointCoordinator, owners: list[sb.StateBackend]) -> None:
         self.coordinator = coordinator
         self.owners = owners
 

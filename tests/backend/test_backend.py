@@ -391,7 +391,7 @@ async def test_a_part_of_the_key_groups_sees_only_its_keys(settings: sb.Settings
         await backend.checkpoint(1)
     seen: list[sb.Key] = []
     for first, last in ((0, 10), (11, 90), (91, 127)):
-        async with sb.open_backend(settings, key_groups=sb.KeyGroupRange(first, last)) as backend:
+        async with sb.open_backend(settings, key_groups=sb.owners.KeyGroupRange(first, last)) as backend:
             seen += backend.value_state("n", int)
     assert sorted(seen, key=str) == sorted(range(500), key=str)
 
@@ -404,7 +404,7 @@ async def test_the_observer_hears_what_happened(settings: sb.Settings, tmp_path:
             self.heard: list[object] = []
 
         def segment_uploaded(
-            self, segment: sb.Segment, uploaded: sb.UploadedSegment, *, attempt: int, seconds: float
+            self, segment: sb.abc.Segment, uploaded: sb.abc.UploadedSegment, *, attempt: int, seconds: float
         ) -> None:
             self.heard.append(("uploaded", uploaded.primary.length, attempt, uploaded.local is not None))
 
@@ -457,7 +457,7 @@ async def test_after_rescaling_a_part_is_local_only_where_all_it_needs_is() -> N
         assert (await backend.checkpoint(1)).local
     for broken in (False, True):
         local = FaultyStore(MemoryStore(), [Fail(operation="put", nth=1)] if broken else [])
-        half = sb.KeyGroupRange(1, 1)
+        half = sb.owners.KeyGroupRange(1, 1)
         async with sb.open_backend(settings, store=store, local_stores=[local], key_groups=half) as backend:
             backend.value_state("n", int).update(dict.fromkeys(list(backend.value_state("n", int)), -1))
             snapshot = await backend.snapshot(2)

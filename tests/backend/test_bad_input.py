@@ -115,7 +115,7 @@ async def test_a_state_opened_with_another_type_is_refused(written: sb.Settings,
 
 async def test_a_key_of_another_owner_is_refused(settings: sb.Settings) -> None:
     """A backend with a part of the key groups takes no key that it would lose."""
-    async with sb.open_backend(settings, key_groups=sb.KeyGroupRange(0, 0)) as backend:
+    async with sb.open_backend(settings, key_groups=sb.owners.KeyGroupRange(0, 0)) as backend:
         numbers = backend.value_state("n", int)
         accepted = 0
         for key in range(1000):

@@ -171,7 +171,7 @@ async def test_an_uploader_of_your_own_gets_everything(inline: sb.Settings) -> N
     uploaded: list[str] = []
 
     class Mine(PrimaryUploader):
-        async def upload(self, segment: sb.Segment) -> sb.UploadedSegment:
+        async def upload(self, segment: sb.abc.Segment) -> sb.abc.UploadedSegment:
             uploaded.append(segment.name)
             return await super().upload(segment)
 

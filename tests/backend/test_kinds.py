@@ -129,7 +129,7 @@ async def test_operator_state_comes_back_by_its_mode(settings: sb.Settings) -> N
         backend.operator_state("rules", str, "broadcast").append("x")
         await backend.checkpoint(1)
         backend.operator_state("offsets", int).append(4)  # and is killed before its checkpoint
-    halves = [sb.KeyGroupRange(0, 63), sb.KeyGroupRange(64, 127)]
+    halves = [sb.owners.KeyGroupRange(0, 63), sb.owners.KeyGroupRange(64, 127)]
     shares: list[list[int]] = []
     for part in halves:
         async with sb.open_backend(settings, key_groups=part, owners=halves, read_only=True) as backend:

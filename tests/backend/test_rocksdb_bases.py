@@ -19,7 +19,7 @@ from tests.backend.rocksdb_job import MAX_PARALLELISM, RocksDBJob, commit, conte
 
 rocksdb = pytest.importorskip("statebackend._tables.rocksdb", reason="the extra rocksdb", exc_type=ImportError)
 
-ALL = sb.KeyGroupRange(0, MAX_PARALLELISM - 1)
+ALL = sb.owners.KeyGroupRange(0, MAX_PARALLELISM - 1)
 
 
 @pytest.fixture
@@ -341,8 +341,8 @@ async def test_a_copy_that_exceeds_the_budget_is_not_made(tmp_path: Path) -> Non
 
 # ------------------------------------------------------------------------------------------- other owners, other tables
 
-TWO = (sb.KeyGroupRange(0, 4), sb.KeyGroupRange(5, 11))
-THREE = (sb.KeyGroupRange(0, 2), sb.KeyGroupRange(3, 7), sb.KeyGroupRange(8, 11))
+TWO = (sb.owners.KeyGroupRange(0, 4), sb.owners.KeyGroupRange(5, 11))
+THREE = (sb.owners.KeyGroupRange(0, 2), sb.owners.KeyGroupRange(3, 7), sb.owners.KeyGroupRange(8, 11))
 
 
 @pytest.mark.parametrize("table", ["rocksdb", "heap"])

@@ -147,7 +147,7 @@ class Life:
     async def part(self, border: int, changes: dict[str, int]) -> None:
         """A checkpoint by two owners. One of all key groups would claim the job for itself."""
         await self.stack.aclose()
-        parts = [sb.KeyGroupRange(0, border - 1), sb.KeyGroupRange(border, MAX_PARALLELISM - 1)]
+        parts = [sb.owners.KeyGroupRange(0, border - 1), sb.owners.KeyGroupRange(border, MAX_PARALLELISM - 1)]
         async with self.job.open_parts(*parts, changes={"table": self.table}) as owners:
             assert owners.contents == self.state
             await owners.checkpoint(changes)

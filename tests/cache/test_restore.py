@@ -37,8 +37,8 @@ async def written(parent: Path) -> AsyncGenerator[tuple[sb.Settings, FaultyStore
     yield settings, store
 
 
-def ranges() -> list[sb.KeyGroupRange]:
-    return [sb.KeyGroupRange(first, first + 128 // OWNERS - 1) for first in range(0, 128, 128 // OWNERS)]
+def ranges() -> list[sb.owners.KeyGroupRange]:
+    return [sb.owners.KeyGroupRange(first, first + 128 // OWNERS - 1) for first in range(0, 128, 128 // OWNERS)]
 
 
 def downloads(store: FaultyStore) -> Counter[str]:
@@ -46,11 +46,11 @@ def downloads(store: FaultyStore) -> Counter[str]:
     return Counter(key for _, key in store.calls if "segments/" in key)
 
 
-async def restore_all(settings: sb.Settings, store: FaultyStore, cache: sb.DownloadCache) -> dict[sb.Key, int]:
+async def restore_all(settings: sb.Settings, store: FaultyStore, cache: sb.owners.DownloadCache) -> dict[sb.Key, int]:
     """Every owner opens its range at the same time; what they have, together."""
     found: dict[sb.Key, int] = {}
 
-    async def restore(owned: sb.KeyGroupRange) -> None:
+    async def restore(owned: sb.owners.KeyGroupRange) -> None:
         async with sb.open_backend(settings, store=store, cache=cache, key_groups=owned) as backend:
             part = dict(backend.value_state("n", int))
             assert found.keys().isdisjoint(part)
@@ -66,7 +66,7 @@ async def test_eight_readers_of_the_same_sixteen_files_make_sixteen_downloads(tm
     """One request per file, and the state is right. And afterwards, while it is kept, none at all."""
     async with written(tmp_path) as (settings, store):
         metrics = Metrics()
-        async with sb.open_download_cache(settings, store=store, observer=metrics) as cache:
+        async with sb.owners.open_download_cache(settings, store=store, observer=metrics) as cache:
             for _ in range(2):
                 assert await restore_all(settings, store, cache) == {key: key + FILES - 1 for key in range(KEYS)}
                 requests = downloads(store)
@@ -96,7 +96,7 @@ async def test_of_a_shared_segment_the_whole_is_downloaded_once(tmp_path: Path) 
             texts[key] = "x" * 100
         await backend.checkpoint(1)
     store.calls.clear()
-    async with sb.open_download_cache(settings, store=store) as cache:
+    async with sb.owners.open_download_cache(settings, store=store) as cache:
         for owned in ranges():
             async with sb.open_backend(settings, store=store, cache=cache, key_groups=owned) as backend:
                 assert len(backend.value_state("n", str)) > 0
@@ -110,7 +110,7 @@ async def test_a_download_that_fails_fails_who_waited_and_the_next_open_has_it(t
     async with written(tmp_path) as (settings, store):
         hold, fail = Hold(operation="get", key="*segments/*", nth=1), Fail(operation="get", key="*segments/*", nth=1)
         store.plan += [hold, fail]
-        async with sb.open_download_cache(settings, store=store, clock=VirtualClock()) as cache:
+        async with sb.owners.open_download_cache(settings, store=store, clock=VirtualClock()) as cache:
 
             async def restore() -> None:
                 with pytest.raises(StoreUnavailableError):
@@ -141,7 +141,7 @@ async def test_a_bad_local_copy_is_repaired_from_the_cached_file(tmp_path: Path)
     primary, copy = segment_below(tmp_path / "primary"), segment_below(tmp_path / "one")
     content = copy.read_bytes()
     copy.write_bytes(b"damaged")
-    async with sb.open_download_cache(settings) as cache:
+    async with sb.owners.open_download_cache(settings) as cache:
         for root in ("one", "two"):
             elsewhere = msgspec.structs.replace(settings, local=(f"{tmp_path}/{root}",))
             async with sb.open_backend(elsewhere, cache=cache) as backend:
@@ -154,7 +154,7 @@ async def test_a_bad_local_copy_is_repaired_from_the_cached_file(tmp_path: Path)
 async def test_the_cache_of_another_job_is_refused(tmp_path: Path) -> None:
     """Keys are relative to the job, so its files would be taken for ours."""
     settings = settings_of(cache_dir=str(tmp_path))
-    async with sb.open_download_cache(settings, store=MemoryStore()) as cache:
+    async with sb.owners.open_download_cache(settings, store=MemoryStore()) as cache:
         with pytest.raises(SettingsError):
             async with sb.open_backend(msgspec.structs.replace(settings, job="other"), cache=cache):
                 pass

@@ -115,7 +115,7 @@ async def test_what_others_have_there_stays(tmp_path: Path) -> None:
     shared = settings_of(primary=f"file://{tmp_path}/primary", cache_dir=str(tmp_path))
     async with sb.open_backend(shared) as backend:
         await backend.checkpoint(1)
-    async with sb.open_download_cache(shared) as cache, sb.open_backend(shared, cache=cache) as backend:
+    async with sb.owners.open_download_cache(shared) as cache, sb.open_backend(shared, cache=cache) as backend:
         assert backend.newest is not None
     assert all(file.exists() for file in precious)
 

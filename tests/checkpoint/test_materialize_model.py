@@ -176,7 +176,7 @@ class Life:
         """Owners of a part each, by reading only: they have exactly what is theirs."""
         groups = self.job.settings.max_parallelism
         for first, last in {(0, 0), (0, groups // 2), (groups // 3, groups - 1)}:
-            part = sb.KeyGroupRange(first, last)
+            part = sb.owners.KeyGroupRange(first, last)
             async with sb.open_backend(
                 self.job.settings, store=self.job.store, key_groups=part, read_only=True
             ) as reader:

@@ -293,9 +293,9 @@ async def test_bases_of_a_checkpoint_that_is_cancelled_while_the_budget_holds_it
 async def test_bases_of_a_snapshot_stay_though_one_that_was_made_without_them_is_aborted() -> None:
     """The newer one may be committed: leaving does not delete them."""
     job = Job(materialize_handles_max=1)
-    parts = [sb.KeyGroupRange(0, 7), sb.KeyGroupRange(8, 15)]
+    parts = [sb.owners.KeyGroupRange(0, 7), sb.owners.KeyGroupRange(8, 15)]
     (key,) = keys_in(0, 1)
-    async with sb.open_coordinator(job.settings, store=job.store) as coordinator:
+    async with sb.owners.open_coordinator(job.settings, store=job.store) as coordinator:
         async with job.open(key_groups=parts[1]) as other:
             idle = await other.snapshot(2)
         async with job.open(key_groups=parts[0]) as owner:

@@ -181,7 +181,7 @@ async def test_of_a_shared_segment_an_owner_of_few_key_groups_fetches_its_own_pa
         texts[small] = "y" * 100
         await backend.checkpoint(1)
     metered = CountingStore(store)
-    async with sb.open_backend(settings, store=metered, key_groups=sb.KeyGroupRange(7, 8)) as backend:
+    async with sb.open_backend(settings, store=metered, key_groups=sb.owners.KeyGroupRange(7, 8)) as backend:
         assert dict(backend.value_state("n", str)) == {small: "y" * 100}
         assert backend.restored is not None
         assert backend.restored.bytes_primary < 8000
@@ -268,7 +268,7 @@ async def test_of_a_large_base_an_owner_of_few_key_groups_reads_the_index_and_it
     """Two groups of sixteen: their frames by one ranged read, and not much more."""
     job, expected = await job_with_a_base()
     metered = _Metered(job.store)
-    async with job.open(store=metered, key_groups=sb.KeyGroupRange(7, 8), read_only=True) as backend:
+    async with job.open(store=metered, key_groups=sb.owners.KeyGroupRange(7, 8), read_only=True) as backend:
         assert dict(backend.value_state("t", str)) == {
             key: expected[key] for key in (keys_in(7, 1)[0], keys_in(8, 1)[0])
         }
@@ -280,7 +280,7 @@ async def test_an_owner_of_most_key_groups_reads_the_base_in_one_request() -> No
     """Ranged reads of nearly all of it would cost requests for nothing."""
     job, expected = await job_with_a_base()
     counted = CountingStore(job.store)
-    async with job.open(store=counted, key_groups=sb.KeyGroupRange(0, 13), read_only=True) as backend:
+    async with job.open(store=counted, key_groups=sb.owners.KeyGroupRange(0, 13), read_only=True) as backend:
         assert dict(backend.value_state("t", str)) == {
             key: text for key, text in expected.items() if key_group(key, 16) <= 13
         }
@@ -294,15 +294,15 @@ async def test_the_index_of_a_base_with_many_frames_is_read_by_a_second_request(
     """The tail that is read first need not hold all of it."""
     job, expected = await job_with_a_base()
     monkeypatch.setattr("statebackend._changelog.reader.TAIL_BYTES", 30)
-    async with job.open(key_groups=sb.KeyGroupRange(3, 3), read_only=True) as backend:
+    async with job.open(key_groups=sb.owners.KeyGroupRange(3, 3), read_only=True) as backend:
         assert dict(backend.value_state("t", str)) == {keys_in(3, 1)[0]: expected[keys_in(3, 1)[0]]}
 
 
-@pytest.mark.parametrize("key_groups", [None, sb.KeyGroupRange(7, 8)])
+@pytest.mark.parametrize("key_groups", [None, sb.owners.KeyGroupRange(7, 8)])
 @pytest.mark.parametrize("offset", [0, 7, 8 + 7 * 70_050 + 20_000, -1, -20, -40])
 @run_virtual
 async def test_a_damaged_base_is_found_out_however_much_of_it_is_read(
-    offset: int, key_groups: sb.KeyGroupRange | None
+    offset: int, key_groups: sb.owners.KeyGroupRange | None
 ) -> None:
     """Head, version, frame, trailer, index: an error that names the object, and never wrong state."""
     job, _ = await job_with_a_base()
@@ -317,7 +317,7 @@ async def test_damage_in_a_frame_that_nobody_asked_for_harms_nobody() -> None:
     """It is not read."""
     job, expected = await job_with_a_base()
     await _damage_base(job, 100_000)
-    assert await _read(job, sb.KeyGroupRange(7, 8)) == {
+    assert await _read(job, sb.owners.KeyGroupRange(7, 8)) == {
         key: text for key, text in expected.items() if key_group(key, 16) in (7, 8)
     }
 
@@ -332,9 +332,9 @@ async def _damage_base(job: Job, offset: int) -> Handle:
     return part.bases[0].segment
 
 
-@pytest.mark.parametrize("key_groups", [None, sb.KeyGroupRange(7, 8)])
+@pytest.mark.parametrize("key_groups", [None, sb.owners.KeyGroupRange(7, 8)])
 @run_virtual
-async def test_a_missing_base_is_an_error_that_names_it(key_groups: sb.KeyGroupRange | None) -> None:
+async def test_a_missing_base_is_an_error_that_names_it(key_groups: sb.owners.KeyGroupRange | None) -> None:
     """Whether all of it or a part was wanted."""
     job, _ = await job_with_a_base()
     (part,) = (await job.newest()).ranges
@@ -360,7 +360,7 @@ async def test_what_is_stale_in_a_base_is_passed_over() -> None:
 
 
 async def _read(
-    job: Job, key_groups: sb.KeyGroupRange | None, name: str = "t", type_: type = str
+    job: Job, key_groups: sb.owners.KeyGroupRange | None, name: str = "t", type_: type = str
 ) -> dict[sb.Key, object]:
     async with job.open(key_groups=key_groups, read_only=True) as backend:
         return dict(backend.value_state(name, type_))
@@ -380,7 +380,7 @@ async def test_two_ranges_put_together_do_not_undo_each_other() -> None:
     async with job.open() as backend:
         await checkpoint(backend, **{left: 1, right: 1})
     newest = await job.newest()
-    parts = [range_of(newest, half) for half in (sb.KeyGroupRange(0, 7), sb.KeyGroupRange(8, 15))]
+    parts = [range_of(newest, half) for half in (sb.owners.KeyGroupRange(0, 7), sb.owners.KeyGroupRange(8, 15))]
     handle = await _store_change(job, StateChange(2, Operation.SET, 0, left, b"\x02"))
     changed = RangeState(parts[0].key_groups, (*parts[0].changelog, handle))
     await _append(job, newest, changed, parts[1])
@@ -412,7 +412,7 @@ async def _append(job: Job, newest: Commit, *ranges: RangeState) -> None:
     commit = msgspec.structs.replace(
         newest,
         sequence=sequence,
-        checkpoint_id=sb.CheckpointId(newest.checkpoint_id + 1),
+        checkpoint_id=sb.ids.CheckpointId(newest.checkpoint_id + 1),
         parent=newest.sequence,
         stamp="by hand",
         ranges=ranges,

@@ -16,8 +16,8 @@ from benchmarks.demo.verify import differences
 
 def committed(batch: int) -> Committed:
     info = sb.CheckpointInfo(
-        checkpoint_id=sb.CheckpointId(batch),
-        sequence=sb.CommitSequence(batch),
+        checkpoint_id=sb.ids.CheckpointId(batch),
+        sequence=sb.ids.CommitSequence(batch),
         changes=1,
         primary_bytes=1,
         local_bytes=1,
@@ -28,10 +28,10 @@ def committed(batch: int) -> Committed:
     return Committed(batch, rows=1, changelog_bytes=1, info=info)
 
 
-def report(local: int, primary: int, *fallbacks: sb.Fallback) -> sb.RestoreReport:
+def report(local: int, primary: int, *fallbacks: sb.abc.Fallback) -> sb.RestoreReport:
     return sb.RestoreReport(
-        checkpoint_id=sb.CheckpointId(1),
-        sequence=sb.CommitSequence(1),
+        checkpoint_id=sb.ids.CheckpointId(1),
+        sequence=sb.ids.CommitSequence(1),
         files_local=local,
         files_primary=primary,
         bytes_local=0,
@@ -101,7 +101,7 @@ def test_harmed_file_must_be_repaired(tmp_path: Path) -> None:
         path.parent.mkdir()
         path.write_bytes(b"whole")
     damage = Damage("one bit flipped", harmed)
-    repaired = report(2, 1, sb.Fallback("file", "corrupt", repaired=True))
+    repaired = report(2, 1, sb.abc.Fallback("file", "corrupt", repaired=True))
     assert one_from_primary(repaired, damage, places) == []
     harmed.write_bytes(b"whole.")
     assert one_from_primary(repaired, damage, places) != []

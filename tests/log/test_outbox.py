@@ -323,10 +323,10 @@ async def test_owners_of_parts_stage_and_the_coordinator_names() -> None:
     """What a task has staged in a process of its own is published by the one that commits."""
     job = Job(inline_bytes_max=INLINE)
     store = FaultyStore(job.store, [Fail(operation="get_range")])  # what it carries itself, it need not read
-    async with sb.open_coordinator(job.settings, store=store, clock=job.clock) as coordinator:
+    async with sb.owners.open_coordinator(job.settings, store=store, clock=job.clock) as coordinator:
         staged, snapshots = [], []
         for group in range(2):
-            async with job.backend(key_groups=sb.KeyGroupRange(group, group)) as owner:
+            async with job.backend(key_groups=sb.owners.KeyGroupRange(group, group)) as owner:
                 staged.append(await owner.outbox.stage(output(b"of %d" % group)))
                 snapshots.append(await owner.snapshot(0))
         await coordinator.commit(0, snapshots, source(0), inline=(b"frames",), staged=joined(staged))

@@ -15,13 +15,13 @@ from statebackend.objectstore import MemoryStore
 from statebackend.testing import FaultyStore, Hold
 
 SETTINGS = sb.Settings(job="fleet", primary="memory://unused", persist_delay_s=0.0, max_parallelism=12)
-RANGES = [sb.KeyGroupRange(0, 3), sb.KeyGroupRange(4, 4), sb.KeyGroupRange(5, 11)]
+RANGES = [sb.owners.KeyGroupRange(0, 3), sb.owners.KeyGroupRange(4, 4), sb.owners.KeyGroupRange(5, 11)]
 
 
 class Parts:
     """A coordinator and the owners of the three ranges, as they would be in processes of their own."""
 
-    def __init__(self, coordinator: sb.CheckpointCoordinator, owners: list[sb.StateBackend]) -> None:
+    def __init__(self, coordinator: sb.owners.CheckpointCoordinator, owners: list[sb.StateBackend]) -> None:
         self.coordinator = coordinator
         self.owners = owners
 
@@ -30,7 +30,7 @@ class Parts:
             numbers = owner.value_state("n", int)
             numbers.update({key: value for key in keys if key_group(key, 12) in owner.key_groups})
 
-    async def snapshots(self, checkpoint_id: int) -> list[sb.SnapshotResult]:
+    async def snapshots(self, checkpoint_id: int) -> list[sb.owners.SnapshotResult]:
         return [await owner.snapshot(checkpoint_id) for owner in self.owners]
 
     async def checkpoint(self, checkpoint_id: int) -> None:
@@ -43,7 +43,7 @@ class Parts:
 async def opened(store: sb.ObjectStore, **options: Any) -> AsyncGenerator[Parts]:
     """`options`: on which commit they stand."""
     async with AsyncExitStack() as stack:
-        coordinator = await stack.enter_async_context(sb.open_coordinator(SETTINGS, store=store, **options))
+        coordinator = await stack.enter_async_context(sb.owners.open_coordinator(SETTINGS, store=store, **options))
         owners = [
             await stack.enter_async_context(sb.open_backend(SETTINGS, store=store, key_groups=part, **options))
             for part in RANGES
@@ -62,7 +62,7 @@ async def test_parts_make_one_checkpoint_and_come_back_together_or_apart() -> No
     async with opened(store) as parts:
         parts.write(range(100), 1)
         sent = msgspec.msgpack.encode(await parts.snapshots(1))
-        await parts.coordinator.commit(1, msgspec.msgpack.decode(sent, type=list[sb.SnapshotResult]))
+        await parts.coordinator.commit(1, msgspec.msgpack.decode(sent, type=list[sb.owners.SnapshotResult]))
         for owner in parts.owners:
             await owner.notify_complete(1)
         parts.write(range(50), 2)
@@ -80,8 +80,8 @@ async def test_one_owner_of_all_key_groups_does_not_fence_its_coordinator() -> N
     """An owner claims nothing, however much it owns."""
     store = MemoryStore()
     async with (
-        sb.open_coordinator(SETTINGS, store=store) as coordinator,
-        sb.open_backend(SETTINGS, store=store, key_groups=sb.KeyGroupRange(0, 11)) as owner,
+        sb.owners.open_coordinator(SETTINGS, store=store) as coordinator,
+        sb.open_backend(SETTINGS, store=store, key_groups=sb.owners.KeyGroupRange(0, 11)) as owner,
     ):
         owner.value_state("n", int)["k"] = 1
         await coordinator.commit(1, [await owner.snapshot(1)])
@@ -158,8 +158,8 @@ async def test_snapshots_that_do_not_make_a_checkpoint_are_refused() -> None:
     async with opened(MemoryStore()) as parts:
         parts.write(range(40), 1)
         first, second, third = await parts.snapshots(1)
-        stale = msgspec.structs.replace(second, epoch=sb.Epoch(0))
-        other = msgspec.structs.replace(second, checkpoint_id=sb.CheckpointId(7))
+        stale = msgspec.structs.replace(second, epoch=sb.ids.Epoch(0))
+        other = msgspec.structs.replace(second, checkpoint_id=sb.ids.CheckpointId(7))
         (state,) = second.states
         renamed = msgspec.structs.replace(second, states=(msgspec.structs.replace(state, name="other"),))
         twice = msgspec.structs.replace(second, states=(state, msgspec.structs.replace(state, state_id=5)))
@@ -217,29 +217,29 @@ async def test_a_coordinator_that_another_one_followed_is_fenced_with_all_its_pa
     assert await state_of(store) == dict.fromkeys(range(10), 2)
 
 
-EVEN = [sb.KeyGroupRange(first, first + 1) for first in range(0, 12, 2)]
+EVEN = [sb.owners.KeyGroupRange(first, first + 1) for first in range(0, 12, 2)]
 
 
 @pytest.mark.parametrize(
     ("ranges", "offsets", "shards", "marks", "rules"),
     [
         (RANGES, ["abc", "de", "fgh"], ["k", "l", ""], "mno", ["xyz", "xy", "z"]),
-        ([EVEN[0], sb.KeyGroupRange(2, 11)], ["abcd", "efgh"], ["k", "l"], "mno", ["xyz", "xy"]),
+        ([EVEN[0], sb.owners.KeyGroupRange(2, 11)], ["abcd", "efgh"], ["k", "l"], "mno", ["xyz", "xy"]),
         (EVEN, ["ab", "cd", "e", "f", "g", "h"], ["", "", "k", "l", "", ""], "mno", ["xyz", "xy", "z"] * 2),
-        ([sb.KeyGroupRange(0, 11)], ["abcdefgh"], ["kl"], "mno", ["xyz"]),
+        ([sb.owners.KeyGroupRange(0, 11)], ["abcdefgh"], ["kl"], "mno", ["xyz"]),
     ],
     ids=["as many", "fewer", "more", "one"],
 )
 async def test_operator_state_of_several_owners_is_dealt_out_to_others(
-    ranges: list[sb.KeyGroupRange], offsets: list[str], shards: list[str], marks: str, rules: list[str]
+    ranges: list[sb.owners.KeyGroupRange], offsets: list[str], shards: list[str], marks: str, rules: list[str]
 ) -> None:
     """Committed by a coordinator, and restored by other owners: by each mode's rule, the surplus of one state after
     that of the other.
     """
     store = MemoryStore()
     async with AsyncExitStack() as stack:
-        coordinator = await stack.enter_async_context(sb.open_coordinator(SETTINGS, store=store))
-        snapshots: list[sb.SnapshotResult] = []
+        coordinator = await stack.enter_async_context(sb.owners.open_coordinator(SETTINGS, store=store))
+        snapshots: list[sb.owners.SnapshotResult] = []
         told = zip(RANGES, ["abc", "de", "fgh"], ["k", "l", ""], ["m", "no", ""], ["xyz", "xy", "z"], strict=True)
         for part, *elements in told:
             owner = await stack.enter_async_context(

@@ -66,7 +66,7 @@ async def test_a_savepoint_is_listed_with_what_it_keeps() -> None:
         sb.reports.SavepointInfo(
             name, checkpoint_id, commits[checkpoint_id].sequence, commits[checkpoint_id].committed_at_s
         )
-        for name, checkpoint_id in (("z", sb.CheckpointId(0)), ("a.b-C_9", sb.CheckpointId(1)))
+        for name, checkpoint_id in (("z", sb.ids.CheckpointId(0)), ("a.b-C_9", sb.ids.CheckpointId(1)))
     ]
 
 

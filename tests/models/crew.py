@@ -18,7 +18,7 @@ from tests.models.places import HOSTS, Places
 
 T = TypeVar("T")
 
-Copied = tuple[int | None, sb.KeyGroupRange]
+Copied = tuple[int | None, sb.owners.KeyGroupRange]
 """A host, and the key groups of which it has local copies."""
 
 MAX_PARALLELISM = 16
@@ -55,10 +55,10 @@ class Plan:
     settings: tuple[tuple[str, Any], ...] = ()
 
     @property
-    def ranges(self) -> list[sb.KeyGroupRange]:
+    def ranges(self) -> list[sb.owners.KeyGroupRange]:
         firsts = [0, *sorted(self.cuts if self.declares else ())]
         ends = [*firsts[1:], MAX_PARALLELISM]
-        return [sb.KeyGroupRange(first, end - 1) for first, end in zip(firsts, ends, strict=True)]
+        return [sb.owners.KeyGroupRange(first, end - 1) for first, end in zip(firsts, ends, strict=True)]
 
 
 class Held(Generic[T]):
@@ -96,7 +96,7 @@ class Held(Generic[T]):
 class Owner:
     """A backend, as it is held, and the states in it."""
 
-    key_groups: sb.KeyGroupRange
+    key_groups: sb.owners.KeyGroupRange
     host: int | None
     held: Held[Any]
     backend: Any
@@ -120,8 +120,8 @@ class Crew:
         self._settings = replaced(settings, **dict(plan.settings))
         self._store = store
         self._now = now
-        self._coordinating: Held[sb.CheckpointCoordinator] | None = None
-        self._coordinator: sb.CheckpointCoordinator | None = None
+        self._coordinating: Held[sb.owners.CheckpointCoordinator] | None = None
+        self._coordinator: sb.owners.CheckpointCoordinator | None = None
 
     @property
     def is_alone(self) -> bool:
@@ -144,7 +144,7 @@ class Crew:
         try:
             if not self.is_alone:
                 self._coordinating = Held(
-                    sb.open_coordinator(self._settings, store=self._store, clock=self._places.clock, **options)
+                    sb.owners.open_coordinator(self._settings, store=self._store, clock=self._places.clock, **options)
                 )
                 self._coordinator = await self._coordinating.enter()
             for number in range(len(self.plan.ranges)):
@@ -229,12 +229,14 @@ class Crew:
         await self.tell_complete(checkpoint_id)
         return copied
 
-    async def snapshots(self, checkpoint_id: int) -> list[sb.SnapshotResult]:
+    async def snapshots(self, checkpoint_id: int) -> list[sb.owners.SnapshotResult]:
         """Of every owner, as they arrive in another process."""
         found = [await owner.backend.snapshot(checkpoint_id) for owner in self.owners]
-        return msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=list[sb.SnapshotResult])
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=list[sb.owners.SnapshotResult])
 
-    async def commit(self, checkpoint_id: int, snapshots: Sequence[sb.SnapshotResult], **options: Any) -> set[Copied]:
+    async def commit(
+        self, checkpoint_id: int, snapshots: Sequence[sb.owners.SnapshotResult], **options: Any
+    ) -> set[Copied]:
         """Of one that is not alone; who has a local copy of all that he needs."""
         assert self._coordinator is not None
         await self._coordinator.commit(checkpoint_id, snapshots, **options)

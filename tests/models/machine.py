@@ -456,7 +456,7 @@ class Machine(RuleBasedStateMachine):
     @rule(first=st.integers(0, MAX_PARALLELISM - 1), last=st.integers(0, MAX_PARALLELISM - 1), cached=st.booleans())
     def read_beside(self, first: int, last: int, cached: bool) -> None:
         """Somebody looks at a part of what is committed, and disturbs nobody."""
-        self.look(sb.KeyGroupRange(*sorted((first, last))), cached=cached)
+        self.look(sb.owners.KeyGroupRange(*sorted((first, last))), cached=cached)
 
     @invariant()
     def equal(self) -> None:
@@ -489,7 +489,7 @@ class Machine(RuleBasedStateMachine):
             assert (-1 if found is None else found.checkpoint_id) == at.checkpoint_id, (found, at)
             self.contents = at.contents.copy()
             self.reports = self.shares_of(at, self.crew)
-            self.pending: list[tuple[Checkpoint, list[sb.SnapshotResult]]] = []
+            self.pending: list[tuple[Checkpoint, list[sb.owners.SnapshotResult]]] = []
             for owner in self.crew.owners if at is self.committed else ():
                 self.judge_restore(owner)
             self.equal()
@@ -511,18 +511,20 @@ class Machine(RuleBasedStateMachine):
             self.run(crew.leave())
 
     def look(
-        self, part: sb.KeyGroupRange | None = None, *, host: int | None = None, cached: bool = False
+        self, part: sb.owners.KeyGroupRange | None = None, *, host: int | None = None, cached: bool = False
     ) -> sb.CommitSummary | None:
         """Whoever opens the job to read it sees what is committed, in the local copies of a host too."""
         store = self.places.primary() if self.crew is None else self.store
         settings, options = (self.settings, {}) if host is None else self.places.at(host, self.settings)
-        owners = around(part or sb.KeyGroupRange(0, MAX_PARALLELISM - 1))
+        owners = around(part or sb.owners.KeyGroupRange(0, MAX_PARALLELISM - 1))
         options |= {"read_only": True, "key_groups": part, "owners": owners, "store": store, "clock": self.places.clock}
 
         async def look() -> sb.CommitSummary | None:
             async with AsyncExitStack() as stack:
                 if cached:
-                    options["cache"] = await stack.enter_async_context(sb.open_download_cache(settings, store=store))
+                    options["cache"] = await stack.enter_async_context(
+                        sb.owners.open_download_cache(settings, store=store)
+                    )
                 backend = await stack.enter_async_context(sb.open_backend(settings, **options))
                 if backend.newest is not None and backend.newest.checkpoint_id == self.committed.checkpoint_id:
                     self.compare(backend, part, owners)
@@ -530,7 +532,9 @@ class Machine(RuleBasedStateMachine):
 
         return self.run(look())
 
-    def compare(self, backend: sb.StateBackend, part: sb.KeyGroupRange | None, owners: list[sb.KeyGroupRange]) -> None:
+    def compare(
+        self, backend: sb.StateBackend, part: sb.owners.KeyGroupRange | None, owners: list[sb.owners.KeyGroupRange]
+    ) -> None:
         kinds, expected = Kinds(backend, lambda: self.now), self.committed.contents.visible(self.now)
         for found in expected.values():
             for key in [key for key in found if key_group(key, MAX_PARALLELISM) not in backend.key_groups]:
@@ -606,7 +610,7 @@ class OnTablesMachine(Machine):
     plans = BOTH_TABLES
 
 
-def around(part: sb.KeyGroupRange) -> list[sb.KeyGroupRange]:
+def around(part: sb.owners.KeyGroupRange) -> list[sb.owners.KeyGroupRange]:
     """Owners of all key groups, of which one owns that part."""
     before, after = (0, part.first - 1), (part.last + 1, MAX_PARALLELISM - 1)
-    return sorted([part, *(sb.KeyGroupRange(*each) for each in (before, after) if each[0] <= each[1])])
+    return sorted([part, *(sb.owners.KeyGroupRange(*each) for each in (before, after) if each[0] <= each[1])])

@@ -95,7 +95,7 @@ class Job:
                     await self.publish(backend)
                     await self.batch_of_driver(backend)
         else:
-            async with sb.open_coordinator(self.settings(), checkpoint_id=back) as coordinator:
+            async with sb.owners.open_coordinator(self.settings(), checkpoint_id=back) as coordinator:
                 parts = choice([1, 2, 3])
                 for _ in range(choice(range(5))):
                     await self.publish(coordinator)
@@ -109,7 +109,7 @@ class Job:
         await backend.checkpoint(checkpoint_id, source=source, output=done.output, savepoint=savepoint)
         self.commit(checkpoint_id, savepoint, [done])
 
-    async def batch_of_ranges(self, coordinator: sb.CheckpointCoordinator, parts: int) -> None:
+    async def batch_of_ranges(self, coordinator: sb.owners.CheckpointCoordinator, parts: int) -> None:
         self.now.batch += 1
         run, changes, won = Run(self.settings(), coordinator, parts), self.changes(), list[Done]()
         for task in run.tasks():
@@ -157,7 +157,7 @@ class Job:
         if savepoint is not None:
             self.savepoints[savepoint] = checkpoint_id
 
-    async def publish(self, state: sb.StateBackend | sb.CheckpointCoordinator) -> None:
+    async def publish(self, state: sb.StateBackend | sb.owners.CheckpointCoordinator) -> None:
         """Some of what is to be published, oldest first."""
         while self.now.outputs and self.chance.random() < 0.6:
             taken = await state.take_output()

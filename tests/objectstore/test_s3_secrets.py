@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 import statebackend as sb
-from statebackend import Secret, Settings
+from statebackend import Settings
 from statebackend.errors import PrimaryUrlError, SettingsError, StoreAccessError, StoreError
 from statebackend.objectstore.s3 import open_s3_store
-from statebackend.settings import S3Settings
+from statebackend.settings import S3Settings, Secret
 from tests.knobs import replaced
 
 SECRET, TOKEN = "hush-hush-hush", "a-token-to-be-kept"

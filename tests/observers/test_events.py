@@ -96,7 +96,7 @@ async def eventful_life(root: Path, observer: sb.Observer) -> tuple[list[dict[sb
     shared = msgspec.structs.replace(
         settings, local=(), cache_dir=str(root / "cache"), cache_idle_s=1.0, restore_concurrency_max=1
     )
-    async with sb.open_download_cache(shared, store=store, observer=observer, clock=VirtualClock()) as cache:
+    async with sb.owners.open_download_cache(shared, store=store, observer=observer, clock=VirtualClock()) as cache:
         with pytest.raises(StoreUnavailableError):
             async with sb.open_backend(shared, store=store, cache=cache):
                 pass

@@ -63,7 +63,7 @@ class Disk:
         *,
         secondary: Iterable[Fault] | None = None,
         checkpoint_id: int | None = None,
-        key_groups: sb.KeyGroupRange | None = None,
+        key_groups: sb.owners.KeyGroupRange | None = None,
         **changes: Any,
     ) -> AsyncGenerator[sb.StateBackend]:
         """The job, opened. With `secondary`, the store of its local copies meets these faults."""

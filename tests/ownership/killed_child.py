@@ -24,7 +24,7 @@ class KilledWhenUploaded(sb.Observer):
     armed = False
 
     def segment_uploaded(
-        self, segment: sb.Segment, uploaded: sb.UploadedSegment, *, attempt: int, seconds: float
+        self, segment: sb.abc.Segment, uploaded: sb.abc.UploadedSegment, *, attempt: int, seconds: float
     ) -> None:
         if self.armed:
             os.kill(os.getpid(), signal.SIGKILL)

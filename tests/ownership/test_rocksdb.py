@@ -195,7 +195,7 @@ async def test_the_directory_of_a_base_that_no_commit_took_is_pruned_at_the_next
     return watch.fate()
 
 
-HALVES = (sb.KeyGroupRange(0, 63), sb.KeyGroupRange(64, 127))
+HALVES = (sb.owners.KeyGroupRange(0, 63), sb.owners.KeyGroupRange(64, 127))
 
 
 @row("rocksdb-copy-former")
@@ -206,7 +206,7 @@ async def test_the_directory_of_a_former_owner_is_pruned_when_no_commit_has_its_
         await commit(backend, 2)
     watch = Watch(copies_of(disk, 1))
     async with (
-        sb.open_coordinator(disk.settings(), store=disk.primary, clock=VirtualClock()) as coordinator,
+        sb.owners.open_coordinator(disk.settings(), store=disk.primary, clock=VirtualClock()) as coordinator,
         disk.backend(key_groups=HALVES[0]) as first,
         disk.backend(key_groups=HALVES[1]) as second,
     ):

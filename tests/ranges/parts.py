@@ -16,10 +16,10 @@ BODY_BYTES_MAX = 1 << 20
 Changes = Sequence[tuple[sb.Key, int]]
 
 
-def ranges_of(parts: int, max_parallelism: int) -> tuple[sb.KeyGroupRange, ...]:
+def ranges_of(parts: int, max_parallelism: int) -> tuple[sb.owners.KeyGroupRange, ...]:
     """The key groups in so many ranges."""
     borders = [part * max_parallelism // parts for part in range(parts + 1)]
-    return tuple(sb.KeyGroupRange(first, end - 1) for first, end in itertools.pairwise(borders))
+    return tuple(sb.owners.KeyGroupRange(first, end - 1) for first, end in itertools.pairwise(borders))
 
 
 def add(backend: sb.StateBackend, changes: Changes) -> None:
@@ -33,7 +33,7 @@ def add(backend: sb.StateBackend, changes: Changes) -> None:
 class Run:
     """One epoch: `tasks` are what it hands out for a batch, and `commit` makes one checkpoint of what comes back."""
 
-    def __init__(self, settings: sb.Settings, coordinator: sb.CheckpointCoordinator, parts: int) -> None:
+    def __init__(self, settings: sb.Settings, coordinator: sb.owners.CheckpointCoordinator, parts: int) -> None:
         self.settings = settings
         self.coordinator = coordinator
         self.owners = ranges_of(parts, settings.max_parallelism)
@@ -90,7 +90,7 @@ class Run:
 
 @asynccontextmanager
 async def open_run(settings: sb.Settings, parts: int, store: sb.ObjectStore | None = None) -> AsyncGenerator[Run]:
-    async with sb.open_coordinator(settings, store=store) as coordinator:
+    async with sb.owners.open_coordinator(settings, store=store) as coordinator:
         yield Run(settings, coordinator, parts)
 
 

@@ -140,7 +140,7 @@ def test_ranges_that_there_are_no_more_are_not_kept() -> None:
     (whole,), (left, right) = ranges_of(1, 12), ranges_of(2, 12)
     ranges, names = KeptRanges(), [range_name(SETTINGS, whole), range_name(SETTINGS, left), range_name(other, whole)]
     for name in names:
-        kept = KeptRange(lineage_of(None, whole), KeptTables(heap_table), None, sb.Epoch(1), b"", frozenset())
+        kept = KeptRange(lineage_of(None, whole), KeptTables(heap_table), None, sb.ids.Epoch(1), b"", frozenset())
         ranges.keep(name, kept, ranges_max=9)
     ranges.drop_others(SETTINGS, [left, right])
     assert [ranges.take(name) is not None for name in names] == [False, True, True]

@@ -139,7 +139,7 @@ def name_of(epoch: int, position: int, letter: str = "a") -> str:
 
 
 def commit_of(sequence: int, epoch: int, *keys: str) -> Commit:
-    key_groups = sb.KeyGroupRange(0, 11)
+    key_groups = sb.owners.KeyGroupRange(0, 11)
     handles = [ChangeSetHandle(Handle(key, 0, 1, 0), "log", SequenceNumber(0), 0, 1, key_groups, 1) for key in keys]
     return Commit(
         job="fleet",

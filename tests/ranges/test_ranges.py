@@ -115,20 +115,20 @@ async def test_contributions_that_do_not_make_a_checkpoint_are_refused() -> None
     store = MemoryStore()
     async with open_run(SETTINGS, 2, store) as run, open_range_owners(store=store) as owners:
         first, second = [await run.contribute(owners, task, batch(1)) for task in run.tasks()]
-        state = msgspec.structs.replace(first.snapshot.state, key_groups=sb.KeyGroupRange(0, 3))
+        state = msgspec.structs.replace(first.snapshot.state, key_groups=sb.owners.KeyGroupRange(0, 3))
         foreign = msgspec.structs.replace(first.snapshot, state=state)
         for wrong in (
             [first, first],
             [first, second, second],
             [msgspec.structs.replace(first, snapshot=foreign), second],
-            [msgspec.structs.replace(first, base=sb.CommitSequence(7)), second],
+            [msgspec.structs.replace(first, base=sb.ids.CommitSequence(7)), second],
         ):
             with pytest.raises(InputError):
                 await run.commit(wrong)
         await run.commit([second, first])
         with pytest.raises(CheckpointExistsError):
             await owners.contribute(
-                msgspec.structs.replace(run.tasks()[0], checkpoint_id=sb.CheckpointId(0)), lambda _: None
+                msgspec.structs.replace(run.tasks()[0], checkpoint_id=sb.ids.CheckpointId(0)), lambda _: None
             )
 
 
@@ -183,9 +183,12 @@ def test_a_task_takes_no_secrets_along() -> None:
     """It goes into closures, event logs and spill files, and what fails in a worker is told with it."""
     (owner,) = ranges_of(1, 12)
     settings = replaced(
-        SETTINGS, s3__access_key_id="me", s3__secret_access_key=sb.Secret("hush"), s3__session_token=sb.Secret("hush")
+        SETTINGS,
+        s3__access_key_id="me",
+        s3__secret_access_key=sb.settings.Secret("hush"),
+        s3__session_token=sb.settings.Secret("hush"),
     )
-    task = RangeTask(settings, owner, (owner,), sb.Epoch(1), sb.CheckpointId(1), None)
+    task = RangeTask(settings, owner, (owner,), sb.ids.Epoch(1), sb.ids.CheckpointId(1), None)
     assert b"hush" not in pickle.dumps(task)
     assert "hush" not in repr(task)
     assert pickle.loads(pickle.dumps(task)).settings.s3.access_key_id == "me"

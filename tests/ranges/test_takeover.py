@@ -225,7 +225,7 @@ async def test_rocksdb_bases_share_files_across_processes(settings: sb.Settings,
 async def test_an_interval_counts_from_rocksdb_bases_too(settings: sb.Settings) -> None:
     """Once in each interval all files are looked at, and not at each batch from the first interval on."""
     settings = msgspec.structs.replace(settings, materialize_handles_max=0, materialize_interval_s=100.0)
-    store, clock, written = MemoryStore(), VirtualClock(), set[sb.CheckpointId]()
+    store, clock, written = MemoryStore(), VirtualClock(), set[sb.ids.CheckpointId]()
     async with open_run(settings, 1, store) as run, open_range_owners(store=store, clock=clock) as owners:
         for number in range(30):
             await run.batch(owners, batch(number, [number]))

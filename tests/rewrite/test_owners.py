@@ -21,7 +21,7 @@ def ranges_of(*reports: dict[int, Sequence[bytes]]) -> list[RangeState]:
     """As many ranges, of one key group each."""
     return [
         RangeState(
-            sb.KeyGroupRange(place, place),
+            sb.owners.KeyGroupRange(place, place),
             (),
             operator=tuple(OperatorElements(state_id, tuple(found)) for state_id, found in report.items()),
         )
@@ -61,9 +61,9 @@ def test_neighbours_are_put_together_where_there_are_fewer_groups() -> None:
 async def test_a_job_of_several_owners_comes_through(after: int) -> None:
     """Every owner of the new key groups has its keys, and the operator state stays where it was."""
     store, settings = MemoryStore(), settings_of(12)
-    parts = [sb.KeyGroupRange(0, 3), sb.KeyGroupRange(4, 4), sb.KeyGroupRange(5, 11)]
-    async with sb.open_coordinator(settings, store=store) as coordinator:
-        snapshots: list[sb.SnapshotResult] = []
+    parts = [sb.owners.KeyGroupRange(0, 3), sb.owners.KeyGroupRange(4, 4), sb.owners.KeyGroupRange(5, 11)]
+    async with sb.owners.open_coordinator(settings, store=store) as coordinator:
+        snapshots: list[sb.owners.SnapshotResult] = []
         for number, part in enumerate(parts):
             async with sb.open_backend(settings, store=store, key_groups=part, owners=parts) as owner:
                 mine = {key: -key for key in range(300) if key_group(key, 12) in part}

@@ -46,7 +46,7 @@ async def test_refused_credentials_are_told_when_the_backend_opens(server: Serve
     if server.name == "MiniStack":
         pytest.skip("this server takes any")
     with pytest.raises(StoreAccessError):
-        async with sb.open_backend(replaced(settings, s3__secret_access_key=sb.Secret("wrong"))):
+        async with sb.open_backend(replaced(settings, s3__secret_access_key=sb.settings.Secret("wrong"))):
             pass
 
 

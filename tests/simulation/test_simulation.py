@@ -27,7 +27,7 @@ def test_a_seed_decides_its_run(seed: int) -> None:
 class _Overwriting(ScopedStore):
     """Creates what is there already: two writers both win."""
 
-    async def put_if_absent(self, key: str, body: sb.Body) -> None:
+    async def put_if_absent(self, key: str, body: sb.abc.Body) -> None:
         await self.put(key, body)
 
 
@@ -36,7 +36,7 @@ class _Forgetful(ScopedStore):
 
     count = 0
 
-    async def put(self, key: str, body: sb.Body) -> None:
+    async def put(self, key: str, body: sb.abc.Body) -> None:
         self.count += 1
         if "segments/" not in key or self.count % 2:
             await super().put(key, body)
@@ -45,7 +45,7 @@ class _Forgetful(ScopedStore):
 class _Garbling(ScopedStore):
     """Changes a byte of some segments on their way."""
 
-    async def put(self, key: str, body: sb.Body) -> None:
+    async def put(self, key: str, body: sb.abc.Body) -> None:
         content = bytearray(b"".join(body))
         if "segments/" in key and len(content) % 3 == 0:
             content[len(content) // 2] ^= 1
@@ -57,11 +57,11 @@ class _Tidy(ScopedStore):
 
     newest = ""
 
-    async def put(self, key: str, body: sb.Body) -> None:
+    async def put(self, key: str, body: sb.abc.Body) -> None:
         await super().put(key, body)
         self.newest = key if "segments/" in key else self.newest
 
-    async def put_if_absent(self, key: str, body: sb.Body) -> None:
+    async def put_if_absent(self, key: str, body: sb.abc.Body) -> None:
         await super().put_if_absent(key, body)
         if self.newest:
             await self.delete(self.newest)
@@ -77,7 +77,7 @@ class _Hoarding(ScopedStore):
 class _Hasty(ScopedStore):
     """Says of every sweep that it goes further than the log."""
 
-    async def put(self, key: str, body: sb.Body) -> None:
+    async def put(self, key: str, body: sb.abc.Body) -> None:
         head, found, floor = key.partition("swept/")
         await super().put(f"{head}{found}{int(floor) + 100:012d}" if found else key, body)
 
@@ -85,7 +85,7 @@ class _Hasty(ScopedStore):
 class _Nameless(ScopedStore):
     """Shows a sweep no savepoints."""
 
-    async def list(self, prefix: str) -> AsyncIterator[sb.ObjectInfo]:
+    async def list(self, prefix: str) -> AsyncIterator[sb.abc.ObjectInfo]:
         async for info in super().list(prefix):
             if "savepoints/" not in info.key:
                 yield info

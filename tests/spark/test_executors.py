@@ -224,7 +224,7 @@ def test_a_driver_that_was_fenced_commits_nothing(stream, on_executors, read) ->
     counts = feed(stream, "ab", "a")
 
     async def open_as_another() -> None:
-        async with sb.open_coordinator(stream.settings):
+        async with sb.owners.open_coordinator(stream.settings):
             pass
 
     def output(df, batch_id):

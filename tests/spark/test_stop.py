@@ -71,7 +71,7 @@ class HangingStore(MemoryStore):
             self.reached.set()
             await anyio.sleep_forever()
 
-    async def put(self, key: str, body: sb.Body) -> None:
+    async def put(self, key: str, body: sb.abc.Body) -> None:
         await self._hang("put", key)
         await super().put(key, body)
 

@@ -1,0 +1,52 @@
+"""Every public name is in one room, and this says which. A name that comes or goes does so here, too."""
+
+import importlib
+
+import pytest
+
+FRONT_DOOR = """
+    Aggregate AggregatingState CheckpointInfo Clock CommitSummary Key ListState MapState ObjectStore Observer
+    OperatorState Output ReducingState RestoreReport Serializer Settings SourceMark StagedOutput StateBackend
+    StateBackendError StateChangeUploader TimeToLive Timers ValueState __version__ drop_savepoint inspect open_backend
+    open_rows report rewrite savepoints sweep verify
+"""
+IMPLEMENTERS = """
+    Body Buffer Capability ChangeSetHandle CheckpointInfo Clock CountsRequests DeletesMany Fallback Handle ObjectInfo
+    ObjectStore Observer RestoreReport Segment Serializer StateChangeUploader UploadedSegment
+"""
+OWNERS = """
+    CheckpointCoordinator Committed DownloadCache KeyGroupRange OwnerBackend SnapshotResult key_group open_coordinator
+    open_download_cache
+"""
+REPORTS = """
+    Classified Damage Inspection JobReport LogRow Pace Progress RangeRow RewriteReport Row SavepointInfo SweepFailure
+    SweepReport Verdict VerifyReport
+"""
+ROOMS = {
+    "statebackend": FRONT_DOOR,
+    "statebackend.abc": IMPLEMENTERS,
+    "statebackend.owners": OWNERS,
+    "statebackend.reports": REPORTS,
+}
+AT_THE_DOOR_TOO = "CheckpointInfo Clock ObjectStore Observer RestoreReport Serializer StateChangeUploader"
+"""What people subclass, and what they are handed: the door names these beside `statebackend.abc`."""
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_names_these_and_no_others(room: str) -> None:
+    """Each of them is there, and has its docstring or its value from wherever it is defined."""
+    module = importlib.import_module(room)
+    assert sorted(module.__all__) == sorted(ROOMS[room].split())
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+def test_a_name_is_in_one_room() -> None:
+    """But for a few of `statebackend.abc` that the door names, too."""
+    seen: list[str] = [name for names in ROOMS.values() for name in names.split()]
+    assert sorted({name for name in seen if seen.count(name) > 1}) == sorted(AT_THE_DOOR_TOO.split())
+
+
+def test_the_rooms_are_within_reach_of_the_front_door() -> None:
+    """`import statebackend as sb` is enough for `sb.owners.open_coordinator`."""
+    package = importlib.import_module("statebackend")
+    assert all(getattr(package, room.rpartition(".")[2]) is importlib.import_module(room) for room in [*ROOMS][1:])
