@@ -1,4 +1,4 @@
-"""One download per file, whoever wants it, and never a trace of one that failed."""
+"""One download per file, however many readers want it, and never a trace of one that failed."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -365,7 +365,7 @@ async def test_idle_time_counts_from_the_last_release(tmp_path: Path) -> None:
 
 @run_virtual
 async def test_what_is_in_use_is_never_idle(tmp_path: Path) -> None:
-    """However long; its time begins when the last of its readers lets go."""
+    """However long; its idle time begins when its last reader releases it."""
     async with open_setup(tmp_path) as setup:
         handle = await setup.stored("a", CONTENT)
         async with setup.cache.open(handle) as file:
@@ -410,7 +410,7 @@ async def test_room_is_made_by_what_has_been_idle_longest(tmp_path: Path) -> Non
 
 @run_virtual
 async def test_what_is_in_use_is_not_evicted_for_room(tmp_path: Path) -> None:
-    """The limit is exceeded by what is in use, and by nothing else: the first to be let go is the first to go."""
+    """Only files in use exceed the limit: the first one to be released is the first to go."""
     async with open_setup(tmp_path, cache_bytes_max=1500) as setup:
         handles = [await setup.stored(key, CONTENT) for key in "abc"]
         async with AsyncExitStack() as stack:

@@ -30,7 +30,7 @@ BYTES_MAX = 500
 
 @dataclass(frozen=True)
 class Step:
-    """What happens next: `what`, to the reader, the file or the seconds that `which` picks among those there are."""
+    """The next step: `what`, done to the reader or the file, or for the seconds, that `which` picks."""
 
     what: str
     which: int
@@ -102,7 +102,7 @@ class ModelFile:
 
 
 class Model:
-    """What should be there. `idle` are files without users, in the order in which they were let go."""
+    """The files that should be there. `idle`: those without users, in the order in which they were released."""
 
     def __init__(self) -> None:
         self.found: dict[int, ModelFile] = {}

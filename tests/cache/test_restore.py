@@ -1,4 +1,4 @@
-"""Restoring through a download cache: as many downloads as there are files, whoever restores."""
+"""Restoring through a download cache: as many downloads as there are files, however many backends restore."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator
@@ -78,7 +78,7 @@ async def test_eight_readers_of_the_same_sixteen_files_make_sixteen_downloads(tm
 
 
 async def test_without_a_cache_each_of_them_downloads_for_itself(tmp_path: Path) -> None:
-    """What the cache is there for."""
+    """The purpose of the cache."""
     async with written(tmp_path) as (settings, store):
         for owned in ranges():
             async with sb.open_backend(settings, store=store, key_groups=owned):

@@ -68,7 +68,7 @@ async def test_it_is_ours_alone_and_gone_with_the_context(tmp_path: Path) -> Non
 
 
 async def test_those_of_dead_processes_are_removed_and_those_of_live_ones_stay(tmp_path: Path) -> None:
-    """However they died: the kernel lets go of the lock.
+    """However they died: the kernel releases the lock.
 
     Row: section 30, cache: stale files in the cache directory at start.
     """
@@ -154,7 +154,7 @@ async def test_where_none_can_be_made_the_error_says_so(name: str, tmp_path: Pat
 
 
 async def test_a_cancelled_call_leaves_no_directory(tmp_path: Path) -> None:
-    """Cancelled while it waits for its turn: whoever holds the lock removes the files of the dead just then."""
+    """Cancelled while it waits for its turn: the process with the lock removes the files of the dead just then."""
     with anyio.CancelScope() as scope:
         scope.cancel()
         async with open_scratch(tmp_path, plenty()):

@@ -47,7 +47,7 @@ async def test_a_put_that_would_exceed_the_limit_is_refused_and_writes_nothing()
 
 
 async def test_a_put_that_was_refused_leaves_its_room_to_a_smaller_one() -> None:
-    """What is not written is not counted."""
+    """A write that is refused is not counted."""
     segments = await counted(LocalSegments([MemoryStore()], bytes_max=10))
     with pytest.raises(StoreUnavailableError):
         await segments.put("large", [b"x" * 11])

@@ -1,4 +1,4 @@
-"""Who may write in a local root: one live backend, and nobody after it died but the next one."""
+"""One live backend may write in a local root; when it has died, the next one may."""
 
 import os
 import signal
@@ -88,7 +88,7 @@ def test_jobs_do_not_get_into_each_others_way(tmp_path: Path) -> None:
 
 
 def test_the_lock_dies_with_a_killed_process(tmp_path: Path) -> None:
-    """No stale lock to break by hand: the kernel lets go of it, also after SIGKILL."""
+    """No stale lock to break by hand: the kernel releases it, also after SIGKILL."""
     with owner_process(tmp_path) as (child, owned):
         assert owned == "True"
         ours = lock_root(tmp_path, "job")
@@ -121,7 +121,7 @@ def test_a_child_process_does_not_keep_its_dead_parents_lock(mode: str, tmp_path
 
 
 def test_a_forked_childs_end_does_not_free_the_lock_of_its_parent(tmp_path: Path) -> None:
-    """The child lets go of its copy of the lock only, and neither its fork nor its end unlocks."""
+    """The child closes only its copy of the lock; neither its fork nor its end unlocks."""
     with owner_process(tmp_path, "forking") as (_, line):
         for _ in range(2):
             ours = lock_root(tmp_path, "job")
@@ -234,7 +234,7 @@ async def test_an_error_in_the_context_lets_go_of_the_lock(tmp_path: Path) -> No
 async def test_a_claim_that_hangs_is_given_up_and_holds_nothing_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk comes back long after it was left alone: the lock that the thread gets then is let go of at once."""
+    """The disk comes back long after the root was given up: the lock that the thread gets then is released at once."""
     may_end, locked, really_lock = threading.Event(), list[bool](), job_directories.lock_file
 
     def hang(path: Path, *, shared: bool) -> FileLock:

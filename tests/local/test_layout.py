@@ -1,4 +1,4 @@
-"""Where an owner's local snapshots lie: roots in turn, one directory for each owner and each checkpoint.
+"""Paths of an owner's local snapshots: roots in turn, one directory for each owner and each checkpoint.
 
 The original's subtask is an owner of key groups of an operator here, its allocation directory a root.
 """
@@ -87,7 +87,7 @@ def test_other_names_are_no_checkpoint(name: str) -> None:
 
 
 def test_an_owner_is_found_by_the_name_of_its_directory(layout: LocalLayout) -> None:
-    """Whoever prunes knows by it whose the directory is."""
+    """Pruning knows by it which owner the directory belongs to."""
     assert owner_of(layout.owner_directories[0].name) == ("legs", KeyGroupRange(0, 63))
     assert owner_of("op_a_kg_1_kg_2_3") == ("a_kg_1", KeyGroupRange(2, 3))
 

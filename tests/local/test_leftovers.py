@@ -76,7 +76,7 @@ async def test_a_store_without_a_directory_has_no_leftovers(tmp_path: Path) -> N
 
 
 async def test_what_is_no_directory_has_no_leftovers_either(tmp_path: Path) -> None:
-    """Clearing up is best effort: what is in the way here will be named by whoever writes."""
+    """Clearing up is best effort: the next write names what is in the way."""
     (tmp_path / "file").write_bytes(b"somebody's")
     assert await LocalStore(tmp_path / "file").remove_leftovers() == 0
     assert (tmp_path / "file").read_bytes() == b"somebody's"

@@ -84,7 +84,7 @@ async def test_a_place_that_others_may_write_is_neither_used_nor_cleared(mode: i
 
 
 async def test_other_ranges_are_removed_unless_somebody_works_there_or_came_later(tmp_path: Path) -> None:
-    """What was left without a mark is of no use to anybody."""
+    """Files without a manifest are useless to every process."""
 
     async def leave(key_groups: KeyGroupRange, epoch: int | None) -> None:
         async with open_range_directory(tmp_path, "fleet", key_groups, plenty()) as directory:

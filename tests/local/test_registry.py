@@ -1,4 +1,4 @@
-"""Which local copies belong to which checkpoint: each row of the original's test, and a naive model for the rest."""
+"""Local copies and the checkpoints that use them: each row of the original's test, and a naive model for the rest."""
 
 from collections.abc import Sequence
 
@@ -41,7 +41,7 @@ def test_a_later_checkpoint_gives_up_the_rest(two_checkpoints: LocalRegistry) ->
 
 
 def test_a_copy_is_given_up_once(two_checkpoints: LocalRegistry) -> None:
-    """Whoever deletes it need not remember that."""
+    """The caller, which deletes it, need not remember that."""
     assert two_checkpoints.confirm(one(3)) == ["h1", "h2", "h3"]
     assert two_checkpoints.confirm(one(3)) == two_checkpoints.confirm(one(4)) == []
 
@@ -113,7 +113,7 @@ EVENTS = st.lists(
 
 
 class NaiveRegistry:
-    """What happened, word for word: nothing is ever forgotten, and every question is answered from the start."""
+    """All events, in order: nothing is ever forgotten, and every question is answered from the start."""
 
     def __init__(self) -> None:
         self.uses: list[tuple[str, int]] = []

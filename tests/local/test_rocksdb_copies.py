@@ -34,7 +34,7 @@ def base(number: int, owner: KeyGroupRange = OWNER) -> RocksDBBase:
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """What RocksDB has."""
+    """The files that RocksDB has."""
     directory = tmp_path / "rocksdb"
     directory.mkdir()
     for name, data in CONTENT.items():
@@ -47,7 +47,7 @@ def on_disk(path: Path) -> list[str]:
 
 
 async def test_what_is_kept_is_placed_again(tmp_path: Path, files: Path) -> None:
-    """What never changes lies there once, and stays when RocksDB removes its own."""
+    """A file that never changes takes room once, and stays when RocksDB removes its own."""
     copies = copies_in(tmp_path)
     await copies.store(base(1), files)
     kept = tmp_path / "root0/job_fleet/op_state_kg_0_63/chk_1"
@@ -94,7 +94,7 @@ async def test_confirming_a_base_removes_those_before_it(tmp_path: Path, files: 
 
 
 async def test_pruning_keeps_what_is_needed_and_whole(tmp_path: Path, files: Path) -> None:
-    """By the objects of which they are copies, whoever wrote them; a later process finds them."""
+    """By the objects of which they are copies, of all owners; a later process finds them."""
     copies = copies_in(tmp_path)
     for each in (base(1), base(2), base(3), base(4, KeyGroupRange(64, 127))):
         await copies.store(each, files)
@@ -124,7 +124,7 @@ async def test_a_base_that_cannot_be_kept_leaves_nothing(tmp_path: Path, files: 
 
 
 async def test_bases_and_segments_share_the_budget_of_a_root(tmp_path: Path, files: Path) -> None:
-    """What lies there under one inode counts once."""
+    """A file that two directories link to counts once."""
     segments = LocalSegments([MemoryStore()], bytes_max=10_000)
     await segments.take_stock()
     copies = copies_in(tmp_path, bytes_max=10_000, segments=segments)

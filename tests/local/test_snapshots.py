@@ -1,4 +1,4 @@
-"""The local snapshots of one owner: what is kept, what is handed out, and what a later process finds."""
+"""The local snapshots of one owner: which are stored, which are retrieved, and which a later process finds."""
 
 import os
 import shutil
@@ -46,7 +46,7 @@ def on_disk(path: Path) -> set[str]:
 
 
 def found(path: Path, pattern: str) -> list[str]:
-    """What lies there."""
+    """The paths below `path` that match."""
     return sorted(str(each.relative_to(path)) for each in path.glob(pattern))
 
 

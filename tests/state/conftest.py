@@ -1,4 +1,4 @@
-"""What is said of states holds on every table: each test here runs on the heap, and then in RocksDB."""
+"""States behave alike on every table: each test here runs on the heap, and then in RocksDB."""
 
 import importlib
 from collections.abc import Generator

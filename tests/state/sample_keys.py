@@ -61,7 +61,7 @@ BYTES: list[bytes] = [
     b"x" * 32,
     b"x" * 33,
 ]
-"""What is text has the group of that text, and what is eight bytes that of an integer."""
+"""Bytes that are text have the group of that text, and eight bytes that of an integer."""
 
 STRING_INTEGER_PAIRS: list[tuple[str, int]] = [("", 0), ("EWR", 1), ("IAH", -1), ("EWR", 2**63 - 1), ("日本", -(2**63))]
 

@@ -73,14 +73,14 @@ def read(states: KeyedStates, type_: Any, **options: Any) -> list[Any]:
 
 
 def test_field_may_be_added_with_a_default() -> None:
-    """What was written before has the default."""
+    """Values written before have the default."""
     later = struct(("origin", str), ("miles", int), ("carrier", str, "??"))
     found = read(restored(*written()), later)
     assert found == [later("EWR", 100, "??")] * 6
 
 
 def test_field_may_be_removed() -> None:
-    """What was written before is read without it."""
+    """Values written before are read without it."""
     later = struct(("origin", str))
     assert read(restored(*written()), later) == [later("EWR")] * 6
 
@@ -241,7 +241,7 @@ def test_upcast_that_is_no_function_is_refused(migrate: Any) -> None:
 
 
 class Complex:
-    """What msgspec does not know. Its bytes may begin with any byte, MessagePack's unused one too."""
+    """A type that msgspec does not know. Its bytes may begin with any byte, MessagePack's unused one too."""
 
     schema = "complex as text"
 

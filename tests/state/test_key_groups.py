@@ -188,7 +188,7 @@ MANY = (
 @settings(max_examples=50, deadline=None)
 @given(many=MANY)
 def test_many_keys_are_placed_as_each_of_them(max_parallelism: int, part: int, many: list[Any]) -> None:
-    """Or refused for the same reason, by who owns all of them and by who owns a part; checking says no less."""
+    """Or refused for the same reason, by an owner of all keys and by an owner of a part; so does checking them."""
     owned = OwnedKeys(KeyGroupRange(0, (max_parallelism - 1) // part), max_parallelism)
     one_by_one = outcome(lambda: list(map(owned.group_of, many)))
     assert outcome(lambda: owned.groups_of(many)) == one_by_one
@@ -203,7 +203,7 @@ def test_many_keys_are_placed_as_each_of_them(max_parallelism: int, part: int, m
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """What it gives, or the error's text."""
+    """The result, or the text of the error."""
     try:
         return call()
     except (KeyTypeError, KeyGroupError) as error:

@@ -131,7 +131,7 @@ def test_replay_gives_the_same_state() -> None:
 
 
 def test_replay_leaves_nothing_to_log() -> None:
-    """What a commit holds already is not written to the next one."""
+    """Changes that are in a commit are not written to the next one."""
     states = all_states()
     states.value_state("legs", int)["a"] = 1
     later = restored(states, states.drain())

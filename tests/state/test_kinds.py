@@ -1,4 +1,4 @@
-"""What holds for every kind of state: what it refuses, that it copies in and out, how it reads and writes in bulk."""
+"""Every kind of state refuses wrong keys and values, copies in and out, and reads and writes in bulk."""
 
 import operator
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
@@ -454,7 +454,7 @@ def test_declaring_again_takes_the_newest_function() -> None:
 
 
 class ArrowArray:
-    """What pyarrow's arrays and chunked arrays have."""
+    """The method that pyarrow's arrays and chunked arrays have."""
 
     def __init__(self, *elements: Any) -> None:
         self.elements = list(elements)

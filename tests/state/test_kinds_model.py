@@ -33,7 +33,7 @@ class Written(NamedTuple):
 
 
 class Model:
-    """What the states should hold."""
+    """The contents that the states should have."""
 
     def __init__(self) -> None:
         self.lists: dict[Any, list[int]] = defaultdict(list)
@@ -101,7 +101,7 @@ class Kinds:
 
 
 class EveryKindAgainstPlainPython(RuleBasedStateMachine):
-    """What was drained is a log; the log replayed, or a base and the log behind it, is what there was."""
+    """The drained changes are a log; the log replayed, or a base and the log after it, gives the same contents."""
 
     keys = Bundle("keys")
 

@@ -1,4 +1,4 @@
-"""What each operation logs: of the original's wrappers of list, map and queue state each row, as it is here.
+"""The changes that each operation logs: every row of the original's wrappers of list, map and queue state.
 
 Within a batch only the outcome is logged, so a test that wants to see an operation drains before it.
 """

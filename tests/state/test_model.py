@@ -18,7 +18,7 @@ VALUES = st.integers(-5, 5) | st.text(max_size=3) | st.none() | st.lists(st.inte
 
 
 class ValueStateAgainstDict(RuleBasedStateMachine):
-    """What was drained is a log; the log replayed is the state as of the last drain."""
+    """The drained changes are a log; the log replayed is the state as of the last drain."""
 
     keys = Bundle("keys")
 

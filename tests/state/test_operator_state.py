@@ -37,7 +37,7 @@ def elements(text: str) -> Elements:
 
 
 def shown(new: Any, state_id: int = 0) -> list[str | None]:
-    """What each new owner has of a state, `None` where he does not have it."""
+    """The elements that each new owner has of a state, `None` for an owner that does not have it."""
     return [b"".join(report[state_id]).decode() if state_id in report else None for report in new]
 
 
@@ -192,7 +192,7 @@ def test_it_comes_back_and_an_undeclared_one_is_kept() -> None:
 
 
 def test_report_is_of_its_moment() -> None:
-    """What is done later is not in it. One that was cleared is reported as empty, one that nobody declared is not."""
+    """Later changes are not in it. A cleared state is reported as empty, an undeclared one not at all."""
     states = all_states()
     assert states.operator_report() == ()
     offsets = states.operator_state("offsets", int)

@@ -64,7 +64,7 @@ def contents(states: KeyedStates) -> list[dict[Any, Any]]:
 
 
 def expected(changes: list[StateChange]) -> list[dict[Any, Any]]:
-    """What the changes say, one after the other."""
+    """Changes applied one after the other."""
     held: list[dict[Any, Any]] = [{}, {}, {}]
     for change in changes:
         found, key = held[change.state_id], change.key

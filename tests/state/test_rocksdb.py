@@ -1,4 +1,4 @@
-"""What only RocksDB has: batches, files, threads of its own, and a bound on memory."""
+"""RocksDB alone: batches, files, its own threads, and a bound on memory."""
 
 import subprocess
 import sys
@@ -39,7 +39,7 @@ def states_in(store: "RocksStore", key_groups: KeyGroupRange | None = None) -> K
 
 
 def run(program: str, *args: object) -> str:
-    """What a process of its own prints."""
+    """The output of a script in a process of its own."""
     result = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program, *map(str, args)],
         cwd=ROOT,
@@ -115,7 +115,7 @@ def test_an_empty_cell_is_a_cell(store: "RocksStore") -> None:
 
 
 def test_an_iteration_sees_what_was_there_when_it_began(store: "RocksStore") -> None:
-    """Where a dictionary would raise: with all keys in memory nothing would be larger than that."""
+    """A dictionary would raise here, and a list of all keys might not fit into memory."""
     numbers = states_in(store).value_state("numbers", int)
     numbers.update(dict.fromkeys(range(10), 0))
     keys = iter(numbers)
@@ -148,7 +148,7 @@ def test_a_copy_is_read_in_another_thread_while_states_are_written(store: "Rocks
 
 
 def test_a_copy_is_of_all_that_was_written_and_is_not_written_to(store: "RocksStore") -> None:
-    """What waits for a batch is in it."""
+    """Writes that wait for a batch are in it."""
     table = tables_in(store)(ValueTable, 0)
     table.entries["key"] = b"one"
     copy = table.copy()

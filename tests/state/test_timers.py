@@ -1,4 +1,4 @@
-"""Timers fire in order, once, on the clock of whoever asks; and are state like any other."""
+"""Timers fire in order, once, on the caller's clock; and are state like any other."""
 
 import math
 from typing import Any
@@ -61,7 +61,7 @@ def test_key_may_have_several(timers: Timers) -> None:
 
 
 def test_handler_may_register_and_delete(timers: Timers) -> None:
-    """What is due already fires in the same turn, what was taken back does not fire any more."""
+    """A timer that is due at once fires in the same turn; a deleted one does not fire."""
     for key in ("a", "b", "c"):
         timers.register(key, 1)
     fired: list[tuple[float, Key]] = []

@@ -1,4 +1,4 @@
-"""What was written longer ago than a state's time-to-live is not there any more, on whatever clock the user gives."""
+"""Entries written longer ago than a state's time-to-live are gone, on the clock that the user provides."""
 
 import math
 import operator
@@ -260,7 +260,7 @@ def test_state_that_loses_its_time_to_live_shows_what_is_left(clock: Clock) -> N
 
 
 def test_other_seconds_count_for_what_is_there(clock: Clock) -> None:
-    """What is stored is when it was written."""
+    """The time of writing is stored, and not that of expiry."""
     states = all_states()
     states.value_state("legs", int, ttl=TimeToLive(10, clock))["a"] = 1
     later = restored(states, states.drain())

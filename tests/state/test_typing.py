@@ -1,4 +1,4 @@
-"""What type checkers infer from a declaration. They fail on a wrong line here; at run time it only has to run."""
+"""Types that checkers infer from a declaration. They fail on a wrong line here; at run time it only has to run."""
 
 import operator
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -28,7 +28,7 @@ class Leg(msgspec.Struct):
 
 
 class ComplexSerializer:
-    """What msgspec does not know."""
+    """A class that msgspec cannot encode."""
 
     schema = "complex"
 
@@ -94,7 +94,7 @@ def test_what_is_read_and_written_has_its_type() -> None:
 
 
 def wrong(backend: StateBackend) -> None:
-    """What type checkers refuse: an ignore that is not needed is an error of its own. Never called."""
+    """Lines that type checkers refuse: an ignore that is not needed is an error of its own. Never called."""
     backend.value_state("legs", Leg)["a"] = "EWR"  # type: ignore[assignment]  # pyright: ignore[reportArgumentType]
     backend.list_state("hops", str)["a"].append(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     backend.map_state("seen", str, int)["a"][1] = 1  # type: ignore[index]  # pyright: ignore[reportArgumentType]
