@@ -223,7 +223,7 @@ class CheckpointCoordinator:
         try:
             await self._writer.create(commit, body)
         except OutcomeUnknownError:  # the commit may exist: then a restore needs what the copy holds
-            copy.keep()
+            copy.accept()
             copy.give_up("nobody knows whether the commit was made")
             raise
         except BaseException:

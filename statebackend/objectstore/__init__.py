@@ -1,8 +1,8 @@
-"""Bytes at keys: where the primary and the local copy really lie.
+"""Object stores: bytes at keys, where the primary and the local copy lie.
 
 `memory.py` is the smallest store that keeps the contract of `ObjectStore`, `local.py` keeps it on a file system and
-through a power cut, `s3/` in a bucket. A store of your own implements `statebackend.abc.ObjectStore`, and
-`statebackend.testing` proves it.
+through power cuts, `s3/` in a bucket. A store of your own implements `statebackend.abc.ObjectStore`;
+`statebackend.testing` has the tests that prove it.
 """
 
 from typing import Final
@@ -11,6 +11,6 @@ from statebackend.objectstore.local import LocalStore
 from statebackend.objectstore.memory import MemoryStore, open_memory_store
 
 PROBE_KEY: Final = "put-if-absent"
-"""Below the job's root: the object by which a store shows that it keeps put-if-absent. Only S3 is asked for it."""
+"""Below the job's root: the object that shows whether a store honours put-if-absent. Only S3 is probed."""
 
 __all__ = ["PROBE_KEY", "LocalStore", "MemoryStore", "open_memory_store"]

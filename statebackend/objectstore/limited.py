@@ -1,7 +1,7 @@
-"""How many requests a second: an upper bound, and below it whatever the store puts up with at the moment.
+"""Limits the rate of requests: to a fixed bound, and for a while below it when the store throttles.
 
-A store that throttles says that it gets too much; to go on at the same rate makes it worse for everybody. So the rate
-falls below what was really sent, and doubles again every few seconds of peace.
+A store throttles because it gets too many requests; going on at the same rate makes it worse for everybody. So the rate
+falls below what was really sent, and doubles again every few seconds without throttling.
 """
 
 from collections import deque
@@ -11,35 +11,34 @@ import anyio
 import anyio.lowlevel
 
 RATE_MIN_PER_S: Final = 10.0
-"""The rate falls no further: S3 takes thousands, and a small job is not to stand still for one refused request."""
+"""The lowest rate. S3 takes thousands, and one refused request must not bring a small job to a standstill."""
 DOUBLING_S: Final = 5.0
 """How long the rate takes to double after a store has throttled."""
-_FALL: Final = (
-    0.7  # of what was sent in the last second: halving it would leave a third of what the store can do unused
-)
+_FALL: Final = 0.7
+"""Share of the last second's requests to go on with. Halving would leave a third of the store's capacity unused."""
 _WINDOW_S: Final = 1.0
-_BURST_S: Final = 0.1  # a tenth of a second's requests may come at once
+_BURST_S: Final = 0.1  # a tenth of a second's requests may go at once
 
 
 class RequestRate:
-    """Turns for requests, first come first served, on the running loop's time."""
+    """Gives requests their turns, first come, first served, by the running loop's time."""
 
     def __init__(self, max_per_s: float) -> None:
         self._max_per_s = max_per_s
         self._slowed_per_s = max_per_s
         self._slowed_at = float("-inf")
         self._next_at = float("-inf")
-        self._sent: deque[float] = deque()  # of the last second, as far as it matters: see `_count`
+        self._sent: deque[float] = deque()  # times of the last second's requests
 
     def per_s(self) -> float:
-        """The rate at this moment."""
+        """The current rate."""
         doublings = (anyio.current_time() - self._slowed_at) / DOUBLING_S
-        if doublings > 60:  # beyond any bound, and the power would overflow
+        if doublings > 60:  # above any bound; the power would overflow
             return self._max_per_s
         return min(self._max_per_s, self._slowed_per_s * 2**doublings)
 
     async def turn(self) -> float:
-        """Wait until a request may be sent; the loop's time at which it is. A cancelled call has used up its turn."""
+        """Wait until a request may be sent, and return the loop's time then. A cancelled call has used up its turn."""
         now = anyio.current_time()
         rate = self.per_s()
         at = max(now, self._next_at)
@@ -52,7 +51,7 @@ class RequestRate:
         return at
 
     def throttled(self, sent_at: float) -> None:
-        """The store refused a request sent at `sent_at`. Of requests sent at one rate only the first counts."""
+        """Lower the rate: the store refused a request sent at `sent_at`. Each rate is lowered only once."""
         if sent_at <= self._slowed_at:
             return
         now = anyio.current_time()

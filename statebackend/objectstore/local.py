@@ -1,9 +1,9 @@
-"""Objects as files under a directory: atomic, durable, and never on the event loop.
+"""Stores objects as files under a directory: atomic, durable, and never on the event loop.
 
 A write is one hop to a worker thread: temporary file beside the target, write, fsync, then rename (put) or hard link
-(put_if_absent, where the file system decides the one winner), then fsync of the directory. So a key holds a whole
-object or none, after a kill and after a power cut alike. One hop, because a hop for each step costs 1.5 to 2.5 times
-as much; a thread that has begun runs to its end, so a cancelled write leaves no temporary file.
+(put_if_absent: the file system picks the winner), then fsync of the directory. So after a kill or a power cut a key
+holds a whole object or none. One hop, because a hop for each step costs 1.5 to 2.5 times as much. A thread that has
+begun runs to its end, so a cancelled write leaves no temporary file.
 
 A file cannot be a directory too: while 'a' is an object, 'a/b' is refused, and the other way round.
 """
@@ -39,7 +39,7 @@ from statebackend.objectstore.memory import TEMPORARY_SUFFIX, check_key, check_r
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
 
-_CHUNKS_PER_CALL: Final = 512  # Linux takes 1024 at a time, POSIX promises 16
+_CHUNKS_PER_CALL: Final = 512  # Linux takes 1024 at a time; POSIX promises only 16
 _REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTSUP, errno.EOPNOTSUPP})
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NOT_AN_OBJECT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
@@ -50,13 +50,14 @@ _NUMBERS: Final = itertools.count()
 
 
 class LocalStore:
-    """An `ObjectStore` in the directory `root`, which is made (mode 0700) by the first write.
+    """An `ObjectStore` in the directory `root`. The first write makes it (mode 0700).
 
-    `io_threads_max` bounds how many calls touch the disk at a time; further ones wait. Listing holds the names under
-    the prefix in memory. What `delete` removed may come back after a power cut, never after a kill.
+    At most `io_threads_max` calls touch the disk at a time; further ones wait. Listing holds the names under the prefix
+    in memory. An object that `delete` removed may come back after a power cut, never after a kill.
 
-    `abandon_after_s`: for copies that may be lost, on a disk that may hang for ever. A cancelled read leaves its thread
-    behind at once, any other call after so many seconds; what that wrote may appear later. `None`: each is waited for.
+    `abandon_after_s`: for copies that may be lost, on a disk that may hang for ever. A cancelled read abandons its
+    thread at once, any other cancelled call after that many seconds; its write may take effect later. `None`: a
+    cancelled call waits for its thread.
     """
 
     def __init__(
@@ -67,12 +68,12 @@ class LocalStore:
         abandon_after_s: float | None = None,
         threads: FileThreads | None = None,
     ) -> None:
-        """`threads`: shared with other components, instead of `io_threads_max` of this store's own."""
+        """`threads`: shared with other components, in place of `io_threads_max` threads of this store's own."""
         self._abandon_after_s = abandon_after_s
         self._root = root
         self._threads = threads or FileThreads(io_threads_max)
-        self._directories: set[Path] = set()  # known to be there and durable
-        self._making = threading.Lock()  # lest one thread relies on a directory that another has yet to sync
+        self._directories: set[Path] = set()  # known to exist and to be durable
+        self._making = threading.Lock()  # a thread must not rely on a directory that another one has yet to sync
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -91,12 +92,12 @@ class LocalStore:
         return await self._read(key, 0, -1)
 
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """`length` bytes from `offset`, fewer where the object ends. Raises `ObjectNotFoundError`."""
+        """`length` bytes from `offset`, fewer at the end of the object. Raises `ObjectNotFoundError`."""
         check_range(offset, length)
         return await self._read(key, offset, length)
 
     async def head(self, key: str) -> ObjectInfo | None:
-        """Size and time of the object, `None` if there is none."""
+        """Size and time of the object, or `None` if there is none."""
         path = self._path(key)
         with _store_errors(key):
             return await self._reading(_stat, path, key)
@@ -115,11 +116,11 @@ class LocalStore:
             yield info
 
     async def remove_leftovers(self, prefix: str = "", *, before_s: float = math.inf) -> int:
-        """Remove the temporary files of writers that were killed, beside objects under `prefix`; say how many.
+        """Remove the temporary files that killed writers left beside objects under `prefix`; return their number.
 
-        `prefix` is empty or ends with '/'. Only for whoever knows that nobody is still writing a file that was last
-        changed before `before_s`, in seconds since the epoch, in any process: that write would fail. Best effort: what
-        cannot be listed or removed stays. A cancelled call has removed all of them or none.
+        `prefix` is empty or ends with '/'. Removes only files last changed before `before_s`, in seconds since the
+        Unix epoch. The caller must know that no process is still writing one of them: that write would fail. Best
+        effort: files that cannot be listed or removed stay. A cancelled call has removed all of them or none.
         """
         return await self._on_disk(_remove_temporaries, self._root / prefix, before_s)
 
@@ -134,7 +135,7 @@ class LocalStore:
             with _store_errors(key):
                 return await self._reading(_read, path, offset, length)
         content = b""
-        # Shielded, because a cancelled open would leave an open file behind.
+        # Shielded: a cancelled open would leave an open file behind.
         async with self._threads.executor() as executor:
             with _store_errors(key), anyio.CancelScope(shield=True):
                 async with aiofiles.open(path, "rb", executor=executor) as file:
@@ -161,7 +162,7 @@ class LocalStore:
                 os.fsync(descriptor)
             publish(temporary, path)
         finally:
-            with suppress(OSError):  # after a rename it is gone; else what matters is the error under way, if any
+            with suppress(OSError):  # after a rename it is gone; otherwise the error under way matters more
                 temporary.unlink()
         _sync_directory(path.parent)
 
@@ -170,7 +171,7 @@ class LocalStore:
         self._make_directory(path.parent)
         try:
             descriptor = _create(path)
-        except FileNotFoundError:  # somebody removed the directory since we made it
+        except FileNotFoundError:  # somebody has removed the directory since we made it
             self._directories.clear()
             self._make_directory(path.parent)
             descriptor = _create(path)
@@ -180,7 +181,7 @@ class LocalStore:
             os.close(descriptor)
 
     def _make_directory(self, path: Path) -> None:
-        """Make `path` and what it lies in. Returns when all of it is durable, whoever made it."""
+        """Make `path` and its missing parents. Returns when all of them are durable, also those made by others."""
         if path in self._directories:
             return
         with self._making:
@@ -195,7 +196,7 @@ class LocalStore:
         if path not in self._directories:
             with suppress(FileExistsError):
                 path.mkdir(mode=0o700)
-            _sync_directory(path.parent)  # also when it was there: another process may not have come to this line yet
+            _sync_directory(path.parent)  # even if it existed: its maker may not have reached this line yet
             self._directories.add(path)
 
 
@@ -206,7 +207,7 @@ def _read(path: Path, offset: int, length: int) -> bytes:
 
 
 def _temporary_name() -> str:
-    """A name no other write has: the process id tells forked processes apart, which share the other two."""
+    """A name that no other write uses. Forked processes share the run and the count, and differ in the process id."""
     return f".{os.getpid()}-{_RUN}-{next(_NUMBERS)}{TEMPORARY_SUFFIX}"
 
 
@@ -228,7 +229,7 @@ def _make_root(root: Path) -> None:
     _make_root(root.parent)
     try:
         root.mkdir(mode=0o700)
-    except FileExistsError:  # another process was quicker, or it is something else
+    except FileExistsError:  # another process made it first, or it is no directory
         if not root.is_dir():
             raise StoreAccessError("the store's root is not a directory", root=str(root)) from None
     _sync_directory(root.parent)
@@ -236,7 +237,7 @@ def _make_root(root: Path) -> None:
 
 @contextmanager
 def _store_errors(key: str, *, writing: bool = False) -> Generator[None]:
-    """The one border where errors of the operating system become errors of a store."""
+    """Translate errors of the operating system to errors of a store. Nothing else in this module does."""
     try:
         yield
     except StoreError:
@@ -248,9 +249,9 @@ def _store_errors(key: str, *, writing: bool = False) -> Generator[None]:
 def _translated(error: OSError, key: str, *, writing: bool) -> InputError | StoreError:
     facts = {"key": key, "reason": error.strerror or str(error)}
     if error.errno == errno.EEXIST:
-        return ObjectExistsError("there is an object at that key already", key=key)
+        return ObjectExistsError("there is already an object at that key", key=key)
     if writing and error.errno in _NOT_A_FILE:
-        return InputError("no object can lie at that key: it continues, or is continued by, another's", **facts)
+        return InputError("the key is below that of another object, or another object is below it", **facts)
     if not writing and error.errno in _NOT_AN_OBJECT:
         return ObjectNotFoundError("no object at that key", key=key)
     if error.errno in _REFUSED:
@@ -280,7 +281,7 @@ def _write_all(descriptor: int, body: Body) -> None:
 
 
 def _rest(chunks: Sequence[memoryview], written: int) -> Sequence[memoryview]:
-    """What is still to be written of `chunks` after their first `written` bytes."""
+    """`chunks` without their first `written` bytes."""
     for index, chunk in enumerate(chunks):
         if written < len(chunk):
             return [chunk[written:], *chunks[index + 1 :]]
@@ -298,7 +299,7 @@ def _sync_directory(path: Path) -> None:
 
 def _unlink(path: Path) -> None:
     with suppress(FileNotFoundError, NotADirectoryError):
-        if stat.S_ISREG(path.lstat().st_mode):  # a directory is no object, and stays
+        if stat.S_ISREG(path.lstat().st_mode):  # a directory is no object and stays
             path.unlink()
 
 
@@ -332,5 +333,5 @@ def _walk(directory: Path, path: str, prefix: str) -> Iterator[ObjectInfo]:
             if f"{key}/".startswith(prefix):
                 yield from _walk(directory / entry.name, f"{key}/", prefix)
         elif key.startswith(prefix) and not is_temporary(entry.name):
-            with suppress(FileNotFoundError):  # deleted while we looked
+            with suppress(FileNotFoundError):  # deleted in the meantime
                 yield _info(key, entry.stat())

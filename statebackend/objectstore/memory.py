@@ -1,6 +1,6 @@
-"""Objects in this process's memory: for tests, first steps, and as the plainest reading of the contract.
+"""Stores objects in this process's memory: for tests and first steps, and as the plainest reading of the contract.
 
-Also here is what every store of this room checks before it does anything: which keys and ranges are legal.
+Also holds the checks that every store of this room makes first: whether a key or a range is legal.
 """
 
 from collections.abc import AsyncIterator
@@ -18,10 +18,10 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 
 
 def check_key(key: str) -> str:
-    """Return `key`, or raise `InputError` for one that no store of this room takes.
+    """Return `key`, or raise `InputError` if it is not legal.
 
     Legal: '/'-separated parts of printable ASCII, 1 to 255 characters each and at most 1024 in all. No part is '.' or
-    '..', and none looks like a file on its way ('.'...'.tmp'), so that a key means the same in every store.
+    '..', or looks like a temporary file ('.'...'.tmp'), so that a key means the same in every store.
     """
     if not key or len(key) > KEY_LENGTH_MAX:
         raise InputError(f"a key must have 1 to {KEY_LENGTH_MAX} characters", key=key)
@@ -29,12 +29,12 @@ def check_key(key: str) -> str:
         raise InputError("a key must be printable ASCII", key=key)
     for part in key.split("/"):
         if part in ("", ".", "..") or len(part) > PART_LENGTH_MAX or is_temporary(part):
-            raise InputError("a key has a part that is no legal name", key=key, part=part)
+            raise InputError("a part of the key is not a legal name", key=key, part=part)
     return key
 
 
 def is_temporary(name: str) -> bool:
-    """Whether `name` is kept for files that are still being written."""
+    """True if `name` is reserved for files that are still being written."""
     return name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)
 
 
@@ -47,8 +47,8 @@ def check_range(offset: int, length: int) -> None:
 class MemoryStore:
     """An `ObjectStore` in memory. Its objects end with the process, so it is not durable.
 
-    Every mutation is one dictionary operation: a cancelled call has either happened or not, and a store that is
-    shared between event loops in different threads keeps its promises there too.
+    Every mutation is one dictionary operation: a cancelled call has either happened or not, and event loops in
+    different threads can share a store.
     """
 
     def __init__(self, *, clock: Clock | None = None) -> None:
@@ -71,19 +71,19 @@ class MemoryStore:
         await anyio.lowlevel.checkpoint()
         entry = self._entry(key, body)
         if self._objects.setdefault(key, entry) is not entry:
-            raise ObjectExistsError("there is an object at that key already", key=key)
+            raise ObjectExistsError("there is already an object at that key", key=key)
 
     async def get(self, key: str) -> bytes:
         """The whole object. Raises `ObjectNotFoundError`."""
         return (await self._read(key))[0]
 
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """`length` bytes from `offset`, fewer where the object ends. Raises `ObjectNotFoundError`."""
+        """`length` bytes from `offset`, fewer at the end of the object. Raises `ObjectNotFoundError`."""
         check_range(offset, length)
         return (await self._read(key))[0][offset : offset + length]
 
     async def head(self, key: str) -> ObjectInfo | None:
-        """Size and time of the object, `None` if there is none."""
+        """Size and time of the object, or `None` if there is none."""
         check_key(key)
         await anyio.lowlevel.checkpoint()
         entry = self._objects.get(key)
@@ -116,11 +116,10 @@ class MemoryStore:
 
 
 _STORES: Final[dict[str, MemoryStore]] = {}
-"""The stores behind `memory://NAME`. A module-level mapping is right here, and only here: the URL stands for a place
-outside any one backend, and a backend that is closed and opened again must find its data there, as it would in a
-directory. It is process memory, so the process is its owner; a name is never removed."""
+"""The stores behind `memory://NAME`. Global on purpose: the URL means a place outside any one backend, and a backend
+that is closed and opened again must find its data there, as in a directory. Names are never removed."""
 
 
 def open_memory_store(name: str) -> MemoryStore:
-    """The store that `memory://NAME` means: the same one for the same name, for the life of the process."""
+    """The store at `memory://NAME`, the same one for the same name as long as the process lives."""
     return _STORES.setdefault(name, MemoryStore())

@@ -1,8 +1,8 @@
-"""Requests that are repeated: what may be, how soon, how often, and how many in all.
+"""Repeats failed requests: which ones, how soon, and at what rate over all of them.
 
-A throttled request was not executed: it is repeated, whatever it is, as soon as the lowered rate allows. One without an
-answer may have been executed: only what may happen twice is repeated. Repeats take their turns from one budget for all
-requests of a store, a restore's included, so that those who wait for the end of an outage do not prolong it.
+A throttled request was not executed, so any is repeated, as soon as the lowered rate allows. A request without an
+answer may have been executed, so it is repeated only if it may happen twice. Repeats take their turns from one budget
+for all requests of a store, so that waiting for the end of an outage does not prolong it.
 """
 
 import random
@@ -21,10 +21,10 @@ PAUSE_MAX_S: Final = 5.0
 
 
 class Retries:
-    """Runs the requests of one store. `chance` spreads the pauses, so that those who failed together do not return so.
+    """Runs the requests of one store.
 
-    `outage_s`: how long a request is repeated after its first failure, throttling included: a store that is down often
-    says that it is busy.
+    `outage_s`: how long a request is repeated after its first failure. That includes throttling: a store that is down
+    often says that it is busy. `chance` spreads the pauses: requests that failed together must not return together.
     """
 
     def __init__(self, rate: RequestRate, *, retries_per_s_max: float, outage_s: float, chance: random.Random) -> None:
@@ -34,9 +34,9 @@ class Retries:
         self._chance = chance
 
     async def run(self, request: Callable[[], Awaitable[T]], *, repeatable: bool = True) -> T:
-        """The result of `request`, or the error of its last attempt. Not `repeatable`: one that must not happen twice.
+        """Return the result of `request`, or raise the error of its last attempt.
 
-        A cancelled call leaves what one cancelled `request` leaves.
+        `repeatable`: it may be executed twice. A cancelled call leaves behind what a cancelled `request` does.
         """
         failures, give_up_at = 0, float("inf")
         while True:
@@ -57,7 +57,7 @@ class Retries:
             failures += 1
 
     async def _wait(self, failures: int, give_up_at: float, *, budgeted: bool) -> bool:
-        """Wait until the request may be repeated; false where that would be too late."""
+        """Wait until the request may be repeated. False if that is later than `give_up_at`."""
         longest = min(PAUSE_MAX_S, PAUSE_MIN_S * 2 ** min(failures, 16))
         with anyio.move_on_after(give_up_at - anyio.current_time()) as bounded:
             await anyio.sleep(self._chance.uniform(longest / 2, longest))

@@ -1,6 +1,6 @@
-"""Two wrappers that each do one thing: a store below a prefix, and a store that counts its requests.
+"""Two wrappers: a store below a prefix, and a store that counts its requests.
 
-And the one way to remove many objects, whatever the store: in batches where it can, one by one where it cannot.
+Also removes many objects from any store: in batches if it can, else one by one.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ from statebackend.abc import Body, Capability, CountsRequests, DeletesMany, Obje
 
 
 class ScopedStore:
-    """The part of a store whose keys begin with `prefix`, seen without it."""
+    """The objects of a store whose keys begin with `prefix`, under their keys without it."""
 
     def __init__(self, store: ObjectStore, prefix: str) -> None:
         self.inside: Final = store
@@ -20,7 +20,7 @@ class ScopedStore:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """Those of the store inside."""
+        """The capabilities of the store inside."""
         return self._store.capabilities
 
     async def put(self, key: str, body: Body) -> None:
@@ -40,7 +40,7 @@ class ScopedStore:
         return await self._store.get_range(self._prefix + key, offset, length)
 
     async def head(self, key: str) -> ObjectInfo | None:
-        """As the store inside, with the key seen from here."""
+        """As the store inside, with the key without the prefix."""
         info = await self._store.head(self._prefix + key)
         return None if info is None else self._inside(info)
 
@@ -53,7 +53,7 @@ class ScopedStore:
         await delete_many(self._store, [self._prefix + key for key in keys])
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        """As the store inside, with keys seen from here."""
+        """As the store inside, with keys without the prefix."""
         async for info in self._store.list(self._prefix + prefix):
             yield self._inside(info)
 
@@ -62,7 +62,7 @@ class ScopedStore:
 
 
 class CountingStore:
-    """Counts the requests that go to a store, by the method that has their price."""
+    """Counts the requests to a store, by the method of `ObjectStore` that has their price."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.inside: Final = store
@@ -72,14 +72,14 @@ class CountingStore:
 
     @property
     def requests(self) -> Counter[str]:
-        """Those since this was made: as the store counts them, or one for each call. A copy."""
+        """The requests since this was made, as the store counts them, or else one per call. A copy."""
         if isinstance(self._store, CountsRequests):
             return Counter(self._store.priced_requests) - self._before
         return self._calls.copy()
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """Those of the store inside."""
+        """The capabilities of the store inside."""
         return self._store.capabilities
 
     async def put(self, key: str, body: Body) -> None:
@@ -125,16 +125,16 @@ class CountingStore:
 
 
 def deletes_many(store: ObjectStore) -> bool:
-    """Whether the store, or the one inside of the wrappers of this module, removes many objects in few requests."""
+    """True if the store, or the one inside this module's wrappers, removes many objects in few requests."""
     while isinstance(store, ScopedStore | CountingStore):
         store = store.inside
     return isinstance(store, DeletesMany)
 
 
 async def delete_many(store: ObjectStore, keys: Sequence[str]) -> None:
-    """Remove the objects, in few requests if `store` can. After a failed or cancelled call some are gone.
+    """Remove the objects, in few requests if `store` can, else one after the other up to the first error.
 
-    One by one it is one after the other, and ends at the first error.
+    After a failed or cancelled call some of them are gone.
     """
     if isinstance(store, DeletesMany):
         await store.delete_many(keys)

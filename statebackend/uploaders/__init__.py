@@ -1,6 +1,6 @@
-"""Where a segment's copies go: to the primary alone, or to the primary and a local copy at the same time.
+"""Uploaders: to the primary alone, or to the primary and a local copy at the same time.
 
-A class of your own implements `statebackend.abc.StateChangeUploader`.
+An uploader of your own implements `statebackend.abc.StateChangeUploader`.
 """
 
 from statebackend.uploaders.duplicating import DuplicatingUploader

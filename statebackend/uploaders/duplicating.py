@@ -1,7 +1,7 @@
-"""Segments to the primary and to the local copy at the same time: the cost is that of the slower one, not the sum.
+"""Uploads segments to the primary and to the local copy at the same time: it takes as long as the slower one.
 
-The primary decides. The local copy is best effort at every step: it may fail to open, write, sync or close, it may
-hang, and the upload still succeeds, at most `secondary_grace_s` after the primary did.
+The primary decides. The local copy is best effort at every step: it may fail to open, write, sync or close, or hang,
+and the upload still succeeds, at most `secondary_grace_s` after the primary did.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,14 @@ from statebackend.uploaders.primary import REMOVE_TIMEOUT_S, remove_quietly, seg
 
 
 class DuplicatingUploader:
-    """A `StateChangeUploader` that keeps two copies under the same key, in `primary` and in `secondary`.
+    """A `StateChangeUploader` that writes two copies under the same key, to `primary` and to `secondary`.
 
-    `tasks` is a task group that outlives every upload; leaving it waits for the local copies on their way. `dropped`
-    is called on the loop with a segment's name and a reason when an upload succeeds without its local copy; it must not
-    raise. While a copy that was given up still hangs, new segments get none: a dead disk costs one
-    `secondary_grace_s`, not one for each segment. `root_of` tells by a key on which disk of several it lies: a dead one
-    costs only the copies that would lie there. `copies` writes them, and may write others, for which the same holds.
+    `tasks` is a task group that outlives every upload; leaving it waits for local copies that are being written.
+    `dropped` is called on the loop with a segment's name and a reason when an upload succeeds without its local copy;
+    it must not raise. While a copy that was given up still hangs, new segments on the same disk get none: a dead disk
+    costs one `secondary_grace_s`, not one per segment. `root_of` maps a key to the number of its disk.
+
+    `copies` writes the local copies. Other local files may be written with it, under the same rules.
     """
 
     def __init__(
@@ -47,27 +48,27 @@ class DuplicatingUploader:
         self._remove_timeout_s = remove_timeout_s
 
     async def upload(self, segment: Segment) -> UploadedSegment:
-        """Store both copies; return when the primary's is durable and the local one is complete, failed or late.
+        """Store both copies. Returns when the primary's is durable and the local one is complete, failed or late.
 
         Raises what the primary raises, never a group. A failed or cancelled upload removes the primary's copy within
-        `remove_timeout_s`, and leaves the local one to its own task, which removes it.
+        `remove_timeout_s`; the task that owns the local copy removes that one.
         """
         handle = segment_handle(segment)
         copy = self.copies.start(handle.key, segment.body)
         try:
             await self._primary.put(handle.key, segment.body)
             segment.durable()
-            kept = await self.copies.settle(segment.name, copy)
+            is_complete = await self.copies.settle(segment.name, copy)
         except BaseException:
             copy.give_up("the upload failed")
             await self._remove_primary(handle)
             raise
-        return UploadedSegment(primary=handle, local=handle if kept else None)
+        return UploadedSegment(primary=handle, local=handle if is_complete else None)
 
     async def discard(self, uploaded: UploadedSegment) -> None:
-        """Remove both copies: the primary's before this returns, the local one in its owner's tasks. Errors are logged.
+        """Remove both copies: the primary's before this returns, the local one in a task of its own. Logs errors.
 
-        A cancelled call removes both just the same, within `remove_timeout_s`.
+        A cancelled call removes both as well. Each removal takes at most `remove_timeout_s`.
         """
         if uploaded.local is not None:
             self.copies.remove_soon(uploaded.local.key)

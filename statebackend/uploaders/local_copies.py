@@ -1,8 +1,8 @@
-"""Local copies that are written beside something else, which decides, and does not wait for them for long.
+"""Writes local copies beside an upload, or another operation that decides and waits for them only briefly.
 
-One task owns each copy from its first byte to its end, which is "kept" or "removed". It runs in a task group that
-outlives whatever the copy is written beside, because a thread that is stuck in fsync cannot be abandoned: who waits for
-the task waits for the disk. The other side waits for an event, and can stop doing so.
+One task owns each copy from its first byte until it is accepted or removed. It runs in a task group that outlives the
+operation, because a thread that is stuck in fsync cannot be abandoned: waiting for the task means waiting for the disk.
+The operation waits for an event instead, and can stop waiting at any time.
 """
 
 from collections.abc import Callable
@@ -16,46 +16,46 @@ from statebackend.uploaders.primary import REMOVE_TIMEOUT_S, remove_quietly
 
 
 class LocalCopy:
-    """What the task that owns a copy and whoever it is written for tell each other.
+    """One copy, shared by the task that owns it and the operation it is written for.
 
-    The task says `written`: it will not touch the copy any more, complete or not. The other then says `settled`: kept
-    or not. Not kept means that the task removes it.
+    The task sets `written` when it will not touch the copy any more, complete or not. The operation sets `settled` when
+    it has accepted the copy or given it up; the task then removes a copy that was not accepted.
     """
 
     def __init__(self, root: int) -> None:
         self.root = root
         self.written = anyio.Event()
         self.settled = anyio.Event()
-        self.kept = False
+        self.accepted = False
         self.reason = "cancelled"
         self._complete = False
         self._scope = anyio.CancelScope()
 
     async def write(self, store: ObjectStore, key: str, body: Body) -> None:
-        """Write the copy. Ends without an error, also when given up; `reason` says why it is not complete."""
+        """Write the copy. Ends without an error, even if given up; `reason` then says why it is incomplete."""
         try:
             with self._scope:
                 await foreign(store.put(key, body))
                 self._complete = True
-        except Exception as error:  # noqa: BLE001  best effort: whatever is wrong with this copy, the primary has it all
+        except Exception as error:  # noqa: BLE001  best effort: whatever goes wrong here, the primary has it all
             self.reason = repr(error)
         finally:
             self.written.set()
 
-    def keep(self) -> bool:
-        """Settle as kept if the copy is complete; say whether it is."""
+    def accept(self) -> bool:
+        """Settle a complete copy as accepted. False if it is not complete; it is then not settled either."""
         if self._complete:
-            self.kept = True
+            self.accepted = True
             self.settled.set()
-        return self.kept
+        return self.accepted
 
     def fail(self, reason: str) -> None:
-        """There is no copy, and none will be written."""
+        """Mark the copy as never begun, because of `reason`."""
         self.reason = reason
         self.written.set()
 
     def give_up(self, reason: str) -> None:
-        """Settle as not kept. Where the writing still goes on, cancel it: `reason` is then why."""
+        """Settle without accepting, and cancel the writing. If it was still going on, `reason` is why."""
         if not self.written.is_set():
             self.reason = reason
         self.settled.set()
@@ -63,12 +63,11 @@ class LocalCopy:
 
 
 class CopyWriter:
-    """Writes copies into `secondary`, each in a task of `tasks`, and removes those that are not kept.
+    """Writes copies into `secondary`, each in a task of `tasks`, and removes those that are given up.
 
-    `dropped` is called on the loop with a name and a reason where a copy is given up though all else went well; it must
-    not raise. While a copy that was given up still hangs there are no new ones: a dead disk costs one `grace_s`, not
-    one for each copy. `root_of` tells by a key on which disk of several it lies: a dead one costs only the copies that
-    would lie there.
+    `dropped` is called on the loop with a name and a reason when a copy is given up although the operation succeeded;
+    it must not raise. While a copy that was given up still hangs, no new ones are begun on the same disk: a dead disk
+    costs one `grace_s`, not one per copy. `root_of` maps a key to the number of its disk.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class CopyWriter:
         self._hanging: set[LocalCopy] = set()
 
     def start(self, key: str, body: Body) -> LocalCopy:
-        """Begin to write. Whoever calls this settles the copy, by `settle` or by `give_up`."""
+        """Begin to write. The caller must settle the copy, by `settle` or by its `give_up`."""
         copy = LocalCopy(self._root_of(key))
         if any(hanging.root == copy.root for hanging in self._hanging):
             copy.fail("an earlier local copy still hangs")
@@ -99,13 +98,13 @@ class CopyWriter:
         return copy
 
     async def settle(self, name: str, copy: LocalCopy) -> bool:
-        """All else is done: wait for the copy for `grace_s` at most, and say whether it is kept.
+        """Wait for the copy for at most `grace_s`, when all else is done. True if it is complete, and so accepted.
 
-        A cancelled call has settled nothing.
+        A cancelled call leaves the copy unsettled.
         """
         with anyio.move_on_after(self._grace_s):
             await copy.written.wait()
-        if copy.keep():
+        if copy.accept():
             return True
         if not copy.written.is_set():
             self._hanging.add(copy)
@@ -114,7 +113,7 @@ class CopyWriter:
         return False
 
     def remove_soon(self, key: str) -> None:
-        """Remove a copy that was kept and is not needed after all, in its own time."""
+        """Remove, in the background, an accepted copy that is not needed after all."""
         self._tasks.start_soon(self._remove, key)
 
     async def _own(self, copy: LocalCopy, key: str, body: Body) -> None:
@@ -122,9 +121,9 @@ class CopyWriter:
             await copy.write(self._secondary, key, body)
         finally:
             self._hanging.discard(copy)
-            with anyio.CancelScope(shield=True):  # whoever it is for always settles, also when cancelled
+            with anyio.CancelScope(shield=True):  # the operation always settles, even when cancelled
                 await copy.settled.wait()
-            if not copy.kept:
+            if not copy.accepted:
                 await self._remove(key)
 
     async def _remove(self, key: str) -> None:

@@ -1,4 +1,4 @@
-"""Segments to the primary alone, and what both uploaders share: a segment's key, its handle, its quiet removal."""
+"""Uploads segments to the primary alone. Both uploaders share a segment's key, its handle and its quiet removal."""
 
 import logging
 from typing import Final
@@ -15,33 +15,34 @@ _logger = logging.getLogger(__name__)
 
 
 def segment_key(name: str) -> str:
-    """The key of the segment `name`: the same one in the primary and in the local copy."""
+    """The key of the segment `name`, the same in the primary and in the local copy."""
     return SEGMENT_PREFIX + name
 
 
 def segment_handle(segment: Segment) -> Handle:
-    """Points to the whole object that holds `segment`, in either copy."""
+    """A handle on the whole object that holds `segment`, valid for either copy."""
     return Handle(segment_key(segment.name), 0, segment.size_bytes, segment.checksum)
 
 
 async def remove_quietly(store: ObjectStore, key: str, *, timeout_s: float) -> None:
-    """Remove an object nobody refers to, as far as that can be done within `timeout_s`. Never raises an `Exception`.
+    """Try for `timeout_s` to remove an object that nothing refers to. Logs errors and never raises an `Exception`.
 
-    Shielded: it runs for a caller who is being cancelled as well. What could not be removed is left to a sweep.
+    Shielded, so it also runs while the caller is being cancelled. An object that could not be removed is left to a
+    sweep.
     """
     with anyio.move_on_after(timeout_s, shield=True) as scope:
         try:
             await store.delete(key)
-        except Exception as error:  # noqa: BLE001  the store may be anyone's, and its error must not hide the caller's
+        except Exception as error:  # noqa: BLE001  a user's store may raise anything, and must not hide the caller's error
             _logger.warning("could not remove an unreferenced object: key=%s reason=%r", key, error)
     if scope.cancelled_caught:
         _logger.warning("gave up removing an unreferenced object: key=%s timeout_s=%s", key, timeout_s)
 
 
 class PrimaryUploader:
-    """A `StateChangeUploader` that keeps one copy, in `store`, at the key `segments/<name>`.
+    """A `StateChangeUploader` that writes one copy, to `store`, at the key `segments/<name>`.
 
-    A failed or cancelled upload spends at most `remove_timeout_s` on removing what it wrote.
+    A failed or cancelled upload takes up to `remove_timeout_s` longer, to remove what it wrote.
     """
 
     def __init__(self, store: ObjectStore, *, remove_timeout_s: float = REMOVE_TIMEOUT_S) -> None:
@@ -49,7 +50,7 @@ class PrimaryUploader:
         self._remove_timeout_s = remove_timeout_s
 
     async def upload(self, segment: Segment) -> UploadedSegment:
-        """Store the segment; return when it is durable. Raises what the store raises, unchanged."""
+        """Store the segment and return when it is durable. Raises what the store raises, unchanged."""
         handle = segment_handle(segment)
         try:
             await self._store.put(handle.key, segment.body)
@@ -59,7 +60,7 @@ class PrimaryUploader:
         return UploadedSegment(primary=handle)
 
     async def discard(self, uploaded: UploadedSegment) -> None:
-        """Remove the segment. Errors are logged; a cancelled call still removes it, within `remove_timeout_s`."""
+        """Remove the segment within `remove_timeout_s`, even if cancelled. Errors are logged."""
         await self._remove(uploaded.primary)
 
     async def _remove(self, handle: Handle) -> None:

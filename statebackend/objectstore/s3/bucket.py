@@ -1,4 +1,4 @@
-"""Requests to one bucket: counted, bounded in time, in turn, repeated where that is safe, with errors of a store."""
+"""Sends requests to one bucket: counted, rate-limited, bounded in time, repeated if safe, with a store's errors."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,7 +14,7 @@ T = TypeVar("T")
 Read = Callable[[Mapping[str, Any]], Awaitable[Any]]
 
 CANCEL_GRACE_S: Final = 1.0
-"""How long a cancelled request that changes something waits for its answer, lest it happens unseen."""
+"""How long a cancelled request that changes something waits for its answer, so as not to take effect unseen."""
 _CHANGING: Final = frozenset(
     {
         "put_object",
@@ -28,7 +28,7 @@ _CHANGING: Final = frozenset(
 
 
 class Bucket:
-    """Asks S3 about `name` through `client`. `requests` counts by operation what was sent, repeats included."""
+    """The bucket `name`, reached through `client`. `requests` counts what was sent by operation, repeats included."""
 
     def __init__(self, client: Any, name: str, *, retries: Retries, timeout_s: float) -> None:
         self.name: Final = name
@@ -40,7 +40,7 @@ class Bucket:
     async def request(
         self, operation: str, *, repeatable: bool = True, read: Read | None = None, **arguments: Any
     ) -> Any:
-        """As `ask`, in its turn, and repeated as `Retries` says. A cancelled call sends nothing any more."""
+        """As `ask`, but rate-limited, and repeated as `Retries` decides. A cancelled call sends nothing more."""
 
         async def once() -> Any:
             return await self.ask(operation, read=read, **arguments)
@@ -48,10 +48,10 @@ class Bucket:
         return await self.retries.run(once, repeatable=repeatable)
 
     async def ask(self, operation: str, *, read: Read | None = None, **arguments: Any) -> Any:
-        """S3's answer to one request, or what `read` makes of it while the connection is held.
+        """Send one request, and return the answer, or what `read` makes of it while the connection is held.
 
-        Ends within `timeout_s`, and raises `StoreError`s. Cancelled, a request that changes something goes on for up to
-        `CANCEL_GRACE_S`. What is not answered by then may still happen, if the server has received all of it.
+        Ends within `timeout_s`, and raises `StoreError`s. A cancelled request that changes something goes on for up to
+        `CANCEL_GRACE_S`. If it has no answer by then, it may still take effect, if the server received all of it.
         """
 
         async def send() -> Any:
@@ -64,7 +64,7 @@ class Bucket:
 
 
 async def _settled(call: Callable[[], Awaitable[T]]) -> T:
-    """The result of `call`. Cancelled, it first waits up to `CANCEL_GRACE_S` for the call to end, then cancels it."""
+    """Return the result of `call`. If cancelled, wait up to `CANCEL_GRACE_S` for the call to end, then cancel it."""
     await anyio.lowlevel.checkpoint_if_cancelled()
     results: list[T] = []
     failures: list[Exception] = []

@@ -1,8 +1,8 @@
-"""One client for one store, on the loop that uses it: its configuration, its credentials, its life.
+"""Makes the S3 client of one store, on the loop that uses it: configuration, credentials, lifetime.
 
-Nothing is repeated below us (`total_max_attempts=1`, `SendsOnce`): a repeated conditional put would tell its own
-success as "there is one already", and pauses and budgets are `Retries`' business. Checksums are ours too, computed off
-the loop.
+The client repeats nothing (`total_max_attempts=1`, `SendsOnce`): a repeated conditional put would report its own
+success as "there is already one", and pauses and budgets belong to `Retries`. Nor does it compute checksums: we do,
+off the loop.
 """
 
 import functools
@@ -26,9 +26,9 @@ CLOSE_TIMEOUT_S: Final = 5.0
 
 @asynccontextmanager
 async def open_client(settings: S3Settings, bucket: str) -> AsyncGenerator[Any]:
-    """A client for S3, closed at the end. Raises `StoreAccessError` where there are no credentials to be had.
+    """Open a client for S3, which belongs to the running loop. Raises `StoreAccessError` if it finds no credentials.
 
-    Belongs to the running loop. Making the first one of a process blocks that loop for some 0.2 s.
+    The first client of a process blocks the loop for about 0.2 s.
     """
     session: Any = get_session()
     session.register_component("data_loader", _loader())
@@ -54,25 +54,25 @@ async def open_client(settings: S3Settings, bucket: str) -> AsyncGenerator[Any]:
 
 
 class SendsOnce(AIOHTTPSession):  # type: ignore[misc]  # of a library without types
-    """aiobotocore's HTTP session, in which a request whose connection is lost is not sent a second time.
+    """aiobotocore's HTTP session, except that it does not send a request again after losing the connection.
 
-    aiohttp does that with a PUT of its own accord: the answer to a conditional one would be that to its repetition.
+    aiohttp resends a PUT on its own, and the answer to a conditional PUT would then be the answer to its repetition.
     """
 
     async def _get_session(self, proxy_url: str | None) -> Any:
         session: Any = await super()._get_session(proxy_url)  # pyright: ignore[reportUnknownMemberType]
-        session._retry_connection = False  # noqa: SLF001  # there is no public way; a test notices if this one is gone
+        session._retry_connection = False  # noqa: SLF001  # there is no public way; a test fails if this one is gone
         return session
 
 
 @functools.cache
 def _loader() -> Any:
-    """What botocore knows of S3: read and parsed once per process, where each session would do it anew."""
+    """Return botocore's description of S3, read and parsed once per process instead of once per session."""
     return create_loader()
 
 
 def _keys(settings: S3Settings) -> dict[str, str]:
-    """The credentials in the settings; none where they were left behind by a pickle."""
+    """The credentials in the settings. Empty if there are none, or if a pickle left them behind."""
     secret = settings.secret_access_key and settings.secret_access_key.reveal()
     if not secret:
         return {}
@@ -83,14 +83,14 @@ def _keys(settings: S3Settings) -> dict[str, str]:
 
 def _no_credentials(settings: S3Settings) -> str:
     if settings.secret_access_key is not None:
-        return "credentials in settings do not travel in a pickle, and there are none in the usual AWS chain here"
+        return "credentials in settings do not travel in a pickle, and the usual AWS chain has none here"
     return "no credentials for S3: neither in the settings nor in the usual AWS chain"
 
 
 def _config(settings: S3Settings) -> AioConfig:
     s3: dict[str, Any] = {"addressing_style": settings.addressing}
     if not settings.endpoint.startswith("http://"):
-        # TLS and our checksum protect the body. A signature over it would be a SHA-256 of every byte, on the loop.
+        # TLS and our checksum protect the body. Signing it would mean a SHA-256 of every byte, on the loop.
         s3["payload_signing_enabled"] = False
     return AioConfig(
         signature_version="s3v4",

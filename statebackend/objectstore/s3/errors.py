@@ -1,7 +1,7 @@
-"""The one border where what S3 and its client say becomes an error of a store: by what the caller can do about it.
+"""Translates errors of S3 and its client to errors of a store, by what the caller can do about them.
 
-Which codes there are: the S3 API reference, "Error responses"; servers of others add a few. A code that is not known is
-judged by its HTTP status: 5xx may pass, 4xx will not.
+The codes are those of the S3 API reference, "Error responses", and a few of other servers. An unknown code is judged by
+its HTTP status: 5xx may pass, 4xx will not.
 """
 
 import asyncio
@@ -29,16 +29,19 @@ from statebackend.errors import (
 
 Meaning = tuple[type[StateBackendError], str]
 
-_EXISTS: Final[Meaning] = (ObjectExistsError, "there is an object at that key already")
+_EXISTS: Final[Meaning] = (ObjectExistsError, "there is already an object at that key")
 _NO_BUCKET: Final[Meaning] = (BucketNotFoundError, "there is no such bucket: make it, or correct the primary")
 _CLOCK: Final[Meaning] = (ClockSkewError, "this machine's clock is too far from S3's: set it")
-_KEY: Final[Meaning] = (InputError, "S3 takes keys of at most 1024 bytes, the primary's prefix included")
+_KEY: Final[Meaning] = (InputError, "S3 takes keys of at most 1024 bytes, including the primary's prefix")
 _FULL: Final[Meaning] = (StoreFullError, "S3 has no room")
 _BUSY: Final[Meaning] = (StoreThrottledError, "S3 asks for fewer requests")
-_UNFIT: Final[Meaning] = (UnfitStoreError, "this S3 cannot do what is asked of it")
+_UNFIT: Final[Meaning] = (UnfitStoreError, "this S3 cannot do what was asked of it")
 _MAY_PASS: Final[Meaning] = (StoreUnavailableError, "S3 failed")
 _MISSING: Final[Meaning] = (ObjectNotFoundError, "no object at that key")
-_ELSEWHERE: Final[Meaning] = (StoreAccessError, "the bucket is in another region, or elsewhere: correct the settings")
+_ELSEWHERE: Final[Meaning] = (
+    StoreAccessError,
+    "the bucket is in another region or elsewhere: correct s3.region or s3.endpoint",
+)
 _NO: Final[Meaning] = (StoreAccessError, "S3 refuses")
 
 _BY_CODE: Final[Mapping[str, Meaning]] = {
@@ -61,7 +64,7 @@ _BY_CODE: Final[Mapping[str, Meaning]] = {
     "ConditionalRequestConflict": _MAY_PASS,
     "OperationAborted": _MAY_PASS,
     "RequestTimeout": _MAY_PASS,
-    "BadDigest": _MAY_PASS,  # the body was damaged on its way
+    "BadDigest": _MAY_PASS,  # the body was damaged on the way
     "XAmzContentChecksumMismatch": _MAY_PASS,
     "IncompleteBody": _MAY_PASS,
     "AuthorizationHeaderMalformed": _ELSEWHERE,
@@ -103,7 +106,7 @@ _NO_ANSWER: Final = (
 
 @contextmanager
 def store_errors(bucket: str, key: str | None = None) -> Generator[None]:
-    """Inside, foreign exceptions become `StoreError`s that name the bucket, and the key as S3 knows it."""
+    """Turn foreign exceptions into `StoreError`s that name the bucket, and the key as S3 knows it."""
     facts: dict[str, Any] = {"bucket": bucket} if key is None else {"bucket": bucket, "key": key}
     try:
         yield
@@ -114,20 +117,20 @@ def store_errors(bucket: str, key: str | None = None) -> Generator[None]:
     except _REFUSED as error:
         raise StoreAccessError("S3 cannot be asked", **facts, reason=str(error)) from error
     except _NO_ANSWER as error:
-        raise StoreUnavailableError("S3 gives no usable answer", **facts, reason=_words(error)) from error
+        raise StoreUnavailableError("S3 gave no usable answer", **facts, reason=_words(error)) from error
     except RecursionError as error:  # botocore asks for the bucket's region, which is redirected too, and so on
-        raise StoreAccessError("the endpoint sends every request elsewhere: correct s3.endpoint", **facts) from error
+        raise StoreAccessError("the endpoint redirects every request: correct s3.endpoint", **facts) from error
     except client.BotoCoreError as error:
         raise StoreAccessError("the S3 client refuses", **facts, reason=str(error)) from error
 
 
 def code_of(error: BaseException | None) -> str:
-    """The code that S3 gave, empty where there is none."""
+    """The code that S3 gave, or an empty string."""
     return _said(error).get("Code", "") if isinstance(error, client.ClientError) else ""
 
 
 def _said(error: client.ClientError) -> dict[str, str]:
-    """What stands in the answer's body. Of no known type: botocore has none."""
+    """The error in the answer's body. botocore has no type for it."""
     response = cast("dict[str, Any]", error.response)  # pyright: ignore[reportUnknownMemberType]
     said: dict[str, str] = response.get("Error", {})
     return said
@@ -137,7 +140,7 @@ def _answered(error: client.ClientError, facts: dict[str, Any]) -> StateBackendE
     response = cast("dict[str, Any]", error.response)  # pyright: ignore[reportUnknownMemberType]
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     code, text = code_of(error), _said(error).get("Message", "")
-    # S3 repeats a refused session token and what was signed with the key: what goes on lives here, nothing else does.
+    # S3's answer may repeat the session token and what was signed with the key: only code and message leave here.
     response["Error"] = {"Code": code, "Message": text}
     kind, message = _BY_CODE.get(code) or _BY_STATUS.get(status) or (_MAY_PASS if status >= 500 else _NO)
     return kind(message, **facts, code=code or str(status), reason=text)

@@ -1,10 +1,10 @@
-"""One object in parts: begun, sent several parts at a time, completed in one atomic step, or aborted without a trace.
+"""Uploads one object in parts: several parts at a time, completed in one atomic step or aborted without a trace.
 
     create -> upload_part ... upload_part -> complete
                     any failure or cancellation -> abort
 
-Only a completed upload is an object. One that is neither completed nor aborted costs money and shows in no listing:
-whatever happens here short of a kill ends in one of the two. What a kill leaves, a lifecycle rule removes.
+Only a completed upload is an object. One that is neither completed nor aborted costs money and shows in no listing, so
+every upload ends in one of the two, unless the process is killed. A lifecycle rule removes what a kill leaves.
 """
 
 import base64
@@ -38,9 +38,9 @@ _logger = logging.getLogger(__name__)
 
 
 class MultipartUpload:
-    """Uploads `body` to the key `name`. Holds `s3.part_concurrency_max` parts in memory. To be run once.
+    """Uploads `body` to the key `name`, once. Holds `part_concurrency_max` parts in memory.
 
-    Joining and summing up the parts happens in `threads`.
+    The parts are joined and checksummed in `threads`.
     """
 
     def __init__(self, bucket: Bucket, name: str, body: Body, *, settings: S3Settings, threads: WorkerThreads) -> None:
@@ -53,22 +53,22 @@ class MultipartUpload:
         self._threads = threads
         self._stamp = secrets.token_hex(16)
         self._upload_id = ""
-        self._nameless = False  # an upload may have begun whose id we do not know
+        self._nameless = False  # an upload may have begun, whose id we do not know
         self._parts: dict[int, dict[str, Any]] = {}
         self._failure: Exception | None = None
 
     async def run(self) -> None:
-        """Upload. A failed or cancelled call has aborted the upload, if S3 let it within `ABORT_TIMEOUT_S`.
+        """Upload. A failed or cancelled call aborts the upload, if S3 answers within `ABORT_TIMEOUT_S`.
 
-        Cancelled while the last step is under way, the object may be there, whole.
+        If cancelled during the last step, the whole object may exist.
         """
         try:
             await self._bucket.retries.run(self._create)
             await self._send()
             await self._complete()
-        except ObjectNotFoundError as error:  # somebody aborted it: by hand, by a lifecycle rule, by `_abort_nameless`
+        except ObjectNotFoundError as error:  # aborted by hand, by a lifecycle rule or by `_abort_nameless`
             await self._abort()
-            raise StoreUnavailableError("S3 knows nothing of an upload in parts any more", key=self._name) from error
+            raise StoreUnavailableError("the upload in parts was aborted by somebody else", key=self._name) from error
         except BaseException:
             await self._abort()
             raise
@@ -81,7 +81,7 @@ class MultipartUpload:
             created = await self._bucket.ask(
                 "create_multipart_upload", Key=self._name, ChecksumAlgorithm="CRC32", Metadata={_STAMP: self._stamp}
             )
-        except (StoreAccessError, StoreThrottledError):  # said that it did nothing
+        except (StoreAccessError, StoreThrottledError):  # S3 said that it did nothing
             self._nameless = False
             raise
         self._upload_id = created["UploadId"]
@@ -105,7 +105,7 @@ class MultipartUpload:
             others.cancel()
             return
         self._parts[number] = {"PartNumber": number, "ETag": sent["ETag"]}
-        if "ChecksumCRC32" in sent:  # a server that verified it wants to be told again
+        if "ChecksumCRC32" in sent:  # a server that verified it wants it back
             self._parts[number]["ChecksumCRC32"] = sent["ChecksumCRC32"]
         self._room.release()
 
@@ -116,7 +116,7 @@ class MultipartUpload:
                 "complete_multipart_upload", Key=self._name, UploadId=self._upload_id, MultipartUpload=listed
             )
         except ObjectNotFoundError:
-            if not await self._is_there():  # completed already, by a request whose answer was lost
+            if not await self._is_there():  # else it was completed by a request whose answer was lost
                 raise
 
     async def _is_there(self) -> bool:
@@ -127,7 +127,7 @@ class MultipartUpload:
         return bool(found["Metadata"].get(_STAMP) == self._stamp)
 
     async def _abort(self) -> None:
-        """Best effort, shielded: an error here must not hide the one that led here."""
+        """Abort, best effort and shielded. Errors are logged: they must not hide the one that led here."""
         with anyio.move_on_after(ABORT_TIMEOUT_S, shield=True) as bounded:
             try:
                 if self._nameless:
@@ -140,7 +140,7 @@ class MultipartUpload:
             _logger.warning("gave up aborting an upload in parts: key=%s timeout_s=%s", self._name, ABORT_TIMEOUT_S)
 
     async def _abort_upload(self, upload_id: str) -> None:
-        """Abort until S3 knows nothing of it any more: a part that was on its way may come after the first abort."""
+        """Abort until S3 no longer knows the upload: a part under way may arrive after the first abort."""
         upload: dict[str, Any] = {"Key": self._name, "UploadId": upload_id}
         with contextlib.suppress(ObjectNotFoundError):
             while True:
@@ -148,10 +148,10 @@ class MultipartUpload:
                 await self._bucket.request("list_parts", MaxParts=1, **upload)
 
     async def _abort_nameless(self) -> None:
-        """Abort what was begun for this key by a request without an answer.
+        """Abort every upload to this key, because the id of ours was in an answer that was lost.
 
-        That strikes everybody who uploads to this key at this moment. Keys of segments are unique to their attempt; any
-        other writer is told that its upload is lost, and begins again.
+        This also hits other writers that upload to the same key just now: they get an error and begin again. Keys of
+        segments are unique to their attempt.
         """
         found = await self._bucket.request("list_multipart_uploads", Prefix=self._name)
         for upload in found.get("Uploads", ()):
@@ -160,7 +160,7 @@ class MultipartUpload:
 
 
 def parts(chunks: Sequence[memoryview], part_bytes: int) -> Iterator[Sequence[memoryview]]:
-    """`chunks` cut into parts of exactly `part_bytes`, the last one excepted. Nothing is copied."""
+    """Cut `chunks` into parts of exactly `part_bytes`, except the last one. Copies nothing."""
     part: list[memoryview] = []
     room = part_bytes
     for chunk in chunks:
@@ -176,6 +176,6 @@ def parts(chunks: Sequence[memoryview], part_bytes: int) -> Iterator[Sequence[me
 
 
 def joined(chunks: Body) -> tuple[bytes, str]:
-    """The content of `chunks`, and its CRC32 as S3 writes it."""
+    """The content of `chunks`, and its CRC32 in S3's notation."""
     data = b"".join(chunks)
     return data, base64.b64encode(zlib.crc32(data).to_bytes(4, "big")).decode()

@@ -1,8 +1,8 @@
-"""Objects in a bucket: small ones in one request, large ones in parts, every one with a checksum that S3 verifies.
+"""Stores objects in a bucket: small ones in one request, large ones in parts, all with a checksum that S3 verifies.
 
-What S3 does with a request is atomic and, once answered, seen by everybody. What remains to be done here is what lies
-between: a lost answer, a caller who gives up, a server that asks for patience. Reads, overwrites and deletes may happen
-twice, so they are repeated (`Retries`). `put_if_absent` is not, except where the server said that it did nothing.
+Each request to S3 is atomic and, once answered, visible to everybody. This module handles the rest: lost answers,
+callers that give up, throttling. Reads, overwrites and deletes may happen twice, so they are repeated (`Retries`).
+`put_if_absent` is repeated only if the server said that it did nothing.
 """
 
 from collections import Counter
@@ -30,7 +30,7 @@ from statebackend.settings import KiB, S3Settings
 
 DELETES_PER_REQUEST: Final = 1000
 _INLINE_BYTES_MAX: Final = 64 * KiB
-"""Up to this size a body is put together and summed up on the loop, in less time than a hop to a thread takes."""
+"""Up to this size a body is joined and checksummed on the loop, which is faster than a hop to a thread."""
 _PRICED_AS: Final[Mapping[str, str]] = {
     "put_object": "put",
     "create_multipart_upload": "put",
@@ -52,7 +52,7 @@ _NOTE: Final = b"statebackend asks here whether this server keeps `If-None-Match
 class S3Store:
     """An `ObjectStore` in `bucket`, below `prefix`, which is empty or ends in '/'. Belongs to the bucket's loop.
 
-    `open_s3_store` makes one.
+    Made by `open_s3_store`.
     """
 
     def __init__(self, bucket: Bucket, prefix: str, *, settings: S3Settings, threads: WorkerThreads) -> None:
@@ -67,22 +67,22 @@ class S3Store:
 
     @property
     def requests(self) -> Counter[str]:
-        """What was sent so far, repeats included, by the operation's name in the client: `put_object` and its like."""
+        """Requests sent so far, repeats included, by the client's name of the operation, such as `put_object`."""
         return self._bucket.requests
 
     @property
     def priced_requests(self) -> Counter[str]:
-        """`requests` by the method that costs the same: each request of an upload in parts is a `put`."""
+        """`requests` by the method of `ObjectStore` that costs the same. Requests of an upload in parts are `put`s."""
         priced = Counter[str]()
         for operation, count in self.requests.items():
             priced[_PRICED_AS.get(operation, operation)] += count
         return priced
 
     async def put(self, key: str, body: Body) -> None:
-        """Store `body` at `key`, in parts where it is large.
+        """Store `body` at `key`, in parts if it is large.
 
-        A cancelled call waits up to a second for the answer to what it has sent. Of a server that is silent for longer
-        than that the object may still come. An upload in parts is aborted: no part stays.
+        A cancelled call waits up to a second for the answer to what it has sent. If the server stays silent longer, the
+        object may still appear. An upload in parts is aborted, so that no part stays.
         """
         name = self._name(key)
         await anyio.lowlevel.checkpoint()
@@ -92,26 +92,26 @@ class S3Store:
             await self._bucket.request("put_object", Key=name, **await self._whole(body))
 
     async def put_if_absent(self, key: str, body: Body) -> None:
-        """Store `body` unless `key` is taken: `ObjectExistsError`. In one request, of at most 5 GiB.
+        """Store `body`, or raise `ObjectExistsError` if `key` is taken. In one request, of at most 5 GiB.
 
-        `StoreUnavailableError`: the object may be there. The request is sent again only where S3 said that it did
-        nothing. A cancelled call is as one of `put`.
+        After a `StoreUnavailableError` the object may exist: the request is repeated only if S3 said that it did
+        nothing. A cancelled call leaves behind what a cancelled `put` does.
         """
         name = self._name(key)
         await anyio.lowlevel.checkpoint()
         await self._create(name, body, repeatable=False)
 
     async def get(self, key: str) -> bytes:
-        """The whole object, verified by the checksum that S3 has of it. Raises `ObjectNotFoundError`.
+        """The whole object, verified by the checksum that S3 stores. Raises `ObjectNotFoundError`.
 
-        S3 has none of an object that was uploaded in parts: there each part was verified when it came.
+        S3 stores none for an object uploaded in parts: each part was verified when it arrived.
         """
         return await self._read(key, ChecksumMode="ENABLED")
 
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """`length` bytes from `offset`, fewer where the object ends. S3 has no checksum of a range."""
+        """`length` bytes from `offset`, fewer at the end of the object. S3 has no checksum of a range."""
         check_range(offset, length)
-        if length == 0:  # which no header can say
+        if length == 0:  # no header can say that
             if await self.head(key) is None:
                 raise ObjectNotFoundError("no object at that key", key=key)
             return b""
@@ -123,7 +123,7 @@ class S3Store:
             raise
 
     async def head(self, key: str) -> ObjectInfo | None:
-        """Size and time of the object, `None` if there is none."""
+        """Size and time of the object, or `None` if there is none."""
         try:
             found = await self._bucket.request("head_object", Key=self._name(key))
         except ObjectNotFoundError:
@@ -137,9 +137,9 @@ class S3Store:
         await self._bucket.request("delete_object", Key=name)
 
     async def delete_many(self, keys: Sequence[str]) -> None:
-        """Remove the objects, a thousand in one request. Raises for the first that stays, when all have been tried.
+        """Remove the objects, a thousand per request. Tries all, then raises the error of the first that stayed.
 
-        A cancelled call has removed some.
+        A cancelled call has removed some of them.
         """
         names = [self._name(key) for key in keys]
         refused: list[Mapping[str, str]] = []
@@ -151,7 +151,7 @@ class S3Store:
             raise self._refusal(refused)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        """The objects under `prefix`, a thousand in one request. What lies there under no legal key is passed over."""
+        """The objects under `prefix`, a thousand per request. Objects whose key is not legal are left out."""
         token: dict[str, Any] = {}
         while True:
             page = await self._bucket.request("list_objects_v2", Prefix=self._prefix + prefix, **token)
@@ -164,16 +164,16 @@ class S3Store:
             token = {"ContinuationToken": page["NextContinuationToken"]}
 
     async def check_put_if_absent(self, key: str) -> None:
-        """Raise `UnfitStoreError` unless S3 refuses to create `key` a second time. It stays there, with a note in it.
+        """Raise `UnfitStoreError` unless S3 refuses to create `key` a second time. The object stays, with a note in it.
 
-        One request where the object is there already, two the first time. A server that does not know the condition
-        ignores it, and then two writers would both believe that they have committed.
+        Takes one request if the object exists, two the first time. A server that does not know the condition ignores
+        it, and two writers would then both believe that they have committed.
         """
         with suppress(ObjectExistsError):
             for _ in range(2):
                 await self._create(self._name(key), (_NOTE,), repeatable=True)
             raise UnfitStoreError(
-                "this bucket's server ignores `If-None-Match: *`, so that one writer would overwrite another's commits",
+                "this bucket's server ignores `If-None-Match: *`, so one writer would overwrite another's commits",
                 bucket=self._bucket.name,
             )
 
@@ -182,7 +182,7 @@ class S3Store:
         try:
             await self._bucket.request("put_object", repeatable=repeatable, Key=name, IfNoneMatch="*", **arguments)
         except UnfitStoreError as error:
-            raise UnfitStoreError("this bucket's server has no `If-None-Match: *`", **error.facts) from error
+            raise UnfitStoreError("this bucket's server does not support `If-None-Match: *`", **error.facts) from error
 
     async def _read(self, key: str, **arguments: Any) -> bytes:
         content: bytes = await self._bucket.request("get_object", read=_content, Key=self._name(key), **arguments)
