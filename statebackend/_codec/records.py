@@ -27,7 +27,7 @@ _SEQUENCES: Final = frozenset({list, tuple})
 
 
 class Operation(IntEnum):
-    """What a change does to its key. Only operations that states log have a code."""
+    """The effect of a change on its key. Only operations that states log have a code."""
 
     CLEAR = 0
     SET = 1

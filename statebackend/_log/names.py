@@ -126,7 +126,7 @@ def floor_of(key: str) -> int | None:
 
 
 class DataName(msgspec.Struct, frozen=True):
-    """What the name of a data object tells: the epoch in which it was made, and the log position of the attempt's base.
+    """The parsed name of a data object: the epoch in which it was made, and the log position of the attempt's base.
 
     `position` is `None` if no attempt at a range made it. What an attempt made is in the next commit of its epoch after
     that position, or in none.

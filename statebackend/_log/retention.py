@@ -31,7 +31,7 @@ CLOCK_SKEW_MAX_S: Final = 86_400.0
 
 
 class Verdict(enum.Enum):
-    """What a sweep does with an object, and why."""
+    """The classes of objects that a sweep tells apart. It deletes the last two."""
 
     RETAINED = "retained"
     """An entry of the log that is retained, or without which the log would have a gap."""

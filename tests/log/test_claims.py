@@ -1,4 +1,4 @@
-"""Claims fence whoever opened before, and a log whose old entries are swept takes in no writer from the past."""
+"""Claims fence every earlier writer, and a log whose old entries are swept accepts no writer from the past."""
 
 from dataclasses import dataclass
 

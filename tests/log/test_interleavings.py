@@ -1,6 +1,6 @@
 """Two and three drivers on one job, through the real protocol, in every order in which their requests can happen.
 
-Whoever opened last commits; everybody before him is fenced at his next commit, and has deleted nothing.
+The last writer to open commits; each earlier one is fenced at its next commit, and has deleted nothing.
 """
 
 from collections.abc import Sequence

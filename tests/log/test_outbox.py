@@ -1,4 +1,4 @@
-"""The outbox: what a commit names can be published, by whoever opens the job next, until somebody has."""
+"""The outbox: what a commit names can be published, by the next process to open the job, until that is done."""
 
 import asyncio
 
@@ -123,7 +123,7 @@ async def test_small_output_costs_no_request(inline_bytes_max: int, puts: int) -
 
 
 async def test_a_writer_who_was_fenced_publishes_nothing(job: Job) -> None:
-    """He finds out before he publishes: what he has committed is the new one's to publish."""
+    """It finds out before it publishes: what it has committed is for the new writer to publish."""
     async with job.backend() as old:
         await batch(old, 0, b"rows")
         async with job.backend() as new:
@@ -133,7 +133,7 @@ async def test_a_writer_who_was_fenced_publishes_nothing(job: Job) -> None:
 
 
 async def test_a_writer_who_has_slept_long_looks_twice(job: Job) -> None:
-    """His place in the log may have been taken and swept meanwhile."""
+    """Its place in the log may have been taken and swept meanwhile."""
     async with job.backend() as old:
         await batch(old, 0, b"rows")
         async with job.backend() as new:
@@ -258,7 +258,7 @@ async def test_staged_output_that_is_not_as_it_was_is_not_published(
 
 
 async def test_who_goes_back_publishes_what_is_named_there(job: Job) -> None:
-    """And not what was put out on the branch that he leaves."""
+    """And not the output of the branch that it leaves."""
     async with job.backend() as backend:
         await batch(backend, 0, b"kept")
         await batch(backend, 1, b"left behind")

@@ -52,7 +52,7 @@ class World:
     done: int = 0
     """Batches that Spark knows to be done."""
     received: dict[int, tuple[int, list[bytes]]] = field(default_factory=dict)
-    """By batch: the epoch of who published it first, and its streams."""
+    """By batch: the epoch that published it first, and its streams."""
     publications: int = 0
 
     def receive(self, batch_id: int, streams: list[bytes], epoch: int) -> None:
@@ -182,7 +182,7 @@ def test_death_at_every_request_and_at_every_publication(inline_bytes_max: int) 
 
 @run_virtual
 async def test_two_drivers_at_once_publish_no_batch_twice_with_different_rows() -> None:
-    """Each opens the job when it likes, and goes on until it is fenced; whoever is left finishes."""
+    """Each opens the job when it likes, and goes on until it is fenced; the last one finishes."""
     for seed in range(20):
         world = world_of(seed, 0)
         store = world.store.open()

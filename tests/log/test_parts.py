@@ -177,7 +177,7 @@ async def test_snapshots_that_do_not_make_a_checkpoint_are_refused() -> None:
 
 
 async def test_nothing_is_committed_by_a_claim_that_was_left() -> None:
-    """By whoever has kept the coordinator."""
+    """By the process that still has the coordinator."""
     store = MemoryStore()
     async with opened(store) as parts:
         parts.write(range(10), 1)

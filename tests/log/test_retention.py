@@ -113,7 +113,7 @@ def test_what_was_made_where_an_entry_had_been_swept_goes_when_it_is_old() -> No
 
 
 def test_an_entry_outlives_the_time_for_which_a_writer_trusts_his_own_picture() -> None:
-    """However small the minimum age that was asked for: a place must not be free again while he would not look."""
+    """However small the minimum age is: a place must not be free again while its writer would not look again."""
     assert ENTRY_AGE_MIN_S >= 2 * LOG_CONTACT_MAX_S
     almost = {0: NOW_S - 2 * LOG_CONTACT_MAX_S + 1, 1: NOW_S}
     assert plan(almost).remove == ()

@@ -188,7 +188,7 @@ async def test_a_mark_whose_commit_is_being_made_is_left_alone() -> None:
 
 
 async def test_a_fenced_writers_mark_means_nothing() -> None:
-    """His savepoint does not exist, and the newer writer's of that name does."""
+    """Its savepoint does not exist, and the newer writer's of that name does."""
     job = Job()
     async with job.backend() as late:
         await job.commit(1, 2)

@@ -119,7 +119,7 @@ async def test_a_commit_that_exists_is_whole() -> None:
 
 
 async def test_the_hint_does_not_name_an_entry_that_goes() -> None:
-    """Whoever opens the job next finds the newest commit, without listing."""
+    """The next opening finds the newest commit, without listing."""
     job = await worked()
     await job.store.put(f"{JOB}/newest", [b"2 stamp"])
     await job.sweep()
@@ -139,7 +139,7 @@ async def test_nothing_goes_while_the_hint_cannot_be_moved() -> None:
 
 
 async def test_a_hint_that_is_late_is_not_written() -> None:
-    """A writer who was fenced hours ago leaves; his last entry is a savepoint, and what followed it was swept."""
+    """A writer that was fenced hours ago leaves; its last entry is a savepoint, and what followed it was swept."""
     job = Job()
     async with job.backend() as late:
         await put(late, 0, savepoint="s")
@@ -223,7 +223,7 @@ async def test_deletions_under_way_are_bounded() -> None:
 
 
 async def test_what_a_killed_writer_left_goes_when_his_reign_is_over() -> None:
-    """While he may live he may be about to commit it; the next claim ends that."""
+    """While the writer may live, it may be about to commit it; the next claim ends that."""
     job = Job()
     with pytest.raises(StateBackendError):
         async with job.backend(
@@ -459,7 +459,7 @@ async def test_who_opens_a_savepoint_that_is_dropped_and_swept_meanwhile_is_told
 
 
 async def test_the_base_of_a_writer_who_has_not_committed_stays() -> None:
-    """He may take days to his first commit."""
+    """It may take days to its first commit."""
     job = await worked()
     async with job.backend(checkpoint_id=2) as backend:
         job.pass_time(3700.0)

@@ -37,14 +37,14 @@ from statebackend.testing.virtual_time import run_virtual, settle
 from tests.log.swept import JOB, Job, forget, put
 
 STREAK = 0.85
-"""How likely it is that whoever made the last request makes the next one: pauses in bad places need long streaks."""
+"""How likely the process of the last request makes the next one: pauses in bad places need long streaks."""
 
 
 ENDS = (
     FencedError,
     CheckpointNotFoundError,  # swept, or dropped by another writer
     SavepointNotFoundError,
-    OutcomeUnknownError,  # what had been found in his place was swept before he could read it
+    OutcomeUnknownError,  # what was found in its place was swept before it could be read
     StoreUnavailableError,  # the same, for a claim
 )
 """How a writer may end who is held up for hours."""
@@ -173,7 +173,7 @@ class World:
         except ENDS:
             return
         except MissingObjectError:
-            # Before his claim, or after a newer one, a writer who is held up may find gone what he looks for.
+            # Before its claim, or after a newer one, a writer that is held up may find gone what it looks for.
             assert ("put_if_absent", f"{JOB}/{max(self.store.claims())}") not in store.calls
 
     async def _step(self, store: FaultyStore, backend: sb.StateBackend, step: str) -> None:
@@ -257,7 +257,7 @@ class World:
         await self.job.sweep()
         self.store.check(self.savepoints)
         named = {info.name: info.sequence for info in await sb.savepoints(self.job.settings, store=self.store)}
-        assert self.savepoints.items() <= named.items()  # others belong to a writer who died before he was told
+        assert self.savepoints.items() <= named.items()  # others belong to a writer that died before it was told
         marks = [key for key in self.store.bodies if key.startswith(f"{JOB}/savepoints/")]
         assert {key.split("/")[2] for key in marks} == named.keys()
         commits = self.store.openable()
