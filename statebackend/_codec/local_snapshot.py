@@ -35,7 +35,7 @@ class LocalSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     operator: str
     checkpoint_id: CheckpointId
     key_groups: KeyGroupRange
-    changelog: tuple[ChangeSetHandle, ...]
+    changelog: tuple[ChangeSetHandle, ...]  # written empty today, but an older release needs the field to decode
     rocksdb: tuple[RocksDBFile, ...] = msgspec.field(default=(), name="native")
     """The files of a RocksDB base of that checkpoint. They lie beside this one, under their own names."""
 
