@@ -14,6 +14,7 @@ from statebackend._log.savepoints import Savepoints
 from statebackend._log.sweep import MIN_AGE_S, Sweep
 from statebackend._log.writer import LogWriter
 from statebackend._retry import RetryPolicy
+from statebackend._threads import WorkerThreads
 from statebackend._version import __version__
 from statebackend.abc import Clock, ObjectStore
 from statebackend.errors import CheckpointNotFoundError, FencedError, InputError, SettingsError
@@ -54,13 +55,14 @@ class Job:
         self,
         primary: ObjectStore,
         settings: Settings,
+        threads: WorkerThreads,
         *,
         clock: Clock,
         checkpoint_id: int | None = None,
         savepoint: str | None = None,
         any_parallelism: bool = False,
     ) -> None:
-        self.log: Final = LogReader(primary, settings.job)
+        self.log: Final = LogReader(primary, settings.job, threads)
         self._writer = LogWriter(
             primary,
             self.log,
@@ -73,6 +75,7 @@ class Job:
         self._primary = primary
         self._savepoints = Savepoints(primary, self.log, timeout_s=settings.commit_timeout_s)
         self._settings = settings
+        self._threads = threads
         self._checkpoint_id = checkpoint_id
         self._savepoint = savepoint
         self._any_parallelism = any_parallelism
@@ -134,7 +137,7 @@ class Job:
                 policy=RetryPolicy.of(self._settings.upload),
                 compression=self._settings.compression,
                 inline_bytes_max=self._settings.inline_bytes_max,
-                cpu_threads_max=self._settings.cpu_threads_max,
+                threads=self._threads,
                 new_name=new_name or new_names(position.epoch),
                 pending=() if position.base is None else position.base.outbox,
             ),
@@ -164,11 +167,13 @@ class Job:
             )
 
 
-def open_sweep(primary: ObjectStore, settings: Settings, *, clock: Clock, min_age_s: float = MIN_AGE_S) -> Sweep:
+def open_sweep(
+    primary: ObjectStore, settings: Settings, threads: WorkerThreads, *, clock: Clock, min_age_s: float = MIN_AGE_S
+) -> Sweep:
     """A sweep of the job in `primary`, which is confined to it."""
     return Sweep(
         primary,
-        settings.job,
+        LogReader(primary, settings.job, threads),
         checkpoints_retained=settings.checkpoints_retained,
         clock=clock,
         min_age_s=min_age_s,

@@ -109,7 +109,7 @@ async def open_backend(
     commits = key_groups is None and not read_only  # an owner must not claim: that would fence its coordinator
     async with open_store(settings, threads, commits=commits, instead=store) as opened_store:
         primary = primary_of(settings, opened_store, clock=clock, observer=observer)
-        job = Job(primary.store, settings, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint)
+        job = Job(primary.store, settings, threads, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint)
         position = await job.look()
         async with (
             telling_requests(primary.spending),
@@ -162,7 +162,7 @@ async def open_backend(
             else:
                 backend = OwnerBackend(machinery)
             if commits and settings.sweep_interval_s:
-                sweep = open_sweep(primary.store, settings, clock=clock)
+                sweep = open_sweep(primary.store, settings, threads, clock=clock)
                 tasks.start_soon(sweep_every, settings.sweep_interval_s, sweep)
             try:
                 yield backend
@@ -208,10 +208,10 @@ async def open_counted_coordinator(
     async with open_store(settings, threads, commits=True, instead=store) as opened:
         primary = primary_of(settings, opened, clock=clock, observer=observer)
         async with telling_requests(primary.spending), open_tasks() as tasks:
-            job = Job(primary.store, settings, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint)
+            job = Job(primary.store, settings, threads, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint)
             position = await job.claim(await job.look())
             if settings.sweep_interval_s:
-                sweep = open_sweep(primary.store, settings, clock=clock)
+                sweep = open_sweep(primary.store, settings, threads, clock=clock)
                 tasks.start_soon(sweep_every, settings.sweep_interval_s, sweep)
             at_hand: Mapping[str, bytes] = job.log.take_body(position.base) if position.base is not None else {}
             coordinator = job.coordinator(position, base_body=next(iter(at_hand.values()), b""))

@@ -16,13 +16,13 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import anyio
 import msgspec
 
 from statebackend._codec.staged import decode_part, encode_part
 from statebackend._log.names import OUTBOX
 from statebackend._retry import Race, RetryPolicy
-from statebackend._tasks import foreign, in_order, in_thread, open_tasks
+from statebackend._tasks import foreign, in_order, open_tasks
+from statebackend._threads import WorkerThreads
 from statebackend.abc import Buffer, ObjectStore
 from statebackend.errors import (
     CorruptObjectError,
@@ -105,7 +105,7 @@ class JobOutbox:
         policy: RetryPolicy,
         compression: Compression,
         inline_bytes_max: int,
-        cpu_threads_max: int,
+        threads: WorkerThreads,
         new_name: Callable[[], str],
         pending: Sequence[StagedOutput] = (),
     ) -> None:
@@ -113,7 +113,7 @@ class JobOutbox:
         self._policy = policy
         self._compression: Compression = compression
         self._inline_bytes_max = inline_bytes_max
-        self._cpu = anyio.CapacityLimiter(cpu_threads_max)
+        self._threads = threads
         self._new_name = new_name
         self._pending = tuple(pending)
         self._at_hand: tuple[SourceMark, tuple[Buffer, ...]] | None = None
@@ -177,7 +177,7 @@ class JobOutbox:
         """Return the part as it is stored, and its checksum."""
         if len(part) <= ENCODE_ON_LOOP_BYTES_MAX:
             return _encoded(part, self._compression)
-        return await in_thread(_encoded, part, self._compression, limiter=self._cpu)
+        return await self._threads.cpu(_encoded, part, self._compression)
 
     async def _upload(self, parts: Sequence[Buffer]) -> tuple[Handle, ...]:
         handles: list[Handle] = []
@@ -219,7 +219,7 @@ class JobOutbox:
             data = await self._store.get_range(part.key, part.offset, part.length)
         except ObjectNotFoundError as error:
             raise MissingObjectError("a commit names staged output that is gone", object=part.key) from error
-        return await in_thread(read_part, data, part, limiter=self._cpu)
+        return await self._threads.cpu(read_part, data, part)
 
 
 def _encoded(part: Buffer, compression: Compression) -> tuple[bytes, int]:

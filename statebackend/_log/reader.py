@@ -13,12 +13,12 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Container, Iterable, Mapping
 from typing import Final
 
-import anyio
 import msgspec
 
 from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
 from statebackend._log.names import COMMITS, HINT_KEY, Hint, entry_key, parse_hint, sequence_of
-from statebackend._tasks import in_order, in_thread
+from statebackend._tasks import in_order
+from statebackend._threads import WorkerThreads
 from statebackend.abc import Capability, ObjectInfo, ObjectStore
 from statebackend.errors import (
     CheckpointNotFoundError,
@@ -30,7 +30,6 @@ from statebackend.errors import (
 from statebackend.ids import CheckpointId, CommitSequence
 from statebackend.settings import KiB
 
-CPU_THREADS_MAX: Final = 2
 DECODE_ON_LOOP_BYTES_MAX: Final = 32 * KiB
 """Decoding less than this takes less time than the hop to a thread and back."""
 
@@ -50,10 +49,10 @@ class LogEnd(msgspec.Struct, frozen=True):
 class LogReader:
     """Reads the log of `job` in `store`, which is confined to that job. Writes nothing, and may be shared."""
 
-    def __init__(self, store: ObjectStore, job: str) -> None:
+    def __init__(self, store: ObjectStore, job: str, threads: WorkerThreads) -> None:
         self.job: Final = job
         self._store = store
-        self._cpu = anyio.CapacityLimiter(CPU_THREADS_MAX)
+        self._threads = threads
         self._last_read: tuple[str, bytes] | None = None
 
     # ------------------------------------------------------------------------------------------------- single entries
@@ -71,7 +70,7 @@ class LogReader:
         if len(data) <= DECODE_ON_LOOP_BYTES_MAX:
             entry = decode_entry(data, key, job=self.job)
         else:
-            entry = await in_thread(lambda: decode_entry(data, key, job=self.job), limiter=self._cpu)
+            entry = await self._threads.cpu(lambda: decode_entry(data, key, job=self.job))
         if isinstance(entry, Commit):
             self._last_read = (key, data)
         return entry

@@ -98,7 +98,7 @@ class Sweep:
     def __init__(
         self,
         store: ObjectStore,
-        job: str,
+        log: LogReader,
         *,
         checkpoints_retained: int,
         clock: Clock,
@@ -109,7 +109,7 @@ class Sweep:
         if not min_age_s >= 0:
             raise InputError("min_age_s must not be negative", min_age_s=min_age_s)
         self._store = store
-        self._log = LogReader(store, job)
+        self._log = log
         self._checkpoints_retained = checkpoints_retained
         self._min_age_s = min_age_s
         self._concurrency_max = concurrency_max

@@ -21,6 +21,7 @@ from statebackend._ranges.contribution import Contribution, Found, reported_to
 from statebackend._ranges.range_backend import RangeBackend
 from statebackend._ranges.shared_local_copies import copying_base
 from statebackend._state.declared import KeyedStates
+from statebackend._threads import WorkerThreads
 from statebackend.abc import RestoreReport
 from statebackend.ids import CheckpointId, Epoch, KeyGroupRange, OperatorElements, RangeState, RocksDBBase
 from statebackend.settings import KiB, Settings
@@ -119,11 +120,11 @@ def settings_of(task: RangeTask) -> Settings:
     )
 
 
-async def base_of(task: RangeTask, primary: Primary) -> TaskBase:
+async def base_of(task: RangeTask, primary: Primary, threads: WorkerThreads) -> TaskBase:
     """The base of a task, read if it did not come along. Raises `MissingObjectError`, `CorruptCommitError`."""
     if task.base is None:
         return TaskBase(None)
-    log, sequence = LogReader(primary.store, task.settings.job), sequence_of(task.base.key)
+    log, sequence = LogReader(primary.store, task.settings.job, threads), sequence_of(task.base.key)
     assert sequence is not None, "the key of a commit"
     commit = await log.load_commit(sequence, body=task.base.body)
     return TaskBase(commit, log.take_body(commit)[task.base.key])

@@ -101,7 +101,7 @@ class RangeOwners:
         settings, host = settings_of(task), self._host_of(task.settings)
         async with self._stores.store_of(task.settings, host.threads) as store:
             primary = primary_of(settings, store, clock=self._clock, observer=self._observer)
-            base = await base_of(task, primary)
+            base = await base_of(task, primary, host.threads)
             schedule = self._schedule_if_due(task, base.commit)
             async with (
                 telling_requests(primary.spending),
@@ -133,7 +133,7 @@ class RangeOwners:
             settings=settings,
             primary=primary,
             local=local,
-            job=Job(primary.store, settings, clock=self._clock),
+            job=Job(primary.store, settings, threads, clock=self._clock),
             position=Position(None, base.commit, base.commit),
             epoch=task.epoch,
             new_name=attempt_names(task.epoch, base.commit),

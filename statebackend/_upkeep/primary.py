@@ -28,7 +28,7 @@ async def open_primary(settings: Settings, store: ObjectStore | None) -> AsyncGe
     threads = threads_of(settings)
     async with open_store(settings, threads, commits=False, instead=store) as opened:
         scoped = ScopedStore(opened, f"{settings.job}/")
-        yield JobPrimary(scoped, LogReader(scoped, settings.job), threads)
+        yield JobPrimary(scoped, LogReader(scoped, settings.job, threads), threads)
 
 
 def check_exists(settings: Settings, found: Collection[object]) -> None:

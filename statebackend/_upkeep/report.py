@@ -79,10 +79,10 @@ async def report(settings: Settings, *, store: ObjectStore | None = None, clock:
     """
     clock = clock or SystemClock()
     async with open_primary(settings, store) as primary:
-        position = await Job(primary.store, settings, clock=clock, any_parallelism=True).look()
+        position = await Job(primary.store, settings, primary.threads, clock=clock, any_parallelism=True).look()
         if position.newest is None:
             raise InputError("the job has no checkpoint", job=settings.job, primary=settings.primary)
-        swept = await open_sweep(primary.store, settings, clock=clock).run(dry_run=True)
+        swept = await open_sweep(primary.store, settings, primary.threads, clock=clock).run(dry_run=True)
         found = await Savepoints(primary.store, primary.log).all()
     return _report(position.newest, swept.objects, found, settings.prices)
 

@@ -100,7 +100,13 @@ async def rewrite(
         primary = primary_of(settings, opened, clock=clock, observer=NOBODY)
         begun_s, requests = clock.monotonic(), primary.spending.requests
         job = Job(
-            primary.store, settings, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint, any_parallelism=True
+            primary.store,
+            settings,
+            threads,
+            clock=clock,
+            checkpoint_id=checkpoint_id,
+            savepoint=savepoint,
+            any_parallelism=True,
         )
         position = await job.look()
         if not dry_run and _planned(position, settings, dry_run=dry_run).is_needed:

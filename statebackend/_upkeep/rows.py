@@ -70,7 +70,13 @@ async def open_rows(
     clock = SystemClock()
     async with open_primary(settings, store) as primary:
         job = Job(
-            primary.store, settings, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint, any_parallelism=True
+            primary.store,
+            settings,
+            primary.threads,
+            clock=clock,
+            checkpoint_id=checkpoint_id,
+            savepoint=savepoint,
+            any_parallelism=True,
         )
         commit = (await job.look()).base
         if commit is None:

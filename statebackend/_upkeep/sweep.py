@@ -36,7 +36,8 @@ async def sweep(
     """
     clock = clock or SystemClock()
     async with open_primary(settings, store) as primary:
-        report = await open_sweep(primary.store, settings, clock=clock, min_age_s=min_age_s).run(dry_run=dry_run)
+        sweeping = open_sweep(primary.store, settings, primary.threads, clock=clock, min_age_s=min_age_s)
+        report = await sweeping.run(dry_run=dry_run)
         check_exists(settings, report.objects)
         if isinstance(primary.store.inside, LocalStore) and not dry_run:
             # Files of writers that were killed in the middle of a write: nobody can still be writing what is this old.

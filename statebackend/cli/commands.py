@@ -12,7 +12,8 @@ from typing import Final, TextIO, TypeVar
 import anyio
 import msgspec
 
-from statebackend._tasks import finish, in_thread
+from statebackend._tasks import finish
+from statebackend._threads import FileThreads
 from statebackend._upkeep.inspect import inspect
 from statebackend._upkeep.report import report
 from statebackend._upkeep.rewrite import rewrite
@@ -161,10 +162,10 @@ def _show(found: F, lines: Callable[[F], Iterable[str]], options: argparse.Names
 
 async def _write(rows: Iterator[Row], out: Path | None) -> None:
     """Write a line of JSON for each row. An error or an interruption leaves no file behind. Raises `InputError`."""
-    limiter = anyio.CapacityLimiter(1)
+    threads = FileThreads(1)
     with _opened(out) as stream:
         # Ctrl-C cancels the task: `finish` lets the thread end first, or it would write to a file that is closed.
-        while await finish(lambda: in_thread(_write_some, rows, stream, limiter=limiter)):
+        while await finish(lambda: threads.io(_write_some, rows, stream)):
             pass
 
 

@@ -30,7 +30,11 @@ QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 RUN_ID_PROPERTY: Final = "spark.jobGroup.id"
 """The job group of a streaming query is its run id: Spark cancels it when the query is stopped."""
 ACTIONS_MAX: Final = 8
-"""Spark actions that one batch's asynchronous function may run at a time, each on a thread."""
+"""Spark actions that one batch's asynchronous function may run at a time, each on a thread.
+
+A bound of its own, not the `WorkerThreads` of the job: these threads wait for the JVM, neither computing nor touching
+files. A slow action must not take a thread from a commit, nor a commit one from the user's function.
+"""
 
 
 class _BatchThreads(msgspec.Struct, frozen=True):

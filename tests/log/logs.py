@@ -7,10 +7,11 @@ from statebackend._log.writer import LogWriter
 from statebackend._retry import RetryPolicy
 from statebackend.abc import Clock, ObjectStore
 from statebackend.ids import CheckpointId, CommitSequence, Epoch
+from tests.at_work import plenty
 
 
 def log_on(store: ObjectStore) -> LogReader:
-    return LogReader(store, "fleet")
+    return LogReader(store, "fleet", plenty())
 
 
 def writer_on(

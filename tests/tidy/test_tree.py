@@ -75,6 +75,18 @@ def test_no_example_has_a_deadline() -> None:
     assert settings().deadline is None
 
 
+def test_worker_threads_have_one_owner() -> None:
+    """A limiter or pool elsewhere makes the bound a multiple of the setting: `docs/decisions/worker-threads.md`."""
+    of_their_own = re.compile(r"\bin_thread\b|\bCapacityLimiter\b|\bto_thread\b|\brun_in_executor\b|ThreadPoolExecutor")
+    found = {
+        path.relative_to(LIBRARY).as_posix()
+        for path in LIBRARY.rglob("*.py")
+        if "testing" not in path.parts and of_their_own.search(path.read_text(encoding="utf-8"))
+    }
+    # Spark's frames count actions in the JVM, which are another thing.
+    assert found == {"_tasks.py", "_threads.py", "spark/frames.py"}
+
+
 def test_every_decision_is_in_the_index_once() -> None:
     """A page that is not listed is not found; a room that is named there exists."""
     folder = ROOT / "docs" / "decisions"

@@ -12,6 +12,7 @@ import msgspec
 
 from statebackend._backend.job import open_sweep
 from statebackend._backend.opening import open_backend
+from statebackend._backend.stores import threads_of
 from statebackend._checkpoint.backend import KeyedBackend
 from statebackend._log.names import entry_key
 from statebackend._log.reader import LogReader
@@ -229,7 +230,7 @@ class _World:
                 if plan.drops is not None:
                     self.job.dropped.add(plan.drops)
                     with suppress(SavepointNotFoundError):
-                        await Savepoints(store, LogReader(store, JOB)).drop(plan.drops)
+                        await Savepoints(store, LogReader(store, JOB, threads_of(self.settings))).drop(plan.drops)
                 report = await self._open_sweep(store, min_age_s=plan.min_age_s).run(dry_run=False)
             except (
                 StoreUnavailableError,
@@ -241,7 +242,7 @@ class _World:
                 self.tell(f"sweep{number}: {len(report.deleted)} of {len(report.garbage)} deleted, {report.stopped}")
 
     def _open_sweep(self, store: ObjectStore, *, min_age_s: float) -> Sweep:
-        return open_sweep(store, self.settings, clock=self._clock, min_age_s=min_age_s)
+        return open_sweep(store, self.settings, threads_of(self.settings), clock=self._clock, min_age_s=min_age_s)
 
     async def _sweep_clean(self) -> None:
         """When all is quiet and old, no garbage remains. The last sweep floor goes one sweep later."""
