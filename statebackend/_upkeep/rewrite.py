@@ -38,7 +38,7 @@ from statebackend.errors import InputError, StoreAccessError, StoreUnavailableEr
 from statebackend.ids import Base, CheckpointId, RangeState, SnapshotResult, all_key_groups
 from statebackend.settings import Settings
 
-NOBODY: Final = Observer()
+UNOBSERVED: Final = Observer()
 
 
 class RewriteReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +82,7 @@ async def rewrite(
     """Commit the job's state again with `settings.max_parallelism`: every key in the key group that it has then.
 
     The state is that of the newest checkpoint, of `checkpoint_id` or of `savepoint`. Stop the stream first: a rewrite
-    fences whoever has the job open. Then start it with these settings; it continues after the last batch that it
+    fences a writer that has the job open. Then start it with these settings; it continues after the last batch that it
     committed. Older checkpoints stay, and are opened with the `max_parallelism` that they were made with. A checkpoint
     that has the new number already is left alone, so a second call does no harm. `dry_run`: read everything, claim and
     write nothing.
@@ -91,13 +91,13 @@ async def rewrite(
     `settings.table` names. `tell` is called on the loop with how far it is, once for each file. `store` and `uploader`
     are as for `open_backend`.
 
-    Raises `InputError` if the job has no checkpoint, `FencedError` if another writer opened the job meanwhile (then
-    call it again), and as `open_backend` and `StateBackend.checkpoint` do. A failed or cancelled call leaves a claim in
+    Raises `InputError` if the job has no checkpoint, `FencedError` if another writer opened the job meanwhile, and as
+    `open_backend` and `StateBackend.checkpoint` do; then call it again. A failed or cancelled call leaves a claim in
     the log, and has deleted what it stored unless a commit may hold it; a killed one leaves that to a sweep.
     """
     clock, threads = clock or SystemClock(), threads_of(settings)
     async with open_store(settings, threads, commits=not dry_run, instead=store) as opened:
-        primary = primary_of(settings, opened, clock=clock, observer=NOBODY)
+        primary = primary_of(settings, opened, clock=clock, observer=UNOBSERVED)
         begun_s, requests = clock.monotonic(), primary.spending.requests
         job = Job(
             primary.store,
@@ -174,14 +174,14 @@ async def _carry_out(
         report = msgspec.structs.replace(report, bytes_read=bytes_read, keys=states.sizes)
         if report.dry_run:
             return report
-        copies = choose_copies(uploader, primary.store, None, settings=settings, tasks=tasks, observer=NOBODY)
+        copies = choose_copies(uploader, primary.store, None, settings=settings, tasks=tasks, observer=UNOBSERVED)
         scheduler = UploadScheduler(
             copies.uploader,
             settings,
             threads=threads,
             tasks=tasks,
             clock=clock,
-            observer=NOBODY,
+            observer=UNOBSERVED,
             new_name=new_names(position.epoch),
         )
         coordinator = job.coordinator(position)
