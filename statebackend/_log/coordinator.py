@@ -208,6 +208,7 @@ class CheckpointCoordinator:
         if savepoint is not None:  # before the commit: a marker without a commit means nothing, but not the reverse
             await self._savepoints.mark(savepoint, commit)
         local = await self._create_copied(commit, encoded.body)
+        # No await between these: nobody sees the new base with the old outbox, or the other way round.
         self._newest = self.base = commit
         self._base_body = encoded.body
         self.outbox.committed(commit.outbox)

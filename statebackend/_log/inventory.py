@@ -56,7 +56,7 @@ async def take_inventory(store: ObjectStore, log: LogReader, *, checkpoints_reta
     `WrongJobError`.
     """
     check_can_list(store)
-    entries = await log.listed()
+    entries = await log.listed()  # before everything else: an entry made after it is not judged
     objects = tuple([info async for info in store.list("")])
     end = await log.load(max(entries)) if entries else None
     retained: list[Commit] = []
@@ -64,6 +64,7 @@ async def take_inventory(store: ObjectStore, log: LogReader, *, checkpoints_reta
         retained = [commit async for commit in log.branch(end, count_max=checkpoints_retained, listed=entries)]
     pinned, known = await _judge_markers(Savepoints(store, log), objects, -1 if end is None else end.sequence)
     if isinstance(end, Claim) and end.base is not None:
+        # This writer has not committed yet. Until it does, nothing but its claim tells that the commit is needed.
         pinned[end.base] = f"the writer of epoch {end.epoch} continues it"
     hint = await log.hint()
     return Inventory(

@@ -197,10 +197,11 @@ class JobOutbox:
             try:
                 await foreign(self._store.put(handle.key, (encoded,)))
             except BaseException:
-                await self._remove(handle)
+                await self._remove(handle)  # it may have been made; only a sweep would delete it otherwise
                 raise
             return handle
 
+        # The timeout is for a segment of about a MiB: a larger part is late only in proportion.
         timeout_s = self._policy.timeout_s * max(1.0, len(encoded) / MiB)
         policy = msgspec.structs.replace(self._policy, timeout_s=timeout_s)
         async with open_tasks() as tasks:

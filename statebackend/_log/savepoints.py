@@ -60,6 +60,8 @@ class Savepoints:
         in time: then do not make the commit. A failed or cancelled call may leave a marker that means nothing.
         """
         with anyio.move_on_after(self._timeout_s) as bounded:
+            # Another process may take the name at the same moment; but it needs the next place in the log too, and only
+            # one of the two commits gets that. The other marker then means nothing.
             if await self._find(check_savepoint_name(name)) is not None:
                 raise SavepointExistsError("there is a savepoint of that name: drop it, or use another", name=name)
             await self._store.put(SavepointMarker(name, commit.sequence, commit.stamp).key, ())

@@ -139,11 +139,14 @@ class Sweep:
             if isinstance(entry, Commit):
                 reach.add(entry, stays=sequence in log.keep)
 
+        # Entries that go are read too: what only they point into is superseded, even in the current epoch, where an
+        # object that no commit points into has to stay.
         await self._log.each(
             (*log.keep, *log.remove), reached, doomed=frozenset(log.remove), concurrency_max=self._concurrency_max
         )
         epoch = Epoch(0) if found.end is None else found.end.epoch
         log = log.without(reach.needed)
+        # Of this epoch only: its attempts may stand on an older checkpoint, below commits of earlier epochs.
         newest = max((commit.sequence for commit in found.retained if commit.epoch == epoch), default=-1)
         classified = classify(
             found.objects, log=log, reach=reach, known=found.known, epoch=epoch, ages=ages, newest=newest
