@@ -94,7 +94,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     in_flight_bytes_max: Count = 100 * MiB
     """Bytes queued or being uploaded. At the limit callers wait; a single upload larger than the limit is admitted."""
     secondary_grace_s: Pause = 0.5
-    """How long the local copy may take after the primary is done, before it is given up. It delays no upload longer."""
+    """How long a finished primary waits for the local copy before giving it up. Waiting makes no upload late."""
     local_read_timeout_s: Deadline = 5.0
     """How long a restore waits for a local copy before it reads the primary instead and leaves that root alone.
     Opening waits as long for each step that a local root has to take, and goes on without a root that hangs."""
@@ -108,7 +108,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     materialize_interval_s: Pause = 600.0
     """Bases are written this long after the last time, if anything changed. The first time comes earlier. 0: never."""
     materialize_changelog_ratio: Ratio = 1.0
-    """Bases are written when the changelog is this many times as large as they are. 0: whatever its size."""
+    """Bases are written when the changelog is this many times as large as they are. 0: its size does not matter."""
     materialize_changelog_bytes_min: Amount = 32 * MiB
     """A changelog smaller than this is not compared with the bases: replaying it takes about a second."""
     materialize_handles_max: Amount = 512
