@@ -336,7 +336,7 @@ async def test_a_copy_that_exceeds_the_budget_is_not_made(tmp_path: Path) -> Non
     await with_a_base(job)
     assert job.newest_base().size_bytes > 5_000
     assert job.copies == []
-    assert any("budget" in reason for reason in job.watcher.dropped)
+    assert any("full" in reason for reason in job.watcher.dropped)
 
 
 # ------------------------------------------------------------------------------------------- other owners, other tables

@@ -42,8 +42,8 @@ COMMIT = Commit(
 class LateCopies(RocksDBCopies):
     """Gives up on each file, and has left a thread behind that goes on in the end."""
 
-    def __init__(self) -> None:
-        super().__init__((), "fleet", writable=False, timeout_s=0.0)
+    def __init__(self, threads: WorkerThreads) -> None:
+        super().__init__((), "fleet", threads, writable=False, timeout_s=0.0)
         self._targets: list[Path] = []
 
     async def place(self, base: RocksDBBase, file: RocksDBFile, target: Path, verify: Verify) -> None:
@@ -78,10 +78,10 @@ def contents_of(directory: Path) -> dict[str, bytes]:
 
 async def test_a_local_copy_that_comes_too_late_does_not_touch_the_database(tmp_path: Path) -> None:
     """By then the files are those of the primary, and the database may have them open, or have replaced them."""
-    store, tables, copies = MemoryStore(), Tables(), LateCopies()
+    store, tables, threads = MemoryStore(), Tables(), WorkerThreads(cpu_threads_max=1, io_threads_max=1)
+    copies = LateCopies(threads)
     for name, data in CONTENT.items():
         await store.put(name, (data,))
-    threads = WorkerThreads(cpu_threads_max=1, io_threads_max=1)
     restore = RocksDBRestore(
         Fetcher(store, at_hand={}, threads=threads),
         copies,

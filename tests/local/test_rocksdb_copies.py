@@ -133,10 +133,10 @@ async def test_bases_and_segments_share_the_budget_of_a_root(tmp_path: Path, fil
     found = [path.stat() for path in tmp_path.glob("root0/job_fleet/op_*/chk_*/*")]  # noqa: ASYNC240  # a test
     room_bytes = 10_000 - sum({each.st_ino: each.st_size for each in found}.values())
     assert room_bytes > 10_000 - 2 * base(1).size_bytes - 1_000
-    with pytest.raises(StoreUnavailableError, match="budget"):
+    with pytest.raises(StoreUnavailableError, match="full"):
         await segments.put("segments/a", [bytes(room_bytes + 1)])
     await segments.put("segments/a", [bytes(room_bytes)])
-    with pytest.raises(StoreUnavailableError, match="budget"):
+    with pytest.raises(StoreUnavailableError, match="full"):
         await copies.store(base(3), files)
     await copies.confirm(base(2))
     await segments.put("segments/b", [b"x"])
@@ -159,8 +159,8 @@ async def test_a_root_that_hangs_is_left_alone(tmp_path: Path, files: Path) -> N
     """The first call gives up; the next ones do not even try, whatever they want there. Others are as they were."""
     copies = copies_in(tmp_path, roots=2, timeout_s=0.05)
     other = copies_in(tmp_path, roots=2)
-    await other.keep(base(1), files)
-    await other.keep(base(2), files)
+    await other.store(base(1), files)
+    await other.store(base(2), files)
     hanging = tmp_path / "root1/job_fleet/op_state_kg_0_63/chk_1/000008.sst"
     hanging.unlink()
     os.mkfifo(hanging)  # to read it is to wait for somebody who writes
@@ -182,7 +182,7 @@ async def test_a_root_that_hangs_costs_nothing_in_the_others(tmp_path: Path, fil
     """It is not even looked into when something is kept, confirmed, aborted or pruned elsewhere."""
     before = copies_in(tmp_path, roots=2)
     for each in (base(1), base(2)):
-        await before.keep(each, files)
+        await before.store(each, files)
     torn = tmp_path / "root1/job_fleet/op_state_kg_0_63/chk_7"
     torn.mkdir()
     copies = copies_in(tmp_path, roots=2, hanging={1})
@@ -199,7 +199,7 @@ async def test_a_root_that_hangs_costs_nothing_in_the_others(tmp_path: Path, fil
 
 async def test_what_lies_in_another_root_than_it_would_now_is_pruned(tmp_path: Path, files: Path) -> None:
     """The number of roots was changed: nobody looks there any more, though what it holds is needed."""
-    await copies_in(tmp_path).keep(base(1), files)
+    await copies_in(tmp_path).store(base(1), files)
     copies = copies_in(tmp_path, roots=2)
     await copies.prune({file.handle.key for file in base(1).files})
     assert on_disk(tmp_path) == []

@@ -208,7 +208,7 @@ async def test_a_dropped_local_copy_is_counted_by_reason(tmp_path: Path) -> None
     settings, metrics = settings_at(tmp_path, local_bytes_max=1), Metrics()
     infos = await commit(settings, metrics, 1, 2)
     ((reason, count),) = metrics.local_copies_dropped.items()
-    assert "budget" in reason
+    assert "full" in reason
     assert count == 4  # two segments and two commits
     assert metrics.uploaded_bytes == {"primary": sum(metrics.checkpoint_bytes.last) - _commits(tmp_path)}
     assert not any(info.local for info in infos)
