@@ -16,7 +16,7 @@ from statebackend._codec.commit import Commit
 from statebackend._log.coordinator import CommittedBase
 from statebackend._log.names import entry_key, sequence_of
 from statebackend._log.reader import LogReader
-from statebackend._ranges.cached_in_process import Held, KeptRange
+from statebackend._ranges.cached_in_process import CachedRange, Start
 from statebackend._ranges.contribution import Contribution, Found, reported_to
 from statebackend._ranges.range_backend import RangeBackend
 from statebackend._ranges.shared_local_copies import copying_base
@@ -61,7 +61,7 @@ class Attempt:
         opened: Opened,
         backend: RangeBackend,
         *,
-        held: Held,
+        start: Start,
         found: Found,
         adopted: RocksDBBase | None,
         schedule: BaseSchedule | None,
@@ -71,19 +71,19 @@ class Attempt:
         self.backend: Final = backend
         self.found: Final[Found] = found
         self._opened = opened
-        self._held = held
+        self._start = start
         self._adopted = adopted
         self._schedule = schedule
 
     @property
     def report(self) -> RestoreReport | None:
-        """Of what had to be read to be there, `None` where nothing had."""
+        """The report on what had to be read to reach the base, `None` if nothing had to be."""
         return self.backend.restored
 
     async def contribute(self) -> Contribution:
-        """Make every change durable, or take it along. Once, and nothing is to be changed after it.
+        """Make every change durable, or put it into the contribution. Call it once, and change nothing after it.
 
-        Raises as `OwnerBackend.snapshot`; then the attempt has come to nothing. A cancelled call may be made again.
+        Raises as `OwnerBackend.snapshot`; then the attempt has failed. A cancelled call may be repeated.
         """
         snapshot, inline = await self.backend.contribute(self.task.checkpoint_id)
         if self._schedule is not None:
@@ -91,17 +91,17 @@ class Attempt:
                 self._schedule.failed(self._opened.clock.monotonic())
             else:
                 self._schedule.succeeded()
-        self._held.keep(self._kept(snapshot.state))
+        self._start.cache(self._left(snapshot.state))
         base = self._opened.position.base
         return Contribution(snapshot, tuple(inline), None if base is None else base.sequence, self.found, self.report)
 
-    def _kept(self, state: RangeState) -> KeptRange:
+    def _left(self, state: RangeState) -> CachedRange:
         base = self._opened.position.base
         before = range_of(base, self.task.key_groups)
         last = id_of(state.changelog[-1]) if state.changelog else lineage_of(base, self.task.key_groups).last
-        return KeptRange(
+        return CachedRange(
             lineage=Lineage(state.history or b"", last),
-            tables=self._held.tables,
+            tables=self._start.tables,
             states=self._opened.states,
             epoch=self.task.epoch,
             bases=bases_id(state.bases, state.rocksdb),
@@ -111,7 +111,7 @@ class Attempt:
 
 
 def settings_of(task: RangeTask) -> Settings:
-    """The settings of an attempt: nobody keeps its change sets company, and others share the commit with it."""
+    """The settings of an attempt: no other change set joins its uploads, and the other ranges share the commit."""
     shared = task.settings.inline_bytes_max
     return msgspec.structs.replace(
         task.settings,
@@ -132,12 +132,12 @@ async def base_of(task: RangeTask, primary: Primary, threads: WorkerThreads) -> 
 
 @asynccontextmanager
 async def begun(
-    task: RangeTask, opened: Opened, base: TaskBase, *, held: Held, schedule: BaseSchedule | None
+    task: RangeTask, opened: Opened, base: TaskBase, *, start: Start, schedule: BaseSchedule | None
 ) -> AsyncGenerator[Attempt]:
-    """The attempt, with its states at the base. `schedule`: bases are due by it. Nothing goes on at the end."""
+    """The attempt, with its states at the base. `schedule`: bases are due by it. Nothing runs on after the context."""
     at_hand = {} if base.commit is None else {entry_key(base.commit.sequence): base.body}
-    restored = await _caught_up(opened, held, at_hand)
-    found = held.found or _found_in(restored.report)
+    restored = await _caught_up(opened, start, at_hand)
+    found = start.found or _found_in(restored.report)
     opened.observer.range_opened(found)
     history = lineage_of(base.commit, task.key_groups).history
     machinery = machinery_of(opened, restored, retention=None, history=history)
@@ -146,53 +146,53 @@ async def begun(
         if schedule is not None:
             await backend.begin_bases()
         async with copying_base(base.commit, base.body, opened.local, opened.copies.of_commits):
-            yield Attempt(task, opened, backend, held=held, found=found, adopted=restored.adopted, schedule=schedule)
+            yield Attempt(task, opened, backend, start=start, found=found, adopted=restored.adopted, schedule=schedule)
     finally:
         with anyio.move_on_after(opened.settings.close_timeout_s, shield=True):
             await backend.close()
 
 
-def states_of(task: RangeTask, base: Commit | None, held: Held) -> KeyedStates:
-    """The states at the base, as far as they are at hand."""
-    kept = held.kept
+def states_of(task: RangeTask, base: Commit | None, start: Start) -> KeyedStates:
+    """The cached states themselves if they are at the base; otherwise new ones on the tables that the attempt has."""
+    cached = start.cached
     if (
-        kept is not None
-        and kept.states is not None
+        cached is not None
+        and cached.states is not None
         and base is not None
-        and not held.missing
-        and kept.epoch == base.epoch == task.epoch
-        and kept.states.descriptors == base.states
-        and _operator_in(base, task.key_groups) == kept.states.operator_report()  # no history tells of that
+        and not start.missing
+        and cached.epoch == base.epoch == task.epoch
+        and cached.states.descriptors == base.states
+        and _operator_in(base, task.key_groups) == cached.states.operator_report()  # a lineage says nothing of it
     ):
-        kept.states.forget_types()
-        return kept.states
+        cached.states.forget_types()
+        return cached.states
     reported, among = reported_to(base, task.key_groups, task.owners, task.epoch)
-    return empty_states(task.settings, task.key_groups, base, reported=reported, owners=among, open_table=held.tables)
+    return empty_states(task.settings, task.key_groups, base, reported=reported, owners=among, open_table=start.tables)
 
 
 def _operator_in(base: Commit, key_groups: KeyGroupRange) -> tuple[OperatorElements, ...] | None:
     return next((part.operator for part in base.ranges if part.key_groups == key_groups), None)
 
 
-async def _caught_up(opened: Opened, held: Held, at_hand: Mapping[str, bytes]) -> Restored:
-    base, kept = opened.position.base, held.kept
-    if base is None or (kept is not None and not held.missing):
+async def _caught_up(opened: Opened, start: Start, at_hand: Mapping[str, bytes]) -> Restored:
+    base, cached = opened.position.base, start.cached
+    if base is None or (cached is not None and not start.missing):
         restored = Restored()
     else:
         restored = await fill(
-            opened, base, at_hand=at_hand, at_hand_first=True, missing=None if kept is None else held.missing
+            opened, base, at_hand=at_hand, at_hand_first=True, missing=None if cached is None else start.missing
         )
-    if kept is None:
+    if cached is None:
         return restored
     state = range_of(base, opened.states.key_groups)
-    return msgspec.structs.replace(
-        restored,
-        changed=kept.changed_since(state, restored.changed),
-        adopted=kept.rocksdb if kept.rocksdb in state.rocksdb else None,  # else it may be swept while we point to it
-    )
+    # A base that the commit does not point to may be swept while ours would still share files with it.
+    adopted = cached.rocksdb if cached.rocksdb in state.rocksdb else None
+    return msgspec.structs.replace(restored, changed=cached.changed_since(state, restored.changed), adopted=adopted)
 
 
 def _found_in(report: RestoreReport | None) -> Found:
     if report is None:
         return "new"
-    return "host" if report.files_local and not report.files_primary else "primary"  # and what came with the task
+    return (
+        "host" if report.files_local and not report.files_primary else "primary"
+    )  # what came with the task counts as neither

@@ -1,4 +1,8 @@
-"""The states of ranges that this process keeps in memory between two attempts."""
+"""The states of ranges that this process caches in memory between two attempts.
+
+An attempt takes the cached state out, and puts its own in when all of it is durable. In between nobody else finds one:
+a state has one user at a time, and an attempt that fails leaves nothing.
+"""
 
 from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -20,12 +24,12 @@ RangeName = tuple[str, str, int, KeyGroupRange]
 
 
 def range_name(settings: Settings, key_groups: KeyGroupRange) -> RangeName:
-    """What a kept state is of. Whether it is of use is told by its lineage."""
+    """The name that a cached state goes by. Whether an attempt can use the state is told by its lineage."""
     return settings.primary, settings.job, settings.max_parallelism, key_groups
 
 
-class KeptTables:
-    """The tables of a range by the ids of their states: an `OpenTable` that gives one away that there is already."""
+class CachedTables:
+    """The tables of a range by the ids of their states: an `OpenTable` that returns a table opened before."""
 
     def __init__(self, open_table: OpenTable) -> None:
         self.tables: Final[dict[int, AnyTable]] = {}
@@ -37,17 +41,17 @@ class KeptTables:
         return self.tables[state_id]
 
 
-class KeptRange(msgspec.Struct, frozen=True):
-    """The state of a range as an attempt has left it, which may have won or not.
+class CachedRange(msgspec.Struct, frozen=True):
+    """The state of a range as an attempt left it, whether that attempt won or not.
 
-    `states` are the views that the attempt had on `tables`, and are as good as new for who goes on at the very commit
-    that it has made, in the same epoch: `epoch`. `None` where that was another process. `changed`: the key groups that
-    were changed since the bases whose `bases_id` is `bases`. `rocksdb`: the base that the tables' own files were last
+    `states` are the attempt's views on `tables`, `None` if another process cached them. They can be used again only by
+    an attempt that continues from exactly the commit that this one made, in the same epoch: `epoch`. `changed`: the key
+    groups changed since the bases whose `bases_id` is `bases`. `rocksdb`: the base that the tables' own files were last
     written as, or taken from.
     """
 
     lineage: Lineage
-    tables: KeptTables
+    tables: CachedTables
     states: KeyedStates | None
     epoch: Epoch
     bases: bytes
@@ -55,79 +59,82 @@ class KeptRange(msgspec.Struct, frozen=True):
     rocksdb: RocksDBBase | None = None
 
     def changed_since(self, state: RangeState, tail: Iterable[int]) -> frozenset[int]:
-        """The key groups that were changed since the bases of `state`, of which those of `tail` were not by then.
+        """The key groups changed since the bases of `state`; `tail`: those that were changed after this was cached.
 
-        Where others have written bases meanwhile, all that the changelog may have changed.
+        If another attempt has written bases meanwhile, every key group that the changelog may have changed.
         """
         if bases_id(state.bases, state.rocksdb) == self.bases:
             return self.changed.union(tail)
         return frozenset(group for handle in state.changelog for group in handle.key_groups)
 
 
-class KeptRanges:
-    """The ranges that are kept, at most so many. Whoever works on one takes it out: a state has one user at a time."""
+class CachedRanges:
+    """The cached ranges of one process, least recently used first."""
 
     def __init__(self) -> None:
-        self._ranges: dict[RangeName, KeptRange] = {}  # what was used last is last
+        self._ranges: dict[RangeName, CachedRange] = {}
 
-    def take(self, name: RangeName) -> KeptRange | None:
-        """The state, which is not kept from now on; `None` where there is none."""
+    def take(self, name: RangeName) -> CachedRange | None:
+        """Remove the state from the cache and return it; `None` if there is none."""
         return self._ranges.pop(name, None)
 
     def drop_others(self, settings: Settings, owners: Collection[KeyGroupRange]) -> None:
-        """Let go of ranges of this job that there are no more."""
+        """Drop the ranges of this job that no owner has any more: after a rescale their states are garbage."""
         others = (name for name in self._ranges if name[:2] == (settings.primary, settings.job))
         for name in set(others) - {range_name(settings, key_groups) for key_groups in owners}:
             del self._ranges[name]
 
-    def keep(self, name: RangeName, kept: KeptRange, *, ranges_max: int) -> None:
-        """Keep a state, in place of an older one, and let go of what was used longest ago."""
-        self._ranges.pop(name, None)
-        self._ranges[name] = kept
+    def put(self, name: RangeName, cached: CachedRange, *, ranges_max: int) -> None:
+        """Cache a state in place of an older one, and drop the least recently used beyond `ranges_max`."""
+        self._ranges.pop(name, None)  # or else it would stay where it was in the order
+        self._ranges[name] = cached
         while len(self._ranges) > ranges_max:
             del self._ranges[next(iter(self._ranges))]
 
 
-class Held:
-    """What an attempt begins with: a state that lacks only the change sets `missing`, or empty tables.
+class Start:
+    """What an attempt starts with: a cached state that lacks only the change sets `missing`, or empty tables.
 
-    `found` says where the state was, `None` where it has to be read. `keep` says what is left behind; an attempt that
-    does not say it leaves nothing.
+    `found` says where the state was, `None` if it has to be read. An attempt that succeeds calls `cache`; what a failed
+    one did to the tables is never used again.
     """
 
     def __init__(
         self,
         opened: Tables,
-        kept: KeptRange | None = None,
+        cached: CachedRange | None = None,
         missing: Sequence[ChangeSetHandle] = (),
         found: Found | None = None,
     ) -> None:
         self.opened: Final = opened
-        self.tables: Final = KeptTables(opened.open_table) if kept is None else kept.tables
-        self.kept: Final = kept
+        self.tables: Final = CachedTables(opened.open_table) if cached is None else cached.tables
+        self.cached: Final = cached
         self.missing: Final = missing
         self.found: Final = found
-        self.left: KeptRange | None = None
+        self.left: CachedRange | None = None
 
-    def keep(self, left: KeptRange) -> None:
-        """All of it is durable: whoever goes on from there may have it."""
+    def cache(self, left: CachedRange) -> None:
+        """Leave this state for the next attempt. All of it has to be durable."""
         self.left = left
 
 
 @asynccontextmanager
-async def held_in_memory(
-    ranges: KeptRanges,
+async def start_from_process(
+    ranges: CachedRanges,
     settings: Settings,
     key_groups: KeyGroupRange,
     owners: Collection[KeyGroupRange],
     base: Commit | None,
-) -> AsyncGenerator[Held]:
-    """The state that this process has kept, if it is of use for `base`; another one is dropped."""
+) -> AsyncGenerator[Start]:
+    """The state that this process has cached, if it leads to `base`; otherwise an empty heap.
+
+    A cached state that does not fit is dropped: it was taken out above, and only a later attempt puts one back.
+    """
     name = range_name(settings, key_groups)
     ranges.drop_others(settings, owners)
-    kept = ranges.take(name)
-    lacks = None if kept is None else missing(kept.lineage, base, key_groups)
-    held = Held(HEAP) if lacks is None else Held(HEAP, kept, lacks, "process")
-    yield held
-    if held.left is not None:
-        ranges.keep(name, held.left, ranges_max=settings.ranges_cached_max)
+    cached = ranges.take(name)
+    lacks = None if cached is None else missing(cached.lineage, base, key_groups)
+    start = Start(HEAP) if lacks is None else Start(HEAP, cached, lacks, "process")
+    yield start
+    if start.left is not None:
+        ranges.put(name, start.left, ranges_max=settings.ranges_cached_max)

@@ -1,4 +1,8 @@
-"""The state of a range in RocksDB's files, which whichever process of the host comes to the range next takes over."""
+"""The state of a range, cached on the host's disk in RocksDB's files: the next process takes it.
+
+The manifest beside the files says what they are. It is removed before a file is touched, and written when all of them
+are closed. So a process that is killed leaves files without a manifest, which nobody believes.
+"""
 
 import logging
 from collections.abc import AsyncGenerator, Collection, Sequence
@@ -14,7 +18,7 @@ from statebackend._checkpoint.lineage import Lineage, missing
 from statebackend._codec.commit import Commit
 from statebackend._local.range_directories import RangeDirectory, RangeManifest, open_range_directory, remove_ranges
 from statebackend._local.scratch import scratch_parent
-from statebackend._ranges.cached_in_process import Held, KeptRange, KeptTables
+from statebackend._ranges.cached_in_process import CachedRange, CachedTables, Start
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._threads import WorkerThreads
 from statebackend.errors import SettingsError, StoreUnavailableError
@@ -28,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Content(msgspec.Struct, frozen=True):
-    """What a manifest says of the state, beside whose it is."""
+    """What a manifest says about the state itself; `RangeManifest` says which job it belongs to."""
 
     lineage: Lineage
     bases: bytes
@@ -37,7 +41,7 @@ class _Content(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def held_on_host(
+async def start_from_host(
     settings: Settings,
     key_groups: KeyGroupRange,
     owners: Collection[KeyGroupRange],
@@ -45,25 +49,25 @@ async def held_on_host(
     base: Commit | None,
     *,
     threads: WorkerThreads,
-) -> AsyncGenerator[Held]:
-    """The state that this host has kept, if it is of use for `base`; else none, in the same place.
+) -> AsyncGenerator[Start]:
+    """The state that this host has cached, if it leads to `base`; otherwise empty tables in the same directory.
 
-    Where another process works in that place, in one of our own, and then nothing is kept. Raises `LocalRootError`,
-    `SettingsError` where rocksdict is missing, `StoreUnavailableError` where the disk fails.
+    If another process is working in that directory, the tables lie in a directory of our own and nothing is cached.
+    Raises `LocalRootError`, `SettingsError` if rocksdict is missing, `StoreUnavailableError` if the disk fails.
     """
     parent = scratch_parent(settings.table_dir, settings.local)
     await remove_ranges(parent, settings.job, epoch, threads, but=owners, timeout_s=settings.local_read_timeout_s)
     async with open_range_directory(parent, settings.job, key_groups, threads) as directory:
         if directory is None:
             async with open_tables(settings, key_groups, threads) as opened:
-                yield Held(opened)
+                yield Start(opened)  # `cache` has no effect here
             return
         files = _RangeFiles(settings, key_groups, directory)
         try:
-            held = await threads.io(files.open, base)
-            yield held
-            if held.left is not None:
-                await threads.io(files.keep, held.left)
+            start = await threads.io(files.open, base)
+            yield start
+            if start.left is not None:
+                await threads.io(files.cache, start.left)
         finally:
             with anyio.CancelScope(shield=True):
                 await threads.io(files.close)
@@ -84,35 +88,35 @@ class _RangeFiles:
         self._open_store = partial(rocksdb.RocksStore, directory.files, memory_bytes=settings.table_memory_bytes)
         self._store: RocksStore | None = None
 
-    def open(self, base: Commit | None) -> Held:
-        """The state, and what it lacks of `base`; or no state. Raises `StoreUnavailableError`."""
+    def open(self, base: Commit | None) -> Start:
+        """The cached state with what it lacks of `base`, or empty tables. Raises `StoreUnavailableError`."""
         manifest = self._directory.take_manifest()
-        kept = self._kept(manifest, base)
-        if kept is not None:
+        usable = self._usable(manifest, base)
+        if usable is not None:
             try:
                 self._directory.make_scratch()
                 store = self._store = self._open_store(reopen=True)
             except OSError as error:  # a `StoreUnavailableError` is one
                 _log.warning("the files of a range cannot be used, and are made anew: reason=%s", error)
             else:
-                content, lacks = kept
+                content, lacks = usable
                 opened = self._tables(store)
-                left = KeptRange(
+                cached = CachedRange(
                     lineage=content.lineage,
-                    tables=KeptTables(opened.open_table),
+                    tables=CachedTables(opened.open_table),
                     states=None,
-                    epoch=Epoch(0),
+                    epoch=Epoch(0),  # goes with `states`: there are none to use again
                     bases=content.bases,
                     changed=frozenset(content.changed),
                     rocksdb=content.rocksdb,
                 )
-                return Held(opened, left, lacks, "host")
+                return Start(opened, cached, lacks, "host")
         self._make_empty()
         store = self._store = self._open_store()
-        return Held(self._tables(store))
+        return Start(self._tables(store))
 
-    def keep(self, left: KeptRange) -> None:
-        """Write all of it out, and say what it is. Where the disk fails the next one begins anew, and no more."""
+    def cache(self, left: CachedRange) -> None:
+        """Write out and close the files, then the manifest. If the disk fails, the next attempt only starts empty."""
         assert self._store is not None
         content = _Content(left.lineage, left.bases, tuple(sorted(left.changed)), left.rocksdb)
         manifest = RangeManifest(
@@ -127,14 +131,14 @@ class _RangeFiles:
             self._directory.settle(self._store.directory)
             self._directory.put_manifest(manifest)
         except OSError as error:
-            _log.warning("the files of a range are not kept: reason=%s", error)
+            _log.warning("the files of a range could not be cached: reason=%s", error)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files. Closing twice is fine."""
         if self._store is not None:
             self._store.close()
 
-    def _kept(
+    def _usable(
         self, manifest: RangeManifest | None, base: Commit | None
     ) -> tuple[_Content, Sequence[ChangeSetHandle]] | None:
         whose = (self._settings.primary, self._settings.max_parallelism)

@@ -13,39 +13,39 @@ from statebackend.abc import ObjectStore
 from statebackend.settings import Settings
 
 
-class HeldStores:
-    """The primary of the job that is worked on, open from its first attempt until there is one at another job."""
+class OpenPrimary:
+    """The primary of the job that this process works on. It stays open until an attempt works on another job."""
 
     def __init__(self, instead: ObjectStore | None, tasks: TaskGroup) -> None:
         self._instead = instead
         self._tasks = tasks
         self._opening = anyio.Lock()
-        self._newest: _HeldStore | None = None
+        self._newest: _OpenStore | None = None
 
     @asynccontextmanager
     async def store_of(self, settings: Settings, threads: WorkerThreads) -> AsyncGenerator[ObjectStore]:
-        """Raises as `open_store`."""
+        """The store, for one attempt. Raises as `open_store`."""
         if self._instead is not None:
             yield self._instead
             return
-        async with self._opening:
-            held = self._newest
-            if held is None or held.settings != settings:
-                held = await self._tasks.start(_hold, settings, threads)
+        async with self._opening:  # attempts that begin together share one store, and none is opened twice
+            found = self._newest
+            if found is None or found.settings != settings:
+                found = await self._tasks.start(_stay_open, settings, threads)
                 if self._newest is not None:
                     self._newest.retire()
-                self._newest = held
-            held.users += 1
+                self._newest = found
+            found.users += 1
         try:
-            yield held.store
+            yield found.store
         finally:
-            held.users -= 1
-            if held is not self._newest:
-                held.retire()
+            found.users -= 1
+            if found is not self._newest:
+                found.retire()
 
 
-class _HeldStore:
-    """An open store, until nobody uses it and a newer one has taken its place."""
+class _OpenStore:
+    """A store that stays open until a newer one has replaced it and its last user has gone."""
 
     def __init__(self, settings: Settings, store: ObjectStore) -> None:
         self.settings: Final = settings
@@ -54,13 +54,14 @@ class _HeldStore:
         self.unused = anyio.Event()
 
     def retire(self) -> None:
-        """Close it, unless somebody uses it; then he does."""
+        """Close it if nobody uses it. Called by what replaces it, and by each user that leaves after that."""
         if not self.users:
             self.unused.set()
 
 
-async def _hold(settings: Settings, threads: WorkerThreads, *, task_status: TaskStatus[_HeldStore]) -> None:
+async def _stay_open(settings: Settings, threads: WorkerThreads, *, task_status: TaskStatus[_OpenStore]) -> None:
+    """Open a store and close it in the same task: an attempt that opened it may be gone long before."""
     async with open_store(settings, threads, commits=False) as store:
-        held = _HeldStore(settings, store)
-        task_status.started(held)
-        await held.unused.wait()
+        opened = _OpenStore(settings, store)
+        task_status.started(opened)
+        await opened.unused.wait()

@@ -5,11 +5,12 @@
             ...                                             read and write the states of `attempt.backend`
             contribution = await attempt.contribute()
 
-The process that commits hands out a `RangeTask` for each range, and makes the commit of what comes back: `combine`,
-then `CheckpointCoordinator.commit`. Several attempts may be made at one range, at once and on several hosts; what they
-upload has names that no other attempt has, and whichever of them is committed has won.
+The process that commits hands out a `RangeTask` for each range, and makes the commit from what comes back: `combine`,
+then `CheckpointCoordinator.commit`. Several attempts may work on one range, at once and on several hosts; each uploads
+under names that no other attempt has, and the one that is committed is the winner.
 
-What an attempt leaves behind is of use for the next one only if that goes on from there, which its lineage tells.
+The state an attempt leaves is cached for the next attempt, in the process or on the host's disk. The next attempt uses
+it only if its lineage proves that it leads to the base of that attempt.
 """
 
 import os
@@ -30,10 +31,10 @@ from statebackend._codec.commit import Commit
 from statebackend._log.fresh_names import attempt_names, new_log_id
 from statebackend._observers import Observers
 from statebackend._ranges.attempt import Attempt, RangeTask, TaskBase, base_of, begun, settings_of, states_of
-from statebackend._ranges.cached_in_process import Held, KeptRanges, held_in_memory
-from statebackend._ranges.cached_on_host import held_on_host
+from statebackend._ranges.cached_in_process import CachedRanges, Start, start_from_process
+from statebackend._ranges.cached_on_host import start_from_host
 from statebackend._ranges.contribution import Contribution, combine
-from statebackend._ranges.open_primary import HeldStores
+from statebackend._ranges.open_primary import OpenPrimary
 from statebackend._ranges.range_backend import RangeBackend
 from statebackend._ranges.shared_local_copies import HostCopies
 from statebackend._tasks import foreign, open_tasks
@@ -51,7 +52,7 @@ Schedules = dict[KeyGroupRange, BaseSchedule]
 class RangeOwners:
     """The ranges of key groups that one process works on, in turn or several at once. Made by `open_range_owners`.
 
-    Of one event loop in one process: not for a child that was forked since.
+    It belongs to one event loop in one process, and is not for a child forked from it.
     """
 
     def __init__(
@@ -63,11 +64,11 @@ class RangeOwners:
         observer: Observer,
         tasks: TaskGroup,
     ) -> None:
-        self._stores = HeldStores(store, tasks)
+        self._primary = OpenPrimary(store, tasks)
         self._uploader = uploader
         self._clock = clock
         self._observer = observer
-        self._kept = KeptRanges()
+        self._cached = CachedRanges()
         self._host: tuple[Settings, HostCopies] | None = None
         self._schedules: dict[tuple[str, str], tuple[Epoch, Schedules]] = {}  # by primary and job
         self._process = os.getpid()
@@ -90,29 +91,31 @@ class RangeOwners:
 
     @asynccontextmanager
     async def attempt(self, task: RangeTask) -> AsyncGenerator[Attempt]:
-        """The range of `task`, open at its base until the context is left: nothing of it goes on after that.
+        """The range of `task`, open at its base until the context is left. Nothing of it runs on after that.
 
         Raises `CorruptCommitError`, `MissingObjectError`, `StoreError`s, `SettingsError`, as `open_backend` for what
-        it restores, and `BackendClosedError`. Left without a contribution, an attempt has changed nothing; what it has
-        uploaded is removed as far as that can be done.
+        it restores, and `BackendClosedError`. An attempt that is left without a contribution has changed nothing; its
+        uploads are removed, best effort.
         """
         if self._closed or os.getpid() != self._process:
-            raise BackendClosedError("the ranges of another process, or of a context that was left: open them here")
+            raise BackendClosedError(
+                "these ranges belong to another process or to a context that was left: open range owners here"
+            )
         settings, host = settings_of(task), self._host_of(task.settings)
-        async with self._stores.store_of(task.settings, host.threads) as store:
+        async with self._primary.store_of(task.settings, host.threads) as store:
             primary = primary_of(settings, store, clock=self._clock, observer=self._observer)
             base = await base_of(task, primary, host.threads)
             schedule = self._schedule_if_due(task, base.commit)
             async with (
                 telling_requests(primary.spending),
                 host.open() as local,
-                self._held(task, base.commit, host.threads) as held,
+                self._start(task, base.commit, host.threads) as start,
                 open_tasks() as tasks,
             ):
                 opened = self._opened(
-                    task, base, settings, primary=primary, local=local, held=held, threads=host.threads, tasks=tasks
+                    task, base, settings, primary=primary, local=local, start=start, threads=host.threads, tasks=tasks
                 )
-                async with begun(task, opened, base, held=held, schedule=schedule) as attempt:
+                async with begun(task, opened, base, start=start, schedule=schedule) as attempt:
                     yield attempt
                 if local is not None:
                     await host.tidy(local, base.commit, task.epoch)
@@ -125,7 +128,7 @@ class RangeOwners:
         *,
         primary: Primary,
         local: LocalCopies | None,
-        held: Held,
+        start: Start,
         threads: WorkerThreads,
         tasks: TaskGroup,
     ) -> Opened:
@@ -138,8 +141,8 @@ class RangeOwners:
             epoch=task.epoch,
             new_name=attempt_names(task.epoch, base.commit),
             log_id=new_log_id(task.key_groups),
-            states=states_of(task, base.commit, held),
-            tables=held.opened,
+            states=states_of(task, base.commit, start),
+            tables=start.opened,
             copies=choose_copies(
                 self._uploader, primary.store, local, settings=settings, tasks=tasks, observer=self._observer
             ),
@@ -150,15 +153,17 @@ class RangeOwners:
         )
 
     def _host_of(self, settings: Settings) -> HostCopies:
-        """What is known of the roots goes on from attempt to attempt, until there is one with other settings."""
+        """What is known of the local roots, across attempts, until one has other settings."""
         if self._host is None or self._host[0] != settings:
             self._host = settings, HostCopies(settings, clock=self._clock)
         return self._host[1]
 
-    def _held(self, task: RangeTask, base: Commit | None, threads: WorkerThreads) -> AbstractAsyncContextManager[Held]:
+    def _start(
+        self, task: RangeTask, base: Commit | None, threads: WorkerThreads
+    ) -> AbstractAsyncContextManager[Start]:
         if task.settings.table == "heap":
-            return held_in_memory(self._kept, task.settings, task.key_groups, task.owners, base)
-        return held_on_host(task.settings, task.key_groups, task.owners, task.epoch, base, threads=threads)
+            return start_from_process(self._cached, task.settings, task.key_groups, task.owners, base)
+        return start_from_host(task.settings, task.key_groups, task.owners, task.epoch, base, threads=threads)
 
     def _schedule_if_due(self, task: RangeTask, base: Commit | None) -> BaseSchedule | None:
         """The schedule of the range, if its bases are due. Raises `MaterializationError`. It begins with the epoch."""
@@ -183,7 +188,7 @@ async def open_range_owners(
     clock: Clock | None = None,
     observer: Observer | None = None,
 ) -> AsyncGenerator[RangeOwners]:
-    """What a process needs to work on ranges, for as long as the context lasts; all attempts are over by then.
+    """What a process needs to work on ranges, for as long as the context lasts. Leave every attempt before it.
 
     `store`, `uploader`, `clock`, `observer`: as for `open_backend`.
     """

@@ -1,8 +1,8 @@
-"""The local copies of a host, as several processes share them that work on parts of a job.
+"""The local copies of a host, shared by the processes that work on ranges of a job.
 
-Each attempt writes names that no other has, and reads what is never changed: for that nobody has to wait for anybody.
-While it does so it holds the locks of the roots together with the others; a backend of the whole job holds them alone,
-and so does a sweep. Removed is what `superseded` says, by whoever comes along.
+Each attempt writes names that no other attempt has, and reads only files that never change, so no attempt waits for
+another. Meanwhile it holds the lock of each root shared with the others; a backend of the whole job holds it
+exclusively, and so does a sweep. Any attempt may remove the files that `superseded` names.
 """
 
 from collections.abc import AsyncGenerator
@@ -23,16 +23,16 @@ from statebackend.settings import Settings
 from statebackend.uploaders.local_copies import CopyWriter
 
 TIDY_EVERY: Final = 16
-"""Commits after which a process looks again for what is superseded: each time it lists the roots."""
+"""Commits between two looks for superseded files: each look lists the roots."""
 LEFTOVERS_AGE_S: Final = 3600.0
-"""A temporary file that was not touched for so long has no writer any more."""
+"""A temporary file that was not touched for this long has no writer any more."""
 
 
 class HostCopies:
-    """The local copies of one job as one process sees them. A root that was found to hang is left alone from then on.
+    """The local copies of one job as one process sees them. A root that hangs once is not touched again.
 
-    `local_bytes_max` is kept by each process by what it knows: what others have written since it last looked, it does
-    not count. It looks at the beginning of each attempt, if there is a limit.
+    Each process bounds the copies by `local_bytes_max` on its own: it counts what lies there at the beginning of each
+    attempt, and not what others write during it.
     """
 
     def __init__(self, settings: Settings, *, clock: Clock) -> None:
@@ -46,7 +46,7 @@ class HostCopies:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[LocalCopies | None]:
-        """The copies, for one attempt: writable unless somebody has a root for himself. `None` without roots.
+        """The copies, for one attempt: writable unless a root is locked exclusively. `None` without roots.
 
         Raises `LocalRootError`.
         """
@@ -69,7 +69,7 @@ class HostCopies:
             yield LocalCopies(self._segments, writable=writable)
 
     async def tidy(self, copies: LocalCopies, base: Commit | None, epoch: Epoch) -> None:
-        """Remove what nobody needs any more, now and then. Best effort; a cancelled call has removed some of it."""
+        """Remove superseded files, every 16 commits. Best effort; a cancelled call has removed some of them."""
         if base is None or base.epoch != epoch or not copies.writable or base.sequence < self._tidied_at + TIDY_EVERY:
             return
         self._tidied_at = base.sequence
@@ -95,7 +95,7 @@ class HostCopies:
 async def copying_base(
     base: Commit | None, body: bytes, local: LocalCopies | None, copies: CopyWriter | None
 ) -> AsyncGenerator[None]:
-    """Beside the work, a local copy of the commit that it stands on, where that carries changes and has none yet."""
+    """Write, during the work, a local copy of the base commit, if it carries changes and has no copy yet."""
     key = None if base is None else entry_key(base.sequence)
     if key is None or base is None or key not in base.segments() or local is None or copies is None:
         yield
@@ -107,13 +107,13 @@ async def copying_base(
     try:
         yield
     except BaseException:
-        copy.give_up("the attempt came to nothing")
+        copy.give_up("the attempt failed")
         raise
     await copies.settle(key, copy)
 
 
 async def _is_there(local: LocalCopies, key: str) -> bool:
-    """Whether there is such a copy, or a root that is not to be asked."""
+    """True if there is such a copy, or if its root cannot be asked."""
     try:
         await local.store.get_range(key, 0, 1)
     except ObjectNotFoundError:

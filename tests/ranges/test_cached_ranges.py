@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import statebackend as sb
 from statebackend._checkpoint.lineage import lineage_of
-from statebackend._ranges.cached_in_process import KeptRange, KeptRanges, KeptTables, range_name
+from statebackend._ranges.cached_in_process import CachedRange, CachedRanges, CachedTables, range_name
 from statebackend._ranges.owners import open_range_owners
 from statebackend._tables.heap import heap_table
 from statebackend.errors import BackendClosedError, BatchError
@@ -119,29 +119,29 @@ async def test_a_state_has_one_user_at_a_time() -> None:
             assert second.backend.value_state("sum", int)[1] == 1
 
 
-@pytest.mark.parametrize("ranges_kept", [0, 1, 2, 3])
-async def test_so_many_ranges_are_kept(ranges_kept: int) -> None:
+@pytest.mark.parametrize("ranges_cached_max", [0, 1, 2, 3])
+async def test_so_many_ranges_are_cached(ranges_cached_max: int) -> None:
     """Of three that are used in turn, those used last: with fewer than three each has gone when its turn comes."""
-    settings = msgspec.structs.replace(SETTINGS, ranges_cached_max=ranges_kept)
+    settings = msgspec.structs.replace(SETTINGS, ranges_cached_max=ranges_cached_max)
     store = MemoryStore()
     async with open_run(settings, 3, store) as run, open_range_owners(store=store) as owners:
         await run.batch(owners, batch(1))
         contributions = await run.batch(owners, batch(2))
-        assert [each.found == "process" for each in contributions] == [ranges_kept == 3] * 3
+        assert [each.found == "process" for each in contributions] == [ranges_cached_max == 3] * 3
         newest = run.owners[-1]
         (task,) = [task for task in run.tasks() if task.key_groups == newest]
         async with owners.attempt(task) as attempt:
-            assert (attempt.found == "process") is (ranges_kept > 0)
+            assert (attempt.found == "process") is (ranges_cached_max > 0)
 
 
-def test_ranges_that_there_are_no_more_are_not_kept() -> None:
+def test_ranges_that_no_owner_has_any_more_are_not_cached() -> None:
     """When a job is cut otherwise the states of before are of no use, and nobody holds them; other jobs keep theirs."""
     other = msgspec.structs.replace(SETTINGS, job="other")
     (whole,), (left, right) = ranges_of(1, 12), ranges_of(2, 12)
-    ranges, names = KeptRanges(), [range_name(SETTINGS, whole), range_name(SETTINGS, left), range_name(other, whole)]
+    ranges, names = CachedRanges(), [range_name(SETTINGS, whole), range_name(SETTINGS, left), range_name(other, whole)]
     for name in names:
-        kept = KeptRange(lineage_of(None, whole), KeptTables(heap_table), None, sb.ids.Epoch(1), b"", frozenset())
-        ranges.keep(name, kept, ranges_max=9)
+        cached = CachedRange(lineage_of(None, whole), CachedTables(heap_table), None, sb.ids.Epoch(1), b"", frozenset())
+        ranges.put(name, cached, ranges_max=9)
     ranges.drop_others(SETTINGS, [left, right])
     assert [ranges.take(name) is not None for name in names] == [False, True, True]
 
@@ -164,7 +164,7 @@ async def test_states_may_be_declared_with_other_classes_the_next_time() -> None
 
 @pytest.mark.parametrize("won", ["the second", "the first"])
 async def test_operator_state_is_that_of_the_attempt_that_won(won: str) -> None:
-    """Also where neither has changed anything under a key, so that what is kept of them differs in nothing else."""
+    """Also where neither has changed anything under a key, so that what is cached of them differs in nothing else."""
     store, seen = MemoryStore(), list[list[int]]()
 
     def count(backend: sb.StateBackend) -> None:
@@ -197,7 +197,7 @@ async def test_states_that_others_have_declared_are_known() -> None:
 
 
 async def test_a_timer_that_another_process_has_set_is_heard_of() -> None:
-    """A kept view of the timers would not know of it."""
+    """A cached view of the timers would not know of it."""
     store = MemoryStore()
     async with open_run(SETTINGS, 1, store) as run, AsyncExitStack() as stack:
         one, other = [await stack.enter_async_context(open_range_owners(store=store)) for _ in range(2)]
