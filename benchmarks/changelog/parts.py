@@ -11,8 +11,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from statebackend import Clock, ObjectStore, Observer, Settings, StateChangeUploader
+from statebackend._backend.assembly import upload_scheduler
 from statebackend._backend.stores import threads_of
-from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._clock import SystemClock
 from statebackend._codec.records import Operation, StateChange
@@ -56,9 +56,9 @@ async def open_log(
     """A scheduler; call what is yielded for a writer on it."""
     names = count()
     async with open_tasks() as tasks:
-        scheduler = UploadScheduler(
-            open_uploader(tasks),
+        scheduler = upload_scheduler(
             job,
+            open_uploader(tasks),
             threads=threads_of(job),
             tasks=tasks,
             clock=clock or SystemClock(),

@@ -13,6 +13,7 @@ from statebackend._backend.stores import Primary
 from statebackend._backend.tables import HEAP, Tables
 from statebackend._cache.download_cache import DownloadCache
 from statebackend._changelog.scheduler import UploadScheduler
+from statebackend._changelog.segment_upload import SegmentSender
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.backend import Machinery
 from statebackend._checkpoint.base_schedule import BaseSchedule, BaseTriggers
@@ -24,10 +25,12 @@ from statebackend._checkpoint.restore import LocalCopies, Restore
 from statebackend._checkpoint.snapshots import InlineEncoder, Snapshots
 from statebackend._codec.commit import Commit
 from statebackend._local.removal import LocalRetention
+from statebackend._observers import Observers
+from statebackend._retry import RetryPolicy
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.table import OpenTable
 from statebackend._threads import WorkerThreads
-from statebackend.abc import Clock, ObjectStore, Observer, RestoreReport
+from statebackend.abc import Clock, ObjectStore, Observer, RestoreReport, StateChangeUploader
 from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, RangeState, RocksDBBase
 from statebackend.settings import Settings
 
@@ -165,22 +168,66 @@ def restore_of(
     )
 
 
+def upload_scheduler(
+    settings: Settings,
+    uploader: StateChangeUploader,
+    *,
+    files: StateChangeUploader | None = None,
+    persist_delay_s: Callable[[], float] | None = None,
+    new_name: Callable[[], str],
+    threads: WorkerThreads,
+    tasks: TaskGroup,
+    clock: Clock,
+    observer: Observer,
+) -> UploadScheduler:
+    """A scheduler of uploads. `files`: the uploader for files of RocksDB bases, if that is another one.
+
+    `persist_delay_s`: called each time the delay begins, instead of using the setting.
+    """
+    observer = Observers(observer)
+
+    def sender_by(uploader: StateChangeUploader) -> SegmentSender:
+        return SegmentSender(
+            uploader,
+            policy=RetryPolicy.of(settings.upload),
+            compression=settings.compression,
+            threads=threads,
+            tasks=tasks,
+            clock=clock,
+            observer=observer,
+            new_name=new_name,
+        )
+
+    sender = sender_by(uploader)
+    return UploadScheduler(
+        sender,
+        files=sender if files is None else sender_by(files),
+        persist_delay_s=persist_delay_s or (lambda: settings.persist_delay_s),
+        persist_size_threshold_bytes=settings.persist_size_threshold_bytes,
+        in_flight_bytes_max=settings.in_flight_bytes_max,
+        close_timeout_s=settings.close_timeout_s,
+        tasks=tasks,
+        clock=clock,
+        observer=observer,
+    )
+
+
 def machinery_of(
     opened: Opened, restored: Restored, *, retention: LocalRetention | None, history: bytes = b""
 ) -> Machinery:
     """What a backend runs on. It uploads and writes bases in `opened.tasks`. `history`: that of the states."""
     settings, position, states, copies = opened.settings, opened.position, opened.states, opened.copies
     threads, tasks, clock, observer = opened.threads, opened.tasks, opened.clock, opened.observer
-    scheduler = UploadScheduler(
-        copies.uploader,
+    scheduler = upload_scheduler(
         settings,
+        copies.uploader,
+        files=copies.of_files,
+        persist_delay_s=opened.primary.spending.persist_delay_s,
+        new_name=opened.new_name,
         threads=threads,
         tasks=tasks,
         clock=clock,
         observer=observer,
-        new_name=opened.new_name,
-        persist_delay_s=opened.primary.spending.persist_delay_s,
-        files=copies.of_files,
     )
     rocksdb = rocksdb_bases(
         opened.tables,

@@ -21,13 +21,11 @@ from statebackend._changelog.ownership import Ownership
 from statebackend._changelog.segment_upload import SegmentSender, UploadAttempt
 from statebackend._codec.records import ChangeSet
 from statebackend._codec.segment import EncodedSegment
-from statebackend._observers import Observers
 from statebackend._retry import Race
-from statebackend._threads import WorkerThreads
-from statebackend.abc import Clock, Observer, StateChangeUploader, UploadedSegment
+from statebackend.abc import Clock, Observer, UploadedSegment
 from statebackend.errors import BackendClosedError
 from statebackend.ids import ChangeSetHandle
-from statebackend.settings import MiB, Settings
+from statebackend.settings import MiB
 
 _log = logging.getLogger(__name__)
 
@@ -63,37 +61,27 @@ class UploadScheduler:
 
     def __init__(
         self,
-        uploader: StateChangeUploader,
-        settings: Settings,
+        sender: SegmentSender,
         *,
-        threads: WorkerThreads,
+        files: SegmentSender,
+        persist_delay_s: Callable[[], float],
+        persist_size_threshold_bytes: int,
+        in_flight_bytes_max: int,
+        close_timeout_s: float,
         tasks: TaskGroup,
         clock: Clock,
         observer: Observer,
-        new_name: Callable[[], str],
-        persist_delay_s: Callable[[], float] | None = None,
-        files: StateChangeUploader | None = None,
     ) -> None:
-        """`persist_delay_s`: called each time the delay begins, instead of using the setting.
-
-        `files` uploads for `upload_file`. The local copy of a file, if there is one, is not made by its upload.
-        """
-        observer = Observers(observer)
-
-        def sender_by(uploader: StateChangeUploader) -> SegmentSender:
-            return SegmentSender(
-                uploader, settings, threads=threads, tasks=tasks, clock=clock, observer=observer, new_name=new_name
-            )
-
-        self._sender = sender_by(uploader)
-        self._files = self._sender if files is None else sender_by(files)
-        self._delay_s = persist_delay_s or (lambda: settings.persist_delay_s)
-        self._size_threshold_bytes = settings.persist_size_threshold_bytes
-        self._close_timeout_s = settings.close_timeout_s
+        """`files` sends for `upload_file`. `persist_delay_s` is called each time the delay begins."""
+        self._sender = sender
+        self._files = files
+        self._delay_s = persist_delay_s
+        self._size_threshold_bytes = persist_size_threshold_bytes
+        self._close_timeout_s = close_timeout_s
         self._tasks = tasks
         self._clock = clock
         self._observer = observer
-        self._room = ByteLimiter(settings.in_flight_bytes_max)
+        self._room = ByteLimiter(in_flight_bytes_max)
         self._ownership = Ownership()
         self._queue: list[_Request] = []
         self._queued_bytes = 0

@@ -14,7 +14,7 @@ from statebackend._retry import Race, RetryPolicy
 from statebackend._tasks import foreign
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, Observer, Segment, StateChangeUploader, UploadedSegment
-from statebackend.settings import Compression, KiB, Settings
+from statebackend.settings import Compression, KiB
 
 _log = logging.getLogger(__name__)
 
@@ -36,8 +36,9 @@ class SegmentSender:
     def __init__(
         self,
         uploader: StateChangeUploader,
-        settings: Settings,
         *,
+        policy: RetryPolicy,
+        compression: Compression,
         threads: WorkerThreads,
         tasks: TaskGroup,
         clock: Clock,
@@ -45,8 +46,8 @@ class SegmentSender:
         new_name: Callable[[], str],
     ) -> None:
         self._uploader = uploader
-        self._compression: Compression = settings.compression
-        self._policy = RetryPolicy.of(settings.upload)
+        self._policy = policy
+        self._compression: Compression = compression
         self._threads = threads
         self._tasks = tasks
         self._clock = clock

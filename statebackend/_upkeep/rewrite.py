@@ -14,6 +14,7 @@ from typing import Final
 import anyio
 import msgspec
 
+from statebackend._backend.assembly import upload_scheduler
 from statebackend._backend.copy_writers import OpenUploader, choose_copies
 from statebackend._backend.job import Job, Position
 from statebackend._backend.stores import Primary, open_store, primary_of, threads_of
@@ -175,14 +176,14 @@ async def _carry_out(
         if report.dry_run:
             return report
         copies = choose_copies(uploader, primary.store, None, settings=settings, tasks=tasks, observer=UNOBSERVED)
-        scheduler = UploadScheduler(
-            copies.uploader,
+        scheduler = upload_scheduler(
             settings,
+            copies.uploader,
+            new_name=new_names(position.epoch),
             threads=threads,
             tasks=tasks,
             clock=clock,
             observer=UNOBSERVED,
-            new_name=new_names(position.epoch),
         )
         coordinator = job.coordinator(position)
         new_id = await once.write(coordinator, scheduler)

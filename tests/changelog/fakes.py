@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
+from statebackend._backend.assembly import upload_scheduler
 from statebackend._backend.stores import threads_of
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._changelog.writer import ChangelogWriter
@@ -166,9 +167,9 @@ def scheduler_of(
 ) -> UploadScheduler:
     names = count(1)
     settings = settings_of(**changed)
-    return UploadScheduler(
-        uploader,
+    return upload_scheduler(
         settings,
+        uploader,
         threads=threads_of(settings),
         tasks=tasks,
         clock=VirtualClock(),
