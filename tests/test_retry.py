@@ -162,7 +162,7 @@ async def test_when_the_outage_has_lasted_too_long_the_last_attempt_is_late() ->
     ],
 )
 def test_an_outage_is_what_may_end_by_itself(error: Exception, elapsed_s: float, pause_s: float | None) -> None:
-    """A store that is away comes back; one that is full waits for somebody who makes room, and he has to be told."""
+    """A store that is away comes back; one that is full needs somebody to make room, who has to be told."""
     found = RetryPolicy(attempts_max=3, delay_s=0.5, outage_s=60).pause_s(3, error, elapsed_s)
     assert found == (None if pause_s is None else pytest.approx(pause_s))
 
@@ -323,7 +323,7 @@ async def test_a_discard_may_take_its_time() -> None:
 
 @run_virtual
 async def test_a_cancelled_race_starts_nothing_and_keeps_nothing() -> None:
-    """Whoever waited is gone: the attempt at work has lost, its result is discarded, no other begins."""
+    """The caller is gone: the attempt at work has lost, its result is discarded, no other begins."""
     script = Script([(2.5, None), (9, None), (9, None)])
     async with open_race(script, attempts_max=3, timeout_s=2) as race:
         with anyio.move_on_after(1):

@@ -33,7 +33,7 @@ def ledger_with(sets: int) -> Ledger:
 
 
 def test_giving_up_one_request_leaves_an_equal_one_waiting() -> None:
-    """Two requests of one range look the same, and are not: whoever still waits gets the result."""
+    """Two requests of one range look the same, but are not: the one that still waits gets the result."""
     ledger = ledger_with(1)
     still_waiting, _ = ledger.persist(at(0))
     given_up, _ = ledger.persist(at(0))
@@ -101,7 +101,7 @@ def test_an_empty_range_is_done_at_once() -> None:
 
 
 def test_only_requests_whose_range_touches_a_failed_set_fail() -> None:
-    """A failure of set 0 is none for whoever asked for 1 and later; asked again, the failed range fails at once."""
+    """A failure of set 0 does not concern requests for 1 and later; asked again, the failed range fails at once."""
     ledger = ledger_with(1)
     failing, _ = ledger.persist(at(0))
     ledger.append(change())
@@ -118,7 +118,7 @@ def test_only_requests_whose_range_touches_a_failed_set_fail() -> None:
 
 
 def test_the_failure_of_a_truncated_set_is_forgotten() -> None:
-    """6.2: it is irrelevant: nobody may ask for it any more, and whoever does hears just that."""
+    """6.2: it is irrelevant: nobody may ask for it any more, and a call that does gets an error saying so."""
     ledger = ledger_with(1)
     ledger.persist(at(0))
     ledger.truncate(at(1))
@@ -255,7 +255,7 @@ def test_a_truncated_set_that_nobody_waits_for_is_released_when_it_arrives() -> 
     assert ledger.truncate(at(2)) == [uploaded(1)]
 
 
-def test_a_confirmed_range_is_handed_over_whole_whoever_waits() -> None:
+def test_a_confirmed_range_is_handed_over_whole_while_others_wait() -> None:
     """A committed checkpoint owns its segments, also those that another request has in its range."""
     ledger = ledger_with(1)
     ledger.persist(at(0))

@@ -55,7 +55,7 @@ async def test_one_piece_larger_than_the_limit_is_admitted() -> None:
 
 @run_virtual
 async def test_the_last_one_admitted_may_overshoot() -> None:
-    """7.2: whoever comes while there is any room passes with all it has."""
+    """7.2: a caller that comes while there is any room passes with all it has."""
     limiter = ByteLimiter(10)
     await limiter.acquire(9)
     await limiter.acquire(9)
@@ -118,7 +118,7 @@ async def test_a_waiter_cancelled_as_it_is_admitted_gives_its_room_to_the_next()
 
 @run_virtual
 async def test_waiting_for_room_takes_none() -> None:
-    """`room` returns when there is some, and leaves it to whoever acquires first."""
+    """`room` returns when there is some, and leaves it to the first call of `acquire`."""
     limiter = ByteLimiter(10)
     heard: list[str] = []
 
@@ -190,7 +190,7 @@ async def test_it_does_what_a_queue_and_a_sum_would(events: list[tuple[str, int]
 
 @run_virtual
 async def test_spare_room_is_what_others_leave_of_half_of_it() -> None:
-    """Whoever asks for it waits while it would be more, and while anybody waits; and is overtaken meanwhile."""
+    """The call waits while it would be more, and while anybody waits; others overtake it meanwhile."""
     limiter = ByteLimiter(100)
     async with anyio.create_task_group() as tasks:
         callers = Callers(limiter, tasks)

@@ -434,7 +434,7 @@ async def test_a_call_cancelled_while_it_waits_for_room_sends_nothing() -> None:
 
 @run_virtual
 async def test_room_is_signalled_when_an_upload_ends() -> None:
-    """7.4: the soft stage. Whoever produces changes waits for room before making more."""
+    """7.4: the soft stage. A producer of changes waits for room before making more."""
     uploader = HeldUploader()
     async with (
         open_scheduler(uploader, in_flight_bytes_max=10) as scheduler,

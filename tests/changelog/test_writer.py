@@ -585,7 +585,7 @@ async def test_no_persist_is_left_pending_at_close() -> None:
 
 @run_virtual
 async def test_no_persist_is_left_pending_when_the_tasks_end() -> None:
-    """Whoever waits lives elsewhere, and nobody has closed the writer: the error comes all the same."""
+    """The call waits in another task group, and nobody has closed the writer: it gets the error all the same."""
     for delay_s in (0, 1):  # being uploaded, and queued
         async with anyio.create_task_group() as callers:
             outcomes: list[Uploaded | Exception] = []
@@ -653,8 +653,8 @@ async def test_appending_after_close_is_ignored() -> None:
 async def test_appending_never_waits_and_room_is_where_pressure_arrives() -> None:
     """Row: FsStateChangelogStorageTest.testDeadlockOnUploadCompletion, in our shape.
 
-    Limit 10, every append uploads; 1, 10 and 1 bytes; the first two are admitted. Appending goes on, whoever waits for
-    room waits for an upload to end, and their ends need nothing from whoever waits.
+    Limit 10, every append uploads; 1, 10 and 1 bytes; the first two are admitted. Appending goes on. A call
+    that waits for room waits for an upload to end, and that needs nothing from the call.
     FLINK-26592.
     """
     uploader = HeldUploader()

@@ -38,7 +38,7 @@ class Held(msgspec.Struct):
 
 
 class Job:
-    """Commits and kept states, with what they really consist of."""
+    """Commits and cached states, with what they really consist of."""
 
     def __init__(self) -> None:
         self.commits: list[tuple[Commit | None, Content]] = [(None, dict.fromkeys(range(GROUPS), ()))]
@@ -92,7 +92,7 @@ class Job:
         self.commits.append((commit, content))
 
     def check(self) -> None:
-        """Whatever is believed to be of use is, to the change set, for each commit."""
+        """A cached state that can be used for a commit lacks exactly the change sets that `missing` returns."""
         for commit, content in self.commits:
             for held in self.held:
                 lacks = missing(held.lineage, commit, held.key_groups)
@@ -126,12 +126,12 @@ def jobs(draw: st.DrawFn) -> Job:
 
 @given(jobs())
 @settings(deadline=None)
-def test_what_is_believed_of_a_kept_state_is_so(job: Job) -> None:
-    """Kept by whoever, whenever, of whatever range: it is refused, or lacks exactly what is said."""
+def test_what_lineage_says_of_a_cached_state_is_true(job: Job) -> None:
+    """Cached by any attempt, at any time, of any range: it is refused, or lacks exactly what is said."""
     job.check()
 
 
-def test_a_kept_state_is_caught_up_as_long_as_no_base_has_taken_in_what_it_lacks() -> None:
+def test_a_cached_state_is_caught_up_unless_a_base_has_taken_in_what_it_lacks() -> None:
     """One that is a checkpoint behind, or two; not one that a base has overtaken."""
     job, all_groups = Job(), KeyGroupRange(0, 3)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Bases written behind the checkpoints: when, what becomes of them, and that nothing is ever lost for them."""
+"""Bases are written in the background: when, what becomes of them, and that nothing is ever lost."""
 
 from itertools import pairwise
 from typing import Any
@@ -183,7 +183,7 @@ async def test_what_is_written_meanwhile_is_not_in_the_base() -> None:
 
 @run_virtual
 async def test_a_checkpoint_waits_for_no_base() -> None:
-    """Held bases take some of the room in flight; what is left is enough for whoever comes."""
+    """Bases under way take some of the room in flight; enough remains for everybody else."""
     job = Job(materialize_handles_max=1, in_flight_bytes_max=600_000, compression="none")
     async with job.open() as backend:
         texts = backend.value_state("t", str)

@@ -1,4 +1,4 @@
-"""When bases are written, of which key groups, in which pieces, and what is left of the changelog."""
+"""When bases are due, which key groups they are of, in which segments, and what remains of the changelog."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -53,7 +53,7 @@ def base(name: str, *groups: int, length: int = 1000, written: int = 0) -> Base:
     return Base(Handle(f"segments/{name}", 0, length, 1), ranges_of(groups), written or len(groups))
 
 
-def native(*groups: int, checkpoint_id: int = 7, length: int = 1000) -> RocksDBBase:
+def rocksdb_base(*groups: int, checkpoint_id: int = 7, length: int = 1000) -> RocksDBBase:
     """The files of all key groups, which stand for these."""
     files = (RocksDBFile("000008.sst", Handle("segments/n", 0, length, 1)),)
     return RocksDBBase(ALL, CheckpointId(checkpoint_id), ranges_of(groups), files)
@@ -338,15 +338,15 @@ def test_split_and_put_together_again_every_change_set_stands_once_for_each_grou
 
 def test_a_rocksdb_base_takes_the_place_of_all_others() -> None:
     """It stands for every key group of its owner."""
-    before = RangeState(ALL, state(3).changelog, (base("a", 1, 5),), rocksdb=(native(0, 2, 3),))
-    new = native(*range(16), checkpoint_id=9)
+    before = RangeState(ALL, state(3).changelog, (base("a", 1, 5),), rocksdb=(rocksdb_base(0, 2, 3),))
+    new = rocksdb_base(*range(16), checkpoint_id=9)
     after = with_bases(before, Bases((), frozenset(range(16)), 2, frozenset(), new))
     assert (after.rocksdb, after.bases, after.changelog) == ((new,), (), before.changelog[2:])
 
 
 def test_entries_that_were_written_anew_leave_the_rest_to_the_rocksdb_base() -> None:
     """As they do with other bases; one that stands for nothing is gone."""
-    before = RangeState(ALL, (), rocksdb=(native(*range(16)),))
+    before = RangeState(ALL, (), rocksdb=(rocksdb_base(*range(16)),))
     some = Bases((base("a", 3, 4),), frozenset({3, 4}), 0, frozenset())
     after = with_bases(before, some)
     assert [groups_of(each) for each in after.rocksdb] == [set(range(16)) - {3, 4}]
@@ -356,21 +356,21 @@ def test_entries_that_were_written_anew_leave_the_rest_to_the_rocksdb_base() -> 
 
 def test_the_heap_writes_what_a_rocksdb_base_stands_for() -> None:
     """From then on the job can do without RocksDB."""
-    assert key_groups_to_write({3}, [base("a", 5, 6)], [native(0, 1, 9)]) == {0, 1, 3, 9}
+    assert key_groups_to_write({3}, [base("a", 5, 6)], [rocksdb_base(0, 1, 9)]) == {0, 1, 3, 9}
 
 
 def test_rocksdb_bases_count_for_what_is_due() -> None:
     """By the share of them that is live."""
     triggers = BaseTriggers(changelog_ratio=1.0, changelog_bytes_min=0)
     for groups, due in ((range(16), False), (range(8), True)):
-        committed = RangeState(ALL, state(6).changelog, rocksdb=(native(*groups, length=1000),))
+        committed = RangeState(ALL, state(6).changelog, rocksdb=(rocksdb_base(*groups, length=1000),))
         assert is_due(committed, triggers, interval_is_over=False) == due
 
 
 @given(st.lists(st.integers(1, 15), unique=True, max_size=4), st.integers(0, 15), st.integers(0, 15))
 def test_a_rocksdb_base_is_divided_and_whole_again(borders: list[int], one: int, other: int) -> None:
-    """By whatever owners; each has of it what is his, and its files are named once in what comes together."""
-    whole = RangeState(ALL, (), rocksdb=(native(*range(16)),))
+    """Each new owner gets its own key groups of the base; where parts are joined, the files are named once."""
+    whole = RangeState(ALL, (), rocksdb=(rocksdb_base(*range(16)),))
     ends = [0, *sorted(borders), 16]
     parts = [range_of(commit_of(whole), KeyGroupRange(first, end - 1)) for first, end in pairwise(ends)]
     assert [groups_of(part.rocksdb[0]) for part in parts] == [{*part.key_groups} for part in parts]
@@ -382,6 +382,6 @@ def test_a_rocksdb_base_is_divided_and_whole_again(borders: list[int], one: int,
 
 def test_bases_of_two_checkpoints_do_not_become_one() -> None:
     """They name different files."""
-    left = RangeState(KeyGroupRange(0, 7), (), rocksdb=(native(*range(8), checkpoint_id=7),))
-    right = RangeState(KeyGroupRange(8, 15), (), rocksdb=(native(*range(8, 16), checkpoint_id=8),))
+    left = RangeState(KeyGroupRange(0, 7), (), rocksdb=(rocksdb_base(*range(8), checkpoint_id=7),))
+    right = RangeState(KeyGroupRange(8, 15), (), rocksdb=(rocksdb_base(*range(8, 16), checkpoint_id=8),))
     assert range_of(commit_of(left, right), ALL).rocksdb == (*left.rocksdb, *right.rocksdb)
