@@ -130,9 +130,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Ranges of key groups whose state a process caches in memory between two tasks, where processes come and go, as on
     Spark executors. The least recently used goes first. 0: none."""
     io_threads_max: Count = 8
-    """Worker threads for files at a time. Local roots share at most half of them; with 1, they have a second one."""
+    """Worker threads that touch files at a time, in one opened backend, coordinator, download cache or upkeep call,
+    or in all attempts of a process at the ranges of one job. Local roots share at most half of them; with 1, they have
+    a second one, so that a root that hangs never holds the primary's only thread."""
     cpu_threads_max: Count = 2
-    """Worker threads for compression, checksums and decoding at a time. Writing bases gives way to all other work."""
+    """Worker threads for compression, checksums and decoding at a time, counted like `io_threads_max`. Writing bases
+    gives way to all other work."""
     put_budget_usd_month: Price = 0.0
     """What PUTs may cost in 30 days; the persist delay is lengthened to stay below it. 0: no budget."""
 
