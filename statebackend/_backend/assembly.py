@@ -79,7 +79,7 @@ def empty_states(
     owners: Sequence[KeyGroupRange] | None,
     open_table: OpenTable,
 ) -> KeyedStates:
-    """What `base` says there is, and nothing in it yet. `reported`, `owners`: as for `KeyedStates`."""
+    """The states that `base` describes, empty. `reported`, `owners`: as for `KeyedStates`."""
     return KeyedStates(
         owned,
         settings.max_parallelism,
@@ -215,7 +215,7 @@ def upload_scheduler(
 def machinery_of(
     opened: Opened, restored: Restored, *, retention: LocalRetention | None, history: bytes = b""
 ) -> Machinery:
-    """What a backend runs on. It uploads and writes bases in `opened.tasks`. `history`: that of the states."""
+    """The parts a backend runs on. It uploads and writes bases in `opened.tasks`. `history`: of the states."""
     settings, position, states, copies = opened.settings, opened.position, opened.states, opened.copies
     threads, tasks, clock, observer = opened.threads, opened.tasks, opened.clock, opened.observer
     scheduler = upload_scheduler(
@@ -279,7 +279,7 @@ def machinery_of(
 
 
 def inline_encoder(opened: Opened) -> InlineEncoder:
-    """Takes small checkpoints for the commit to carry, as far as the uploader lets them pass by."""
+    """Encodes small checkpoints for the commit to carry. It takes nothing if the user's uploader has to see all."""
     return InlineEncoder(
         bytes_max=opened.copies.inline_bytes_max,
         compression=opened.settings.compression,

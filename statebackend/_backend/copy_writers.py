@@ -1,4 +1,4 @@
-"""Who writes which copy, of segments and of commits, and which local copies stay."""
+"""Chooses the writers of both copies, of segments and of commits, and says which local copies stay."""
 
 from collections.abc import Callable
 
@@ -87,7 +87,7 @@ def retain(local: LocalCopies | None, tasks: TaskGroup, *commits: Commit | None)
 
 
 def needed(*commits: Commit | None) -> frozenset[str]:
-    """What has a local copy: the commits themselves, and what they point into."""
+    """The keys that have a local copy: the commits themselves, and every file they point into."""
     present = [commit for commit in commits if commit is not None]
     own = frozenset(entry_key(commit.sequence) for commit in present)
     return own.union(*(commit.segments() for commit in present))

@@ -27,9 +27,9 @@ CLAIM_ATTEMPTS_MAX: Final = 16
 
 
 class Position(msgspec.Struct, frozen=True):
-    """Where a job is: the end of its log, its newest commit, and the one that the state is to be restored from.
+    """The position of a job: the end of its log, its newest commit, and the one that the state is to be restored from.
 
-    `claim` is ours, which lies behind that end, for who has claimed the job.
+    `claim` is our claim, which lies behind that end; `None` if we have not claimed the job.
     """
 
     end: LogEnd | None
@@ -48,7 +48,7 @@ class Position(msgspec.Struct, frozen=True):
 class Job:
     """The job in `primary`, which is confined to it, as of its newest checkpoint, `checkpoint_id` or `savepoint`.
 
-    `any_parallelism`: whatever the `max_parallelism` of that is, for who reads it as it is, or commits it with another.
+    `any_parallelism`: accept any `max_parallelism` of it, to read it as it is or to commit it with another one.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Job:
         self._any_parallelism = any_parallelism
 
     async def look(self) -> Position:
-        """Where the job is now. Raises `CheckpointNotFoundError` and its like, `SettingsError`, `InputError`."""
+        """The position of the job now. Raises `CheckpointNotFoundError` and its like, `SettingsError`, `InputError`."""
         checkpoint_id, savepoint = self._checkpoint_id, self._savepoint
         end = await self._writer.find_end()
         if checkpoint_id is not None and savepoint is not None:
@@ -112,7 +112,7 @@ class Job:
                     await self.look()
                 return msgspec.structs.replace(position, claim=claim)
             position = await self.look()
-        raise FencedError("others claim this job again and again: stop all but one", attempts=CLAIM_ATTEMPTS_MAX)
+        raise FencedError("lost the race for this job: stop all writers but one", attempts=CLAIM_ATTEMPTS_MAX)
 
     def coordinator(
         self,
@@ -122,7 +122,7 @@ class Job:
         copies: CopyWriter | None = None,
         base_body: bytes = b"",
     ) -> CheckpointCoordinator:
-        """Who commits what comes after `position`, and has `copies` write local copies of it.
+        """Commits what comes after `position`; `copies` writes local copies of the commits.
 
         `new_name` makes names for what is staged, where these tell more than the epoch of the position.
         """
@@ -146,7 +146,7 @@ class Job:
         )
 
     async def _find(self, end: LogEnd | None, checkpoint_id: CheckpointId) -> Commit:
-        """Any retained commit by its id: of the log as far as it was not swept, or a savepoint."""
+        """A retained commit by its id: from the part of the log that was not swept, or a savepoint."""
         try:
             found = await self.log.find(end, checkpoint_id)
             if found.sequence >= await self._savepoints.floor():
@@ -182,5 +182,5 @@ def open_sweep(
 
 
 def _patience_s(settings: Settings) -> float:
-    """How long a commit may take: to be answered, or to outlast an outage and be answered then."""
+    """Seconds that a commit may take: to be answered, if necessary after an outage."""
     return settings.commit_timeout_s + settings.upload.primary_outage_s

@@ -27,7 +27,7 @@ def rocksdb_restore(
     threads: WorkerThreads,
     tables: Tables = HEAP,
 ) -> RocksDBRestore:
-    """Whoever restores RocksDB bases: into `tables`, if they can take over files, or entry by entry."""
+    """Restores RocksDB bases: as files if `tables` can take them over, otherwise entry by entry."""
     return RocksDBRestore(
         fetcher,
         None if local is None else local.rocksdb,
@@ -51,7 +51,7 @@ def rocksdb_bases(
     tasks: TaskGroup,
     observer: Observer,
 ) -> RocksDBBases | None:
-    """Whoever writes the bases of `tables` as their files, `None` where they are to be made of entries."""
+    """Writes the bases of `tables` as their files; `None` if bases are made of entries."""
     if tables.files is None or tables.scratch is None or not settings.rocksdb_bases:
         return None
     return RocksDBBases(

@@ -36,7 +36,7 @@ def threads_of(settings: Settings) -> WorkerThreads:
 async def open_store(
     settings: Settings, threads: WorkerThreads, *, commits: bool, instead: ObjectStore | None = None
 ) -> AsyncGenerator[ObjectStore]:
-    """The store that `settings.primary` names, closed at the end; or the one `instead`, which whoever opened it closes.
+    """The store that `settings.primary` names, closed at the end; or `instead`, which stays open.
 
     S3 is first asked whether it keeps put-if-absent, if the caller `commits`. Raises `PrimaryUrlError`, and what
     `open_s3_store` raises.
@@ -134,7 +134,7 @@ def local_stores_of(settings: Settings, threads: WorkerThreads) -> Sequence[Loca
 async def clear_leftovers(settings: Settings, place: int, store: LocalStore, *, before_s: float = math.inf) -> bool:
     """Remove what killed writers left in the local root at `place`; say whether it has answered in time.
 
-    For who owns the root, or for what nobody can have been writing since `before_s`: see `remove_leftovers`.
+    Call it only as owner of the root, or with a `before_s` so old that nobody writes any more: see `remove_leftovers`.
     """
     with anyio.move_on_after(settings.local_read_timeout_s):
         await store.remove_leftovers(before_s=before_s)

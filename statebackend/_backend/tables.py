@@ -1,4 +1,4 @@
-"""What the states of a backend lie in: the heap, or files of RocksDB that live as long as the backend."""
+"""Opens the tables of the states: on the heap, or in files of RocksDB that live as long as the backend."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager

@@ -27,13 +27,13 @@ from statebackend.ids import CheckpointId, Epoch, KeyGroupRange, OperatorElement
 from statebackend.settings import KiB, Settings
 
 INLINE_BYTES_MIN: Final = 4 * KiB
-"""What each range may have of a commit, however many share `inline_bytes_max`: a PUT of its own costs more."""
+"""The least share of a commit that a range may fill, however many share `inline_bytes_max`: a PUT costs more."""
 
 
 class RangeTask(msgspec.Struct, frozen=True):
-    """What an attempt at a range has to know. Pickles; the secrets of `settings` do not.
+    """The task of one attempt at a range. It pickles; the secrets of `settings` do not.
 
-    `owners` are all ranges of this run, `key_groups` among them. `epoch` is that of who commits, `base` the commit that
+    `owners` are all ranges of this run, `key_groups` among them. `epoch` is the coordinator's, `base` the commit that
     is continued, `None` before the first: `CheckpointCoordinator.epoch` and `.committed`.
     """
 

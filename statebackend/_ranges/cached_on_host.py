@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Content(msgspec.Struct, frozen=True):
-    """What a manifest says about the state itself; `RangeManifest` says which job it belongs to."""
+    """The part of a manifest that describes the state; `RangeManifest` says which job it belongs to."""
 
     lineage: Lineage
     bases: bytes

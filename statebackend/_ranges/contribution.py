@@ -1,4 +1,4 @@
-"""What the owner of a part of the key groups sends to who commits, and how the parts of all become one commit. Pure.
+"""The contribution of one attempt at a range, and how those of all ranges become one commit. Pure.
 
 An owner whose batch brought it nothing sends nothing: it contributes what the commit before says of its key groups.
 """
@@ -25,11 +25,11 @@ from statebackend.ids import (
 )
 
 Found = Literal["process", "host", "primary", "new"]
-"""Where a range found its state: in this process, on this host, in the primary at least in part; or there was none."""
+"""The place of a range's state: this process, this host, the primary at least in part; "new" if there was none."""
 
 
 class Contribution(msgspec.Struct, frozen=True):
-    """What one attempt at a range has to say: all that was changed is durable, or in here. Encodes as MessagePack.
+    """The result of one attempt at a range: every change is durable, or in here. Encodes as MessagePack.
 
     `inline`: frames for the commit to carry; handles of `snapshot` into them are those of `encode_inline`. `base`: the
     commit that the attempt stood on. `report`: of what had to be read, `None` where nothing had.
@@ -97,7 +97,7 @@ def _unchanged(
     *,
     described: bool,
 ) -> SnapshotResult:
-    """What the commit before says of these key groups. `described`: others say what states there are, as of now."""
+    """The part of these key groups in the commit before. `described`: another contribution describes the states."""
     return SnapshotResult(
         checkpoint_id=checkpoint_id,
         state=msgspec.structs.replace(
@@ -121,9 +121,9 @@ def _operator(
 def reported_to(
     base: Commit | None, key_groups: KeyGroupRange, owners: Sequence[KeyGroupRange], epoch: Epoch
 ) -> tuple[Sequence[RangeState], Sequence[KeyGroupRange]]:
-    """Whose operator state this owner shares with whom: within a epoch its own with nobody, or else all with all.
+    """The parts whose operator state is divided, and the owners among whom: in one epoch an owner keeps its own.
 
-    An owner is opened anew for each checkpoint. What `union` hands out to everybody is handed out once in a epoch.
+    Otherwise all is divided among all. A range is opened for each checkpoint, but `union` is handed out once an epoch.
     """
     if base is None:
         return (), owners

@@ -153,7 +153,7 @@ class RangeOwners:
         )
 
     def _host_of(self, settings: Settings) -> HostCopies:
-        """What is known of the local roots, across attempts, until one has other settings."""
+        """The local copies, remembered across attempts until one has other settings."""
         if self._host is None or self._host[0] != settings:
             self._host = settings, HostCopies(settings, clock=self._clock)
         return self._host[1]
@@ -188,7 +188,7 @@ async def open_range_owners(
     clock: Clock | None = None,
     observer: Observer | None = None,
 ) -> AsyncGenerator[RangeOwners]:
-    """What a process needs to work on ranges, for as long as the context lasts. Leave every attempt before it.
+    """Open all that a process needs to work on ranges. Leave every attempt before this context.
 
     `store`, `uploader`, `clock`, `observer`: as for `open_backend`.
     """

@@ -1,4 +1,4 @@
-"""What time it is."""
+"""The clock that the library goes by."""
 
 from typing import Protocol
 

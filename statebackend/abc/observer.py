@@ -1,4 +1,4 @@
-"""Who is told what happens, and what of checkpoints and restores callers are told too."""
+"""The observer, and the records of checkpoints and restores that callers get, too."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from statebackend.ids import CheckpointId, CommitSequence, Handle
 
 
 class CheckpointInfo(msgspec.Struct, frozen=True):
-    """What a committed checkpoint cost.
+    """The size and the cost of a committed checkpoint.
 
     `requests` counts what went to the primary while it ran, `requests_by_kind` by the method of `ObjectStore`; `usd` is
     their price. `local` is true when every byte of it has a local copy too.
@@ -42,7 +42,7 @@ class Fallback(msgspec.Struct, frozen=True):
 
 
 class RestoreReport(msgspec.Struct, frozen=True):
-    """How a backend came back. Files and bytes by the copy they were read from; sizes are stored sizes."""
+    """The sources of a restore. Files and bytes by the copy they were read from; sizes are stored sizes."""
 
     checkpoint_id: CheckpointId
     sequence: CommitSequence
@@ -73,13 +73,13 @@ class Observer:
         """
 
     def in_flight_changed(self, in_flight_bytes: int) -> None:
-        """So many bytes are queued or being uploaded. Once when an upload is admitted, once when its bytes are free."""
+        """Bytes queued or being uploaded now. Called once when an upload is admitted, once when its bytes are free."""
 
     def queue_changed(self, waiting: int) -> None:
-        """So many uploads wait to share a segment. Whenever one joins, is cancelled, or all of them are sent."""
+        """Uploads that wait to share a segment. Called whenever one joins, is cancelled, or all of them are sent."""
 
     def batch_sent(self, *, uploads: int, change_sets: int, size_bytes: int) -> None:
-        """So many uploads share a segment of `size_bytes`, compressed. Once per segment, before its first attempt."""
+        """`uploads` share a segment of `size_bytes`, compressed. Called once per segment, before its first attempt."""
 
     def upload_started(self, segment: Segment, *, attempt: int) -> None:
         """An attempt begins, the first or another one. `attempt` counts from 1. Once per attempt."""
@@ -90,13 +90,13 @@ class Observer:
     def upload_succeeded(
         self, segment: Segment, uploaded: UploadedSegment, *, attempt: int, seconds: float, raw_bytes: int
     ) -> None:
-        """One attempt has stored the segment, in so many seconds. `raw_bytes`: its size without compression.
+        """One attempt has stored the segment in `seconds`. `raw_bytes`: its size without compression.
 
         At most once per attempt. Told of losers too: what another attempt was faster with is discarded after this.
         """
 
     def upload_decided(self, *, attempt: int | None, attempts: int) -> None:
-        """An attempt has won, or `None` has, and then everybody who waited for the segment is told the error.
+        """`attempt` is the winner, or `None` if all failed: then all that waited for the segment get the error.
 
         Once per segment. `attempts`: those begun by then, and one that was only waiting to begin.
         """
@@ -111,7 +111,7 @@ class Observer:
         """
 
     def primary_requested(self, requests: Mapping[str, int], *, usd: float) -> None:
-        """So many requests went to the primary since the last time, by kind: the names of `ObjectStore`'s methods.
+        """Requests to the primary since the last call, by kind: the names of `ObjectStore`'s methods.
 
         `usd`: what they cost, by the prices of the settings.
         Before `restored`, before each `checkpoint_committed`, and when the backend has ended. Only kinds that occurred.
@@ -128,10 +128,10 @@ class Observer:
         """
 
     def materialization_begun(self, key_groups: int) -> None:
-        """Bases of so many key groups are being written, behind the checkpoints. At most one such thing at a time."""
+        """Bases of `key_groups` key groups are being written, behind the checkpoints. At most one run at a time."""
 
     def materialized(self, *, key_groups: int, segments: int, size_bytes: int, seconds: float) -> None:
-        """The bases are durable, in so many segments of that size together; the next commit has them.
+        """The bases are durable, in `segments` segments of `size_bytes` together; the next commit has them.
 
         None, where nothing is left in these key groups.
         """
@@ -143,7 +143,7 @@ class Observer:
         """A backend was restored. Once, while it opens; not for a job without a commit."""
 
     def cache_downloaded(self, size_bytes: int, *, seconds: float) -> None:
-        """A download cache has a file of `size_bytes` now, after so many seconds. Once per download that succeeds."""
+        """A download cache has a file of `size_bytes` now, after `seconds`. Called once per download that succeeds."""
 
     def cache_download_failed(self, handle: Handle, error: BaseException) -> None:
         """A download failed, and so did all that waited for it. Not for one that was cancelled."""
@@ -155,4 +155,4 @@ class Observer:
         """A file went from a download cache: it was "idle", its "room" was needed, or it was found "damaged"."""
 
     def cache_changed(self, held_bytes: int) -> None:
-        """So many bytes lie in a download cache, or are being downloaded. Whenever that changes, 0 at its end."""
+        """Bytes that lie in a download cache or are being downloaded. Called at each change, with 0 at its end."""

@@ -1,4 +1,4 @@
-"""What a value is in storage."""
+"""The bytes of a value in storage."""
 
 from typing import Protocol, TypeVar
 

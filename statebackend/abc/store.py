@@ -12,13 +12,13 @@ Body = Sequence[Buffer]
 
 
 class Capability(enum.Enum):
-    """What a store can do beyond put, get and delete."""
+    """An ability of a store beyond put, get and delete."""
 
     LIST = "list"
     PUT_IF_ABSENT = "put_if_absent"
     """Creating an object is atomic: of any number of concurrent creators exactly one succeeds."""
     DURABLE = "durable"
-    """What `put` acknowledged survives the end of this process."""
+    """An acknowledged `put` survives the end of this process."""
 
 
 class ObjectInfo(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class ObjectInfo(msgspec.Struct, frozen=True):
 
 
 class ObjectStore(Protocol):
-    """Immutable bytes at keys. Give your own to `open_backend(store=...)`; whoever opened it closes it afterwards.
+    """Immutable bytes at keys. Give your own to `open_backend(store=...)`; close it yourself afterwards.
 
     Keys are '/'-separated names of printable ASCII, case counts, at most 1024 characters in all and 255 in a name. No
     name is empty, '.' or '..', none begins with '.' and ends with '.tmp', and where 'a' is a key 'a/b' is none. So a
@@ -38,7 +38,7 @@ class ObjectStore(Protocol):
 
     Calls come concurrently, from one event loop, and an implementation must not block that loop. What a call did is
     seen by every call that begins after it has returned, in whatever process. Calls are cancelled by anyio scopes, at
-    any moment: a cancelled call has let go of what it held when it returns, and what it has not done by then it never
+    any moment: when a cancelled call returns, it has released what it held, and what it has not done by then it never
     does. The library bounds how long it waits for an upload or a commit; other calls take as long as they take.
 
     Foreign exceptions are translated into `StoreError`s: `StoreUnavailableError` for what may succeed later,
@@ -47,7 +47,7 @@ class ObjectStore(Protocol):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What this store can do. Constant over its life. A primary needs `Capability.PUT_IF_ABSENT`, to commit."""
+        """Constant over the life of the store. A primary needs `Capability.PUT_IF_ABSENT`, to commit."""
         ...
 
     async def put(self, key: str, body: Body) -> None:
@@ -98,7 +98,7 @@ class ObjectStore(Protocol):
 
 @runtime_checkable
 class DeletesMany(Protocol):
-    """What an `ObjectStore` may have besides, where many objects can be removed at less than a request each."""
+    """An optional part of an `ObjectStore` that can remove many objects at less than a request each."""
 
     async def delete_many(self, keys: Sequence[str]) -> None:
         """Remove the objects; what is not there is no error. Called by a sweep, with any number of keys.
@@ -110,7 +110,7 @@ class DeletesMany(Protocol):
 
 @runtime_checkable
 class CountsRequests(Protocol):
-    """What an `ObjectStore` may have besides, where one call is not one request: parts, pages, requests sent again.
+    """An optional part of an `ObjectStore` whose calls are not one request each: parts, pages, repeated requests.
 
     What such a store counts is what requests cost; calls of other stores count as one request each. A store that wraps
     another passes it on.

@@ -1,4 +1,4 @@
-"""Where the copies of a segment go."""
+"""The uploader, and the segments that it is given."""
 
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
@@ -35,7 +35,7 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class UploadedSegment(msgspec.Struct, frozen=True):
-    """Where the copies of a segment lie, in terms of what a restore reads there.
+    """The places of a segment's copies, in terms of what a restore reads there.
 
     A restore asks the primary (the `store` of `open_backend`) for `primary.key`, the whole of it or a part, and expects
     the segment's body. So, whatever is really stored, `primary` is `Handle(key, 0, segment.size_bytes,
