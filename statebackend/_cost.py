@@ -1,4 +1,4 @@
-"""What requests cost in a month, and how fast PUTs may follow each other for a budget to last. Pure.
+"""The cost of a month of requests, and the pauses between PUTs by which a budget lasts. Pure.
 
 Costs come in as sums since the start (`settings.Prices` makes them of requests), time as an argument. A month has 30
 days. Storage and transfer are not in it.
@@ -10,30 +10,29 @@ from typing import Final
 MONTH_S: Final = 30 * 24 * 3600.0
 
 RATE_WINDOW_S: Final = 600.0
-"""The spending of this long, at least, makes the current rate."""
+"""The current rate is that of at least this long."""
 
 RATE_STEP_S: Final = 60.0
-"""Seconds between two marks within the window. A shorter time counts as this long: one request is no rate."""
+"""Seconds between two marks in the window. A shorter time counts as this long: one request is not a rate."""
 
 CREDIT_S: Final = 3600.0
-"""Budget of this long that can be saved up while nothing is sent, and spent at once: the burst."""
+"""How much budget can be saved up while nothing is sent, and spent at once: the burst."""
 
 DEBT_S: Final = 24 * 3600.0
-"""Budget of this long that can be owed. What is spent beyond it is forgiven, so that a job is not slow for ever."""
+"""How much budget can be owed. Spending beyond that is forgiven, so that a job is not slow for ever."""
 
 
 class SpendingRate:
-    """What a month would cost if it all went on as in the last ten minutes.
+    """The cost of a month at the rate of the last ten minutes, or of the time since the last call if that is longer.
 
-    Or as since the last call, where that is longer ago. In the first minute the rate is that of a whole minute: a lower
-    bound.
+    In the first minute, what was spent counts as the spending of a whole minute: a lower bound.
     """
 
     def __init__(self, now_s: float) -> None:
-        self._marks = deque([(now_s, 0.0)])  # when, and what had been spent by then; a bounded number of them
+        self._marks = deque([(now_s, 0.0)])  # times, and what had been spent by then: a bounded number
 
     def usd_month(self, spent_usd: float, now_s: float) -> float:
-        """The rate, given what has been spent in all. Neither argument ever goes down."""
+        """The rate, given the sum of all spending. Neither argument ever decreases."""
         while len(self._marks) > 1 and self._marks[1][0] <= now_s - RATE_WINDOW_S:
             self._marks.popleft()
         begun_s, begun_usd = self._marks[0]
@@ -43,12 +42,12 @@ class SpendingRate:
 
 
 class PutPace:
-    """Says how long to wait before the next PUT, so that a month of them costs no more than the budget.
+    """Computes how long to wait before the next PUT, so that a month of PUTs costs no more than the budget.
 
-    Budget comes in second by second; each PUT takes its price out, and may leave a debt; the wait is until that is
-    paid. While no step costs more than comes in within `delay_max_s`, what is spent in any time is at most the budget
-    of that time, `CREDIT_S` of budget, and one step. Where steps cost more, the wait is `delay_max_s` and the budget is
-    exceeded: work goes on. Credit and debt begin at 0.
+    Budget is earned second by second. Each PUT spends its price and may leave a debt, and the wait lasts until the debt
+    is paid. As long as no step costs more than is earned within `delay_max_s`, the spending of any period is at most
+    the budget of that period, `CREDIT_S` of budget, and one step. If steps cost more, the wait is `delay_max_s`, and
+    the budget is exceeded: work goes on. Credit and debt begin at 0.
     """
 
     def __init__(self, budget_usd_month: float, *, delay_max_s: float, now_s: float) -> None:
@@ -60,9 +59,9 @@ class PutPace:
         self._now_s = now_s
 
     def wait_s(self, spent_usd: float, now_s: float) -> float:
-        """Seconds to wait, given what PUTs have cost in all; 0 without a budget. Neither argument ever goes down.
+        """Seconds to wait, given the cost of all PUTs so far; 0 without a budget. Neither argument ever decreases.
 
-        What was spent since the last call counts as spent now: to be called before and after each step.
+        Spending since the last call counts as spent now, so call this before and after each step.
         """
         if self._usd_per_s == 0:
             return 0.0

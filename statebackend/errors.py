@@ -14,7 +14,7 @@
     │   ├── CheckpointNotFoundError     no commit has that checkpoint id
     │   ├── SavepointExistsError        the job has a savepoint of that name already
     │   └── SavepointNotFoundError      the job has no savepoint of that name
-    ├── WrongOwnerError             point at the right place: what lies there belongs to somebody else
+    ├── WrongOwnerError             point at the right place: the data there belongs to somebody else
     │   ├── WrongJobError               the commit belongs to another job
     │   ├── WrongQueryError             the commit was made by another streaming query
     │   └── RewindError                 the query was rewound to a batch before the committed one
@@ -123,7 +123,7 @@ class SavepointNotFoundError(InputError, LookupError):
 
 
 class WrongOwnerError(StateBackendError):
-    """What lies at the primary belongs to somebody else. Correct the primary or the job's name."""
+    """The data at the primary belongs to somebody else. Correct the primary or the job's name."""
 
 
 class WrongJobError(WrongOwnerError):

@@ -36,7 +36,7 @@ class S3Settings(msgspec.Struct, frozen=True, kw_only=True):
     session_token: Secret | None = None
     """Goes with temporary credentials. Left out of pickles."""
     addressing: S3Addressing = "auto"
-    """Where requests name the bucket: in the path, in the host name (`virtual`), or whichever suits the endpoint."""
+    """Style of addressing the bucket: in the path, in the host name (`virtual`), or whichever suits the endpoint."""
     connections_max: Count = 64
     """Requests under way at a time; further ones wait for a connection."""
     connect_timeout_s: Deadline = 5.0

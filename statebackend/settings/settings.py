@@ -49,7 +49,7 @@ _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job is called, where its two copies live, and how fast and how much at once it works.
+    """A job's name, the places of its two copies, and how fast and how much at once it works.
 
     Raises `SettingsError`, or its subclass for the setting at fault, for a value out of bounds.
     """
@@ -70,8 +70,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Compression of each frame. May change between two runs."""
 
     table: TableKind = "heap"
-    """Where the entries of the states live: in dictionaries, or in RocksDB (the extra `rocksdb`) on a local disk. May
-    change between two runs."""
+    """The place of the states' entries: dictionaries, or RocksDB (the extra `rocksdb`) on a local disk. May change
+    between two runs."""
     table_dir: str = ""
     """Absolute directory for the files of RocksDB. Empty: as for `cache_dir`."""
     table_memory_bytes: TableMemoryBytes = 128 * MiB
@@ -137,7 +137,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Worker threads for compression, checksums and decoding at a time, counted like `io_threads_max`. Writing bases
     gives way to all other work."""
     put_budget_usd_month: Price = 0.0
-    """What PUTs may cost in 30 days; the persist delay is lengthened to stay below it. 0: no budget."""
+    """Most that PUTs may cost in 30 days; the persist delay is lengthened to stay below it. 0: no budget."""
 
     s3: S3Settings = S3Settings()
     """For an `s3://` primary."""
