@@ -15,8 +15,9 @@ from tests.ranges.parts import open_run
 SAFETY_NET_S = 20.0  # ends a test that would otherwise hang; no test depends on it
 
 
+@pytest.mark.parametrize("io_threads_max", [1, 2, 8])
 async def test_a_local_disk_that_hangs_neither_holds_up_a_commit_nor_the_end(
-    settings: sb.Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    io_threads_max: int, settings: sb.Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its fsync never returns. The commit is without a local copy, and the block is left while the thread hangs."""
     may_end, gave_up, really_sync = threading.Event(), threading.Event(), os.fsync
@@ -28,7 +29,9 @@ async def test_a_local_disk_that_hangs_neither_holds_up_a_commit_nor_the_end(
         really_sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", hang)
-    hurried = msgspec.structs.replace(settings, secondary_grace_s=0.0, close_timeout_s=0.05)
+    hurried = msgspec.structs.replace(
+        settings, secondary_grace_s=0.0, close_timeout_s=0.05, io_threads_max=io_threads_max
+    )
     try:
         async with sb.open_backend(hurried) as backend:
             backend.value_state("n", int)["k"] = 1
