@@ -219,7 +219,7 @@ async def test_failures_of_a_store_are_seen_through_the_backend(tmp_path: Path) 
     """Two uploads of which each fails once: four requests, two failures, and the second attempt won."""
     metrics, plan = Metrics(), [Fail(operation="upload", nth=1), Fail(operation="upload", nth=3)]
     async with sb.open_backend(
-        settings_at(tmp_path, local=(), upload={"retry_delay_s": 2, "timeout_s": 0}),
+        settings_at(tmp_path, local=(), upload={"retry_delay_s": 2}),
         uploader=lambda primary, _: FaultyUploader(PrimaryUploader(primary), plan),
         observer=metrics,
         clock=VirtualClock(),
