@@ -1,4 +1,4 @@
-"""The extension points: what you may implement, what the library promises to each, and the records they exchange.
+"""The extension points: the protocols you may implement, the promises the library makes to each, and their records.
 
 `ObjectStore` holds bytes at keys, `StateChangeUploader` makes a segment durable, `Serializer` turns values into
 bytes, `Observer` watches, `Clock` tells the time. Each docstring says when a method is called, how often, what it

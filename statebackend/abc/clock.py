@@ -1,10 +1,10 @@
-"""The clock that the library goes by."""
+"""The clock of the library."""
 
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time. A test gives its own."""
+    """Tells the time. Tests pass their own."""
 
     def monotonic(self) -> float:
         """Seconds that never go back, from an arbitrary start."""

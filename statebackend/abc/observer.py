@@ -1,4 +1,4 @@
-"""The observer, and the records of checkpoints and restores that callers get, too."""
+"""The observer, and the records of checkpoints and restores, which callers get, too."""
 
 from collections.abc import Mapping
 
@@ -11,12 +11,12 @@ from statebackend.ids import CheckpointId, CommitSequence, Handle
 class CheckpointInfo(msgspec.Struct, frozen=True):
     """The size and the cost of a committed checkpoint.
 
-    `requests` counts what went to the primary while it ran, `requests_by_kind` by the method of `ObjectStore`; `usd` is
-    their price. `local` is true when every byte of it has a local copy too.
+    `requests` counts the requests to the primary while it ran, `requests_by_kind` by the method of `ObjectStore`; `usd`
+    is their price. `local` is true if every byte of it has a local copy, too.
 
-    `usd_month` is what 30 days of requests would cost if all that the backend does went on at the rate of the last ten
-    minutes. `persist_delay_s` is the persist delay as `put_budget_usd_month` has lengthened it: about how long the next
-    checkpoint will take to begin, and what a caller may let pass at no loss before it asks for one.
+    `usd_month` is the cost of 30 days of requests at the rate of the last ten minutes. `persist_delay_s` is the persist
+    delay, as lengthened by `put_budget_usd_month`: about the wait at the beginning of the next checkpoint, so a caller
+    loses nothing by waiting that long before it asks for one.
     """
 
     checkpoint_id: CheckpointId
@@ -56,103 +56,102 @@ class RestoreReport(msgspec.Struct, frozen=True):
 
 
 class Observer:
-    """Watches without a say: subclass it and override what you want to see. Give it to `open_backend(observer=...)`.
+    """Watches a backend: subclass it, override the events you want, and pass it to `open_backend(observer=...)`.
 
-    Methods are called on the backend's loop, right after the fact, and must be quick: all of the backend waits
-    for them. What they raise is logged, once for each of them, and harms nobody. What a cancelled or killed
-    backend was about to tell is not told. `statebackend.observers` has one that counts, one for Prometheus, and
-    one that passes on to several.
+    Methods are called on the backend's loop, right after the event, and must be quick: the whole backend waits for
+    them. An exception is logged once per method and has no other effect. A cancelled or killed backend sends no further
+    events. `statebackend.observers` has an observer that counts, one for Prometheus, and one that combines several.
 
     The methods stand in the order in which a checkpoint calls them.
     """
 
     def waited_for_room(self, seconds: float) -> None:
-        """`in_flight_bytes_max` was reached, and somebody was held back for `seconds`: an upload, or who appends.
+        """An upload or an append has waited `seconds` for room below `in_flight_bytes_max`.
 
-        Once for each that waited, at the end of the wait; also of one that was cancelled. Never where there was room.
+        Once per wait, at its end, cancelled waits included. Not called if there was room at once.
         """
 
     def in_flight_changed(self, in_flight_bytes: int) -> None:
         """Bytes queued or being uploaded now. Called once when an upload is admitted, once when its bytes are free."""
 
     def queue_changed(self, waiting: int) -> None:
-        """Uploads that wait to share a segment. Called whenever one joins, is cancelled, or all of them are sent."""
+        """Uploads waiting to share a segment. Called whenever one joins, is cancelled, or all of them are sent."""
 
     def batch_sent(self, *, uploads: int, change_sets: int, size_bytes: int) -> None:
         """`uploads` share a segment of `size_bytes`, compressed. Called once per segment, before its first attempt."""
 
     def upload_started(self, segment: Segment, *, attempt: int) -> None:
-        """An attempt begins, the first or another one. `attempt` counts from 1. Once per attempt."""
+        """An upload attempt begins. `attempt` counts from 1. Once per attempt."""
 
     def upload_failed(self, segment: Segment, error: BaseException, *, attempt: int) -> None:
-        """One attempt failed; another may follow. At most once per attempt; never for one that is only late."""
+        """An upload attempt failed; another may follow. At most once per attempt, never for one that is only late."""
 
     def upload_succeeded(
         self, segment: Segment, uploaded: UploadedSegment, *, attempt: int, seconds: float, raw_bytes: int
     ) -> None:
-        """One attempt has stored the segment in `seconds`. `raw_bytes`: its size without compression.
+        """An upload attempt has stored the segment in `seconds`. `raw_bytes`: its size without compression.
 
-        At most once per attempt. Told of losers too: what another attempt was faster with is discarded after this.
+        At most once per attempt, losers included: their segments are discarded after this.
         """
 
     def upload_decided(self, *, attempt: int | None, attempts: int) -> None:
-        """`attempt` is the winner, or `None` if all failed: then all that waited for the segment get the error.
+        """`attempt` is the winner, or `None` if all failed: then every call that waits for the segment gets the error.
 
-        Once per segment. `attempts`: those begun by then, and one that was only waiting to begin.
+        Once per segment. `attempts`: those started by then, plus one that was waiting to start.
         """
 
     def segment_uploaded(self, segment: Segment, uploaded: UploadedSegment, *, attempt: int, seconds: float) -> None:
-        """A segment is durable in the primary, by the attempt that won. Once per segment, unless it failed."""
+        """A segment is durable in the primary, stored by the attempt that won. Once per segment, unless it failed."""
 
     def local_copy_dropped(self, name: str, reason: str) -> None:
-        """The local copy of a segment was given up. The primary has it. At most once per attempt that succeeds.
+        """The local copy of a segment was given up; the primary has it. At most once per successful upload attempt.
 
-        Told by our own uploader, and of one of yours that gives the reason: `UploadedSegment.dropped`.
+        Called by the built-in uploader, and for your own if it gives the reason in `UploadedSegment.dropped`.
         """
 
     def primary_requested(self, requests: Mapping[str, int], *, usd: float) -> None:
-        """Requests to the primary since the last call, by kind: the names of `ObjectStore`'s methods.
+        """Requests to the primary since the last call, by method of `ObjectStore`; only methods that were called.
 
-        `usd`: what they cost, by the prices of the settings.
-        Before `restored`, before each `checkpoint_committed`, and when the backend has ended. Only kinds that occurred.
+        `usd`: their cost by the prices in the settings. Called before `restored`, before each `checkpoint_committed`,
+        and when the backend has closed.
         """
 
     def checkpoint_committed(self, info: CheckpointInfo) -> None:
-        """A checkpoint exists. Once per checkpoint, before `checkpoint` returns."""
+        """A checkpoint is committed. Once per checkpoint, before `checkpoint` returns."""
 
     def range_opened(self, found: str) -> None:
-        """An attempt at a range of key groups begins. `found`: where its state was.
+        """An attempt at a range of key groups begins. `found` is the place of its state.
 
-        In this `process`, on this `host`, in the `primary` at least in part; or it is `new`. Once per attempt, in the
-        process that makes it.
+        "process", "host", "primary" if at least a part came from there, or "new" if there was none. Once per attempt,
+        in the attempt's process.
         """
 
     def materialization_begun(self, key_groups: int) -> None:
-        """Bases of `key_groups` key groups are being written, behind the checkpoints. At most one run at a time."""
+        """Bases of `key_groups` key groups are being written in the background. At most one run at a time."""
 
     def materialized(self, *, key_groups: int, segments: int, size_bytes: int, seconds: float) -> None:
-        """The bases are durable, in `segments` segments of `size_bytes` together; the next commit has them.
+        """The bases are durable, in `segments` segments of `size_bytes` together, and the next commit lists them.
 
-        None, where nothing is left in these key groups.
+        `segments` is 0 if these key groups have no entries left.
         """
 
     def materialization_failed(self, error: Exception, *, failures: int) -> None:
-        """The bases could not be written, for the `failures`th time in a row. Not told of one that is cancelled."""
+        """The bases could not be written, for the `failures`th time in a row. Not called for a cancelled run."""
 
     def restored(self, report: RestoreReport) -> None:
-        """A backend was restored. Once, while it opens; not for a job without a commit."""
+        """The state was restored. Once, while the backend opens; not for a job without a commit."""
 
     def cache_downloaded(self, size_bytes: int, *, seconds: float) -> None:
-        """A download cache has a file of `size_bytes` now, after `seconds`. Called once per download that succeeds."""
+        """A download cache has downloaded a file of `size_bytes` in `seconds`. Once per successful download."""
 
     def cache_download_failed(self, handle: Handle, error: BaseException) -> None:
-        """A download failed, and so did all that waited for it. Not for one that was cancelled."""
+        """A download failed, for every reader that waits for it. Not called for a cancelled download."""
 
     def cache_hit(self, size_bytes: int) -> None:
-        """A file of a download cache was wanted, and was there or on its way already. Once for each that wants it."""
+        """A reader found its file in a download cache, or joined its download. Once per reader."""
 
     def cache_evicted(self, size_bytes: int, *, reason: str) -> None:
-        """A file went from a download cache: it was "idle", its "room" was needed, or it was found "damaged"."""
+        """A file was removed from a download cache: "idle" for too long, to make "room", or "damaged"."""
 
     def cache_changed(self, held_bytes: int) -> None:
-        """Bytes that lie in a download cache or are being downloaded. Called at each change, with 0 at its end."""
+        """Bytes in a download cache or being downloaded. Called at each change, and with 0 at its end."""

@@ -8,17 +8,17 @@ T = TypeVar("T")
 
 
 class Serializer(Protocol[T]):
-    """Values to bytes and back, without side effects. Runs on whatever thread touches the state."""
+    """Turns values into bytes and back, without side effects, on the thread that touches the state."""
 
     @property
     def schema(self) -> str:
-        """Describes the type in words that stay equal from run to run. Stored with each commit and compared."""
+        """A description of the type that is the same in every run. Stored with each commit and compared."""
         ...
 
     def encode(self, value: T) -> bytes:
-        """Bytes of `value`. Raises `ValueEncodeError`."""
+        """Return the bytes of `value`. Raises `ValueEncodeError`."""
         ...
 
     def decode(self, data: Buffer) -> T:
-        """A fresh value. Raises `ValueDecodeError`."""
+        """Return a new value. Raises `ValueDecodeError`."""
         ...

@@ -1,4 +1,4 @@
-"""The uploader, and the segments that it is given."""
+"""The uploader, and the segments that it uploads."""
 
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
@@ -10,58 +10,58 @@ from statebackend.ids import Handle
 
 
 def _nothing() -> None:
-    """For a segment that no attempt of ours uploads."""
+    """The default of `Segment.durable`, for a segment made outside of an upload attempt."""
 
 
 class Segment(msgspec.Struct, frozen=True):
     """One object to upload: the encoded change sets of one or more writers.
 
-    Made anew for each attempt; attempts at the same content share its `body`, so nobody may change that.
+    Each upload attempt gets one of its own. Attempts at the same content share its `body`, so it must not be changed.
     """
 
     name: str
-    """Unique to the attempt: no other attempt of any process has it. Fit to be a name within a key."""
+    """Unique to the upload attempt, among all processes. Usable as a name within a key."""
     body: tuple[Buffer, ...]
-    """The content, complete, in chunks that follow each other."""
+    """The complete content, in consecutive chunks."""
     size_bytes: int
-    """Length of the content, never 0."""
+    """Length of the content in bytes, never 0."""
     checksum: int
     """`zlib.crc32` of the content."""
     log_ids: tuple[str, ...]
-    """The writers whose change sets are in it."""
+    """The writers whose change sets it holds."""
     durable: Callable[[], None] = _nothing
-    """Say that the primary copy is durable, where `upload` goes on for another: then it is not late for
-    `upload.timeout_s` more, and no attempt joins it. Need not be called; again, or too late, changes nothing."""
+    """Optional: call it when the primary copy is durable while `upload` still works on another copy. The attempt is
+    then not late for another `upload.timeout_s`, and no other attempt joins it. A second or late call has no effect."""
 
 
 class UploadedSegment(msgspec.Struct, frozen=True):
-    """The places of a segment's copies, in terms of what a restore reads there.
+    """The handles of a segment's copies, as a restore reads them.
 
-    A restore asks the primary (the `store` of `open_backend`) for `primary.key`, the whole of it or a part, and expects
-    the segment's body. So, whatever is really stored, `primary` is `Handle(key, 0, segment.size_bytes,
-    segment.checksum)` with a key of the uploader's choice, relative to the job's root, which is `<job>/` in the store.
-    An uploader that encrypts, say, goes with a store that decrypts.
+    A restore asks the primary (the `store` of `open_backend`) for `primary.key`, whole or in part, and expects the
+    segment's body. So, whatever is really stored, `primary` is `Handle(key, 0, segment.size_bytes, segment.checksum)`
+    with a key of the uploader's choice, relative to the job's root, which is `<job>/` in the store. An uploader that
+    encrypts, for example, needs a store that decrypts.
 
-    `local` is there only if that copy is complete and durable too, and then equals `primary`: a restore looks for the
-    local copy at the primary's key, and drops one that does not verify.
+    Set `local` only if that copy is complete and durable, too. It then equals `primary`: a restore looks for the local
+    copy at the primary's key, and ignores one that does not verify.
     """
 
     primary: Handle
     local: Handle | None = None
     dropped: str | None = None
-    """Why there is no local copy where there was to be one, for `Observer.local_copy_dropped`. Goes without `local`."""
+    """The reason why an intended local copy is missing, for `Observer.local_copy_dropped`. Excludes `local`."""
 
 
 @runtime_checkable
 class StateChangeUploader(Protocol):
-    """Makes segments durable. Give your own to `open_backend(uploader=...)`.
+    """Makes segments durable. Pass your own to `open_backend(uploader=...)`.
 
-    Or a function of the primary and the local store, if any, that returns one: it is called once, when the backend
-    opens, and both stores are confined to the job by then. The library neither opens nor closes an uploader.
+    Or pass a function that takes the primary and the local store, if any, and returns an uploader: it is called once,
+    when the backend opens, with both stores confined to the job. The library neither opens nor closes an uploader.
 
-    All calls come from the backend's loop, which they must not block. `upload` is called once per attempt, possibly
-    several at once, also several attempts with the same body under different names: a slow attempt is not cancelled
-    but joined by another. What is in flight is bounded by `Settings.in_flight_bytes_max`. Proven by
+    All calls come from the backend's loop, which they must not block. `upload` is called once per upload attempt, also
+    concurrently, and also with the same body under different names: a slow attempt is not cancelled but joined by
+    another. `Settings.in_flight_bytes_max` bounds the bytes in flight. Proven by
     `statebackend.testing.UploaderConformance`.
     """
 
@@ -70,17 +70,17 @@ class StateChangeUploader(Protocol):
 
         The local copy is best effort: without it the upload succeeds all the same.
 
-        Raise an `OSError` (every `StoreError` is one) for what a retry may cure; anything else is final, an exception
-        group of `OSError`s too. A failed or cancelled call ends soon, and before that removes what it wrote as far as
-        it can: a second is enough, shielded from the cancellation. Names are unique, so what remains is unreferenced.
+        Raise an `OSError` (every `StoreError` is one) if a retry may help; any other error is final, including an
+        exception group of `OSError`s. A failed or cancelled call tries to remove what it wrote, shielded from the
+        cancellation, and ends within about a second. Names are unique, so an object that remains is unreferenced.
         """
         ...
 
     async def discard(self, uploaded: UploadedSegment) -> None:
-        """Remove every copy of a segment that lost against another attempt or is not needed any more.
+        """Remove every copy of a segment that lost against another upload attempt or is no longer needed.
 
-        Leaves every other segment alone. The library calls it at most once per result of `upload`, and not for what a
-        committed checkpoint owns; a second call is not an error, and removes what a cancelled or failed one left.
-        Errors are logged, not retried: a sweep finds what remains.
+        Leaves all other segments alone. The library calls it at most once per result of `upload`, and never for a
+        segment that a committed checkpoint owns. A second call is no error, and removes what a cancelled or failed one
+        left. Errors are logged, not retried: a sweep finds the rest.
         """
         ...
