@@ -45,6 +45,37 @@ async def test_a_local_disk_that_hangs_neither_holds_up_a_commit_nor_the_end(
         assert dict(backend.value_state("n", int)) == {"k": 1}
 
 
+@pytest.mark.parametrize("io_threads_max", [1, 2])
+async def test_a_local_disk_that_hangs_takes_no_thread_from_the_primary(
+    io_threads_max: int, settings: sb.Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread is not abandoned for a long time. The next checkpoint is stored on a file system meanwhile."""
+    may_end, gave_up, really_sync = threading.Event(), threading.Event(), os.fsync
+
+    def hang(descriptor: int) -> None:
+        is_local = Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(tmp_path / "local")
+        if is_local and not may_end.wait(SAFETY_NET_S):
+            gave_up.set()
+        really_sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", hang)
+    settings = msgspec.structs.replace(
+        settings,
+        primary=f"file://{tmp_path / 'primary'}",
+        secondary_grace_s=0.0,
+        close_timeout_s=2 * SAFETY_NET_S,
+        io_threads_max=io_threads_max,
+    )
+    async with sb.open_backend(settings) as backend:
+        try:
+            for checkpoint_id in (1, 2):
+                backend.value_state("n", int)["k"] = checkpoint_id
+                assert not (await backend.checkpoint(checkpoint_id)).local
+            assert not gave_up.is_set(), "a checkpoint has waited for the disk"
+        finally:
+            may_end.set()
+
+
 @pytest.mark.parametrize("call", ["access", "scandir", "stat"])
 async def test_a_local_root_that_hangs_does_not_keep_a_backend_from_opening(
     call: str, settings: sb.Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
