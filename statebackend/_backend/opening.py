@@ -83,7 +83,7 @@ async def open_backend(
 ) -> AsyncGenerator[Any]:
     """Open the job's state as of its newest checkpoint, of `checkpoint_id` or of `savepoint`; empty for a new job.
 
-    Opening claims the job, by an entry in its log. Whoever had it open before is fenced: the next checkpoint there
+    Opening claims the job, by an entry in its log. A backend that had it open before is fenced: its next checkpoint
     raises `FencedError`. With `read_only` nothing is written, neither to the primary nor to the local copy, nobody is
     fenced, and `checkpoint` raises `InputError`.
 

@@ -58,7 +58,7 @@ class Machinery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyedBackend(StateDeclarations):
-    """What every backend has, whoever commits its checkpoints: it declares states, knows its commit, and is closed.
+    """The base of all backends: it declares states, knows the commit that it stands on, and can be closed.
 
     Declaring a state raises `BackendClosedError` once the backend has failed or is closed.
     """
@@ -92,7 +92,7 @@ class KeyedBackend(StateDeclarations):
 
     @property
     def epoch(self) -> Epoch:
-        """The epoch that opening began: whoever opens the job after this has a larger one.
+        """The epoch that opening began; each later opening of the job gets a larger one.
 
         For an owner, and for a backend opened to read: the epoch it was opened in.
         """

@@ -1,4 +1,4 @@
-"""What a local disk is asked for: directories of our own, links, removals, and writes that survive a power cut.
+"""Operations on a local disk: private directories, links, removals, and writes that survive a power cut.
 
 Every function blocks on the disk: call it in a worker thread. Raises `OSError`s.
 """

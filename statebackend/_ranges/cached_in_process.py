@@ -93,7 +93,7 @@ class CachedRanges:
 
 
 class Start:
-    """What an attempt starts with: a cached state that lacks only the change sets `missing`, or empty tables.
+    """The start of an attempt: a cached state that lacks only the change sets `missing`, or empty tables.
 
     `found` says where the state was, `None` if it has to be read. An attempt that succeeds calls `cache`; what a failed
     one did to the tables is never used again.

@@ -24,7 +24,7 @@ WINDOW_S_MIN: Final = 60.0
 
 
 class RangeRow(msgspec.Struct, frozen=True):
-    """What the state of one range is made of.
+    """The bases and the changelog that make the state of one range.
 
     A base whose key groups were partly superseded counts with the share of its bytes that is live.
     """

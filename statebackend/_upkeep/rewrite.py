@@ -43,7 +43,7 @@ UNOBSERVED: Final = Observer()
 
 
 class RewriteReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rewrite did, or what a dry run would do. `keys`: the number of keys in each state.
+    """The result of a rewrite, or of a dry run. `keys`: the number of keys in each state.
 
     `checkpoint_id` is the id of the new commit. It is `None` for a dry run, and if nothing had to be done because
     `read_id`, the checkpoint that was read, has that `max_parallelism` already.
@@ -284,7 +284,7 @@ class Rewrite:
     def _snapshots(
         self, checkpoint_id: CheckpointId, coordinator: CheckpointCoordinator, bases: Mapping[int, list[Base]]
     ) -> list[SnapshotResult]:
-        """What each owner would contribute if it were running."""
+        """The snapshots that the owners would contribute if they were running."""
         return [
             SnapshotResult(
                 checkpoint_id=checkpoint_id,

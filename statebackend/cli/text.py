@@ -98,7 +98,7 @@ def _range_cells(row: RangeRow, largest: int) -> tuple[str, ...]:
 
 
 def rewrite_lines(done: RewriteReport) -> Iterator[str]:
-    """What was done, or what a dry run would do."""
+    """The result of a rewrite or a dry run, for people."""
     was = f"job {done.job}: checkpoint {done.read_id} has {done.max_parallelism_before} key groups"
     if not done.is_needed:
         yield f"{was} already: nothing to do"

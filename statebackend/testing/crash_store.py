@@ -58,7 +58,7 @@ class CrashStore:
         self._chance = Random(seed)  # noqa: S311  # to be replayed, not to be unpredictable
         self._torn = torn
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._life: _Life | None = None
+        self._life: _ProcessStore | None = None
 
     def open(self, *, crash_at: int | None = None) -> ObjectStore:
         """Open the store for a new process; a process that is still alive dies first.
@@ -66,7 +66,7 @@ class CrashStore:
         With `crash_at`, the new process dies at its request of that number, counted from 1, reads included.
         """
         self.crash()
-        self._life = _Life(self, crash_at)
+        self._life = _ProcessStore(self, crash_at)
         return self._life
 
     def crash(self) -> None:
@@ -112,7 +112,7 @@ class CrashStore:
         self.history.append((write.operation, write.key, outcome))
 
 
-class _Life:
+class _ProcessStore:
     """The `ObjectStore` of one process. It dies in the middle of whatever is in progress."""
 
     def __init__(self, store: CrashStore, crash_at: int | None) -> None:

@@ -118,7 +118,7 @@ class Silence(HttpFault):
 
 
 @dataclass(kw_only=True, eq=False)
-class Damage(HttpFault):
+class FlipBit(HttpFault):
     """Flips a bit of the last byte of the answer."""
 
     moment: Moment = field(default="after", init=False)

@@ -203,7 +203,7 @@ def assert_nothing_in_flight(in_flight_bytes: int, waiting: int) -> None:
     assert waiting == 0, f"closed with {waiting} uploads waiting"
 
 
-def assert_budget_is_kept(write: Write, disk: Objects, bytes_max: int) -> None:
+def assert_budget_is_respected(write: Write, disk: Objects, bytes_max: int) -> None:
     """A write to a local root leaves at most `bytes_max` there; 0 means no limit."""
     if bytes_max and write.operation != "delete":
         others = sum(len(data) for key, data in disk.items() if key != write.key)

@@ -225,7 +225,7 @@ class UploaderConformance(ABC):
     @pytest.mark.parametrize("how", ["scope", "task"])
     @pytest.mark.parametrize("moment", ["before", "after"])
     async def test_a_cancelled_upload_ends_while_its_places_hang(self, moment: Moment, how: How) -> None:
-        """Whether all places hang or one: no handles, no objects, and an upload beside it is unaffected."""
+        """All places hang, or one: no handles, no objects, and an upload beside it is unaffected."""
         count = await self._count_places()
         for hanging in (slice(None), *(slice(place, place + 1) for place in range(count))):
             async with self._opened() as tested:

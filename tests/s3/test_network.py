@@ -14,7 +14,7 @@ from statebackend.objectstore.s3 import open_s3_store
 from statebackend.settings import MiB
 from statebackend.testing.cancellation import cancelled
 from statebackend.testing.faults import Moment
-from statebackend.testing.http_proxy import Answer, Cut, Damage, FaultProxy, HttpFault, Silence
+from statebackend.testing.http_proxy import Answer, Cut, FaultProxy, FlipBit, HttpFault, Silence
 from tests.knobs import replaced
 from tests.s3.clients import objects_of, uploads_of
 
@@ -223,7 +223,7 @@ async def test_a_damaged_answer_is_asked_for_again(by_proxy: Settings, proxy: Fa
     """S3 sends the checksum of an object with it: bytes that were changed on their way are not believed."""
     if server.name == "radosgw":
         pytest.skip("this server keeps no checksums")
-    damage = Damage(method="GET", nth=1)
+    damage = FlipBit(method="GET", nth=1)
     async with open_s3_store(by_proxy.primary, by_proxy.s3) as store:
         await store.put("object", [b"content"])
         proxy.plan.append(damage)

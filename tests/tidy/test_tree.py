@@ -1,6 +1,7 @@
 """One finds one's way: every file of the library is on the map, and nothing lies around at the top."""
 
 import re
+import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -45,6 +46,14 @@ def test_map_names_no_file_that_is_gone() -> None:
         if name.endswith(".py") and " " not in name and not ((LIBRARY / name).exists() or (ROOT / name).exists())
     ]
     assert gone == []
+
+
+def test_map_lists_the_layers_that_imports_are_held_to() -> None:
+    """The block of rooms is that of the contract in `pyproject.toml`, line by line."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (contract,) = (each for each in project["tool"]["importlinter"]["contracts"] if each["id"] == "rooms")
+    layers = [re.sub(r"[()]", "", layer) for layer in contract["layers"]]
+    assert "\n".join(["```", *layers, "```"]) in MAP.read_text(encoding="utf-8")
 
 
 def test_top_level_holds_only_what_belongs_there() -> None:

@@ -51,7 +51,7 @@ its rows: Spark sends them in a second small write, which the kernel delays unti
 _logger = logging.getLogger(__name__)
 
 
-class _Run(msgspec.Struct, frozen=True):
+class _QueryRun(msgspec.Struct, frozen=True):
     """The state of a run of a query: where rows go, and the pickled `RunSpec`."""
 
     placement: Placement
@@ -82,7 +82,7 @@ class OnExecutors:
         self._output = output
         self._observer = observer
         self._uploader = cast("OpenUploader | None", uploader)
-        self._run: _Run | None = None
+        self._run: _QueryRun | None = None
 
     def check(self, df: DataFrame) -> None:
         """Raise `SettingsError` on Spark Connect: placing rows needs the JVM, which its sessions do not reach."""
@@ -117,13 +117,13 @@ class OnExecutors:
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_run": None}
 
-    def _begin_run(self, df: DataFrame) -> _Run:
+    def _begin_run(self, df: DataFrame) -> _QueryRun:
         _advise_unix_sockets(df)
         spec = pickled(RunSpec(self._runner, self._uploader, stages_output=isinstance(self._output, Outbox)))
         placement = Placement(
             df, self._runner.key, parallelism=len(self._ranges), max_parallelism=self._settings.max_parallelism
         )
-        self._run = _Run(placement, spec)
+        self._run = _QueryRun(placement, spec)
         return self._run
 
     def _run_job(self, df: DataFrame, delivered: SourceMark, coordinator: CheckpointCoordinator) -> list[TaskResult]:

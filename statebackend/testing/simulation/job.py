@@ -76,7 +76,7 @@ class SimulatedJob:
         ]
 
     @property
-    def kept(self) -> Sequence[Commit]:
+    def untouchable(self) -> Sequence[Commit]:
         """The commits of which nothing may be deleted: those, and one that is being opened."""
         retained = self.retained
         return retained if self._continued is None else [*retained, self.commit_at(self._continued)]
@@ -145,7 +145,7 @@ class SimulatedJob:
             invariants.assert_log_has_no_gap(since, self.objects)
             assert since == self.log[floor:], "the log has changed"
             assert all(entry == self.log[entry.sequence] for entry in log), "an entry was changed after its creation"
-            for commit in self.kept:
+            for commit in self.untouchable:
                 invariants.assert_commit_is_whole(commit, self.objects)
             lost = [each.number for each in self.attempts if each.outcome == "acknowledged" and each.sequence is None]
             assert not lost, f"acknowledged but lost: {lost}"
@@ -180,14 +180,18 @@ class SimulatedJob:
         self._continued = claim.base if claim.base in {commit.sequence for commit in self.retained} else None
 
     def _judge_delete(self, key: str) -> None:
-        kept = self.kept
-        assert all(key not in commit.segments() for commit in kept), f"deleted although a commit points into it: {key}"
+        untouchable = self.untouchable
+        assert all(key not in commit.segments() for commit in untouchable), (
+            f"deleted although a commit points into it: {key}"
+        )
         if key.startswith(COMMITS):
             sequence = int(key.removeprefix(COMMITS))
             assert sequence < self.floor, f"deleted from the log: {key}"
-            assert all(commit.sequence != sequence for commit in kept), f"deleted although it can be opened: {key}"
+            assert all(commit.sequence != sequence for commit in untouchable), (
+                f"deleted although it can be opened: {key}"
+            )
         elif key.startswith(SAVEPOINTS) and (mark := marker_of(key)) is not None and mark.name not in self.dropped:
-            assert not any(mark.names(commit) for commit in kept), (
+            assert not any(mark.names(commit) for commit in untouchable), (
                 f"a savepoint was dropped without a request: {mark.name}"
             )
 

@@ -109,7 +109,7 @@ class _Fate:
 
 
 @dataclass(eq=False)
-class _Request:
+class _SimulatedRequest:
     operation: Operation
     key: str
     fate: _Fate
@@ -147,7 +147,7 @@ class Connection:
         self._tell = tell
         self._later = later
         self._counts: Counter[str] = Counter()
-        self._under_way: list[_Request] = []
+        self._under_way: list[_SimulatedRequest] = []
         self._dead = anyio.Event()
 
     @property
@@ -220,7 +220,7 @@ class Connection:
         self._check()
         self.requests += 1
         chance = self._chance_of(operation, key)
-        request = _Request(operation, key, self._fate(operation, chance), write, chance)
+        request = _SimulatedRequest(operation, key, self._fate(operation, chance), write, chance)
         self._under_way.append(request)
         results: list[T] = []
         try:
@@ -234,7 +234,7 @@ class Connection:
             self._under_way.remove(request)
         return results[0]
 
-    async def _carry(self, request: _Request, effect: Callable[[], T]) -> T:
+    async def _carry(self, request: _SimulatedRequest, effect: Callable[[], T]) -> T:
         """Travel to the place, take effect, and travel back. Trouble may strike on either way."""
         trouble = request.fate.trouble
         await self._travel(request.fate.there_s, hangs=trouble == "hangs")
@@ -264,7 +264,7 @@ class Connection:
         if not self.alive:
             raise CrashedError("this process has crashed")
 
-    def _cut_off(self, request: _Request, *, died: bool) -> None:
+    def _cut_off(self, request: _SimulatedRequest, *, died: bool) -> None:
         """The answer is lost: draw the outcome of a write that has not arrived."""
         if request.arrived:
             return
@@ -302,7 +302,7 @@ class Connection:
             self.stored.add(write.key)
         return True
 
-    def _note(self, request: _Request, outcome: str) -> None:
+    def _note(self, request: _SimulatedRequest, outcome: str) -> None:
         self._tell(f"{self._label} {request.operation} {self._name(request.operation, request.key)}: {outcome}")
 
     def _name(self, operation: Operation, key: str) -> str:

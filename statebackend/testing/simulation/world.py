@@ -99,7 +99,7 @@ class _Host:
 
     def _watch(self, write: Write) -> None:
         with self._job.judging():
-            invariants.assert_budget_is_kept(write, self.disk.objects, self._limit)
+            invariants.assert_budget_is_respected(write, self.disk.objects, self._limit)
 
 
 class _World:
@@ -155,7 +155,7 @@ class _World:
         return [f"{seconds:12.6f}  {text}" for seconds, text in self._events]
 
     def result(self) -> Run:
-        """What it came to."""
+        """The outcome of the run."""
         return Run(self.seed, len(self.job.commits), len(self.job.attempts), self._now_s, self.trace())
 
     # ------------------------------------------------------------------------------------------------- the lives
