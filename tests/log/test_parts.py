@@ -16,10 +16,12 @@ from statebackend.testing import FaultyStore, Hold
 
 SETTINGS = sb.Settings(job="fleet", primary="memory://unused", persist_delay_s=0.0, max_parallelism=12)
 RANGES = [sb.owners.KeyGroupRange(0, 3), sb.owners.KeyGroupRange(4, 4), sb.owners.KeyGroupRange(5, 11)]
+WHOLE = [sb.owners.KeyGroupRange(0, 11)]
+SEVERAL_OR_ONE = pytest.mark.parametrize("ranges", [RANGES, WHOLE], ids=["several", "one"])
 
 
 class Parts:
-    """A coordinator and the owners of the three ranges, as they would be in processes of their own."""
+    """A coordinator and the owners of the ranges, as they would be in processes of their own."""
 
     def __init__(self, coordinator: sb.owners.CheckpointCoordinator, owners: list[sb.StateBackend]) -> None:
         self.coordinator = coordinator
@@ -40,13 +42,15 @@ class Parts:
 
 
 @asynccontextmanager
-async def opened(store: sb.ObjectStore, **options: Any) -> AsyncGenerator[Parts]:
+async def opened(
+    store: sb.ObjectStore, ranges: list[sb.owners.KeyGroupRange] = RANGES, **options: Any
+) -> AsyncGenerator[Parts]:
     """`options`: on which commit they stand."""
     async with AsyncExitStack() as stack:
         coordinator = await stack.enter_async_context(sb.owners.open_coordinator(SETTINGS, store=store, **options))
         owners = [
             await stack.enter_async_context(sb.open_backend(SETTINGS, store=store, key_groups=part, **options))
-            for part in RANGES
+            for part in ranges
         ]
         yield Parts(coordinator, owners)
 
@@ -105,10 +109,11 @@ async def test_parts_begin_a_branch_at_an_older_checkpoint_or_a_savepoint(option
     assert await state_of(store) == {key: 3 if key < 10 else 1 for key in range(40)}
 
 
-async def test_a_checkpoint_that_was_aborted_goes_with_the_next_one() -> None:
+@SEVERAL_OR_ONE
+async def test_a_checkpoint_that_was_aborted_goes_with_the_next_one(ranges: list[sb.owners.KeyGroupRange]) -> None:
     """One owner failed: nothing of it is seen, and nothing of it is lost."""
     store = MemoryStore()
-    async with opened(store) as parts:
+    async with opened(store, ranges) as parts:
         parts.write(range(40), 1)
         await parts.snapshots(1)
         for owner in parts.owners:
@@ -119,10 +124,11 @@ async def test_a_checkpoint_that_was_aborted_goes_with_the_next_one() -> None:
     assert await state_of(store) == {key: 2 if key < 10 else 1 for key in range(40)}
 
 
-async def test_a_notification_that_is_missed_costs_nothing() -> None:
+@SEVERAL_OR_ONE
+async def test_a_notification_that_is_missed_costs_nothing(ranges: list[sb.owners.KeyGroupRange]) -> None:
     """The next snapshot holds what the one before held; the two are one checkpoint after the other."""
     store = MemoryStore()
-    async with opened(store) as parts:
+    async with opened(store, ranges) as parts:
         parts.write(range(40), 1)
         await parts.coordinator.commit(1, await parts.snapshots(1))
         parts.write(range(10), 2)

@@ -25,7 +25,7 @@ async def assert_comes_back(places: Places, table: TableKind, codec: Compression
     settings = {"table": table, "table_memory_bytes": 4 << 20, "compression": codec, "inline_bytes_max": 0}
     settings |= {"materialize_handles_max": 1}
     for life, (cuts, host) in enumerate(LIVES):
-        plan = Plan(frozenset(cuts), host, settings=tuple(settings.items()))
+        plan = Plan(cuts=frozenset(cuts), first_host=host, settings=tuple(settings.items()))
         crew = Crew(places, settings_in(places), plan, places.primary(), lambda: now)
         await crew.open()
         assert crew.visible() == contents.visible(now)

@@ -1,4 +1,4 @@
-"""Those who work on a job at the same time: one backend that owns all of it, or a coordinator and owners of parts."""
+"""The crew that works on a job: one backend that commits by itself, or a coordinator and the owners of key groups."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -48,10 +48,12 @@ class Plan:
     """How a job is opened: by whom, with which settings, and whether they declare its states."""
 
     cuts: frozenset[int] = frozenset()
+    coordinated: bool = False
+    """True if a coordinator commits even where one owner has all key groups. Several owners always have one."""
     first_host: int | None = 0
-    """Of the owners, who have a host each; `None` for no local copies."""
+    """The host of the first owner; the others have the hosts after it. `None` for no local copies."""
     declares: bool = True
-    """Who does not is alone: several would each have all of a union state, and each hand on all of it."""
+    """If not, there is one owner: several would each have all of a union state, and each hand on all of it."""
     settings: tuple[tuple[str, Any], ...] = ()
 
     @property
@@ -125,8 +127,8 @@ class Crew:
 
     @property
     def is_alone(self) -> bool:
-        """Whether one backend owns all there is, and commits by itself."""
-        return len(self.plan.ranges) == 1
+        """True if one backend owns all key groups and commits by itself."""
+        return len(self.plan.ranges) == 1 and not self.plan.coordinated
 
     @property
     def declares(self) -> bool:

@@ -48,6 +48,7 @@ def draw_life(chance: Random, tables: Sequence[str]) -> Life:
     }
     plan = Plan(
         cuts=frozenset(chance.sample(range(1, MAX_PARALLELISM), owners - 1)),
+        coordinated=chance.choice((False, True)),
         first_host=chance.choice((0, 0, 0, 1, None)),
         settings=tuple(settings.items()),
     )

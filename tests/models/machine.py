@@ -63,6 +63,7 @@ def plans(tables: st.SearchStrategy[Any]) -> st.SearchStrategy[Plan]:
     return st.builds(
         Plan,
         cuts=st.one_of(st.just(frozenset()), st.frozensets(st.integers(1, MAX_PARALLELISM - 1), max_size=HOSTS - 1)),
+        coordinated=st.booleans(),
         first_host=st.sampled_from([0, 0, 0, None, 3]),
         declares=st.sampled_from([True, True, True, True, False]),
         settings=st.fixed_dictionaries(settings).map(lambda found: tuple(found.items())),
