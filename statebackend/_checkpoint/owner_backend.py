@@ -1,5 +1,7 @@
 """The backend of one owner among several: it takes snapshots, and a `CheckpointCoordinator` elsewhere commits them."""
 
+from typing import TYPE_CHECKING, Any
+
 from statebackend._checkpoint.backend import KeyedBackend
 from statebackend._checkpoint.snapshots import Pending
 from statebackend._tasks import finish
@@ -13,6 +15,16 @@ class OwnerBackend(KeyedBackend):
     called on the loop. After an error of `snapshot` other than `InputError` the backend cannot be used any more: open
     a new one and replay.
     """
+
+    if not TYPE_CHECKING:  # type checkers know that there is none
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "checkpoint":
+                raise AttributeError(
+                    "an owner does not commit: call snapshot() and have a CheckpointCoordinator commit it, or open the"
+                    " job without key_groups"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     async def snapshot(self, checkpoint_id: int) -> SnapshotResult:
         """Make every change so far durable, for a `CheckpointCoordinator` to commit it with those of the other owners.
