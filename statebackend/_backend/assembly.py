@@ -8,9 +8,8 @@ from msgspec import UNSET
 
 from statebackend._backend.copy_writers import Copies, needed
 from statebackend._backend.job import Job, Position
-from statebackend._backend.rocksdb import rocksdb_bases, rocksdb_restore
 from statebackend._backend.stores import Primary
-from statebackend._backend.tables import HEAP, Tables
+from statebackend._backend.tables import HEAP, Tables, rocksdb_bases, rocksdb_restore
 from statebackend._cache.download_cache import DownloadCache
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._changelog.segment_upload import SegmentSender
