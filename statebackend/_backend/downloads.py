@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from statebackend._backend.stores import open_store, primary_of, telling_requests, threads_of
+from statebackend._backend.stores import open_primary, telling_requests, threads_of
 from statebackend._cache.cached_files import CachedFiles
 from statebackend._cache.download_cache import DownloadCache, VerifiedSource, open_cache
 from statebackend._changelog.reader import verify
@@ -29,19 +29,18 @@ async def open_download_cache(
     `PrimaryUrlError`, or `LocalRootError` where its directory cannot be made; leaving the context removes all files.
     """
     clock, observer, threads = clock or SystemClock(), Observers(observer or Observer()), threads_of(settings)
-    async with open_store(settings, threads, commits=False, instead=store) as opened:
-        primary = primary_of(settings, opened, clock=clock, observer=observer)
-        async with (
-            telling_requests(primary.spending),
-            open_cache(
-                VerifiedSource(primary.store, verify, threads),
-                scratch_parent(settings.cache_dir, settings.local),
-                CachedFiles(bytes_max=settings.cache_bytes_max, idle_s=settings.cache_idle_s),
-                job=settings.job,
-                downloads_max=settings.restore_concurrency_max,
-                threads=threads,
-                clock=clock,
-                observer=observer,
-            ) as cache,
-        ):
-            yield cache
+    async with (
+        open_primary(settings, threads, commits=False, instead=store, clock=clock, observer=observer) as primary,
+        telling_requests(primary.spending),
+        open_cache(
+            VerifiedSource(primary.store, verify, threads),
+            scratch_parent(settings.cache_dir, settings.local),
+            CachedFiles(bytes_max=settings.cache_bytes_max, idle_s=settings.cache_idle_s),
+            job=settings.job,
+            downloads_max=settings.restore_concurrency_max,
+            threads=threads,
+            clock=clock,
+            observer=observer,
+        ) as cache,
+    ):
+        yield cache

@@ -9,7 +9,7 @@ import anyio
 from statebackend._backend.assembly import Opened, empty_states, inline_encoder, machinery_of, restore
 from statebackend._backend.copy_writers import OpenUploader, choose_copies, retain
 from statebackend._backend.job import Job, open_sweep
-from statebackend._backend.stores import open_local, open_store, primary_of, telling_requests, threads_of
+from statebackend._backend.stores import open_local, open_primary, telling_requests, threads_of
 from statebackend._backend.tables import open_tables
 from statebackend._cache.download_cache import DownloadCache
 from statebackend._checkpoint.backend import StateBackend
@@ -107,8 +107,8 @@ async def open_backend(
         raise SettingsError("the download cache is that of another job", job=settings.job, cache_job=cache.job)
     owned = key_groups or all_key_groups(settings.max_parallelism)
     commits = key_groups is None and not read_only  # an owner must not claim: that would fence its coordinator
-    async with open_store(settings, threads, commits=commits, instead=store) as opened_store:
-        primary = primary_of(settings, opened_store, clock=clock, observer=observer)
+    opening = open_primary(settings, threads, commits=commits, instead=store, clock=clock, observer=observer)
+    async with opening as primary:
         job = Job(primary.store, settings, threads, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint)
         position = await job.look()
         async with (
@@ -205,19 +205,21 @@ async def open_counted_coordinator(
 ) -> AsyncGenerator[tuple[CheckpointCoordinator, Spending], None]:
     """As `open_coordinator`, with the count of the coordinator's requests, of which `observer` is told."""
     clock, observer, threads = clock or SystemClock(), Observers(observer or Observer()), threads_of(settings)
-    async with open_store(settings, threads, commits=True, instead=store) as opened:
-        primary = primary_of(settings, opened, clock=clock, observer=observer)
-        async with telling_requests(primary.spending), open_tasks() as tasks:
-            job = Job(primary.store, settings, threads, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint)
-            position = await job.claim(await job.look())
-            if settings.sweep_interval_s:
-                sweep = open_sweep(primary.store, settings, threads, clock=clock)
-                tasks.start_soon(sweep_every, settings.sweep_interval_s, sweep)
-            at_hand: Mapping[str, bytes] = job.log.take_body(position.base) if position.base is not None else {}
-            coordinator = job.coordinator(position, base_body=next(iter(at_hand.values()), b""))
-            try:
-                yield coordinator, primary.spending
-            finally:
-                coordinator.close()
-                with anyio.move_on_after(settings.close_timeout_s, shield=True):
-                    await coordinator.write_hint()
+    async with (
+        open_primary(settings, threads, commits=True, instead=store, clock=clock, observer=observer) as primary,
+        telling_requests(primary.spending),
+        open_tasks() as tasks,
+    ):
+        job = Job(primary.store, settings, threads, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint)
+        position = await job.claim(await job.look())
+        if settings.sweep_interval_s:
+            sweep = open_sweep(primary.store, settings, threads, clock=clock)
+            tasks.start_soon(sweep_every, settings.sweep_interval_s, sweep)
+        at_hand: Mapping[str, bytes] = job.log.take_body(position.base) if position.base is not None else {}
+        coordinator = job.coordinator(position, base_body=next(iter(at_hand.values()), b""))
+        try:
+            yield coordinator, primary.spending
+        finally:
+            coordinator.close()
+            with anyio.move_on_after(settings.close_timeout_s, shield=True):
+                await coordinator.write_hint()

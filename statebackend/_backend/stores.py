@@ -65,24 +65,41 @@ class Primary(msgspec.Struct, frozen=True):
     spending: Spending
 
 
-def primary_of(settings: Settings, store: ObjectStore, *, clock: Clock, observer: Observer) -> Primary:
-    """The part of `store` that belongs to the job. Requests are counted from now on."""
-    counting = CountingStore(store)
-    spending = Spending(
-        counting,
-        settings.prices,
-        put_budget_usd_month=settings.put_budget_usd_month,
-        persist_delay_s=settings.persist_delay_s,
-        persist_delay_max_s=settings.persist_delay_max_s,
-        clock=clock,
-        observer=observer,
-    )
-    return Primary(ScopedStore(counting, f"{settings.job}/"), spending)
+@asynccontextmanager
+async def open_primary(
+    settings: Settings,
+    threads: WorkerThreads,
+    *,
+    commits: bool,
+    instead: ObjectStore | None,
+    clock: Clock,
+    observer: Observer,
+) -> AsyncGenerator[Primary]:
+    """Open the job's part of its primary, as `open_store` does, and count the requests to it from now on.
+
+    The observer hears of them by `Spending.tell` alone: see `telling_requests`.
+    """
+    async with open_store(settings, threads, commits=commits, instead=instead) as store:
+        counting = CountingStore(store)
+        spending = Spending(
+            counting,
+            settings.prices,
+            put_budget_usd_month=settings.put_budget_usd_month,
+            persist_delay_s=settings.persist_delay_s,
+            persist_delay_max_s=settings.persist_delay_max_s,
+            clock=clock,
+            observer=observer,
+        )
+        yield Primary(ScopedStore(counting, f"{settings.job}/"), spending)
 
 
 @asynccontextmanager
 async def telling_requests(spending: Spending) -> AsyncGenerator[None]:
-    """Tells of the last requests when all that makes any has ended."""
+    """Tell of the last requests when everything inside that makes any has ended.
+
+    A context of its own, because a backend and an attempt enter it only once they have found their commit: an opening
+    that fails before that is not told of.
+    """
     try:
         yield
     finally:

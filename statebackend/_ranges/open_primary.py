@@ -14,7 +14,10 @@ from statebackend.settings import Settings
 
 
 class OpenPrimary:
-    """The primary of the job that this process works on. It stays open until an attempt works on another job."""
+    """The primary of the job that this process works on. It stays open until an attempt works on another job.
+
+    It is the whole store, by `open_store`: each attempt opens a `Primary` of its own in it, to count its own requests.
+    """
 
     def __init__(self, instead: ObjectStore | None, tasks: TaskGroup) -> None:
         self._instead = instead

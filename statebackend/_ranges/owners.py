@@ -22,7 +22,7 @@ from anyio.abc import TaskGroup
 from statebackend._backend.assembly import Opened, base_schedule
 from statebackend._backend.copy_writers import OpenUploader, choose_copies
 from statebackend._backend.job import Job, Position
-from statebackend._backend.stores import Primary, primary_of, telling_requests
+from statebackend._backend.stores import Primary, open_primary, telling_requests
 from statebackend._checkpoint.base_schedule import BaseSchedule
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import LocalCopies
@@ -102,8 +102,12 @@ class RangeOwners:
                 "these ranges belong to another process or to a context that was left: open range owners here"
             )
         settings, host = settings_of(task), self._host_of(task.settings)
-        async with self._primary.store_of(task.settings, host.threads) as store:
-            primary = primary_of(settings, store, clock=self._clock, observer=self._observer)
+        async with (
+            self._primary.store_of(task.settings, host.threads) as store,
+            open_primary(
+                settings, host.threads, commits=False, instead=store, clock=self._clock, observer=self._observer
+            ) as primary,
+        ):
             base = await base_of(task, primary, host.threads)
             schedule = self._schedule_if_due(task, base.commit)
             async with (

@@ -12,7 +12,7 @@ from statebackend._codec.commit import Claim, Commit, Entry
 from statebackend._log.inventory import check_can_list
 from statebackend._log.names import entry_key, marker_of, sequence_of
 from statebackend._log.reader import LogReader
-from statebackend._upkeep.primary import check_exists, open_primary
+from statebackend._upkeep.primary import check_exists, open_job_primary
 from statebackend.abc import ObjectInfo, ObjectStore
 from statebackend.errors import DataError
 from statebackend.ids import SourceMark, StateDescriptor
@@ -60,7 +60,7 @@ async def inspect(settings: Settings, *, store: ObjectStore | None = None) -> In
 
     Raises `InputError` if there is no such job or the store cannot list, `WrongJobError`, `StoreError`.
     """
-    async with open_primary(settings, store) as primary:
+    async with open_job_primary(settings, store) as primary:
         check_can_list(primary.store)
         found = await _inspect(primary.store, primary.log)
     check_exists(settings, found.places)

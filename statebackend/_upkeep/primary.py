@@ -23,8 +23,12 @@ class JobPrimary(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def open_primary(settings: Settings, store: ObjectStore | None) -> AsyncGenerator[JobPrimary]:
-    """Open the job's primary, or use `store`, which its caller closes."""
+async def open_job_primary(settings: Settings, store: ObjectStore | None) -> AsyncGenerator[JobPrimary]:
+    """Open the job's primary, or use `store`, which its caller closes.
+
+    Not by `open_primary`: it counts requests for an observer, and upkeep has none. A sweep also looks at the store
+    inside, whose temporary files it removes if it is a `LocalStore`.
+    """
     threads = threads_of(settings)
     async with open_store(settings, threads, commits=False, instead=store) as opened:
         scoped = ScopedStore(opened, f"{settings.job}/")

@@ -13,7 +13,7 @@ from statebackend._log.names import data_name_of, sequence_of
 from statebackend._log.retention import Classified
 from statebackend._log.savepoints import SavepointInfo, Savepoints
 from statebackend._upkeep.inspect import place_of, totals
-from statebackend._upkeep.primary import open_primary
+from statebackend._upkeep.primary import open_job_primary
 from statebackend.abc import Clock, ObjectStore
 from statebackend.errors import InputError
 from statebackend.ids import Base, CommitSummary, RangeState, RocksDBBase, StateDescriptor
@@ -78,7 +78,7 @@ async def report(settings: Settings, *, store: ObjectStore | None = None, clock:
     matters cannot be read, `StoreError`.
     """
     clock = clock or SystemClock()
-    async with open_primary(settings, store) as primary:
+    async with open_job_primary(settings, store) as primary:
         position = await Job(primary.store, settings, primary.threads, clock=clock, any_parallelism=True).look()
         if position.newest is None:
             raise InputError("the job has no checkpoint", job=settings.job, primary=settings.primary)

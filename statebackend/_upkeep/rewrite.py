@@ -17,7 +17,7 @@ import msgspec
 from statebackend._backend.assembly import upload_scheduler
 from statebackend._backend.copy_writers import OpenUploader, choose_copies
 from statebackend._backend.job import Job, Position
-from statebackend._backend.stores import Primary, open_store, primary_of, threads_of
+from statebackend._backend.stores import Primary, open_primary, threads_of
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.bases import Piece, base_of, base_segment_bytes, pack
 from statebackend._checkpoint.restore import Restore
@@ -97,8 +97,8 @@ async def rewrite(
     the log, and has deleted what it stored unless a commit may hold it; a killed one leaves that to a sweep.
     """
     clock, threads = clock or SystemClock(), threads_of(settings)
-    async with open_store(settings, threads, commits=not dry_run, instead=store) as opened:
-        primary = primary_of(settings, opened, clock=clock, observer=UNOBSERVED)
+    opening = open_primary(settings, threads, commits=not dry_run, instead=store, clock=clock, observer=UNOBSERVED)
+    async with opening as primary:
         begun_s, requests = clock.monotonic(), primary.spending.requests
         job = Job(
             primary.store,

@@ -21,7 +21,7 @@ from statebackend._codec.records import StateChange, as_key, key_of
 from statebackend._codec.serializers import OWN
 from statebackend._state import list_state, map_state, timers
 from statebackend._tables.key_groups import key_group
-from statebackend._upkeep.primary import open_primary
+from statebackend._upkeep.primary import open_job_primary
 from statebackend._upkeep.progress import Tell, reading
 from statebackend._upkeep.read_commit import open_commit
 from statebackend.abc import ObjectStore
@@ -68,7 +68,7 @@ async def open_rows(
     Raises `InputError` if the job has no checkpoint, or that checkpoint no state of such a name, and as `open_backend`.
     """
     clock = SystemClock()
-    async with open_primary(settings, store) as primary:
+    async with open_job_primary(settings, store) as primary:
         job = Job(
             primary.store,
             settings,

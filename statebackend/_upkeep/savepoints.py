@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from statebackend._log.savepoints import SavepointInfo, Savepoints
-from statebackend._upkeep.primary import open_primary
+from statebackend._upkeep.primary import open_job_primary
 from statebackend.abc import ObjectStore
 from statebackend.settings import Settings
 
@@ -13,7 +13,7 @@ async def savepoints(settings: Settings, *, store: ObjectStore | None = None) ->
 
     Raises `InputError` for a store that cannot list, `DataError`, `StoreError`.
     """
-    async with open_primary(settings, store) as primary:
+    async with open_job_primary(settings, store) as primary:
         return await Savepoints(primary.store, primary.log).all()
 
 
@@ -22,5 +22,5 @@ async def drop_savepoint(settings: Settings, name: str, *, store: ObjectStore | 
 
     Raises `SavepointNotFoundError`, `StoreError`. After a failed or cancelled call it is dropped or not: call again.
     """
-    async with open_primary(settings, store) as primary:
+    async with open_job_primary(settings, store) as primary:
         await Savepoints(primary.store, primary.log).drop(name)

@@ -9,7 +9,7 @@ from statebackend._clock import SystemClock
 from statebackend._log.local_sweep import LocalFile, sweep_roots
 from statebackend._log.retention import CLOCK_SKEW_MAX_S, ENTRY_AGE_MIN_S, Classified, Verdict
 from statebackend._log.sweep import MIN_AGE_S, SweepFailure, SweepReport
-from statebackend._upkeep.primary import check_exists, open_primary
+from statebackend._upkeep.primary import check_exists, open_job_primary
 from statebackend.abc import Clock, ObjectStore
 from statebackend.objectstore import LocalStore
 from statebackend.settings import Settings
@@ -35,7 +35,7 @@ async def sweep(
     report names what could not be deleted. A cancelled sweep has deleted part of the garbage; the next one goes on.
     """
     clock = clock or SystemClock()
-    async with open_primary(settings, store) as primary:
+    async with open_job_primary(settings, store) as primary:
         sweeping = open_sweep(primary.store, settings, primary.threads, clock=clock, min_age_s=min_age_s)
         report = await sweeping.run(dry_run=dry_run)
         check_exists(settings, report.objects)

@@ -18,7 +18,7 @@ from statebackend._log.inventory import check_can_list
 from statebackend._log.names import OUTBOX, SAVEPOINTS, entry_key, marker_of
 from statebackend._log.outbox import read_part
 from statebackend._tasks import in_order
-from statebackend._upkeep.primary import JobPrimary, check_exists, open_primary
+from statebackend._upkeep.primary import JobPrimary, check_exists, open_job_primary
 from statebackend._upkeep.progress import Meter, Tell
 from statebackend.abc import ObjectStore
 from statebackend.errors import DataError, ObjectNotFoundError, StoreError
@@ -62,7 +62,7 @@ async def verify(settings: Settings, *, store: ObjectStore | None = None, tell: 
     `InputError` if there is no such job or the store cannot list, `WrongJobError`, or `StoreError` if the primary does
     not answer.
     """
-    async with open_primary(settings, store) as primary:
+    async with open_job_primary(settings, store) as primary:
         check_can_list(primary.store)
         roots = local_stores_of(settings, primary.threads)
         report = await Verification(

@@ -10,6 +10,7 @@ import pytest
 import statebackend as sb
 from statebackend._cost import MONTH_S
 from statebackend.abc import Body, Buffer, Capability, ObjectInfo, ObjectStore
+from statebackend.errors import CheckpointNotFoundError
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore
 from statebackend.observers import Metrics
@@ -255,3 +256,13 @@ async def test_a_cancelled_wait_loses_nothing() -> None:
         await backend.checkpoint(1)
     async with sb.open_backend(settings, store=store, clock=VirtualClock()) as backend:
         assert backend.value_state("n", int)["k"] == 1
+
+
+async def test_an_opening_that_fails_before_it_has_found_its_commit_is_not_told_of() -> None:
+    """The observer of a backend hears of its requests, the earlier ones included, once its position is known."""
+    store, metrics = CountingStore(MemoryStore()), Metrics()
+    with pytest.raises(CheckpointNotFoundError):
+        async with sb.open_backend(settings_of(), store=store, observer=metrics, checkpoint_id=7):
+            pass
+    assert store.requests
+    assert metrics.primary_usd == 0
