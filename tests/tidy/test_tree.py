@@ -1,5 +1,6 @@
 """One finds one's way: every file of the library is on the map, and nothing lies around at the top."""
 
+import ast
 import re
 import tomllib
 from fnmatch import fnmatch
@@ -26,6 +27,10 @@ TOP_LEVEL = frozenset(
         "statebackend",
         "tests",
     }
+)
+
+MAY_TAKE_SETTINGS = frozenset(
+    {"__init__.py", "_backend", "_ranges", "_reference.py", "_upkeep", "cli", "spark", "testing"}
 )
 
 
@@ -104,3 +109,15 @@ def test_every_decision_is_in_the_index_once() -> None:
     assert sorted(re.findall(r"\]\(([a-z0-9-]+\.md)\)", index)) == pages
     rooms = {name for line in index.splitlines() if line.startswith("## ") for name in re.findall(r"`(\w+)`", line)}
     assert {name for name in rooms if not ((LIBRARY / name).is_dir() or (LIBRARY / f"{name}.py").exists())} == set()
+
+
+def test_settings_as_a_whole_go_to_the_roots_and_to_what_stands_above_them() -> None:
+    """A component takes the values it needs: that says what it depends on, and a test need not make up the rest."""
+    takes = {
+        path.relative_to(LIBRARY).parts[0]
+        for path in sorted(LIBRARY.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module == "statebackend.settings"
+        if "Settings" in {alias.name for alias in node.names}
+    }
+    assert takes - {"settings"} <= MAY_TAKE_SETTINGS
