@@ -1,7 +1,7 @@
 """Decides when bases are due: after enough changelog or enough time, and never just after a failure. Pure.
 
-The schedule is told how writing bases went. A backend that stays open has one; for attempts, which come and go, the
-process has one for each range.
+Every backend has a schedule, which learns whether its bases could be written. An attempt at a range is too short for
+that: the process has another schedule for each range, which outlives the attempts.
 """
 
 import zlib
@@ -46,10 +46,14 @@ class BaseSchedule:
                 "bases cannot be written: mend the store, then reopen, and replay", failures=self._failures
             ) from self._failure
 
-    def is_due(self, committed: RangeState, now_s: float) -> bool:
-        """True if bases of what is committed should be written now."""
+    def is_due(self, committed: RangeState, now_s: float, *, due: bool = False) -> bool:
+        """True if bases of what is committed should be written now.
+
+        `due`: they are due by another schedule; only the pause after a failure is heeded.
+        """
         interval_is_over = self._triggers.interval_s > 0 and self._interval_ends_s <= now_s
-        return now_s >= self._pause_ends_s and is_due(committed, self._triggers, interval_is_over=interval_is_over)
+        due = due or is_due(committed, self._triggers, interval_is_over=interval_is_over)
+        return due and now_s >= self._pause_ends_s
 
     def begin_interval(self, now_s: float) -> None:
         """Count the interval from now."""

@@ -1,14 +1,14 @@
 """Writes bases in the background, so that a commit need not list every change set since the job began.
 
-The schedule says when, `bases` says what; here it is carried out, one run at a time:
+`BaseSchedule` decides when, `bases` decides what. This module does the writing, one run at a time:
 
     idle -> writing -> written -> offered -> idle        a commit holds the bases
               └-> idle    └───────┘  ^ refused: offered to the next commit
 
-A run begins at a commit, with a snapshot of the states as they are in that commit, and goes on while other commits are
-made. The first commit after all its bases are durable lists them in place of what the commit at the beginning listed.
-Until then the bases belong to the writer, which deletes them if they come to nothing. It never touches what a commit
-may hold.
+A run starts at a commit, from a snapshot of the states in that commit, and continues while later commits are made. Once
+all its bases are durable, the next commit lists them instead of the changelog of the commit that the run started at.
+Until they are offered to a commit the bases belong to the writer, which deletes them if the run fails or the backend is
+closed. It never deletes bases that a commit may hold.
 
 States in RocksDB are written as their files (`rocksdb_bases`), others entry by entry (`entry_bases`).
 """
@@ -107,9 +107,10 @@ class BaseWriter:
 
         `due`: they are, by a schedule that outlives this backend. When the call returns the states may be changed
         again: a reference to each entry, or RocksDB's files, have been copied. The rest runs in the background, and
-        `check` tells of its errors.
+        `check` raises its errors.
         """
-        if self._phase is not _Phase.IDLE or not (due or self._schedule.is_due(committed, self._clock.monotonic())):
+        now_s = self._clock.monotonic()
+        if self._phase is not _Phase.IDLE or not self._schedule.is_due(committed, now_s, due=due):
             return
         copied, handles = anyio.Event(), len(committed.changelog)
         if self._rocksdb is not None:
@@ -124,7 +125,7 @@ class BaseWriter:
             self._tasks.start_soon(self._run, write, key_groups, copied)
             # Groups changed from here on are not in this run: they count as changed since the bases it writes.
             self._phase, self._changed, self._ended = _Phase.WRITING, set[int](), anyio.Event()
-            # Shielded: a cancelled caller may go on to change the states, and the files must be copied by then.
+            # Shielded: a cancelled caller may change the states next, and the files must be copied by then.
             with anyio.CancelScope(shield=True):
                 await copied.wait()
 
@@ -158,11 +159,11 @@ class BaseWriter:
         """End a run, and begin to delete the bases that no commit can hold."""
         phase, self._phase = self._phase, _Phase.CLOSED
         self._scope.cancel()
-        if phase is _Phase.WRITTEN:  # and not OFFERED: a commit whose outcome nobody knows may hold those
+        if phase is _Phase.WRITTEN:  # not OFFERED: a commit whose outcome is unknown may hold those
             self._discard()
 
     async def wait_closed(self) -> None:
-        """Wait until what `close` began has ended. After a cancelled call it goes on, as long as `tasks` do."""
+        """Wait until all that `close` began has ended. A cancelled call does not stop it, the end of `tasks` does."""
         await self.settled()
         await self._discarded.wait()
 

@@ -122,6 +122,24 @@ async def test_bases_that_cannot_be_written_do_not_hold_a_batch_up() -> None:
 
 
 @run_virtual
+async def test_an_attempt_does_not_write_bases_just_after_it_could_not() -> None:
+    """Also if it is asked to again: the pause is the store's, not the caller's."""
+    store, clock = FaultyStore(MemoryStore()), VirtualClock()
+    settings = msgspec.structs.replace(SETTINGS, materialize_retry_delay_s=10.0)
+    async with open_run(settings, 1, store) as run, open_range_owners(store=store, clock=clock) as owners:
+        for number in range(4):
+            await run.batch(owners, batch(number, 1))
+        store.plan.append(Fail(operation="put", key="*/segments/*", error=StoreAccessError("full")))
+        async with owners.attempt(run.tasks()[0]) as attempt:
+            failures: list[int] = []
+            for _ in range(3):
+                await anyio.sleep(6)
+                failures.append(attempt.backend.base_failures)
+                await attempt.backend.begin_bases()
+        assert failures == [1, 1, 2]
+
+
+@run_virtual
 async def test_an_interval_counts_from_the_bases_whoever_wrote_them() -> None:
     """Two processes by turns: one base in each interval, though both count."""
     settings = msgspec.structs.replace(SETTINGS, materialize_handles_max=0, materialize_interval_s=100.0)
