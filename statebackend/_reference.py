@@ -1,6 +1,6 @@
 """Generates `docs/reference/settings.md` and `errors.md` from the code: `python -m statebackend._reference PAGE`.
 
-What a field means stands below it in the source, where no class keeps it at run time: it is read from there.
+The meaning of a field is the string below it in the source. No class has that at run time, so the source is read.
 """
 
 import ast
@@ -36,7 +36,7 @@ _UNITS: Final[Mapping[str, str]] = {
     "_bytes": "bytes",
     "_s": "seconds",
 }
-"""Units by how the name ends: the first that fits. Other numbers count things, or say how many times as large."""
+"""Units by the end of the name: the first that fits. Other numbers are counts or ratios."""
 
 _SETTINGS_PAGE: Final = """# Settings
 

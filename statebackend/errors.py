@@ -91,7 +91,7 @@ class LocalRootError(SettingsError):
 
 
 class KeyTypeError(InputError, TypeError):
-    """The key has no legal type. Use a str, an int within 64 bits, bytes, or a non-empty tuple of these."""
+    """The key is of no legal type. Use a str, an int within 64 bits, bytes, or a non-empty tuple of these."""
 
 
 class KeyGroupError(InputError, LookupError):
@@ -135,7 +135,7 @@ class WrongQueryError(WrongOwnerError):
 
 
 class RewindError(WrongOwnerError):
-    """Spark delivers a batch before the committed one. Restore the newer Spark checkpoint, or ask for a rollback
+    """Spark delivers a batch older than the committed one. Restore the newer Spark checkpoint, or ask for a rollback
     (`on_rewind="rollback"`).
     """
 
@@ -159,7 +159,7 @@ class CorruptCommitError(CorruptObjectError):
 
 
 class MissingObjectError(DataError, LookupError):
-    """A commit names an object that no copy holds any more. Put it back, or open another checkpoint."""
+    """A commit names an object that is gone from every copy. Put it back, or open another checkpoint."""
 
 
 class UnsupportedVersionError(DataError):
@@ -226,7 +226,7 @@ class UploadError(StateBackendError, OSError):
 
 class MaterializationError(UploadError):
     """Writing bases failed too often in a row, and the changelog would grow without bound. Nothing of the checkpoint
-    that raises this is committed. See its cause, mend the store, then reopen and replay the batch.
+    that raises this is committed. See its cause, repair the store, then reopen and replay the batch.
     """
 
 
@@ -243,6 +243,7 @@ class BackendClosedError(StateBackendError):
 
 
 class BatchError(StateBackendError, RuntimeError):
-    """The user's function ended in something that must not reach py4j, such as `CancelledError`; it is the `__cause__`.
-    The batch is not committed. Mend the cause; Spark delivers the batch again.
+    """The user's function did not run, failed on an executor, or ended in something that must not reach py4j, such as
+    `CancelledError`: see the message and the `__cause__`. The batch is not committed. Fix the cause; Spark delivers the
+    batch again.
     """

@@ -1,4 +1,4 @@
-"""Object stores: bytes at keys, where the primary and the local copy lie.
+"""Object stores: bytes at keys. The primary and the local copy are stored in them.
 
 `memory.py` is the smallest store that keeps the contract of `ObjectStore`, `local.py` keeps it on a file system and
 through power cuts, `s3/` in a bucket. A store of your own implements `statebackend.abc.ObjectStore`;

@@ -70,7 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Compression of each frame. May change between two runs."""
 
     table: TableKind = "heap"
-    """The place of the states' entries: dictionaries, or RocksDB (the extra `rocksdb`) on a local disk. May change
+    """Storage of the states' entries: dictionaries, or RocksDB (the extra `rocksdb`) on a local disk. May change
     between two runs."""
     table_dir: str = ""
     """Absolute directory for the files of RocksDB. Empty: as for `cache_dir`."""

@@ -7,9 +7,9 @@
 
 Start at `sink.py`: it takes one batch through. `replay.py` decides whether the batch is new. `execution.py` is the
 contract for where it is processed: here (`driver.py`) or on Spark's executors (`executors/`). `processor.py` is what
-users write, `processor_runner.py` calls it, `grouping.py` sorts rows by key for it. `output.py` says where output rows
-output and back. `bridge.py` waits for coroutines while watching the query; `frames.py` knows the batch's frame and
-threads.
+users write, `processor_runner.py` calls it, `grouping.py` sorts rows by key for it. `output.py` gives output rows
+to the user's function, or turns them into staged output and back. `bridge.py` waits for coroutines while watching the
+query; `frames.py` knows the batch's frame and threads.
 """
 
 from statebackend.spark.driver import BatchFunction

@@ -68,7 +68,10 @@ class MultipartUpload:
             await self._complete()
         except ObjectNotFoundError as error:  # aborted by hand, by a lifecycle rule or by `_abort_nameless`
             await self._abort()
-            raise StoreUnavailableError("the upload in parts was aborted by somebody else", key=self._name) from error
+            raise StoreUnavailableError(
+                "the upload in parts was aborted elsewhere: by another writer, by hand, or by a lifecycle rule",
+                key=self._name,
+            ) from error
         except BaseException:
             await self._abort()
             raise

@@ -1,6 +1,6 @@
 """Stores objects in a bucket: small ones in one request, large ones in parts, all with a checksum that S3 verifies.
 
-Each request to S3 is atomic and, once answered, visible to everybody. This module handles the rest: lost answers,
+Each request to S3 is atomic and, once answered, visible to all readers. This module handles the rest: lost answers,
 callers that give up, throttling. Reads, overwrites and deletes may happen twice, so they are repeated (`Retries`).
 `put_if_absent` is repeated only if the server said that it did nothing.
 """

@@ -42,7 +42,7 @@ class _Failure(msgspec.Struct, frozen=True):
 
 
 def range_failed(error: BaseException, key_groups: KeyGroupRange) -> BatchError:
-    """In a task: the error to raise so that the driver learns which attempt, at which range, failed of `error`."""
+    """In a task: the error to raise, so that the driver learns which attempt at which range failed, and with what."""
     context = TaskContext.get()
     failure = _Failure(
         key_groups=str(key_groups),
