@@ -34,9 +34,9 @@ from statebackend._ranges.attempt import Attempt, RangeTask, TaskBase, base_of, 
 from statebackend._ranges.cached_in_process import CachedRanges, Start, start_from_process
 from statebackend._ranges.cached_on_host import start_from_host
 from statebackend._ranges.contribution import Contribution, combine
-from statebackend._ranges.open_primary import OpenPrimary
 from statebackend._ranges.range_backend import RangeBackend
 from statebackend._ranges.shared_local_copies import HostCopies
+from statebackend._ranges.shared_store import SharedStore
 from statebackend._tasks import foreign, open_tasks
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
@@ -64,7 +64,7 @@ class RangeOwners:
         observer: Observer,
         tasks: TaskGroup,
     ) -> None:
-        self._primary = OpenPrimary(store, tasks)
+        self._store = SharedStore(store, tasks)
         self._uploader = uploader
         self._clock = clock
         self._observer = observer
@@ -103,7 +103,7 @@ class RangeOwners:
             )
         settings, host = settings_of(task), self._host_of(task.settings)
         async with (
-            self._primary.store_of(task.settings, host.threads) as store,
+            self._store.store_of(task.settings, host.threads) as store,
             open_primary(
                 settings, host.threads, commits=False, instead=store, clock=self._clock, observer=self._observer
             ) as primary,

@@ -222,7 +222,7 @@ async def test_deletions_under_way_are_bounded() -> None:
     await assert_swept(job)
 
 
-async def test_what_a_killed_writer_left_goes_when_his_reign_is_over() -> None:
+async def test_what_a_killed_writer_left_goes_when_its_epoch_is_over() -> None:
     """While the writer may live, it may be about to commit it; the next claim ends that."""
     job = Job()
     with pytest.raises(StateBackendError):

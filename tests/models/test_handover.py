@@ -30,7 +30,7 @@ from tests.ranges.parts import Changes, Run, add
 
 HOSTS = PROCESSES = 2
 RETAINED = 3
-REIGNS = 6
+EPOCHS = 6
 
 
 @dataclass
@@ -251,15 +251,15 @@ def test_whatever_hands_a_job_goes_through_nothing_is_lost_or_counted_twice(tabl
     @given(st.integers(0, 2**32))
     def run(seed: int) -> None:
         with tempfile.TemporaryDirectory() as directory:
-            anyio.run(_reigns, Path(directory), Random(seed), tables)
+            anyio.run(_epochs, Path(directory), Random(seed), tables)
 
     run()
 
 
-async def _reigns(directory: Path, chance: Random, tables: Sequence[str]) -> None:
+async def _epochs(directory: Path, chance: Random, tables: Sequence[str]) -> None:
     async with AsyncExitStack() as stack:
         processes = [await stack.enter_async_context(open_range_owners()) for _ in range(PROCESSES)]
         job = Job(directory, chance, tables, processes)
-        for _ in range(REIGNS):
+        for _ in range(EPOCHS):
             await job.epoch()
             await job.check()

@@ -139,7 +139,7 @@ async def test_what_is_published_goes_with_the_commit_that_named_it(disk: Disk) 
 
 
 @row("swept-unnamed")
-async def test_what_no_commit_names_is_swept_when_its_reign_is_over(disk: Disk) -> Fate:
+async def test_what_no_commit_names_is_swept_when_its_epoch_is_over(disk: Disk) -> Fate:
     """As for a segment: its name says who has staged it."""
     async with disk.backend() as backend:
         await backend.outbox.stage(Output(b"schema", 1, (b"rows",)))

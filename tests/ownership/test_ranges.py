@@ -74,7 +74,7 @@ async def test_a_copy_of_an_attempt_under_way_is_not_removed_by_another(disk: Di
 
 
 @row("copy-zombie")
-async def test_an_attempt_of_a_reign_that_is_over_removes_nothing(disk: Disk) -> Fate:
+async def test_an_attempt_of_an_epoch_that_is_over_removes_nothing(disk: Disk) -> Fate:
     """What it takes for lost may be what the newest commit needs."""
     async with open_run(disk.settings(), 1, disk.primary) as older:
         for _ in range(2):

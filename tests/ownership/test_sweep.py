@@ -38,7 +38,7 @@ async def superseded(disk: Disk, *, savepoint: str | None = None, seconds: float
 
 
 @row("swept-orphan")
-async def test_what_a_killed_writer_left_is_swept_when_his_reign_is_over(killed: Callable[[str], Disk]) -> Fate:
+async def test_what_a_killed_writer_left_is_swept_when_its_epoch_is_over(killed: Callable[[str], Disk]) -> Fate:
     """Really killed, before his commit. The next writer has opened the job, and that ends it."""
     disk = killed("before the commit")
     orphans = disk.segments

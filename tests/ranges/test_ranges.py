@@ -132,7 +132,7 @@ async def test_contributions_that_do_not_make_a_checkpoint_are_refused() -> None
             )
 
 
-async def test_contributions_of_an_older_reign_are_refused() -> None:
+async def test_contributions_of_an_older_epoch_are_refused() -> None:
     """By who has claimed the job since; and who has not is fenced."""
     store, model = MemoryStore(), Model()
     async with open_run(SETTINGS, 1, store) as older, open_range_owners(store=store) as owners:
@@ -150,7 +150,7 @@ async def test_contributions_of_an_older_reign_are_refused() -> None:
     await model.check(SETTINGS, store)
 
 
-async def test_operator_state_is_dealt_out_once_in_a_reign() -> None:
+async def test_operator_state_is_dealt_out_once_in_an_epoch() -> None:
     """`union` gives everybody everything at the start of a run, and after that everybody has his own."""
     store = MemoryStore()
     seen: list[list[str]] = []

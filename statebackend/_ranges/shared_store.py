@@ -1,4 +1,4 @@
-"""The primary of the job that a process works on, open from attempt to attempt."""
+"""The store that the attempts of a process share, open from one attempt to the next."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -13,7 +13,7 @@ from statebackend.abc import ObjectStore
 from statebackend.settings import Settings
 
 
-class OpenPrimary:
+class SharedStore:
     """The primary of the job that this process works on. It stays open until an attempt works on another job.
 
     It is the whole store, by `open_store`: each attempt opens a `Primary` of its own in it, to count its own requests.
