@@ -1,8 +1,8 @@
 """Hedged attempts: when an attempt is late another one joins it, and the first to finish wins.
 
-A timeout is not a cancellation: the slow attempt goes on, and its result counts if it comes first. After an I/O error
-there is a pause and another attempt; any other error is final. Rules and names follow the changelog retry of stream
-processors. One of their mistakes is not repeated: what an attempt that lost has stored is removed by `discard`.
+A timeout is not a cancellation: the slow attempt keeps running, and its result counts if it comes first. After an I/O
+error there is a pause and another attempt; any other error is final. Rules and names follow the changelog retry of
+stream processors. One of their mistakes is not repeated: `discard` removes what an attempt that lost has stored.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine
@@ -69,7 +69,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptTimeoutError(TimeoutError):
-    """An attempt did not finish in time. It goes on, and may still win."""
+    """An attempt did not finish in time. It keeps running, and may still win."""
 
 
 class Race(Generic[T]):
@@ -139,7 +139,7 @@ class Race(Generic[T]):
         self._tasks.start_soon(self._attempt, number, pause_s)
 
     def _withdraw(self) -> None:
-        """Nobody waits any more: an attempt that wins from now on has lost, and so has one that won a moment ago."""
+        """The caller is gone: an attempt that wins from now on has lost, and so has one that won a moment ago."""
         self._decided.set()
         if self._won is not None:  # decided, but `run` was cancelled before it woke up: the result has no owner
             self._tasks.start_soon(self._discard, self._won[0])

@@ -8,7 +8,7 @@
 A change set is in exactly one of these places. Ranges are `from` inclusive, `to` exclusive. An uploaded change set is
 wanted by the log, until it is truncated because a base covers it, and by every checkpoint that asked for it, until that
 is confirmed, reset or subsumed. When nothing wants it any more it is returned to the caller to be deleted. So uploads
-are deleted up to the lower of what bases cover and what checkpoints under way need, whichever is told first.
+are deleted up to the lower of what bases cover and what undecided checkpoints need, in whichever order these are told.
 
 Failed and truncated change sets are forgotten. A failed range fails again at once when it is asked for, because its
 owner has to replay. Change sets that a confirmed checkpoint holds inline are forgotten too: only its commit knows where
@@ -122,9 +122,9 @@ class Ledger:
         return self._next
 
     def take_open(self) -> Sequence[ChangeSet]:
-        """Seal the open set and return it, now in flight: the caller uploads it before anybody asks for it.
+        """Seal the open set and return it, now in flight: the caller uploads it before it is asked for.
 
-        Sets sealed earlier stay where they are: perhaps nobody ever asks for them.
+        Sets sealed earlier stay where they are: they may never be asked for.
         """
         number = self._next
         self.seal()
@@ -169,7 +169,7 @@ class Ledger:
         return request, taken
 
     def abandon(self, request: Persist) -> Sequence[UploadedChangeSet]:
-        """Nobody waits for the request any more. Its uploads go on, and the next request can use them.
+        """The request has no caller any more. Its uploads continue, and the next request can use them.
 
         Returns what only this request wanted: the caller releases it.
         """
@@ -252,8 +252,8 @@ class Ledger:
     def truncate(self, to: SequenceNumber) -> Sequence[UploadedChangeSet]:
         """No future checkpoint asks for anything below `to`: a base covers it, or a commit that the next one builds on.
 
-        Returns what was uploaded of it and nothing else wants: the caller releases it. What a request waits for, or a
-        checkpoint under way wants, is returned later.
+        Returns what was uploaded of it and nothing else wants: the caller releases it. What a waiting request or an
+        undecided checkpoint wants is returned later.
         """
         self._check_range(self._lowest, max(self._lowest, to))
         self._lowest = max(self._lowest, to)
@@ -266,9 +266,9 @@ class Ledger:
     def close(self, from_: SequenceNumber | None = None) -> Sequence[UploadedChangeSet]:
         """From now on only change sets below `from_` that a checkpoint wants are wanted. Waiting requests fail.
 
-        Returns everything else that was uploaded: the caller releases it. A checkpoint under way may still be
-        committed, so what it wants stays until it is confirmed, reset or subsumed. Without `from_` that holds for all
-        of it. Closing again changes nothing.
+        Returns everything else that was uploaded: the caller releases it. An undecided checkpoint may still be
+        committed, so what it wants stays until it is confirmed, reset or subsumed. Without `from_` there is no upper
+        bound. Closing again changes nothing.
         """
         if self._end is not None:
             return ()

@@ -9,7 +9,7 @@ import anyio
 class ByteLimiter:
     """Admits a caller while fewer than `bytes_max` are held: the question is "any room?", not "enough room?".
 
-    A piece larger than the limit could never be sent otherwise. Nobody waits while there is room.
+    A piece larger than the limit could never be sent otherwise. No call waits while there is room.
     """
 
     def __init__(self, bytes_max: int) -> None:

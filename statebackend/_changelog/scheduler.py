@@ -106,7 +106,7 @@ class UploadScheduler:
         """Make change sets of one writer durable; results in the same order. Waits while too much is in flight.
 
         Raises the error of the last upload attempt, or `BackendClosedError` if `tasks` end first. After a cancelled
-        call, change sets not sent yet are never sent; those sent go on with the rest of their segment and are released.
+        call, change sets not sent yet are never sent; those sent are uploaded with their segment, and then released.
         """
         if not change_sets:
             return ()
@@ -195,9 +195,9 @@ class UploadScheduler:
         self._ownership.confirm(change_sets)
 
     async def release(self, change_sets: Iterable[UploadedChangeSet]) -> None:
-        """These change sets are not needed. Delete the segments that nobody needs then; an error is only logged.
+        """These change sets are not needed. Delete the segments that are unused then; an error is only logged.
 
-        Returns when they are gone. After a cancelled call the deletion goes on in `tasks`.
+        Returns when they are gone. After a cancelled call the deletion continues in `tasks`.
         """
         unused = self._ownership.release(change_sets)
         if unused:
@@ -229,7 +229,7 @@ class UploadScheduler:
                 self._flush()
             elif self._timer is None:
                 self._arm(self._delay_s())
-        except RuntimeError as error:  # anyio's word for a task group that has ended
+        except RuntimeError as error:  # anyio: the task group has ended
             raise BackendClosedError("the backend has ended: nothing can be uploaded any more") from error
 
     def _arm(self, delay_s: float) -> None:
@@ -250,14 +250,14 @@ class UploadScheduler:
             self._observer.queue_changed(len(self._queue))
             if not self._queue:
                 self._disarm()
-        elif request.results:  # done and cancelled in the same turn of the loop: nobody gets the results
+        elif request.results:  # done and cancelled in the same turn of the loop: no caller has the results
             self._tasks.start_soon(self.release, request.results)
 
     async def _flush_later(self, timer: anyio.CancelScope, delay_s: float) -> None:
         try:
             with timer:
                 await anyio.sleep(delay_s)
-        except BaseException:  # `tasks` are ending: nobody else would tell the queued calls
+        except BaseException:  # `tasks` are ending: nothing else would wake the queued calls
             if self._timer is timer:
                 self._refuse_queue()
             raise
@@ -314,7 +314,7 @@ class UploadScheduler:
     def _hand_out(
         self, batch: list[_Request], encoded: EncodedSegment, uploaded: UploadedSegment
     ) -> Sequence[UploadedChangeSet]:
-        """Give each call its results. Returns those of cancelled calls, which nobody else would release."""
+        """Give each call its results. Returns those of cancelled calls, for this caller to release."""
         self._ownership.start(uploaded, [(entry.log_id, entry.sequence_number) for entry in encoded.entries])
         unwanted: list[UploadedChangeSet] = []
         results = iter(_results(encoded, uploaded))
@@ -326,7 +326,7 @@ class UploadScheduler:
         return unwanted
 
     async def _discard_all(self, unused: Sequence[UploadedSegment], done: anyio.Event) -> None:
-        """Delete these segments, which nobody else knows of. The end of `tasks` leaves it `close_timeout_s`."""
+        """Delete these segments, which nothing else refers to. When `tasks` end, `close_timeout_s` are left for it."""
         remaining = list(reversed(unused))
         try:
             await self._discard_each(remaining)

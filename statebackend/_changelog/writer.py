@@ -1,8 +1,8 @@
 """Writes one log of changes: appends them in memory, makes them durable on request.
 
-A thin shell round the `Ledger`: it starts the uploads that the ledger asks for, tells it how they ended, and wakes the
-calls that wait. An upload belongs to the log, not to the caller: cancelling `persist` loses nothing and uploads nothing
-twice.
+A thin shell around the `Ledger`: it starts the uploads that the ledger asks for, reports their outcome to it, and wakes
+the calls that wait. An upload belongs to the log, not to the caller: cancelling `persist` loses nothing and uploads
+nothing twice.
 """
 
 from collections.abc import Sequence
@@ -34,9 +34,9 @@ class ChangelogWriter:
         self._progress = anyio.Event()
 
     def append(self, change: StateChange) -> None:
-        """Add a change in memory. An open set that is full is sealed, and its upload begins before anybody asks for it.
+        """Add a change in memory. A full open set is sealed, and its upload begins at once, not only with `persist`.
 
-        Never waits, and never fails for an earlier upload. A caller that appends much awaits `room` now and then.
+        Never waits, and never raises the error of an earlier upload. A caller that appends much must also await `room`.
         """
         self._ledger.append(change)
         if self._ledger.open_bytes >= self._threshold_bytes:
@@ -52,7 +52,7 @@ class ChangelogWriter:
                 self.append(change)
 
     async def room(self) -> None:
-        """Wait until less is in flight than the limit. This is how a slow store slows its writers down.
+        """Wait until less is in flight than the limit, so that a slow store slows its writers down.
 
         A cancelled call leaves nothing behind.
         """
@@ -66,11 +66,11 @@ class ChangelogWriter:
     async def persist(
         self, from_: SequenceNumber, checkpoint_id: CheckpointId | None = None
     ) -> Sequence[UploadedChangeSet]:
-        """Wait until every change from `from_` up to now is durable in the primary; return the handles in order.
+        """Wait until every change from `from_` up to now is durable in the primary; return the change sets in order.
 
-        The segments stay for the checkpoint until `confirm`, `reset` or `subsume`. Without a checkpoint, truncating the
-        range deletes them. Raises `UploadError` if a change set could not be uploaded; it is not tried again. After a
-        cancelled call the uploads go on, and the next call for the range finds them.
+        Truncating the range deletes them, but with a checkpoint id not before `confirm`, `reset` or `subsume` is called
+        for it. Raises `UploadError` if a change set could not be uploaded; it is not tried again. After a cancelled
+        call the uploads continue, and the next call for the range returns their results.
         """
         request, to_upload = self._ledger.persist(from_, checkpoint_id)
         try:
@@ -101,39 +101,40 @@ class ChangelogWriter:
         self._scheduler.confirm(self._ledger.confirm(from_, to, checkpoint_id))
 
     async def reset(self, from_: SequenceNumber, to: SequenceNumber, checkpoint_id: CheckpointId) -> None:
-        """This checkpoint will not be committed: the next one uses what it uploaded or took inline.
+        """This checkpoint will not be committed: the next one reuses what it uploaded or took inline.
 
-        Only what was truncated meanwhile is deleted; after a cancelled call the deletion goes on. Raises as `confirm`.
+        What was truncated meanwhile is deleted. A cancelled call does not stop the deletion. Raises as `confirm`.
         """
         await self._scheduler.release(self._ledger.reset(from_, to, checkpoint_id))
 
     async def subsume(self, checkpoint_id: CheckpointId) -> None:
-        """No checkpoint up to this one exists any more: what was truncated and stayed only for them is deleted.
+        """No checkpoint up to this one will be restored: delete what is truncated and only they wanted.
 
-        Not what a commit owns. The checkpoint may be unknown, or one whose outcome was never told. After a cancelled
-        call the deletion goes on.
+        Segments that a commit owns stay. The checkpoint may be unknown here, or one without an outcome. A cancelled
+        call does not stop the deletion.
         """
         await self._scheduler.release(self._ledger.subsume(checkpoint_id))
 
     async def truncate(self, to: SequenceNumber) -> None:
-        """No future checkpoint needs anything below `to`: the log forgets it. Segments that nobody needs are deleted.
+        """Forget the log below `to`, which no future checkpoint needs, and delete its segments.
 
-        Segments stay that a commit owns, that a `persist` waits for, or that a checkpoint under way wants: those until
-        its outcome is told. After a cancelled call the log has forgotten, and the deletion goes on.
+        A segment stays if a commit owns it. One that a `persist` waits for, or that a checkpoint without an outcome
+        wants, is deleted only once neither needs it. After a cancelled call the log has forgotten the range, and the
+        deletion continues.
         """
         await self._scheduler.release(self._ledger.truncate(to))
 
     async def truncate_and_close(self, from_: SequenceNumber) -> None:
-        """Close. Delete what was uploaded, except what a checkpoint under way wants of the log below `from_`.
+        """Close the log, and delete the uploads that no commit owns and no checkpoint without an outcome wants.
 
-        That may still be committed: `confirm`, `reset` and `subsume` say what becomes of it. Waiting calls of `persist`
-        raise `BackendClosedError`. Closing again changes nothing. After a cancelled call the log is closed, and the
-        deletion goes on.
+        Only what such a checkpoint wants below `from_` stays: it may still be committed, and `confirm`, `reset` and
+        `subsume` can still be called for it. Waiting calls of `persist` raise `BackendClosedError`. Closing again
+        changes nothing. After a cancelled call the log is closed, and the deletion continues.
         """
         await self._close(from_)
 
     async def aclose(self) -> None:
-        """As `truncate_and_close`, but everything that a checkpoint under way wants stays."""
+        """As `truncate_and_close`, but everything that a checkpoint without an outcome wants stays."""
         await self._close(None)
 
     async def _close(self, from_: SequenceNumber | None) -> None:
@@ -174,7 +175,7 @@ class ChangelogWriter:
 
     def _release_later(self, unwanted: Sequence[UploadedChangeSet]) -> None:
         if unwanted:
-            with suppress(RuntimeError):  # anyio's word for a task group that has ended: a sweep deletes them
+            with suppress(RuntimeError):  # anyio: the task group has ended; a sweep deletes them
                 self._tasks.start_soon(self._scheduler.release, unwanted)
 
     def _wake(self) -> None:

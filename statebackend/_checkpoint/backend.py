@@ -185,8 +185,9 @@ class StateBackend(KeyedBackend):
         moment. `output`: the rows that the batch of `source` put out, to be published afterwards: `take_output`.
 
         Raises `SavepointExistsError` if the name is taken, `CheckpointExistsError` for an id that is not larger than
-        every committed one (nothing has changed, go on), `UploadError` or its `MaterializationError`, `FencedError` or
-        `OutcomeUnknownError` (open a new backend), and `InputError` if the backend was opened with `read_only`.
+        every committed one (nothing has changed, the backend stays usable), `UploadError` or its
+        `MaterializationError`, `FencedError` or `OutcomeUnknownError` (open a new backend), and `InputError` if the
+        backend was opened with `read_only`.
 
         Takes up to `persist_delay_max_s` longer where `put_budget_usd_month` asks for it. Cancelled before its commit
         is sent, a checkpoint has committed nothing and lost nothing: the next one holds its changes. Cancelled later,

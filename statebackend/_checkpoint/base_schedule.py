@@ -60,7 +60,7 @@ class BaseSchedule:
         self._interval_ends_s = now_s + self._triggers.interval_s
 
     def note_bases(self, committed: RangeState, now_s: float) -> None:
-        """Count the interval from now if `committed` has other bases than last time, by whichever process.
+        """Count the interval from now if `committed` has other bases than last time, whichever process wrote them.
 
         An attempt cannot count from when it wrote bases: it may lose, and then they are in no commit.
         """

@@ -95,7 +95,7 @@ class BaseWriter:
         return self._schedule.failures
 
     def note(self, changes: Iterable[StateChange]) -> None:
-        """These changes go into the changelog."""
+        """Record the key groups of changes that go into the changelog."""
         self._changed.update({change.key_group for change in changes})
 
     def check(self) -> None:
@@ -121,7 +121,7 @@ class BaseWriter:
             snapshot = self._states.snapshot()  # here, not in the task: soon the states are no longer the commit's
             write = partial(self._entries.write, snapshot, key_groups, handles, self._uploaded, self._pause)
             copied.set()
-        with suppress(RuntimeError):  # anyio's word for a task group that has ended: the next owner writes the bases
+        with suppress(RuntimeError):  # anyio: the task group has ended; the next owner writes the bases
             self._tasks.start_soon(self._run, write, key_groups, copied)
             # Groups changed from here on are not in this run: they count as changed since the bases it writes.
             self._phase, self._changed, self._ended = _Phase.WRITING, set[int](), anyio.Event()

@@ -34,7 +34,7 @@ AnyBase = TypeVar("AnyBase", Base, RocksDBBase)
 
 
 class Bases(msgspec.Struct, frozen=True):
-    """The result of one run: every entry of `key_groups`, as of a commit whose changelog had so many `handles`."""
+    """The result of one run: every entry of `key_groups`, as of a commit with `handles` handles in its changelog."""
 
     written: tuple[Base, ...]
     key_groups: frozenset[int]
@@ -86,7 +86,7 @@ def pack(changes: Iterable[StateChange], key_groups: Iterable[int], *, segment_b
     """Cut the entries of `key_groups`, which come in the order of their groups, into segments.
 
     A segment ends with a key group, so that a group lies in one base only; it exceeds `segment_bytes_max` by at most
-    one group. Each is yielded before the next is begun, so one at a time is in memory. Nothing without entries.
+    one group. Each is yielded before the next is begun, so one at a time is in memory. No entries, no segments.
     """
     groups = sorted(key_groups)
     frames: list[ChangeSet] = []

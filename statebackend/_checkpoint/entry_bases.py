@@ -17,7 +17,7 @@ CHANGES_AT_ONCE: Final = 512
 
 
 class EntryBases:
-    """Writes the bases of one owner. A segment has about `segment_bytes_max`."""
+    """Writes the bases of one owner, in segments of about `segment_bytes_max`."""
 
     def __init__(self, scheduler: UploadScheduler, *, segment_bytes_max: int, threads: WorkerThreads) -> None:
         self._scheduler = scheduler
@@ -32,7 +32,7 @@ class EntryBases:
         uploaded: list[UploadedSegment],
         pause: Callable[[], None],
     ) -> Bases:
-        """Make every entry of `key_groups` durable, as of a commit with so many `handles`.
+        """Make every entry of `key_groups` durable, as of a commit with `handles` handles in its changelog.
 
         `pause` is called in the thread again and again: it lets others run, or raises to end the call. Whatever was
         stored is in `uploaded` and belongs to the caller, also after a failed or cancelled call.

@@ -1,4 +1,4 @@
-"""Tells which change sets a cached state lacks of a commit, or that it cannot be used for it. Pure.
+"""Decides whether a cached state can be used for a commit, and which change sets it lacks then. Pure.
 
     history := digest of all change sets that ever made the state of a range, in their order; bases do not change it
     root    := digest of a commit's stamp and the range: stands for all that came before, if the range is new there

@@ -61,7 +61,7 @@ class OwnerBackend(KeyedBackend):
         await self._writer.subsume(CheckpointId(checkpoint_id))
 
     async def _notify_complete(self, checkpoint_id: int) -> None:
-        async with self._checkpointing:  # a snapshot under way builds on the commit that its owner stood on before
+        async with self._checkpointing:  # a snapshot being taken builds on the commit that its owner stood on before
             snapshot = self._pending(checkpoint_id).snapshot
             await self._snapshots.complete(snapshot.checkpoint_id, snapshot.state)
 

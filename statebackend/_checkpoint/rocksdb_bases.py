@@ -137,7 +137,7 @@ class RocksDBBases:
         return True
 
     def _soon(self, call: Callable[[RocksDBBase], Awaitable[None]], base: RocksDBBase) -> None:
-        with suppress(RuntimeError):  # anyio's word for a task group that has ended: the next open prunes
+        with suppress(RuntimeError):  # anyio: the task group has ended; the next open prunes
             self._tasks.start_soon(self._told, call, base)
 
     async def _told(self, call: Callable[[RocksDBBase], Awaitable[None]], base: RocksDBBase) -> None:

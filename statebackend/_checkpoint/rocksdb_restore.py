@@ -99,9 +99,10 @@ class RocksDBRestore:
         self.fetched.extend(fetched)
 
     async def _fetch_file(self, base: RocksDBBase, directory: Path, placed: Path, file: RocksDBFile) -> Fetched[None]:
-        """Fetch one file into `directory`. A local copy goes to `placed` first, where nobody knows it.
+        """Fetch one file into `directory`. A local copy goes to `placed` first, and is moved from there.
 
-        A thread that was abandoned may write there later: by then the database may have the file open, or replaced it.
+        A thread that was abandoned on a hanging disk may write to `placed` later. It must never write to `directory`:
+        by then the database may have the file open, or may have replaced it.
         """
         target, copies = directory / file.name, self._copies
 
@@ -144,7 +145,7 @@ def _groups(base: RocksDBBase) -> Iterator[int]:
 
 
 def _made(directory: Path) -> Path:
-    """Make an empty directory, and return another one beside it, whose name nobody knows."""
+    """Make an empty directory, and return another one beside it, whose name is used only once."""
     with _disk(directory):
         remove_directory(directory)
         directory.mkdir()

@@ -4,7 +4,7 @@
          -> abort, or reset             no commit ever will: the next snapshot has it all
 
 A snapshot is complete: it holds all that is committed and all changes since, or the bases that stand for them. Several
-may be under way; what is in one is in each later one, until the outcome of its checkpoint is told.
+may be pending; what is in one is in each later one, until its checkpoint has an outcome.
 """
 
 import itertools
@@ -116,7 +116,7 @@ class Snapshots:
         return max(self._pending, default=-1)
 
     def pending(self, checkpoint_id: int) -> Pending:
-        """The snapshot of a checkpoint. Raises `InputError` if there is none, or its outcome was told."""
+        """The snapshot of a checkpoint. Raises `InputError` if there is none, or the checkpoint has an outcome."""
         if (found := self._pending.get(CheckpointId(checkpoint_id))) is None:
             raise InputError("no snapshot of that checkpoint waits for its outcome", checkpoint_id=checkpoint_id)
         return found
@@ -126,7 +126,7 @@ class Snapshots:
         return self._retention is not None and self._only_primary.isdisjoint(keys)
 
     def not_local(self, key: str) -> None:
-        """The object has no local copy."""
+        """Record that the object has no local copy."""
         self._only_primary.add(key)
 
     async def take(
@@ -191,7 +191,7 @@ class Snapshots:
         await self.reset(checkpoint_id)
 
     async def reset(self, checkpoint_id: CheckpointId) -> None:
-        """As `abort`, but local copies stay: nobody knows whether the commit was made, and a restore may need them."""
+        """As `abort`, but local copies stay: the commit may exist after all, and then a restore needs them."""
         pending = self.withdraw(checkpoint_id)
         await self._writer.reset(self._committed_to, pending.to, checkpoint_id)
 
