@@ -5,11 +5,15 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import msgspec
 import pytest
 
 import statebackend as sb
 from statebackend._ranges.owners import open_range_owners
+from statebackend.objectstore import LocalStore
+from tests.backend.conftest import local_segments
 from tests.ranges.parts import open_run
 
 SAFETY_NET_S = 20.0  # ends a test that would otherwise hang; no test depends on it
@@ -76,9 +80,57 @@ async def test_a_local_disk_that_hangs_takes_no_thread_from_the_primary(
             may_end.set()
 
 
+@pytest.mark.parametrize("io_threads_max", [1, 2])
+async def test_a_restore_falls_back_to_the_primary_while_a_local_root_hangs(
+    io_threads_max: int, settings: sb.Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first file has no local copy. The primary delivers it while the reads of all other copies hang, before any of
+    them is given up.
+    """
+    settings = msgspec.structs.replace(settings, io_threads_max=io_threads_max, local_read_timeout_s=2 * SAFETY_NET_S)
+    async with sb.open_backend(settings) as backend:
+        for checkpoint_id in range(1, 5):
+            backend.value_state("n", int)[f"k{checkpoint_id}"] = checkpoint_id
+            assert (await backend.checkpoint(checkpoint_id)).local
+    missing, *copies = local_segments(tmp_path / "local")
+    missing.unlink()
+    hung, may_end, gave_up = threading.Event(), threading.Event(), threading.Event()
+    really_open, really_get = Path.open, LocalStore.get
+
+    def hang(self: Path, *args: Any, **options: Any) -> Any:
+        if self in copies:
+            hung.set()
+            if not may_end.wait(SAFETY_NET_S):
+                gave_up.set()
+            raise OSError("hung")
+        return really_open(self, *args, **options)
+
+    async def get(self: LocalStore, key: str) -> bytes:
+        data = await really_get(self, key)
+        if key == f"fleet/segments/{missing.name}":
+            await anyio.to_thread.run_sync(hung.wait, SAFETY_NET_S)
+            may_end.set()
+        return data
+
+    monkeypatch.setattr(Path, "open", hang)
+    monkeypatch.setattr(LocalStore, "get", get)
+    async with sb.open_backend(settings) as backend:
+        assert dict(backend.value_state("n", int)) == {"k1": 1, "k2": 2, "k3": 3, "k4": 4}
+        assert backend.restored is not None
+        assert (backend.restored.files_local, backend.restored.files_primary) == (0, 4)
+    assert not gave_up.is_set(), "the primary has waited for the disk"
+
+
+@pytest.mark.parametrize("io_threads_max", [1, 2])
 @pytest.mark.parametrize("call", ["access", "scandir", "stat"])
 async def test_a_local_root_that_hangs_does_not_keep_a_backend_from_opening(
-    call: str, settings: sb.Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    call: str,
+    io_threads_max: int,
+    settings: sb.Settings,
+    tmp_path: Path,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """While it is claimed, or cleared, or asked anything. All is read from the primary, the root gets nothing, and a
     warning names it.
@@ -97,7 +149,9 @@ async def test_a_local_root_that_hangs_does_not_keep_a_backend_from_opening(
         raise OSError("hung")
 
     monkeypatch.setattr(os, call, hang)
-    hurried = msgspec.structs.replace(settings, local_read_timeout_s=0.05, close_timeout_s=0.05)
+    hurried = msgspec.structs.replace(
+        settings, local_read_timeout_s=0.05, close_timeout_s=0.05, io_threads_max=io_threads_max
+    )
     try:
         async with sb.open_backend(hurried) as backend:
             assert backend.restored is not None
