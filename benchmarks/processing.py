@@ -1,7 +1,7 @@
-"""What a batch costs on our side of Spark: tables of 50,000 rows given to `process_table`, then a checkpoint.
+"""The cost of a batch on our side of Spark: tables of 50,000 rows given to `process_table`, then a checkpoint.
 
 Envelope. Some 39,000 of 100,000 keys come in a table. Grouping them in Arrow, and making Python objects of what comes
-out, is what anybody has to do who keeps totals in Python: 20 ms, and a plain dictionary of objects adds 10. Ours reads
+out, is necessary for any totals in Python: 20 ms, and a plain dictionary of objects adds 10. Ours reads
 and writes each key, encoded and proved (1.5 µs), and makes it durable (1.2 µs: a change, its group, its bytes, zstd):
 100 ms more, four times as much as a dictionary that is lost with the process. Of it the Arrow arrays' way into lists is
 2 ms, so no way around that would show.

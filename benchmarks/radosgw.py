@@ -1,6 +1,6 @@
 """Ceph's gateway for S3, from Debian's packages, unpacked into a folder: no root, no service, nothing left behind.
 
-    python -m benchmarks.radosgw FOLDER     unpack them there, unless they are; status 3 where that cannot be done here
+    python -m benchmarks.radosgw FOLDER     unpack them there, unless done already; status 3 if this machine cannot
 
 A real object store, unlike MiniStack: another code base, checked signatures, disks of its own, if only in memory. It is
 a monitor, one disk and the gateway, on the loopback, up in some fifteen seconds. `run_radosgw` runs it.
@@ -147,7 +147,7 @@ def _run(command: Sequence[str], variables: Mapping[str, str], directory: Path) 
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()  # what it holds is in memory, and nobody wants it any more
+    process.kill()  # its data is in memory, and not needed any more
     process.wait()
 
 

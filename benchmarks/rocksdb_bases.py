@@ -1,11 +1,11 @@
-"""What an incremental checkpoint of state in RocksDB uploads, again and again, after touching 1 % of the keys.
+"""How much an incremental checkpoint of state in RocksDB uploads after 1 % of the keys changed, ten times in a row.
 
 Envelope. A hundredth of the keys is a hundredth of the bytes in new files. RocksDB then merges them with the level
 below, and that with the next one: with levels that are four times as large as the one before, each byte that moves down
 rewrites some four others, on two levels. So 4 to 9 % of all bytes are new each time, and not 1 % three times and then
 30 %. What moves is decided by the keys: they are drawn anew each time, from all of them.
 
-`STATEBACKEND_BENCH_TABLE_MIB` says how large the state is. It should be several times what RocksDB has in memory.
+`STATEBACKEND_BENCH_TABLE_MIB` is the size of the state. It should be several times the memory that RocksDB uses.
 """
 
 import os
@@ -33,7 +33,7 @@ JOB: Final = "rocksdb"
 
 
 class Bases(sb.Observer):
-    """How many bytes were uploaded for each base."""
+    """Records the bytes uploaded for each base."""
 
     def __init__(self) -> None:
         self.uploaded: list[int] = []
@@ -47,7 +47,7 @@ class Bases(sb.Observer):
         raise SystemExit(f"a base could not be written: {error}")
 
     async def wait(self, count: int) -> None:
-        """Until so many bases were written."""
+        """Wait until that many bases were written."""
         while len(self.uploaded) < count:
             await self._written.wait()
             self._written = anyio.Event()
@@ -134,7 +134,7 @@ async def _restart(settings: sb.Settings, keys: int, report: Report) -> None:
 
 
 def _base_bytes(directory: Path) -> int:
-    """Of the base in the newest commit."""
+    """Bytes of the base in the newest commit."""
     path = max(each for each in directory.glob(f"primary/{JOB}/commits/*") if not each.name.startswith("."))
     commit = decode_entry(path.read_bytes(), path.name, job=JOB)
     assert isinstance(commit, Commit)

@@ -27,7 +27,7 @@ STARTS_MAX: Final = 5  # another program may take the port between our looking a
 
 @dataclass(frozen=True)
 class Server:
-    """Where it is, and who may use it."""
+    """Its address and its credentials."""
 
     name: str
     endpoint: str
@@ -41,7 +41,7 @@ class ServerError(Exception):
 
 @contextmanager
 def run_ministack(python: str | Path, log: Path) -> Generator[Server]:
-    """An S3 without buckets. `log` takes what the server prints."""
+    """Run an S3 server without buckets. Its output goes to `log`."""
     for start in range(1, STARTS_MAX + 1):
         port = free_port()
         process = _start_ministack(python, port, log)
@@ -63,7 +63,7 @@ async def make_bucket(server: Server, name: str) -> None:
 
 
 def open_client(server: Server) -> AbstractAsyncContextManager[Any]:
-    """A plain client, of nobody's library."""
+    """A plain client, without our library."""
     client: AbstractAsyncContextManager[Any] = _session().create_client(
         "s3",
         endpoint_url=server.endpoint,
@@ -76,12 +76,12 @@ def open_client(server: Server) -> AbstractAsyncContextManager[Any]:
 
 @functools.cache
 def _session() -> Any:
-    """What botocore reads and parses before it can make a client, once for all of them."""
+    """One session of botocore for all clients: it reads and parses files before it can make one."""
     return get_session()
 
 
 def free_port() -> int:
-    """A port nobody listens on at this moment."""
+    """A port that is free at this moment."""
     with socket.create_server((HOST, 0)) as server:
         port: int = server.getsockname()[1]
         return port
@@ -100,7 +100,7 @@ def _start_ministack(python: str | Path, port: int, log: Path) -> subprocess.Pop
 
 
 def answers(process: subprocess.Popen[bytes], port: int, path: str) -> bool:
-    """Wait until the server answers; false where it has ended instead."""
+    """Wait until the server answers; false if it has ended instead."""
     end = time.monotonic() + START_TIMEOUT_S
     while process.poll() is None and time.monotonic() < end:
         try:

@@ -1,4 +1,4 @@
-"""What it costs to prove a value when it is written: the same writes with the proof and without it.
+"""The cost of proving a value when it is written: the same writes with the proof and without it.
 
 Envelope. The proof is one decode and one encode more, a few tenths of a microsecond for a small struct. Beside the rest
 of a write (a hash of the key, two dictionaries) that should stay below twice the time, and below one and a half times

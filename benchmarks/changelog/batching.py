@@ -1,7 +1,7 @@
 """64 writers with many small persists: how many requests the persist delay spares. In virtual time, so it is exact.
 
-Envelope. Persists arrive at random with the rate L. The first that waits arms the delay d, and whoever comes meanwhile
-shares its segment, so a segment holds k = 1 + L d of them and a change set costs 1/k requests. A busy uploader sends
+Envelope. Persists arrive at random with the rate L. The first that waits arms the delay d, and those that come then
+share its segment, so a segment holds k = 1 + L d of them and a change set costs 1/k requests. A busy uploader sends
 one segment every d + 1/L.
 """
 

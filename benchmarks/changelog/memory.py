@@ -1,6 +1,6 @@
 """Peak memory while changes come faster than a slow store takes them.
 
-Envelope. Whoever writes waits for room, so no more than `in_flight_bytes_max` is under way, and what is being encoded
+Envelope. Writers wait for room, so no more than `in_flight_bytes_max` is under way, and what is being encoded
 comes on top of it: the limit and 64 MiB should do. Measured twice, in a process of its own each time: what is alive, as
 Python's allocators count it, and the growth of the largest resident size, which also holds what the C allocator has
 not given back.
@@ -27,7 +27,7 @@ VALUE_BYTES = 4 * KiB
 
 
 class _Forgetful(LateStore):
-    """Takes its time and keeps nothing."""
+    """Takes its time and stores nothing."""
 
     async def put(self, key: str, body: Body) -> None:
         await anyio.sleep(self._latency_s)

@@ -1,4 +1,4 @@
-"""What the measurements share: changes to write, a log to write them to, a store that takes its time."""
+"""Shared by the measurements: changes to write, a log to write them to, a store that takes its time."""
 
 import random
 import tempfile
@@ -29,7 +29,7 @@ def settings(**changes: object) -> Settings:
 
 
 def made_up(number: int, *, seed: int = 1) -> Sequence[tuple[int, bytes, bytes]]:
-    """Key group, key and value of so many changes: half of each value is random, as in records with ids in them."""
+    """Key group, key and value of that many changes: half of each value is random, as in records with ids in them."""
     chance = random.Random(seed)
     noise = chance.randbytes(number * (KEY_BYTES + VALUE_BYTES // 2))
     step = KEY_BYTES + VALUE_BYTES // 2

@@ -1,4 +1,4 @@
-"""How fast state comes back, and in how much memory. Each file measures one thing, and expects first."""
+"""Speed and memory of restores. Each file measures one thing, and says first what it expects."""
 
 from benchmarks.contest import Report
 from benchmarks.restore import decoding, distance, memory, readers

@@ -1,4 +1,4 @@
-"""Peak memory of a restore, over what stays when it is done.
+"""Peak memory of a restore, above what remains when it is done.
 
 Envelope. Files are in memory whole while they wait for their turn, sixteen at most, here of 8 MiB each; beside them are
 one unpacked frame and one block of changes. Of a state of `S` bytes the peak must be below `S` and 128 MiB over the

@@ -1,4 +1,4 @@
-"""What the measurements share: a job with a primary and a local copy in a directory, and state in it."""
+"""Shared by the measurements: a job with a primary and a local copy in a directory, and state in it."""
 
 import tempfile
 from collections.abc import Generator, Sequence
@@ -49,7 +49,7 @@ def settings_of(parent: Path, **changes: Any) -> sb.Settings:
 
 
 async def write(settings: sb.Settings, *, keys: int, checkpoints: int, store: sb.ObjectStore | None = None) -> None:
-    """A struct for each of `keys`, in so many checkpoints, each of which has as many keys."""
+    """Write a struct for each of `keys`, divided equally among that many checkpoints."""
     async with sb.open_backend(settings, store=store) as backend:
         legs = backend.value_state("legs", Leg)
         for checkpoint, numbers in enumerate(_parts(keys, checkpoints)):
@@ -59,7 +59,7 @@ async def write(settings: sb.Settings, *, keys: int, checkpoints: int, store: sb
 
 
 async def write_texts(settings: sb.Settings, *, keys: int, text_bytes: int) -> None:
-    """A text of that length for each of `keys`, in 32 checkpoints."""
+    """Write a text of that length for each of `keys`, in 32 checkpoints."""
     async with sb.open_backend(settings) as backend:
         texts = backend.value_state("texts", str)
         for checkpoint, numbers in enumerate(_parts(keys, 32)):
@@ -68,7 +68,7 @@ async def write_texts(settings: sb.Settings, *, keys: int, text_bytes: int) -> N
 
 
 async def write_bases(settings: sb.Settings) -> None:
-    """Bases of all there is, and a checkpoint that stands on nothing else."""
+    """Write bases of the whole state, and a checkpoint that needs nothing else."""
     waiting = _Waiting()
     wanting = msgspec.structs.replace(settings, materialize_handles_max=1)
     async with sb.open_backend(wanting, observer=waiting) as backend:
@@ -88,7 +88,7 @@ def _name_of(number: int) -> str:
 
 
 class _Waiting(sb.Observer):
-    """Tells when bases are written."""
+    """Waits for bases to be written."""
 
     def __init__(self) -> None:
         self.written = anyio.Event()

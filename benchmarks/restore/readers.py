@@ -1,6 +1,6 @@
 """Eight readers of the same sixteen files, through one download cache.
 
-Envelope. Whoever wants a file first downloads it, and the others wait for that: sixteen downloads. A count, and exact.
+Envelope. The first reader of a file downloads it, and the others wait for that: sixteen downloads. A count, and exact.
 """
 
 import anyio
@@ -15,7 +15,7 @@ KEYS, FILES, READERS = 16_000, 16, 8
 
 
 def run(report: Report) -> None:
-    """Requests for segments, whatever kind of request."""
+    """Count the requests for segments, of any kind."""
     with directory() as parent:
         downloads = anyio.run(_downloads, settings_of(parent, local=()))
     report.add(

@@ -13,10 +13,10 @@ from benchmarks.servers import MINISTACK_PYTHON, run_ministack
 
 
 def run(report: Report) -> None:
-    """All of it; about two minutes. Nothing where there is no server."""
+    """All of it; about two minutes. Nothing if there is no server."""
     python = os.environ.get(MINISTACK_PYTHON)
     if python is None:
-        print(f"  not run: {MINISTACK_PYTHON} does not say where MiniStack is; `nox -s bench -- s3` sees to it")
+        print(f"  not run: {MINISTACK_PYTHON} does not say where MiniStack is; `nox -s bench -- s3` installs it")
         return
     with tempfile.TemporaryDirectory() as directory, run_ministack(python, Path(directory) / "log") as server:
         uploads.run(report, server)

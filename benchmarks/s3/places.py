@@ -1,4 +1,4 @@
-"""The settings of what is measured."""
+"""The settings of the jobs that are measured."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """A thousand segments come back through a network of 20 ms a request.
 
-Envelope. Sixteen at a time are sixty-three turns of 20 ms, for whoever fetches. What we add is verifying and decoding,
+Envelope. Sixteen at a time are sixty-three turns of 20 ms, for any client. What we add is verifying and decoding,
 in worker threads beside the requests, and applying in order: a third of the time is allowed for that.
 """
 

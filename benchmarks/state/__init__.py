@@ -1,4 +1,4 @@
-"""What reading and writing state costs beside a bare dictionary. Each file measures one thing, and expects first."""
+"""The cost of state beside a bare dictionary. Each file measures one thing, and says first what it expects."""
 
 from benchmarks.contest import Report
 from benchmarks.state import access, collector, rocks, snapshot, views

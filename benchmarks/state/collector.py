@@ -1,4 +1,4 @@
-"""What a full collection costs with much state in memory: tables hold what the collector does not walk.
+"""The cost of a full garbage collection with much state in memory: tables hold what the collector does not walk.
 
 Envelope. A million cells in one dictionary are one untracked object, and a bytearray per key is none at all: nothing to
 walk, so they add nothing. A Python list of bytes per key takes the collector through every list and every element. A

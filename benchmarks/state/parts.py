@@ -1,4 +1,4 @@
-"""What the benchmarks of states have in common: a million keys, a small struct for each, and a clock of CPU time."""
+"""Shared by the benchmarks of states: a million keys, a small struct for each, and a clock of CPU time."""
 
 import time
 from collections.abc import Callable, Sequence

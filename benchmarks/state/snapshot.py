@@ -1,6 +1,6 @@
-"""What a snapshot of a million keys holds a checkpoint up for, and what reading it costs later.
+"""How long a snapshot of a million keys holds up a checkpoint, and the cost of reading it later.
 
-Envelope. The part that nobody may overlap copies one dictionary: as long as `dict.copy`, some 10 ms. Reading it hashes
+Envelope. The synchronous part copies one dictionary: as long as `dict.copy`, some 10 ms. Reading it hashes
 every key (0.3 µs), makes a change of it (0.3 µs) and puts both in order: 1.5 µs a key at most, in a worker thread.
 """
 
