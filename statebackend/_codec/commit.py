@@ -4,7 +4,7 @@
     magic    := "sbcommt"
     checksum := crc32 of everything but itself
     manifest := msgpack map of the fields of `Commit` or `Claim`, and "entry": "commit" or "claim"; `length` bytes
-    inline   := frame* part*           change sets of a small checkpoint, what a small batch put out; none in a claim
+    inline   := frame* part*           change sets of a small checkpoint, output rows of a small batch; none in a claim
 
 A handle into the object's own inline frames has an empty key, and an offset that counts from where they begin. Decoding
 makes it whole, as a later commit carries it: with the key, length and checksum of this object. A handle to an inline

@@ -205,7 +205,7 @@ class CheckpointCoordinator:
     async def _create(self, encoded: EncodedEntry[Commit], savepoint: str | None) -> Committed:
         """Create the commit, with a local copy beside it, and stand on it."""
         commit = encoded.entry
-        if savepoint is not None:  # before the commit: a marker without a commit means nothing, but not the reverse
+        if savepoint is not None:  # before the commit: a marker alone means nothing, a commit alone is no savepoint
             await self._savepoints.mark(savepoint, commit)
         local = await self._create_copied(commit, encoded.body)
         # No await between these: nobody sees the new base with the old outbox, or the other way round.

@@ -52,7 +52,7 @@ def entry_key(sequence: int) -> str:
 def sequence_of(key: str) -> int | None:
     """The sequence of the entry at `key`, or `None` if no entry has such a key."""
     number = key.removeprefix(COMMITS)
-    return int(number) if number.isdigit() and entry_key(int(number)) == key else None
+    return int(number) if number.isdecimal() and entry_key(int(number)) == key else None
 
 
 class Hint(msgspec.Struct, frozen=True):
@@ -119,7 +119,7 @@ def floor_key(sequence: int) -> str:
 def floor_of(key: str) -> int | None:
     """The sequence that the sweep floor at `key` names, or `None` if no floor has such a key."""
     number = key.removeprefix(FLOORS)
-    return int(number) if number.isdigit() and floor_key(int(number)) == key else None
+    return int(number) if number.isdecimal() and floor_key(int(number)) == key else None
 
 
 # ----------------------------------------------------------------------------------------------------- data, changelogs

@@ -206,7 +206,7 @@ def superseded(keys: Collection[str], base: Commit, epoch: Epoch) -> frozenset[s
 
     Judged from one attempt alone, and so without a lock: an attempt knows its base, which is a commit of all ranges.
     What attempts on an earlier base of this epoch made is in a commit by now, or never will be; what the base does not
-    point into, no later commit does. So whatever else runs on the host, these copies are in nobody's way.
+    point into, no later commit does. So nobody needs these copies, whatever else runs on the host.
 
     Empty before the epoch's first commit: if an older checkpoint was opened, the commit before is not the newest. Empty
     too if there are copies of a later epoch: then ours is over, and we do not know what is needed.

@@ -69,7 +69,7 @@ class Savepoints:
             raise StoreUnavailableError("no answer to the marker of a savepoint in time", name=name)
 
     async def find(self, name: str) -> Commit:
-        """Return the commit that the savepoint keeps. Raises `SavepointNotFoundError`, or as `commit_of`."""
+        """The commit that the savepoint keeps. Raises `SavepointNotFoundError`, `InputError`, or as `commit_of`."""
         if (found := await self._find(check_savepoint_name(name))) is None:
             raise SavepointNotFoundError("the job has no savepoint of that name", name=name)
         return found

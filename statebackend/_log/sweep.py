@@ -49,8 +49,8 @@ class SweepFailure(msgspec.Struct, frozen=True):
 class SweepReport(msgspec.Struct, frozen=True):
     """A verdict on every object of a job, and which of the garbage was deleted.
 
-    `stopped` says why not all garbage was deleted; it is `None` for a dry run, which deletes nothing. `local` has the
-    local copies; there, a key is the path of the file.
+    `stopped` says why the sweep gave up before it deleted anything, else `None`; a dry run is not `stopped`. `local`
+    has the local copies; there, a key is the path of the file.
     """
 
     dry_run: bool

@@ -18,6 +18,7 @@ from statebackend._codec.commit import Claim, Commit, Entry, encode_entry
 from statebackend._log.names import HINT_KEY, entry_key, hint_of
 from statebackend._log.reader import LogEnd, LogReader
 from statebackend._retry import RetryPolicy
+from statebackend._tasks import foreign
 from statebackend.abc import Clock, ObjectStore
 from statebackend.errors import (
     FencedError,
@@ -92,7 +93,7 @@ class LogWriter:
         """
         if end is None:
             sequence, epoch = 0, 1
-        else:  # an epoch takes an entry: behind a damaged one, it is never above the sequence by more than one
+        else:  # the epoch of a damaged entry is unknown; but each takes an entry, so none is above its sequence + 1
             sequence, epoch = end.sequence + 1, (end.sequence + 1 if end.entry is None else end.entry.epoch) + 1
         claim = Claim(
             job=self.log.job,
@@ -191,7 +192,8 @@ class LogWriter:
         """
         if self.last is not None and self._is_hint_due and self._since(self._contact) <= LOG_CONTACT_MAX_S:
             with anyio.move_on_after(self._timeout_s), contextlib.suppress(Exception):
-                await self._store.put(HINT_KEY, (hint_of(self.last),))
+                # `foreign`: a stray CancelledError must not make the caller believe that there is no entry.
+                await foreign(self._store.put(HINT_KEY, (hint_of(self.last),)))
                 self._is_hint_due = False
 
     async def _create(self, entry: Entry, body: tuple[bytes]) -> None:

@@ -30,7 +30,9 @@ def parser() -> argparse.ArgumentParser:
     sweeping = commands.add_parser("sweep", parents=[common], help="list what the job no longer needs, and why")
     sweeping.add_argument("--delete", action="store_true", help="delete it; without this option, sweep is a dry run")
     sweeping.add_argument("--all", action="store_true", help="also list what stays")
-    sweeping.add_argument("--min-age-s", metavar="S", type=float, default=MIN_AGE_S, help="least age in seconds")
+    sweeping.add_argument(
+        "--min-age-s", metavar="S", type=float, default=MIN_AGE_S, help="least age of what is deleted, in seconds"
+    )
 
     restoring = commands.add_parser(
         "restore", parents=[common, checkpoint], help="print the state, a line of JSON for each key"

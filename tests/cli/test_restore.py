@@ -1,4 +1,4 @@
-"""`restore`: a checkpoint in plain values, for whoever has none of the classes that it was written with."""
+"""`restore`: a checkpoint in plain values, without the classes that it was written with."""
 
 import asyncio
 import json

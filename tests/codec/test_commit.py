@@ -207,7 +207,7 @@ def test_commit_of_another_release_is_told_from_damage(version: int) -> None:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_rocksdb_bases_in_a_version_that_has_none_are_refused(version: int) -> None:
-    """Whoever wrote that, another reader would pass over them."""
+    """A reader of that version would pass over them."""
     manifest = read_commit((GOLDEN / "commit-v3-native.bin").read_bytes())
     error = error_of(CorruptCommitError, decode_entry, write_commit(manifest, version=version), NAME, job="fleet")
     assert error.facts["offset"] == 7

@@ -130,7 +130,7 @@ def test_changes_that_nobody_logs_are_refused(block: bytes) -> None:
 
 @pytest.mark.parametrize(("payload", "records"), [(2 * BLOCK, 3), (2 * BLOCK, 1), (2 * BLOCK + b"\0", 2)])
 def test_a_frame_read_block_by_block_is_refused_at_its_end(payload: bytes, records: int) -> None:
-    """Where its head, checksum and first blocks are in order: whoever was given those has to give all of it up."""
+    """Its head, checksum and first blocks are in order; the reader that was given those has to give all of it up."""
     _, blocks = open_change_set(lying(payload, records=records), NAME, 1000)
     assert next(blocks) == next(blocks)
     error = error_of(CorruptSegmentError, next, blocks)

@@ -114,7 +114,7 @@ def test_frame_comes_back(compression: Compression, change_set: ChangeSet) -> No
 
 
 def test_frame_comes_back_in_its_blocks() -> None:
-    """One at a time, for who does not want to hold all of its changes."""
+    """One block at a time, so that not all of its changes have to be held."""
     changes = [StateChange(0, Operation.SET, 0, number) for number in range(BLOCK_CHANGES_MAX + 1)]
     frame = encode_frame(change_set("0-127", SequenceNumber(0), changes), "zstd")
     header, blocks = open_frame(memoryview(frame), reject)

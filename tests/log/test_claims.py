@@ -192,7 +192,7 @@ async def zombie_wakes(
 
 @pytest.mark.parametrize("oldest", [2, 3, 4, 9])
 @pytest.mark.parametrize("tick", [True, False])
-async def test_a_writer_who_slept_past_a_sweep_is_fenced(oldest: int, tick: bool) -> None:
+async def test_a_writer_that_slept_past_a_sweep_is_fenced(oldest: int, tick: bool) -> None:
     """Its place is free again, and its entry can be made there; but it looks again, by whichever clock has moved."""
     store, error = await zombie_wakes(HandClock(), oldest=oldest, tick=tick)
     assert isinstance(error, FencedError)
@@ -218,7 +218,7 @@ async def test_what_it_has_made_there_is_not_part_of_the_log(oldest: int, hint: 
         await log.find(end, CheckpointId(5000))
 
 
-async def test_a_writer_who_is_alone_may_sleep_as_long_as_it_likes() -> None:
+async def test_a_writer_that_is_alone_may_sleep_as_long_as_it_likes() -> None:
     """It looks again, sees that its entry is the end, and goes on."""
     clock, store = HandClock(), MemoryStore()
     writer = writer_on(store, clock=clock)

@@ -1,5 +1,6 @@
 """The log of commit objects: found without listing, created once, resolved by the writer's stamp."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -61,6 +62,17 @@ async def test_a_useless_hint_costs_a_listing_and_nothing_else(hint: bytes | Non
     await store.delete(HINT_KEY)
     if hint is not None:
         await store.put(HINT_KEY, [hint])
+    newest = await newest_on(store)
+    assert newest is not None
+    assert newest.sequence == 19
+
+
+@pytest.mark.parametrize("number", ["7", "99", "0000000000099"])
+async def test_a_foreign_number_beside_the_log_does_not_mislead_the_search(number: str) -> None:
+    """A listing counts only the keys under which a writer would have made an entry."""
+    store = await filled(20)
+    await store.delete(HINT_KEY)
+    await store.put(f"commits/{number}", [b"theirs"])
     newest = await newest_on(store)
     assert newest is not None
     assert newest.sequence == 19
@@ -133,10 +145,11 @@ async def test_no_answer_in_time_is_unknown() -> None:
         await writer_on(store, timeout_s=0.01).append(commit(0))
 
 
-async def test_a_hint_that_cannot_be_written_fails_nothing() -> None:
-    """The commit exists before its hint; the hint is a convenience."""
+@pytest.mark.parametrize("error", [StoreAccessError("refused"), asyncio.CancelledError()])
+async def test_a_hint_that_cannot_be_written_fails_nothing(error: BaseException) -> None:
+    """The commit exists before its hint; the hint is a convenience, also for a store that cancels itself."""
     store = MemoryStore()
-    await writer_on(FaultyStore(store, [Fail(operation="put")])).append(commit(0))
+    await writer_on(FaultyStore(store, [Fail(operation="put", error=error)])).append(commit(0))
     assert await newest_on(store) is not None
 
 

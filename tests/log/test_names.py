@@ -9,6 +9,8 @@ from statebackend._log.names import (
     SavepointMarker,
     data_name_of,
     entry_key,
+    floor_key,
+    floor_of,
     hint_of,
     marker_of,
     parse_hint,
@@ -33,11 +35,18 @@ def test_entries_are_known_by_their_keys(sequence: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["commits/7", "commits/000000000007x", "commits/", "000000000007", "commits/0000000000007", "newest"]
+    "key", ["commits/7", "commits/000000000007x", "commits/", "000000000007", "commits/0000000000007", "commits/²", "x"]
 )
 def test_other_keys_are_no_entries(key: str) -> None:
     """Only the one key under which a writer would have made the entry."""
     assert sequence_of(key) is None
+
+
+@pytest.mark.parametrize("key", ["swept/7", "swept/000000000007x", "swept/", "swept/²", "000000000007", "newest"])
+def test_other_keys_are_no_floors(key: str) -> None:
+    """Only the one key under which a sweep would have made the floor."""
+    assert floor_of(key) is None
+    assert floor_of(floor_key(7)) == 7
 
 
 def test_the_hint_is_its_content() -> None:

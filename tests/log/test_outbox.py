@@ -66,7 +66,7 @@ async def test_output_can_be_published_from_its_commit_on_and_not_before(job: Jo
         assert await publish_all(backend) == []
 
 
-async def test_output_that_nobody_said_was_published_is_there_for_who_opens_the_job_next(job: Job) -> None:
+async def test_output_that_was_not_reported_as_published_is_there_when_the_job_is_opened_next(job: Job) -> None:
     """Byte for byte, and again for the one after him."""
     async with job.backend() as backend:
         await batch(backend, 0, b"one", b"two")
@@ -122,7 +122,7 @@ async def test_small_output_costs_no_request(inline_bytes_max: int, puts: int) -
     assert info.primary_bytes == sum(stored.values()) - stored[claim] - stored.get(f"{JOB}/newest", 0)
 
 
-async def test_a_writer_who_was_fenced_publishes_nothing(job: Job) -> None:
+async def test_a_fenced_writer_publishes_nothing(job: Job) -> None:
     """It finds out before it publishes: what it has committed is for the new writer to publish."""
     async with job.backend() as old:
         await batch(old, 0, b"rows")
@@ -132,7 +132,7 @@ async def test_a_writer_who_was_fenced_publishes_nothing(job: Job) -> None:
             assert await publish_all(new) == [(0, [b"rows"])]
 
 
-async def test_a_writer_who_has_slept_long_looks_twice(job: Job) -> None:
+async def test_a_writer_that_has_slept_long_looks_twice(job: Job) -> None:
     """Its place in the log may have been taken and swept meanwhile."""
     async with job.backend() as old:
         await batch(old, 0, b"rows")
@@ -154,7 +154,7 @@ async def test_a_backend_that_was_left_publishes_nothing(job: Job) -> None:
         await backend.take_output()
 
 
-async def test_who_only_reads_publishes_nothing(job: Job) -> None:
+async def test_a_reader_publishes_nothing(job: Job) -> None:
     async with job.backend() as backend:
         await batch(backend, 0, b"rows")
     async with job.backend(read_only=True) as reader:
@@ -257,7 +257,7 @@ async def test_staged_output_that_is_not_as_it_was_is_not_published(
         assert await publish_all(backend) == [(0, [b"rows"])]
 
 
-async def test_who_goes_back_publishes_what_is_named_there(job: Job) -> None:
+async def test_a_rollback_publishes_what_the_older_commit_names(job: Job) -> None:
     """And not the output of the branch that it leaves."""
     async with job.backend() as backend:
         await batch(backend, 0, b"kept")

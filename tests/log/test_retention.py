@@ -166,7 +166,7 @@ def test_the_log_never_gets_a_gap_above_the_oldest_that_stays(
             assert all(sequence in plan_.keep for sequence in range(kept, end + 1))
 
 
-def test_data_is_judged_by_who_points_into_it_and_by_the_epoch_it_was_made_in() -> None:
+def test_data_is_judged_by_what_points_into_it_and_by_its_epoch() -> None:
     """In this order: needed, superseded, then by the name."""
     reach = Reach()
     needed, both, dropped = (f"segments/00000001-{number:08d}-{HEX}" for number in range(3))

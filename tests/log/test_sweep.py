@@ -370,7 +370,7 @@ async def test_an_entry_that_cannot_be_deleted_keeps_what_it_points_into() -> No
     assert 2 not in await job.commits()
 
 
-async def test_a_sweep_finds_the_claim_of_who_opened_an_old_checkpoint_meanwhile() -> None:
+async def test_a_sweep_finds_a_claim_that_opened_an_old_checkpoint_meanwhile() -> None:
     """The sweep was about to say how far it goes, and to delete that checkpoint: nothing goes."""
     job = await worked()
     hold = Hold(operation="put", key="*/swept/*")
@@ -400,8 +400,8 @@ async def test_a_sweep_finds_the_claim_of_who_opened_an_old_checkpoint_meanwhile
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize(("operation", "key"), [("delete", "*/commits/*"), ("delete", "*/segments/*")])
-async def test_who_opens_a_checkpoint_while_a_sweep_deletes_it_is_told(operation: Any, key: str, moment: Any) -> None:
-    """The sweep has said how far it goes, and has looked for claims: too late. Local copies must not deceive him."""
+async def test_opening_a_checkpoint_while_a_sweep_deletes_it_is_refused(operation: Any, key: str, moment: Any) -> None:
+    """The sweep has raised the floor and looked for claims: too late. Local copies must not make it seem whole."""
     job = await worked()
     hold = Hold(operation=operation, key=key, moment=moment, nth=1)
     async with anyio.create_task_group() as tasks:
@@ -415,7 +415,7 @@ async def test_who_opens_a_checkpoint_while_a_sweep_deletes_it_is_told(operation
     assert await job.read() == 6
 
 
-async def test_who_found_a_checkpoint_before_a_sweep_and_claims_after_it_is_told() -> None:
+async def test_a_claim_on_a_checkpoint_that_was_found_before_a_sweep_is_refused_after_it() -> None:
     """The whole sweep came between the two."""
     job = await worked()
     hold = Hold(operation="put_if_absent")
@@ -433,7 +433,7 @@ async def test_who_found_a_checkpoint_before_a_sweep_and_claims_after_it_is_told
     assert await job.read() == 6
 
 
-async def test_who_opens_a_savepoint_that_is_dropped_and_swept_meanwhile_is_told() -> None:
+async def test_opening_a_savepoint_that_is_dropped_and_swept_meanwhile_is_refused() -> None:
     """As with any other checkpoint."""
     job = Job()
     async with job.backend() as backend:
@@ -458,7 +458,7 @@ async def test_who_opens_a_savepoint_that_is_dropped_and_swept_meanwhile_is_told
     assert await job.read() == 5
 
 
-async def test_the_base_of_a_writer_who_has_not_committed_stays() -> None:
+async def test_the_base_of_a_writer_that_has_not_committed_stays() -> None:
     """It may take days to its first commit."""
     job = await worked()
     async with job.backend(checkpoint_id=2) as backend:

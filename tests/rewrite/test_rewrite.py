@@ -181,7 +181,7 @@ async def test_a_stream_that_was_not_stopped_is_fenced() -> None:
     assert await read(settings_of(64), store) == expected
 
 
-async def test_a_rewrite_is_fenced_by_who_opens_the_job_meanwhile() -> None:
+async def test_a_rewrite_is_fenced_if_the_job_is_opened_meanwhile() -> None:
     """The job is unchanged, and the rewrite deletes nothing: a fenced writer never does. It can be run again."""
     store = MemoryStore()
     await work(settings_of(16), store)
