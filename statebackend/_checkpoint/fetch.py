@@ -1,9 +1,10 @@
 """Fetches the files that a commit needs: each from its local copy if that verifies, else from the primary, verified.
 
-    at hand, or local copy -> download cache, or primary -> verified -> the local copy repaired
+    at hand, or local copy -> download cache, or primary -> verified
 
 Two kinds of files come through here: segments, whose content is wanted in memory, and files of RocksDB bases, which are
-wanted in a directory. Each says where its local copy is, and where what was downloaded goes.
+wanted in a directory. The callers say where the local copy is and where a download goes, and repair local copies that
+could not be used.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -137,8 +138,8 @@ def frames_in(read: SegmentRead | BaseRead, data: bytes) -> Frames:
     return Frames(found, frames_of(data, found))
 
 
-async def is_repaired(repair: Callable[[], Awaitable[None]]) -> bool:
-    """Repair a local copy; true if that worked. If not it is reported: the state itself came from the primary."""
+async def try_repair(repair: Callable[[], Awaitable[None]]) -> bool:
+    """Repair a local copy; true if that worked. A failure is only reported: the state itself came from the primary."""
     try:
         await repair()
     except StoreError:

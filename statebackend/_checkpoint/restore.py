@@ -17,7 +17,7 @@ from statebackend._checkpoint.fetch import (
     Frames,
     frames_in,
     ignore_file,
-    is_repaired,
+    try_repair,
 )
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
@@ -149,7 +149,7 @@ class Restore:
         return Fetched(frames_in(read, found.content), found.size_bytes, found.local, found.fallback)
 
     async def _repair(self, store: LocalSegments, segment: Handle, data: bytes) -> bool:
-        return await is_repaired(lambda: store.repair(segment.key, (data,)))
+        return await try_repair(lambda: store.repair(segment.key, (data,)))
 
 
 class _Tally:

@@ -15,7 +15,7 @@ from tempfile import mkdtemp
 from typing import Final
 
 from statebackend._changelog.reader import verify
-from statebackend._checkpoint.fetch import Apply, Fetched, Fetcher, FileDone, is_repaired
+from statebackend._checkpoint.fetch import Apply, Fetched, Fetcher, FileDone, try_repair
 from statebackend._codec.commit import Commit
 from statebackend._local.disk import remove_directory
 from statebackend._local.rocksdb_copies import RocksDBCopies
@@ -122,7 +122,7 @@ class RocksDBRestore:
         copies = self._copies
         if copies is None or not copies.writable:
             return False
-        return await is_repaired(lambda: copies.store(base, directory))
+        return await try_repair(lambda: copies.store(base, directory))
 
     def _apply(self, base: RocksDBBase, directory: Path, commit: Commit, apply: Apply) -> int:
         count = 0

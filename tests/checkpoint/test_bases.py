@@ -26,6 +26,7 @@ from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit, encode_entry
 from statebackend._codec.records import Operation, StateChange
 from statebackend.ids import (
+    EMPTY_RANGE,
     Base,
     ChangeSetHandle,
     CheckpointId,
@@ -357,6 +358,12 @@ def test_entries_that_were_written_anew_leave_the_rest_to_the_rocksdb_base() -> 
 def test_the_heap_writes_what_a_rocksdb_base_stands_for() -> None:
     """From then on the job can do without RocksDB."""
     assert key_groups_to_write({3}, [base("a", 5, 6)], [rocksdb_base(0, 1, 9)]) == {0, 1, 3, 9}
+
+
+def test_metadata_of_early_commits_is_not_taken_over() -> None:
+    """It has no key group and changes no state: the next commit need not list it."""
+    part = RangeState(ALL, (handle(0), handle(1, key_groups=EMPTY_RANGE), handle(2)))
+    assert range_of(commit_of(part), ALL).changelog == (handle(0), handle(2))
 
 
 def test_rocksdb_bases_count_for_what_is_due() -> None:
