@@ -3,7 +3,7 @@
     cpu          compression, checksums, decoding            at most `cpu_threads_max`
     background   the same, for work that nobody waits for    among those, and gives way to them
     io           files                                       at most `io_threads_max`
-    of_root      files in a local root, which may hang       at most half of those, divided among the roots
+    of_root      files in a local root, which may hang       at most half of the io threads, divided among the roots
 
 The composition root makes one for each backend, coordinator, download cache, set of range owners or upkeep call that it
 opens, and hands it to every component that leaves the event loop. `docs/decisions/worker-threads.md` says why the
@@ -29,7 +29,7 @@ Args = TypeVarTuple("Args")
 T = TypeVar("T")
 
 _borrower: ContextVar[object] = ContextVar("_borrower")
-"""The task whose place among the cpu threads a background thread uses."""
+"""The task that a background thread's place among the cpu threads is counted for."""
 
 
 class FileThreads:
@@ -55,9 +55,9 @@ class FileThreads:
 
 
 class RootThreads(FileThreads):
-    """A share of the threads of another. Made by `WorkerThreads`.
+    """The threads for the files of a local root: a share of the job's threads for files. Made by `WorkerThreads`.
 
-    However many of them hang, the primary has as many left, and so have other roots as far as there are threads.
+    Even if all of them hang, the primary keeps half of the job's threads, and roots with another share keep theirs.
     """
 
     def __init__(self, share: anyio.CapacityLimiter, io: anyio.CapacityLimiter) -> None:
@@ -71,9 +71,9 @@ class RootThreads(FileThreads):
 
 
 class WorkerThreads(FileThreads):
-    """All worker threads of one opened job. Belongs to one event loop.
+    """All worker threads of one opened job. For one event loop.
 
-    `roots`: the local roots that `of_root` may be asked for.
+    `roots`: the local roots, for `of_root`.
     """
 
     def __init__(
@@ -81,8 +81,9 @@ class WorkerThreads(FileThreads):
     ) -> None:
         super().__init__(io_threads_max)
         self._cpu = anyio.CapacityLimiter(cpu_threads_max)
-        self._parked = 0  # background threads that have given way, and wait: none gives way to another for ever
-        # A root that hangs would keep the only thread from the primary: the roots have one of their own then.
+        # Background threads that have given way and wait. Nobody gives way to them, or two would take turns for ever.
+        self._parked = 0
+        # A root that hangs would keep the only thread from the primary. So with one thread the roots get a second one.
         io = self._io if io_threads_max > 1 else anyio.CapacityLimiter(1)
         half = max(1, io_threads_max // 2)
         count = max(1, min(half, len(roots)))
@@ -96,7 +97,8 @@ class WorkerThreads(FileThreads):
     async def background(self, function: Callable[[*Args], T], *args: *Args) -> T:
         """As `cpu`, for a long computation that no checkpoint may wait for: it calls `give_way` again and again.
 
-        Only from a task of a task group: asyncio's own cancellation of the task that waits here is not allowed for.
+        Only for a task that asyncio's own `task.cancel()` never cancels, such as one of a task group: the thread would
+        go on without a place to give away.
         """
         token = _borrower.set(asyncio.current_task())  # the thread gets a copy of this context
         try:
@@ -105,9 +107,9 @@ class WorkerThreads(FileThreads):
             _borrower.reset(token)
 
     def give_way(self) -> None:
-        """In a `background` thread, some hundred times a second: let others have the thread's place, and the loop.
+        """Let waiting `cpu` calls, and the loop, go first. Called in a `background` thread some hundred times a second.
 
-        While others wait for a place this thread does nothing, and is not one of those at work.
+        Until it has its place again this thread does nothing, and does not count as one at work.
         """
         if self._is_wanted() and not _is_on_loop():
             anyio.from_thread.run(self._queue_again, _borrower.get())
@@ -118,7 +120,7 @@ class WorkerThreads(FileThreads):
         return self._roots[Path(root)]
 
     def _is_wanted(self) -> bool:
-        """True if somebody waits for a cpu thread who has not given way."""
+        """True if a call waits for a cpu thread, other than those that have given way."""
         return self._cpu.statistics().tasks_waiting > self._parked
 
     async def _queue_again(self, borrower: object) -> None:
@@ -134,7 +136,7 @@ class WorkerThreads(FileThreads):
 
 
 def _is_on_loop() -> bool:
-    """True on the thread of an event loop, as where threads are simulated."""
+    """True on the thread of an event loop, where simulated threads run."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

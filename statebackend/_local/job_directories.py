@@ -51,7 +51,7 @@ class LocalDirectory:
 def lock_root(root: str | os.PathLike[str], job: str, *, shared: bool = False) -> LocalDirectory:
     """Make the job's directories under `root`, and own them unless another live backend does. Blocks on the disk.
 
-    `shared`: own them together with others that say so too. Raises `LocalRootError` with the path and the reason if
+    `shared`: own them together with all others that pass it. Raises `LocalRootError` with the path and the reason if
     `root` is relative, or cannot be made, read and written.
     """
     path = Path(root)

@@ -5,8 +5,8 @@
     <parent>/job_<job>/kg_<first>_<last>/files/    the state
     <parent>/job_<job>/kg_<first>_<last>/scratch/  what else the process that has the lock needs
 
-    mark     := checksum:u32 content               little-endian crc32 of content
-    content  := boot_id newline manifest       msgpack map of the fields of `RangeManifest`
+    mark  := checksum:u32 body              little-endian crc32 of body
+    body  := boot_id newline manifest       msgpack map of the fields of `RangeManifest`
 
 The process that has the lock removes the manifest before it touches a file, and writes one when all files are written
 and closed. So files without a manifest belong to a process that was killed or is at work: they are removed, and never
@@ -34,7 +34,7 @@ from statebackend.errors import LocalRootError
 from statebackend.ids import Epoch, KeyGroupRange
 
 LAYOUT: Final = 1
-"""Of the files. A release that writes them differently has another number."""
+"""The version of the files' layout: a release that writes them differently has another one."""
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _CHECKSUM: Final = struct.Struct("<I")
 _logger = logging.getLogger(__name__)
@@ -68,9 +68,9 @@ class RangeDirectory:
 
     def put_manifest(self, manifest: RangeManifest) -> None:
         """Write the manifest. The files must be closed. Raises `OSError`."""
-        content = self._boot.encode() + b"\n" + msgspec.msgpack.encode(manifest)
+        body = self._boot.encode() + b"\n" + msgspec.msgpack.encode(manifest)
         temporary = self._path / "mark.tmp"
-        temporary.write_bytes(_CHECKSUM.pack(zlib.crc32(content)) + content)
+        temporary.write_bytes(_CHECKSUM.pack(zlib.crc32(body)) + body)
         temporary.replace(self._manifest)
 
     def settle(self, directory: Path) -> None:
@@ -171,10 +171,10 @@ def _read_manifest(path: Path, boot: str) -> RangeManifest | None:
     """The manifest; `None` where it is missing, damaged, or from another layout or start of the machine."""
     try:
         data = path.read_bytes()
-        (checksum,), content = _CHECKSUM.unpack_from(data), data[_CHECKSUM.size :]
-        if zlib.crc32(content) != checksum:
+        (checksum,), body = _CHECKSUM.unpack_from(data), data[_CHECKSUM.size :]
+        if zlib.crc32(body) != checksum:
             return None
-        found, _, encoded = content.partition(b"\n")
+        found, _, encoded = body.partition(b"\n")
         manifest = msgspec.msgpack.decode(encoded, type=RangeManifest)
     except (OSError, struct.error, ValueError):
         return None

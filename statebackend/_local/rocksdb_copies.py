@@ -34,7 +34,7 @@ Verify = Callable[[bytes, Handle], None]
 OPERATOR: Final = "state"
 """There is one operator so far."""
 STORED_BYTES_PER_S: Final = 16 * MiB
-"""Storing a directory may take a second more for each of these: its files may have to be copied, and synced."""
+"""Storing a base may take one second more per this many bytes: its files may have to be copied, and are synced."""
 _logger = logging.getLogger(__name__)
 
 
@@ -42,8 +42,8 @@ class RocksDBCopies:
     """The RocksDB bases of one job on this host, of all its owners. `writable`: this backend owns the `roots`.
 
     `bytes_max` limits the bytes in one root, including the copies of `segments` there; 0 for no limit. A call takes at
-    most `timeout_s`, and one that writes the time for its bytes beside that; a root that takes longer is not used any
-    more. Calls raise `StoreError`s, and the caller goes on without the copy.
+    most `timeout_s`, and `store` longer for a larger base; a root that takes longer is not used any more. Calls raise
+    `StoreError`s, and the caller goes on without the copy.
     """
 
     def __init__(

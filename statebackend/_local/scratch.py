@@ -101,10 +101,7 @@ def _remove_dead(parent: Path) -> None:
     for path in parent.iterdir():
         if not _NAME.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
             continue
-        with (
-            suppress(OSError),
-            closing(lock_file(path / _LOCK_NAME)) as lock,
-        ):  # its process may be removing it
+        with suppress(OSError), closing(lock_file(path / _LOCK_NAME)) as lock:  # its process may be removing it
             if lock.held:
                 _remove(path)
 
