@@ -20,7 +20,8 @@ async def savepoints(settings: Settings, *, store: ObjectStore | None = None) ->
 async def drop_savepoint(settings: Settings, name: str, *, store: ObjectStore | None = None) -> None:
     """Drop a savepoint: the next sweep may delete the checkpoint that it protected.
 
-    Raises `SavepointNotFoundError`, `StoreError`. After a failed or cancelled call it is dropped or not: call again.
+    Raises `SavepointNotFoundError`, `StoreError`, or `InputError` for an impossible name or a store that cannot list.
+    After a failed or cancelled call it is dropped or not: call again.
     """
     async with open_job_primary(settings, store) as primary:
         await Savepoints(primary.store, primary.log).drop(name)
