@@ -5,7 +5,8 @@ import io
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -43,15 +44,18 @@ def phrases() -> list[str]:
     return re.findall(r'"([^"]+)"', section)
 
 
-def sentences(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def sentences(path: Path) -> Sequence[tuple[int, str]]:
     """The docstrings, messages and comments of a module, or the lines of a page, with their lines."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
-        yield from enumerate(text.splitlines(), start=1)
-        return
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type in (tokenize.COMMENT, tokenize.STRING):
-            yield token.start[0], " ".join(token.string.split())
+        return list(enumerate(text.splitlines(), start=1))
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return [
+        (token.start[0], " ".join(token.string.split()))
+        for token in tokens
+        if token.type in (tokenize.COMMENT, tokenize.STRING)
+    ]
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
