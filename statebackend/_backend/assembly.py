@@ -172,7 +172,7 @@ def upload_scheduler(
     uploader: StateChangeUploader,
     *,
     files: StateChangeUploader | None = None,
-    persist_delay_s: Callable[[], float] | None = None,
+    budget_wait_s: Callable[[], float] = lambda: 0.0,
     new_name: Callable[[], str],
     threads: WorkerThreads,
     tasks: TaskGroup,
@@ -181,7 +181,7 @@ def upload_scheduler(
 ) -> UploadScheduler:
     """A scheduler of uploads. `files`: the uploader for files of RocksDB bases, if that is another one.
 
-    `persist_delay_s`: called each time the delay begins, instead of using the setting.
+    `budget_wait_s`: how long what is sent has to wait for the budget, as of now.
     """
     observer = Observers(observer)
 
@@ -201,7 +201,8 @@ def upload_scheduler(
     return UploadScheduler(
         sender,
         files=sender if files is None else sender_by(files),
-        persist_delay_s=persist_delay_s or (lambda: settings.persist_delay_s),
+        persist_delay_s=settings.persist_delay_s,
+        budget_wait_s=budget_wait_s,
         persist_size_threshold_bytes=settings.persist_size_threshold_bytes,
         in_flight_bytes_max=settings.in_flight_bytes_max,
         close_timeout_s=settings.close_timeout_s,
@@ -221,7 +222,7 @@ def machinery_of(
         settings,
         copies.uploader,
         files=copies.of_files,
-        persist_delay_s=opened.primary.spending.persist_delay_s,
+        budget_wait_s=opened.primary.spending.wait_s,
         new_name=opened.new_name,
         threads=threads,
         tasks=tasks,

@@ -98,6 +98,11 @@ class Ledger:
         self._waiting: list[Persist] = []
         self._undecided: list[Persist] = []  # of checkpoints that are not confirmed, reset or subsumed yet
 
+    @property
+    def is_awaited(self) -> bool:
+        """True if a request waits for its results."""
+        return bool(self._waiting)
+
     def append(self, change: StateChange) -> None:
         """Add a change to the open set. The sequence number stays. After `close` the change is dropped.
 

@@ -1,8 +1,9 @@
 """Batches the change sets of many writers into segments and has them uploaded.
 
-The first change set in the queue starts the persist delay; reaching the size threshold sends the queue at once; what
-comes meanwhile shares the segment. Only the race of upload attempts decides that an upload failed. Every attempt writes
-under a fresh name. Each waiting call learns how its upload ended, also when the backend ends first.
+The first change set in the queue starts the persist delay, during which others join it. Reaching the size threshold
+sends the queue at once, and so does the moment from which no writer could join it any more. Only the race of upload
+attempts decides that an upload failed. Every attempt writes under a fresh name. Each waiting call learns how its upload
+ended, also when the backend ends first.
 """
 
 import logging
@@ -64,7 +65,8 @@ class UploadScheduler:
         sender: SegmentSender,
         *,
         files: SegmentSender,
-        persist_delay_s: Callable[[], float],
+        persist_delay_s: float,
+        budget_wait_s: Callable[[], float],
         persist_size_threshold_bytes: int,
         in_flight_bytes_max: int,
         close_timeout_s: float,
@@ -72,10 +74,11 @@ class UploadScheduler:
         clock: Clock,
         observer: Observer,
     ) -> None:
-        """`files` sends for `upload_file`. `persist_delay_s` is called each time the delay begins."""
+        """`files` sends for `upload_file`. `budget_wait_s`: how long what is sent has to wait, in company or not."""
         self._sender = sender
         self._files = files
         self._delay_s = persist_delay_s
+        self._budget_wait_s = budget_wait_s
         self._size_threshold_bytes = persist_size_threshold_bytes
         self._close_timeout_s = close_timeout_s
         self._tasks = tasks
@@ -85,7 +88,30 @@ class UploadScheduler:
         self._ownership = Ownership()
         self._queue: list[_Request] = []
         self._queued_bytes = 0
-        self._timer: anyio.CancelScope | None = None
+        self._timer: anyio.CancelScope | None = None  # while something is queued
+        self._due_s = 0.0  # when it goes off
+        self._writers: list[Callable[[], bool]] = []
+
+    def register(self, may_join: Callable[[], bool]) -> None:
+        """Expect a writer, until `unregister`. `may_join`: if it could still add to what is queued.
+
+        While no writer is registered, it is not known if any may come, and the persist delay is always kept.
+        """
+        self._writers.append(may_join)
+
+    def unregister(self, may_join: Callable[[], bool]) -> None:
+        """This writer will not come any more. Doing so again changes nothing."""
+        if may_join in self._writers:
+            self._writers.remove(may_join)
+            self.hurry()
+
+    def hurry(self) -> None:
+        """Send what is queued without the rest of its persist delay, if no writer could join it any more.
+
+        To be called when a writer begins to wait for what it has uploaded before.
+        """
+        if self._timer is not None:
+            self._set_timer()
 
     @property
     def in_flight_bytes(self) -> int:
@@ -153,7 +179,7 @@ class UploadScheduler:
             encoded = await encode()
             race = sender.race(encoded, patience=max(1.0, encoded.size_bytes / MiB))
             ended = race.ended
-            return await self._decide(race, _as_it_is)
+            return await self._decide(race, lambda uploaded: uploaded)
         finally:
             self._tasks.start_soon(self._give_back, size_bytes, ended)
 
@@ -227,18 +253,27 @@ class UploadScheduler:
         try:
             if self._queued_bytes >= self._size_threshold_bytes:
                 self._flush()
-            elif self._timer is None:
-                self._arm(self._delay_s())
+            else:
+                self._set_timer()
         except RuntimeError as error:  # anyio: the task group has ended
             raise BackendClosedError("the backend has ended: nothing can be uploaded any more") from error
 
-    def _arm(self, delay_s: float) -> None:
+    def _set_timer(self) -> None:
+        """Begin the delay of the queue, unless it runs. Cut it short if no writer could join the queue any more."""
+        is_complete = bool(self._writers) and not any(may_join() for may_join in self._writers)
+        if self._timer is not None and not is_complete:
+            return
+        delay_s = max(0.0 if is_complete else self._delay_s, self._budget_wait_s())
+        due_s = self._clock.monotonic() + delay_s
+        if self._timer is not None and due_s >= self._due_s:
+            return
+        self._disarm()
         if delay_s == 0:
             self._flush()
             return
         timer = anyio.CancelScope()
         self._tasks.start_soon(self._flush_later, timer, delay_s)
-        self._timer = timer
+        self._timer, self._due_s = timer, due_s
 
     def _abandon(self, request: _Request) -> None:
         """The call was cancelled, or could not be queued."""
@@ -343,10 +378,6 @@ class UploadScheduler:
         while remaining:
             await anyio.lowlevel.checkpoint()  # each removal is shielded; a cancellation must get in between
             await self._sender.discard(remaining.pop())
-
-
-def _as_it_is(uploaded: UploadedSegment) -> UploadedSegment:
-    return uploaded
 
 
 def _end(batch: Iterable[_Request], error: Exception) -> None:

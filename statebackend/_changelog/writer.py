@@ -32,6 +32,8 @@ class ChangelogWriter:
         self._tasks = tasks
         self._threshold_bytes = preemptive_persist_threshold_bytes
         self._progress = anyio.Event()
+        self._coming = 0  # uploads on their way to the scheduler's queue
+        scheduler.register(self._may_join)
 
     def append(self, change: StateChange) -> None:
         """Add a change in memory. A full open set is sealed, and its upload begins at once, not only with `persist`.
@@ -76,6 +78,7 @@ class ChangelogWriter:
         try:
             self._submit(to_upload)
             del to_upload  # frees the changes as soon as they are encoded, not only when they are durable
+            self._scheduler.hurry()  # nothing may be on its way there: it was all uploaded before
             while not request.done:
                 await self._progress.wait()
             return request.result()
@@ -140,6 +143,7 @@ class ChangelogWriter:
     async def _close(self, from_: SequenceNumber | None) -> None:
         unwanted = self._ledger.close(from_)
         self._wake()
+        self._scheduler.unregister(self._may_join)
         await self._scheduler.release(unwanted)
 
     async def __aenter__(self) -> Self:
@@ -151,9 +155,11 @@ class ChangelogWriter:
     def _submit(self, change_sets: Sequence[ChangeSet]) -> None:
         if change_sets:
             self._tasks.start_soon(self._upload, change_sets)
+            self._coming += 1
 
     async def _upload(self, change_sets: Sequence[ChangeSet]) -> None:
         numbers = [change_set.sequence_number for change_set in change_sets]
+        self._coming -= 1  # `upload` queues them in this very turn, unless it has to wait for room
         upload = self._scheduler.upload(change_sets)
         del change_sets  # as in `persist`
         try:
@@ -167,6 +173,14 @@ class ChangelogWriter:
             unwanted = self._ledger.succeed(results)
             self._wake()
             await self._scheduler.release(unwanted)
+
+    def _may_join(self) -> bool:
+        """If this writer could still add to the segment that is sent next.
+
+        Not while a `persist` waits: its caller appends nothing before it ends. Otherwise yes, also after a pre-emptive
+        upload: nobody waits for that, and what is appended next may share its segment.
+        """
+        return self._coming > 0 or not self._ledger.is_awaited
 
     def _fail(self, numbers: Sequence[SequenceNumber], error: Exception) -> Sequence[UploadedChangeSet]:
         unwanted = self._ledger.fail(numbers, error)

@@ -1,6 +1,6 @@
 """The cost of a backend's requests: told to its observer, added up for each checkpoint, kept within a budget.
 
-The budget delays what is about to be sent: a segment by the persist delay, which `persist_delay_s` returns, and a
+The budget delays what is about to be sent: a segment by `wait_s`, however long its persist delay is, and a
 commit without a segment before it (nothing has changed, or the commit holds it all) by `hold`. So a checkpoint waits
 once, and the wait of the next one pays for both of its PUTs.
 """
@@ -62,7 +62,15 @@ class Spending:
 
     def persist_delay_s(self) -> float:
         """The persist delay as of now: longer than the setting if the budget requires it."""
-        return max(self._delay_s, self._wait_s())
+        return max(self._delay_s, self.wait_s())
+
+    def wait_s(self) -> float:
+        """Seconds that what is sent now has to wait for the budget."""
+        wait_s = self._pace.wait_s(self._prices.put_usd(self.requests), self._clock.monotonic())
+        if wait_s == self._delay_max_s and not self._warned:
+            self._warned = True
+            _log.warning("put_budget_usd_month is exceeded even at persist_delay_max_s; this is logged once")
+        return wait_s
 
     async def hold(self, before: Counter[str]) -> None:
         """Wait for the budget before a commit, unless a PUT since `before` has waited already.
@@ -70,7 +78,7 @@ class Spending:
         A cancelled call leaves nothing behind.
         """
         since = self.requests - before
-        if not any(since[kind] for kind in PUTS) and (wait_s := self._wait_s()) > 0:
+        if not any(since[kind] for kind in PUTS) and (wait_s := self.wait_s()) > 0:
             await anyio.sleep(wait_s)
 
     def since(self, before: Counter[str]) -> Spent:
@@ -91,10 +99,3 @@ class Spending:
         self._told = requests
         if since:
             self._observer.primary_requested(since, usd=self._prices.usd(since))
-
-    def _wait_s(self) -> float:
-        wait_s = self._pace.wait_s(self._prices.put_usd(self.requests), self._clock.monotonic())
-        if wait_s == self._delay_max_s and not self._warned:
-            self._warned = True
-            _log.warning("put_budget_usd_month is exceeded even at persist_delay_max_s; this is logged once")
-        return wait_s

@@ -81,7 +81,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     entries, as with `table="heap"`. May change between two runs."""
 
     persist_delay_s: Pause = 0.010
-    """How long the first waiting change set waits for others before its segment is sent. 0: not at all."""
+    """How long the first waiting change set waits for others before its segment is sent. 0: not at all, and as little
+    where no other could come: when each writer that shares the segment waits for it already, or there is only one."""
     persist_delay_max_s: Deadline = 10.0
     """Longest persist delay that `put_budget_usd_month` may cause, at least `persist_delay_s`. If that is not enough,
     the budget is exceeded."""

@@ -203,11 +203,16 @@ class Log:
 
 @asynccontextmanager
 async def open_log(
-    uploader: StateChangeUploader, *, threshold_bytes: int = 1_000_000, **changed: Any
+    uploader: StateChangeUploader, *, threshold_bytes: int = 1_000_000, company: bool = False, **changed: Any
 ) -> AsyncGenerator[Log]:
-    """A writer of log "a" on a scheduler of its own. What is still at work when the block ends is cancelled."""
+    """A writer of log "a" on a scheduler of its own. What is still at work when the block ends is cancelled.
+
+    With `company` there is another writer, which never comes: a persist waits for it as long as the delay lasts.
+    """
     async with open_tasks() as tasks:
         scheduler = scheduler_of(uploader, tasks, **changed)
+        if company:
+            writer_on(scheduler, tasks, log="never comes")
         yield Log(writer_on(scheduler, tasks, threshold_bytes=threshold_bytes), scheduler, tasks)
 
 

@@ -194,7 +194,7 @@ async def test_an_aborted_checkpoint_loses_nothing() -> None:
 async def test_a_cancelled_checkpoint_loses_nothing() -> None:
     """As aborted, while its changes wait for company: the next one has them all, from one upload."""
     uploader = HeldUploader()
-    async with open_log(uploader, persist_delay_s=1, persist_size_threshold_bytes=1000) as log:
+    async with open_log(uploader, company=True, persist_delay_s=1, persist_size_threshold_bytes=1000) as log:
         data = append(log, 50)
         with anyio.move_on_after(0.5):  # before anything is sent
             await log.writer.persist(FIRST, CP1)
@@ -209,7 +209,7 @@ async def test_a_cancelled_checkpoint_loses_nothing() -> None:
 async def test_cancelling_a_persist_at_any_time_loses_nothing_and_uploads_nothing_twice(after_s: float) -> None:
     """Queued, being uploaded, uploaded: the next persist of the range gets it, from one upload."""
     uploader = SlowUploader(1)
-    async with open_log(uploader, persist_delay_s=1, persist_size_threshold_bytes=1000) as log:
+    async with open_log(uploader, company=True, persist_delay_s=1, persist_size_threshold_bytes=1000) as log:
         append(log, 50)
         with anyio.move_on_after(after_s):
             await log.writer.persist(FIRST)
@@ -345,7 +345,9 @@ async def test_closing_keeps_what_a_checkpoint_may_still_commit() -> None:
     One segment holds the checkpoint's set and a pre-emptive one after it: the latter is released, the segment stays.
     """
     uploader = Uploader()
-    async with open_log(uploader, threshold_bytes=100, persist_delay_s=1, persist_size_threshold_bytes=1000) as log:
+    async with open_log(
+        uploader, threshold_bytes=100, company=True, persist_delay_s=1, persist_size_threshold_bytes=1000
+    ) as log:
         append(log, 20)
         outcomes: list[Uploaded | Exception] = []
         end = log.writer.next_sequence_number()
@@ -594,6 +596,7 @@ async def test_no_persist_is_left_pending_when_the_tasks_end() -> None:
                     SlowUploader(FOREVER_S), tasks, persist_delay_s=delay_s, persist_size_threshold_bytes=1000
                 )
                 log = Log(writer_on(scheduler, tasks), scheduler, callers)
+                writer_on(scheduler, tasks, log="never comes")
                 append(log, 20)
                 await persist(log, 0, outcomes)
                 tasks.cancel_scope.cancel()
@@ -701,7 +704,7 @@ class WatchedKey(msgspec.Struct, weakref=True):
 async def test_changes_are_let_go_as_soon_as_they_are_encoded() -> None:
     """Bounded: while a slow store takes its time, memory holds the encoded body and not the changes as well."""
     uploader = HeldUploader()
-    async with open_log(uploader, persist_delay_s=1, persist_size_threshold_bytes=1000) as log:
+    async with open_log(uploader, company=True, persist_delay_s=1, persist_size_threshold_bytes=1000) as log:
         key = WatchedKey()
         watched = weakref.ref(key)
         log.writer.append(change(key=key))

@@ -184,7 +184,7 @@ async def test_the_queue_is_what_waits_to_be_batched() -> None:
     """Row: ChangelogStorageMetricsTest.testQueueSize. Eleven calls wait, then the timer fires. Hazard 13."""
     metrics = Metrics()
     async with open_log(
-        Uploader(), observer=metrics, persist_delay_s=10, persist_size_threshold_bytes=NEVER_BYTES
+        Uploader(), company=True, observer=metrics, persist_delay_s=10, persist_size_threshold_bytes=NEVER_BYTES
     ) as log:
         async with anyio.create_task_group() as calls:
             for _ in range(11):
