@@ -1,0 +1,191 @@
+"""Changes of a keyed state: an operation, a key and data each.
+
+    body   := first:u16 width:u8 arity:u8 operation:u8* group* keys{1 or arity} data     little-endian
+    group  := the change's key group less `first`, in `width` bytes, 1 or 2
+    keys   := column      `arity` 0: the keys. Otherwise all keys are tuples of `arity` parts: a column for each part
+    data   := column      the argument of each operation, as MessagePack's bin
+    column := length:u32 msgpack([...])
+
+There are as many operations, groups, keys and data as the part has records.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, starmap
+from operator import itemgetter
+from typing import Any, Final, Self, cast
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from statebackend._codec.changes import GROUP, Changes, KeyGroups
+from statebackend._codec.records import SCALARS, Operation, StateChange, as_key
+from statebackend.ids import Key
+
+CHANGE_OVERHEAD_BYTES: Final = 16
+"""Bytes that a change takes in a segment besides its key and data. An estimate, for thresholds only."""
+SET: Final = bytes([Operation.SET])
+ARITY_MAX: Final = 255
+
+_HEAD = struct.Struct("<HBB")
+_LENGTH = struct.Struct("<I")
+_WIDTHS: Final[Mapping[int, np.dtype[np.unsignedinteger[Any]]]] = {1: np.dtype("<u1"), 2: np.dtype("<u2")}
+_SIZED: Final = frozenset({str, bytes})
+_GROUP_MAX: Final = 32_767
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode_any: Final = msgspec.msgpack.Decoder(list[Any]).decode
+_decode_data: Final = msgspec.msgpack.Decoder(list[bytes]).decode
+
+
+class KeyedChanges(Changes):
+    """Operations, one byte each, on keys as the user gave them. `data` is empty where an operation needs none.
+
+    The columns are taken as they are, not copied: the caller never changes them again.
+    """
+
+    __slots__ = ("data", "keys", "operations")
+
+    kind = 1
+
+    def __init__(
+        self, state_id: int, groups: KeyGroups, operations: bytes, keys: Sequence[Key], data: Sequence[bytes]
+    ) -> None:
+        assert len(groups) == len(operations) == len(keys) == len(data), "columns of different lengths"
+        super().__init__(state_id, groups)
+        self.operations: Final = operations
+        self.keys: Final = keys
+        self.data: Final = data
+
+    @property
+    def all_set(self) -> bool:
+        """True if every change sets its key: then the keys and data are the entries."""
+        return self.operations.count(SET) == len(self.operations)
+
+    def rows(self) -> Iterator[StateChange]:
+        """The changes one by one."""
+        return starmap(
+            StateChange,
+            zip(
+                self.groups.tolist(),
+                self.operations,
+                [self.state_id] * self.records,
+                self.keys,
+                self.data,
+                strict=True,
+            ),
+        )
+
+    def sizes(self) -> npt.NDArray[np.int64]:
+        keys = map(_size_of_key(self.keys), self.keys)
+        return (
+            np.fromiter(map(len, self.data), np.int64, self.records)
+            + np.fromiter(keys, np.int64, self.records)
+            + CHANGE_OVERHEAD_BYTES
+        )
+
+    def between(self, start: int, end: int) -> Self:
+        groups, operations = self.groups[start:end], self.operations[start:end]
+        return type(self)(self.state_id, groups, operations, self.keys[start:end], self.data[start:end])
+
+    def taken(self, chosen: npt.NDArray[np.intp]) -> Self:
+        if len(chosen) == 1:
+            return self.between(int(chosen[0]), int(chosen[0]) + 1)
+        pick = cast("Callable[[Sequence[Any]], tuple[Any, ...]]", itemgetter(*chosen.tolist()))
+        operations = np.frombuffer(self.operations, np.uint8)[chosen].tobytes()
+        return type(self)(self.state_id, self.groups[chosen], operations, pick(self.keys), pick(self.data))
+
+    def with_groups(self, groups: KeyGroups) -> Self:
+        """The same changes in other key groups, as if the job had another `max_parallelism`."""
+        return type(self)(self.state_id, groups, self.operations, self.keys, self.data)
+
+    def body(self) -> Sequence[bytes | bytearray | memoryview]:
+        span = self.span
+        width = 1 if len(span) <= 256 else 2
+        columns = _columns_of(self.keys)
+        head = _HEAD.pack(span.first, width, 0 if columns is None else len(columns))
+        groups = (self.groups - span.first).astype(_WIDTHS[width]).tobytes()
+        encoded = list(map(_encode, (*([self.keys] if columns is None else columns), self.data)))
+        return [head, self.operations, groups, *(each for raw in encoded for each in (_LENGTH.pack(len(raw)), raw))]
+
+    @classmethod
+    def from_body(cls, state_id: int, records: int, body: memoryview) -> Self:
+        if len(body) < _HEAD.size:
+            raise ValueError("the head of changes is cut off")
+        first, width, arity = _HEAD.unpack_from(body)
+        if width not in _WIDTHS:
+            raise ValueError(f"key groups of {width} bytes")
+        ends = (_HEAD.size + records, _HEAD.size + records * (1 + width))
+        if ends[1] > len(body):
+            raise ValueError(f"{records} changes in {len(body)} bytes")
+        groups = np.frombuffer(body[ends[0] : ends[1]], _WIDTHS[width]).astype(np.int64) + first
+        if records == 0 or groups.max() > _GROUP_MAX:
+            raise ValueError("no changes, or a key group that is none")
+        *keys, data = _columns_in(body[ends[1] :], 1 + max(1, arity))
+        decoded = list(map(_decode_keys, keys))
+        found = cast("list[Key]", list(zip(*decoded, strict=True)) if arity else decoded[0])
+        values = _decode_data(data)
+        if len(found) != records or len(values) != records:
+            raise ValueError(f"{records} changes, and {len(found)} keys with {len(values)} data")
+        return cls(state_id, groups.astype(GROUP), bytes(body[_HEAD.size : ends[0]]), found, values)
+
+    def _estimated_bytes(self) -> int:
+        key_bytes = sum(map(_size_of_key(self.keys), self.keys))
+        return sum(map(len, self.data)) + CHANGE_OVERHEAD_BYTES * self.records + key_bytes
+
+
+def keyed_changes(rows: Iterable[StateChange]) -> list[KeyedChanges]:
+    """These changes, in columns: neighbours of one state together."""
+    found: list[KeyedChanges] = []
+    for state_id, own in groupby(rows, key=lambda row: row.state_id):
+        own_rows = list(own)
+        groups = np.array([row.key_group for row in own_rows], dtype=GROUP)
+        operations = bytes([row.operation for row in own_rows])
+        keys, data = [row.key for row in own_rows], [row.data for row in own_rows]
+        found.append(KeyedChanges(state_id, groups, operations, keys, data))
+    return found
+
+
+def _columns_of(keys: Sequence[Key]) -> Sequence[Sequence[object]] | None:
+    """The parts of keys that are all tuples of one length; `None` for other keys."""
+    if set(map(type, keys)) != {tuple}:
+        return None
+    tuples = cast("Sequence[tuple[Key, ...]]", keys)
+    arity = len(tuples[0])
+    if not 0 < arity <= ARITY_MAX or any(len(key) != arity for key in tuples):
+        return None
+    return list(zip(*tuples, strict=True))
+
+
+def _columns_in(rest: memoryview, count: int) -> list[memoryview]:
+    columns: list[memoryview] = []
+    offset = 0
+    for _ in range(count):
+        if offset + _LENGTH.size > len(rest):
+            raise ValueError("a column's length is cut off")
+        (length,) = _LENGTH.unpack_from(rest, offset)
+        offset += _LENGTH.size
+        if offset + length > len(rest):
+            raise ValueError("a column is cut off")
+        columns.append(rest[offset : offset + length])
+        offset += length
+    if offset != len(rest):
+        raise ValueError("more bytes behind the columns")
+    return columns
+
+
+def _decode_keys(column: memoryview) -> Sequence[Key]:
+    """The keys of a column, or one part of each tuple. Raises `ValueDecodeError` for what is no key."""
+    found = _decode_any(column)
+    return cast("list[Key]", found) if SCALARS.issuperset(map(type, found)) else list(map(as_key, found))
+
+
+def _size_of_key(keys: Sequence[Key]) -> Callable[[Any], int]:
+    return len if _SIZED.issuperset(map(type, keys)) else _key_bytes
+
+
+def _key_bytes(key: Key) -> int:
+    if isinstance(key, (str, bytes)):
+        return len(key)
+    return sum(map(_key_bytes, key)) if isinstance(key, tuple) else 8

@@ -1,0 +1,51 @@
+"""The bytes of many changes: one part after the other.
+
+payload := part+
+part    := kind:u8 state_id:u32 records:u32 length:u32 body      little-endian; `body` has `length` bytes
+kind    := 1 changes of a keyed state (see `keyed_changes`)
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from statebackend._codec.changes import Changes
+from statebackend._codec.keyed_changes import KeyedChanges
+
+KINDS: Final[Mapping[int, type[Changes]]] = {each.kind: each for each in (KeyedChanges,)}
+"""The kinds of changes by their code. Codes are stored: never reuse one."""
+_HEAD = struct.Struct("<BIII")
+
+
+class UnknownKindError(ValueError):
+    """A part of a kind that this release does not know."""
+
+
+def encode_parts(changes: Iterable[Changes]) -> bytes:
+    """Return the bytes of `changes`, in order."""
+    chunks: list[bytes | bytearray | memoryview] = []
+    for each in changes:
+        body = each.body()
+        chunks += (_HEAD.pack(each.kind, each.state_id, each.records, sum(map(len, body))), *body)
+    return b"".join(chunks)
+
+
+def decode_parts(raw: bytes | bytearray | memoryview) -> Iterator[Changes]:
+    """Yield the changes, a part at a time.
+
+    Raises `ValueError` if the bytes are not as `encode_parts` makes them, `UnknownKindError` for a kind of a later
+    release, `ValueDecodeError` for a key that is no key.
+    """
+    view = memoryview(raw)
+    offset = 0
+    while offset < len(view):
+        if offset + _HEAD.size > len(view):
+            raise ValueError(f"the head of a part is cut off at {offset}")
+        kind, state_id, records, length = _HEAD.unpack_from(view, offset)
+        offset += _HEAD.size
+        if offset + length > len(view):
+            raise ValueError(f"a part is cut off at {offset}")
+        if (found := KINDS.get(kind)) is None:
+            raise UnknownKindError(f"changes of an unknown kind, {kind}")
+        yield found.from_body(state_id, records, view[offset : offset + length])
+        offset += length
