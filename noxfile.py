@@ -16,6 +16,7 @@ nox.options.sessions = ["tests"]
 ROOT = Path(__file__).parent
 NO_JAVA_STATUS = 3  # of benchmarks/java.py
 NO_CEPH_STATUS = 3  # of benchmarks/radosgw.py
+NO_POSTGRES_STATUS = 3  # of benchmarks/upserts/postgres.py
 MINISTACK = "ministack==1.5.33"
 WORKERS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 """Tests of a file stay together, because they share fixtures. Files are not sorted by their number of tests, or files
@@ -93,11 +94,15 @@ def models(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Speed against what was expected: ratios, losses included. `nox -s bench -- state restore`, `-- spark`."""
-    on_spark = "spark" in session.posargs
-    extra = "connect" if on_spark else "spark" if "processing" in session.posargs else ""
-    session.install("-e", f".[bench,{extra}]" if extra else ".[bench]")
-    environment = ministack_environment(session) | (spark_environment(session) if on_spark else {})
+    """Speed against what was expected: ratios, losses included. `nox -s bench -- state restore`, `-- spark upserts`."""
+    named = {name.partition(".")[0] for name in session.posargs}
+    extras = {"processing": "spark", "spark": "connect", "upserts": "upserts"}
+    session.install("-e", f".[{','.join(['bench', *(extra for name, extra in extras.items() if name in named)])}]")
+    environment = ministack_environment(session)
+    if "spark" in named:
+        environment |= spark_environment(session)
+    if "upserts" in named:
+        environment |= postgres_environment(session)
     session.run("python", "-m", "benchmarks", *session.posargs, env=environment)
 
 
@@ -132,6 +137,15 @@ def ministack_environment(session: nox.Session) -> dict[str, str]:
         session.run("python", "-m", "venv", "--clear", str(folder), silent=True)
     session.run(str(python), "-m", "pip", "install", "--quiet", MINISTACK, external=True, silent=True)
     return {"MINISTACK_PYTHON": str(python)}
+
+
+def postgres_environment(session: nox.Session) -> dict[str, str]:
+    """Unpacks Postgres from Debian's packages if the machine has none."""
+    root = (session.cache_dir / "postgres").absolute()
+    find = ("python", "-m", "benchmarks.upserts.postgres", str(root))
+    if missing := session.run(*find, success_codes=[0, NO_POSTGRES_STATUS], silent=True):
+        session.warn(f"NOT MEASURED against Postgres: {missing}")
+    return {"POSTGRES_ROOT": str(root)}
 
 
 def spark_environment(session: nox.Session) -> dict[str, str]:

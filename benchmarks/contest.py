@@ -5,6 +5,7 @@ in another order, and what is compared are ratios of medians, with their spread.
 """
 
 import json
+import math
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,10 @@ class Sample:
     def median(self) -> float:
         """The middle figure."""
         return statistics.median(self.figures)
+
+    def at(self, share: float) -> float:
+        """The smallest figure that this share of all does not exceed: 0.99 of a hundred is the second largest."""
+        return sorted(self.figures)[math.ceil(share * len(self.figures)) - 1]
 
     def __str__(self) -> str:
         return f"{self.median:.4g} ({min(self.figures):.4g} to {max(self.figures):.4g})"

@@ -7,15 +7,15 @@ a monitor, one disk and the gateway, on the loopback, up in some fifteen seconds
 """
 
 import os
-import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+from benchmarks.debian import run_program, unpack
 from benchmarks.servers import HOST, Server, ServerError, answers, free_port
 
 CEPH_ROOT: Final = "CEPH_ROOT"
@@ -23,7 +23,6 @@ CEPH_ROOT: Final = "CEPH_ROOT"
 CANNOT_STATUS: Final = 3
 PACKAGES: Final = ("radosgw", "ceph-mon", "ceph-osd")
 LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
-DONE: Final = "unpacked"
 ACCESS_KEY_ID, SECRET_ACCESS_KEY = "tester", "a-secret-for-tests"
 
 # What is not said by its name: without `crc` the gateway insists on encryption, which needs the authentication that is
@@ -67,22 +66,6 @@ rgw frontends = beast endpoint={host}:{port} tcp_nodelay=1
 """
 
 
-def unpack(root: Path) -> None:
-    """Fetch and unpack the packages and what they need, unless they are there. Raises `ServerError`."""
-    if (root / DONE).exists():
-        return
-    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        raise ServerError("no apt-get and dpkg here: Ceph's radosgw comes from Debian's packages")
-    packages = root / "packages"
-    packages.mkdir(parents=True, exist_ok=True)
-    plan = _run(["apt-get", "install", "--simulate", "--no-install-recommends", *PACKAGES], {**os.environ}, packages)
-    names = [line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")]
-    _run(["apt-get", "download", *names], {**os.environ}, packages)
-    for package in packages.glob("*.deb"):
-        _run(["dpkg", "-x", str(package), str(root)], {**os.environ}, packages)
-    (root / DONE).touch()
-
-
 @contextmanager
 def run_radosgw(root: Path, directory: Path) -> Generator[Server]:
     """A gateway without buckets, which keeps its files in the empty `directory`. Its processes end with the context."""
@@ -97,7 +80,7 @@ def run_radosgw(root: Path, directory: Path) -> Generator[Server]:
     programs = root / "usr" / "bin"
 
     def run(program: str, *arguments: str) -> None:
-        _run([f"{programs}/{program}", *arguments], variables, directory)
+        run_program([f"{programs}/{program}", *arguments], variables, directory)
 
     def start(program: str, *arguments: str) -> subprocess.Popen[bytes]:
         with (directory / f"{program}.out").open("ab") as out:
@@ -114,7 +97,7 @@ def run_radosgw(root: Path, directory: Path) -> Generator[Server]:
         start("ceph-mon", "-i", "a", "-f")
         disk = str(uuid.uuid4())
         # The one program in Python, built for Debian's.
-        _run(
+        run_program(
             ["/usr/bin/python3", f"{programs}/ceph", "--connect-timeout", "60", "osd", "new", disk],
             variables,
             directory,
@@ -139,13 +122,6 @@ def _variables(root: Path, directory: Path) -> Mapping[str, str]:
     }
 
 
-def _run(command: Sequence[str], variables: Mapping[str, str], directory: Path) -> str:
-    ended = subprocess.run(command, env=variables, cwd=directory, capture_output=True, text=True, check=False)
-    if ended.returncode != 0:
-        raise ServerError(f"{' '.join(command)} failed: {ended.stderr[-1000:]}")
-    return ended.stdout
-
-
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()  # its data is in memory, and not needed any more
     process.wait()
@@ -154,7 +130,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def main() -> int:
     """Unpack into the folder that is given."""
     try:
-        unpack(Path(sys.argv[1]).absolute())
+        unpack(Path(sys.argv[1]).absolute(), *PACKAGES)
     except ServerError as error:
         print(error)
         return CANNOT_STATUS

@@ -1,0 +1,38 @@
+"""Programs from Debian's packages, unpacked into a folder: no root, no service, nothing left behind."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks.servers import ServerError
+
+DONE: Final = "unpacked"
+
+
+def unpack(root: Path, *packages: str) -> None:
+    """Fetch and unpack the packages and what they need, unless they are there. Raises `ServerError`."""
+    if (root / DONE).exists():
+        return
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        raise ServerError(f"no apt-get and dpkg here: {packages[0]} comes from Debian's packages")
+    fetched = root / "packages"
+    fetched.mkdir(parents=True, exist_ok=True)
+    plan = run_program(
+        ["apt-get", "install", "--simulate", "--no-install-recommends", *packages], {**os.environ}, fetched
+    )
+    names = [line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")]
+    run_program(["apt-get", "download", *names], {**os.environ}, fetched)
+    for package in fetched.glob("*.deb"):
+        run_program(["dpkg", "-x", str(package), str(root)], {**os.environ}, fetched)
+    (root / DONE).touch()
+
+
+def run_program(command: Sequence[str], variables: Mapping[str, str], directory: Path) -> str:
+    """What the program prints. Raises `ServerError` with what it complains of, if it fails."""
+    ended = subprocess.run(command, env=variables, cwd=directory, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        raise ServerError(f"{' '.join(command)} failed: {ended.stderr[-1000:]}")
+    return ended.stdout
