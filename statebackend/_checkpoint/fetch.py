@@ -15,6 +15,7 @@ import msgspec
 from statebackend._cache.download_cache import DownloadCache
 from statebackend._changelog.reader import BaseRead, SegmentRead, fetch_frames, frames_of, verify
 from statebackend._codec.records import StateChange
+from statebackend._local.segments import LocalSegments
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Fallback, ObjectStore
 from statebackend.errors import DataError, MissingObjectError, ObjectNotFoundError, StoreError
@@ -93,10 +94,14 @@ class Fetcher:
             try:
                 return Fetched(await local_copy(), file.length, local=True)
             except (StoreError, DataError) as error:  # whatever is wrong with it: the primary has the file
-                reason = "missing" if isinstance(error, ObjectNotFoundError) else str(error)
-                fallback = Fallback(file.key, reason, repaired=False)
+                fallback = _fallback(file, error)
         content = await place(await self._download(file))
         return Fetched(content, file.length, None if self.is_at_hand(file) else False, fallback)
+
+    async def local_copies(self, files: Sequence[Handle], local: LocalSegments) -> Sequence[bytes | Fallback]:
+        """The verified local copies of small segments, read together; or why one cannot be used."""
+        found = await local.get_many([file.key for file in files])
+        return await self._threads.cpu(_verified, found, files)
 
     async def fetch_frames(self, read: SegmentRead | BaseRead) -> Fetched[Frames]:
         """Fetch the wanted frames from the primary. Of a segment shared with many others only those are read.
@@ -145,6 +150,24 @@ async def try_repair(repair: Callable[[], Awaitable[None]]) -> bool:
     except StoreError:
         return False
     return True
+
+
+def _verified(copies: Sequence[bytes | StoreError], files: Sequence[Handle]) -> Sequence[bytes | Fallback]:
+    found: list[bytes | Fallback] = []
+    for copy, file in zip(copies, files, strict=True):
+        try:
+            if isinstance(copy, StoreError):
+                raise copy
+            verify(copy, file)
+            found.append(copy)
+        except (StoreError, DataError) as error:
+            found.append(_fallback(file, error))
+    return found
+
+
+def _fallback(file: Handle, error: StoreError | DataError) -> Fallback:
+    reason = "missing" if isinstance(error, ObjectNotFoundError) else str(error)
+    return Fallback(file.key, reason, repaired=False)
 
 
 def _missing(file: Handle) -> MissingObjectError:

@@ -4,8 +4,10 @@ The commit decides what is needed; a local file only replaces bytes that are kno
 missing or bad costs time, never correctness, and is repaired from the primary.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Final
 
+import anyio
 import msgspec
 
 from statebackend._changelog.reader import BaseRead, SegmentRead, changes_of, plan_reads
@@ -29,6 +31,11 @@ from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, Fallback, RestoreReport
 from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange, RangeState, RocksDBBase
+from statebackend.settings import MiB
+
+GROUP_FILES_MAX: Final = 32
+GROUP_BYTES_MAX: Final = 1 * MiB
+"""Small neighbours are read, verified and applied by one hop to a thread each: a hop costs more than a small file."""
 
 
 class LocalCopies(msgspec.Struct, frozen=True):
@@ -69,6 +76,7 @@ class Restore:
         self._at_hand_first = at_hand_first
         self._clock = clock
         self._concurrency_max = concurrency_max
+        self._downloads = anyio.Semaphore(concurrency_max)
         self._threads = threads
         self._rocksdb = rocksdb
         self._tally = _Tally()
@@ -125,31 +133,68 @@ class Restore:
         self._tally.changes += self._rocksdb.changes
 
     async def _run_reads(self, reads: Sequence[SegmentRead | BaseRead], apply: Apply, file_done: FileDone) -> None:
-        async def consume(read: SegmentRead | BaseRead, fetched: Fetched[Frames]) -> None:
-            self._tally.add(fetched)
-            changes = await self._threads.cpu(_apply, fetched.content, apply)
-            self._tally.changes += changes
-            file_done(read.segment.key, fetched.size_bytes, changes)
+        async def consume(group: Sequence[SegmentRead | BaseRead], fetched: Sequence[Fetched[Frames]]) -> None:
+            changes = await self._threads.cpu(_apply, [each.content for each in fetched], apply)
+            for read, each, count in zip(group, fetched, changes, strict=True):
+                self._tally.add(each)
+                self._tally.changes += count
+                file_done(read.segment.key, each.size_bytes, count)
 
-        await in_order(reads, self._fetch, consume, concurrency_max=self._concurrency_max)
+        await in_order(list(grouped(reads)), self._fetch, consume, concurrency_max=self._concurrency_max)
 
-    async def _fetch(self, read: SegmentRead | BaseRead) -> Fetched[Frames]:
-        local, segment = self._local, read.segment
-        if local is None or (self._at_hand_first and self._fetcher.is_at_hand(segment)):
+    async def _fetch(self, group: Sequence[SegmentRead | BaseRead]) -> Sequence[Fetched[Frames]]:
+        """Fetch the files of a group: the local copies together, and each of the others alone from the primary."""
+        found: dict[int, Fetched[Frames]] = {}
+        fallbacks: dict[int, Fallback] = {}
+        if (local := self._local) is not None:
+            wanted = [index for index, read in enumerate(group) if not self._needs_no_copy(read)]
+            copies = await self._fetcher.local_copies([group[index].segment for index in wanted], local.store)
+            for index, copy in zip(wanted, copies, strict=True):
+                if isinstance(copy, Fallback):
+                    fallbacks[index] = copy
+                else:
+                    found[index] = Fetched(frames_in(group[index], copy), len(copy), local=True)
+
+        async def fetch_one(index: int) -> Fetched[Frames]:
+            async with self._downloads:
+                return await self._fetch_from_primary(group[index], fallbacks.get(index))
+
+        async def keep(index: int, fetched: Fetched[Frames]) -> None:
+            found[index] = fetched
+
+        missing = [index for index in range(len(group)) if index not in found]
+        await in_order(missing, fetch_one, keep, concurrency_max=self._concurrency_max)
+        return [found[index] for index in range(len(group))]
+
+    def _needs_no_copy(self, read: SegmentRead | BaseRead) -> bool:
+        return self._at_hand_first and self._fetcher.is_at_hand(read.segment)
+
+    async def _fetch_from_primary(self, read: SegmentRead | BaseRead, fallback: Fallback | None) -> Fetched[Frames]:
+        """Fetch what is wanted of a segment; or all of it, to repair its local copy, if that is at fault."""
+        if self._local is None or fallback is None:
             return await self._fetcher.fetch_frames(read)
-
-        async def local_copy() -> bytes:
-            data = await local.store.get(segment.key)
-            await self._fetcher.verify(data, segment)
-            return data
-
-        found = await self._fetcher.fetch(segment, local_copy, _in_memory)
-        if found.fallback is not None and local.writable:
-            found = found.with_repair(repaired=await self._repair(local.store, segment, found.content))
-        return Fetched(frames_in(read, found.content), found.size_bytes, found.local, found.fallback)
+        whole = await self._fetcher.fetch(read.segment, None, _in_memory)
+        fetched = Fetched(frames_in(read, whole.content), whole.size_bytes, whole.local, fallback)
+        if self._local.writable:
+            return fetched.with_repair(repaired=await self._repair(self._local.store, read.segment, whole.content))
+        return fetched
 
     async def _repair(self, store: LocalSegments, segment: Handle, data: bytes) -> bool:
         return await try_repair(lambda: store.repair(segment.key, (data,)))
+
+
+def grouped(reads: Iterable[SegmentRead | BaseRead]) -> Iterator[Sequence[SegmentRead | BaseRead]]:
+    """Cut `reads` into groups of neighbours: small files together, a large one alone."""
+    group: list[SegmentRead | BaseRead] = []
+    size_bytes = 0
+    for read in reads:
+        if group and (len(group) == GROUP_FILES_MAX or size_bytes + read.segment.length > GROUP_BYTES_MAX):
+            yield group
+            group, size_bytes = [], 0
+        group.append(read)
+        size_bytes += read.segment.length
+    if group:
+        yield group
 
 
 class _Tally:
@@ -186,7 +231,12 @@ async def _in_memory(data: bytes) -> bytes:
     return data
 
 
-def _apply(frames: Frames, apply: Apply) -> int:
+def _apply(group: Sequence[Frames], apply: Apply) -> Sequence[int]:
+    """Apply the changes in these files, in order; return how many each has had."""
+    return [_apply_one(frames, apply) for frames in group]
+
+
+def _apply_one(frames: Frames, apply: Apply) -> int:
     count = 0
     for changes in changes_of(frames.views, frames.read.change_sets, frames.read.key_groups):
         apply(changes)

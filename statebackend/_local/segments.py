@@ -4,17 +4,27 @@ import logging
 import math
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from typing import TypeVar
+from functools import partial
+from typing import Protocol, TypeVar, runtime_checkable
 
 import anyio
 
 from statebackend._local.budget import ByteBudget
 from statebackend.abc import Body, Capability, ObjectInfo, ObjectStore
-from statebackend.errors import InputError, StoreAccessError, StoreUnavailableError
+from statebackend.errors import InputError, StoreAccessError, StoreError, StoreUnavailableError
 
 T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class GetsMany(Protocol):
+    """A store that reads several small objects for the price of one."""
+
+    async def get_many(self, keys: Sequence[str]) -> Sequence[bytes | StoreError]:
+        """Return what `get` would return or raise for each key."""
+        ...
 
 
 class LocalSegments:
@@ -27,10 +37,10 @@ class LocalSegments:
     `bytes_max` limits the bytes in one root, 0 for no limit. A put that would exceed it, together with those under way,
     raises `StoreUnavailableError` and writes nothing. `take_stock` counts what is there at the start.
 
-    `read_timeout_s` bounds `get`, `get_range` and `repair`: one that takes longer raises `StoreUnavailableError` with
-    the message "slow", and from then on they do so at once for that root. It bounds `take_stock` and each step of
-    `prune` too: a root that cannot be listed in time is no longer used. Nor are those whose indexes are in `hanging`,
-    from the start. Reading and writing an unused root raises `StoreUnavailableError`.
+    `read_timeout_s` bounds `get`, `get_range`, `repair`, and `get_many` in each root: one that takes longer raises
+    `StoreUnavailableError` with the message "slow", and from then on they do so at once for that root. It bounds
+    `take_stock` and each step of `prune` too: a root that cannot be listed in time is no longer used. Nor are those
+    whose indexes are in `hanging`, from the start. Reading and writing an unused root raises `StoreUnavailableError`.
     """
 
     def __init__(
@@ -72,6 +82,20 @@ class LocalSegments:
 
     async def get(self, key: str) -> bytes:
         return await self._in_time(key, lambda: self._store(key).get(key))
+
+    async def get_many(self, keys: Sequence[str]) -> Sequence[bytes | StoreError]:
+        """Return what `get` would return or raise for each key, by one call for each root. For small copies."""
+        of_roots: dict[int, list[str]] = {}
+        for key in keys:
+            of_roots.setdefault(self.root_of(key), []).append(key)
+        found: dict[str, bytes | StoreError] = {}
+        for root, own in of_roots.items():
+            try:
+                contents = await self._in_time(own[0], partial(_get_many, self._stores[root], own))
+            except StoreError as error:
+                contents = [error] * len(own)
+            found |= zip(own, contents, strict=True)
+        return [found[key] for key in keys]
 
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
         return await self._in_time(key, lambda: self._store(key).get_range(key, offset, length))
@@ -199,3 +223,15 @@ class LocalSegments:
         if self.root_of(key) in self._hanging:
             raise StoreUnavailableError("this local root hung when it was opened", key=key)
         return self._store(key)
+
+
+async def _get_many(store: ObjectStore, keys: Sequence[str]) -> Sequence[bytes | StoreError]:
+    if isinstance(store, GetsMany):
+        return await store.get_many(keys)
+    found: list[bytes | StoreError] = []
+    for key in keys:
+        try:
+            found.append(await store.get(key))
+        except StoreError as error:
+            found.append(error)
+    return found

@@ -9,12 +9,17 @@ import msgspec
 import pytest
 
 import statebackend as sb
+from statebackend._changelog.reader import SegmentRead
+from statebackend._checkpoint.fetch import Fetcher
 from statebackend._checkpoint.rescale import range_of
+from statebackend._checkpoint.restore import GROUP_BYTES_MAX, GROUP_FILES_MAX, grouped
 from statebackend._codec.commit import Commit, encode_entry
 from statebackend._codec.records import Operation, StateChange, change_set
-from statebackend._codec.segment import encode_segment
+from statebackend._codec.segment import checksum_of, encode_segment
+from statebackend._local.segments import LocalSegments
 from statebackend._log.names import entry_key
 from statebackend._tables.key_groups import key_group
+from statebackend._threads import WorkerThreads
 from statebackend.errors import CorruptSegmentError, MissingObjectError
 from statebackend.ids import ChangeSetHandle, CommitSequence, Handle, RangeState, SequenceNumber
 from statebackend.objectstore import MemoryStore
@@ -23,6 +28,7 @@ from statebackend.testing import FaultyStore, Hold, invariants, run_virtual
 from tests.backend.conftest import local_segments
 from tests.checkpoint.bases import JOB, Job, checkpoint, keys_in, shape
 from tests.knobs import settings_with
+from tests.local.test_segments import ReadsTogether
 
 CHECKPOINTS = 6
 
@@ -116,6 +122,45 @@ async def test_one_bad_local_file_comes_from_the_primary_and_is_repaired(
     assert (fallback.name, fallback.repaired) == (f"segments/{bad.name}", True)
     assert bad.read_bytes() == (tmp_path / "primary/fleet/segments" / bad.name).read_bytes()
     assert (await restore(written)).fallbacks == ()
+
+
+async def test_of_files_read_together_some_may_be_bad(written: sb.Settings, tmp_path: Path) -> None:
+    """Each of them comes from the primary and is repaired; the order in which all are applied stays."""
+    first, second, _, fourth, *_ = local_segments(tmp_path / "local")
+    first.unlink()
+    flip(second)
+    cut(fourth)
+    report = await restore(written)
+    assert (report.files_local, report.files_primary) == (CHECKPOINTS - 3, 3)
+    assert {each.name.removeprefix("segments/") for each in report.fallbacks} == {
+        bad.name for bad in (first, second, fourth)
+    }
+    assert all(each.repaired for each in report.fallbacks)
+    assert (await restore(written)).fallbacks == ()
+
+
+def test_small_neighbours_are_read_together_and_a_large_file_alone() -> None:
+    """A group is bounded by its files and by its bytes, which are in memory at one time."""
+    small = GROUP_BYTES_MAX // 4
+    sizes = [small, small, GROUP_BYTES_MAX, GROUP_BYTES_MAX + 1, small, *[1] * (2 * GROUP_FILES_MAX)]
+    reads = [SegmentRead(Handle(str(number), 0, size, 0), ()) for number, size in enumerate(sizes)]
+    groups = list(grouped(reads))
+    assert [read for group in groups for read in group] == reads
+    assert [len(group) for group in groups] == [2, 1, 1, GROUP_FILES_MAX, GROUP_FILES_MAX, 1]
+    assert list(grouped([])) == []
+
+
+async def test_the_small_local_copies_of_a_group_are_read_by_one_call() -> None:
+    """And verified each for itself."""
+    store = ReadsTogether()
+    handles = [Handle(str(number), 0, 3, checksum_of((b"abc",))) for number in range(5)]
+    for handle in handles:
+        await store.put(handle.key, [b"abc" if handle.key != "2" else b"abd"])
+    threads = WorkerThreads(cpu_threads_max=1, io_threads_max=1)
+    fetcher = Fetcher(MemoryStore(), at_hand={}, threads=threads)
+    found = await fetcher.local_copies(handles, LocalSegments([store]))
+    assert store.asked == [5]
+    assert [each if isinstance(each, bytes) else each.name for each in found] == [b"abc", b"abc", "2", b"abc", b"abc"]
 
 
 async def test_a_lost_primary_segment_does_not_matter_while_the_local_copy_is_good(

@@ -1,12 +1,13 @@
 """The local copies over several roots: where a key lies, who may change what, and what is cleared away."""
 
 import zlib
+from collections.abc import Sequence
 
 import pytest
 
 from statebackend._local.segments import LocalSegments
 from statebackend.abc import Capability
-from statebackend.errors import ObjectNotFoundError, StoreAccessError, StoreUnavailableError
+from statebackend.errors import ObjectNotFoundError, StoreAccessError, StoreError, StoreUnavailableError
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, FaultyStore, Hold
 from statebackend.testing.virtual_time import VirtualClock, run_virtual
@@ -44,6 +45,46 @@ async def test_it_can_what_all_of_its_roots_can() -> None:
             return frozenset({Capability.LIST, Capability.DURABLE})
 
     assert LocalSegments([MemoryStore(), OnlyLists()]).capabilities == {Capability.LIST}
+
+
+class ReadsTogether(MemoryStore):
+    """Remembers how many objects it was asked for at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[int] = []
+
+    async def get_many(self, keys: Sequence[str]) -> Sequence[bytes | StoreError]:
+        self.asked.append(len(keys))
+        return [await self.get(key) for key in keys]
+
+
+async def test_many_copies_are_read_by_one_call_for_each_root() -> None:
+    """In the order of the keys, whichever roots they lie in; from a store that cannot do that, one by one."""
+    together, one_by_one = ReadsTogether(), MemoryStore()
+    segments = LocalSegments([together, one_by_one])
+    for key in KEYS:
+        await segments.put(key, [key.encode()])
+    assert await segments.get_many(KEYS) == [key.encode() for key in KEYS]
+    assert together.asked == [sum(home(key, 2) == 0 for key in KEYS)]
+
+
+@run_virtual
+async def test_of_many_copies_each_has_its_own_error() -> None:
+    """One is missing, and one root hangs: one wait, the others are read, and the root is slow from then on."""
+    hung, other = FaultyStore(MemoryStore(), [Hold(operation="get")]), MemoryStore()
+    segments = LocalSegments([hung, other], read_timeout_s=5.0)
+    missing = next(key for key in KEYS if home(key, 2) == 1)
+    for key in KEYS:
+        if key != missing:
+            await segments.put(key, [b"x"])
+    for _ in range(2):
+        found = dict(zip(KEYS, await segments.get_many(KEYS), strict=True))
+        errors = {key: (type(each), str(each)) for key, each in found.items() if isinstance(each, StoreError)}
+        in_hung = {key: (StoreUnavailableError, "slow") for key in KEYS if home(key, 2) == 0}
+        assert {key: each for key, each in errors.items() if home(key, 2) == 0} == in_hung
+        assert [key for key in errors if home(key, 2)] == [missing]
+        assert VirtualClock().monotonic() == 5.0
 
 
 async def test_a_root_of_another_backend_is_read_and_never_changed() -> None:

@@ -335,3 +335,18 @@ async def test_a_store_whose_threads_can_be_left_behind_reads_and_fails_as_any_o
     assert await store.get_range("key", 8, 9) == b"89"
     with pytest.raises(ObjectNotFoundError):
         await store.get("other")
+
+
+@pytest.mark.parametrize("abandon_after_s", [None, 0.0])
+async def test_of_many_objects_read_together_each_has_its_own_outcome(
+    abandon_after_s: float | None, tmp_path: Path
+) -> None:
+    """In the order of the keys: what is there, what is not, and what is no object."""
+    store = LocalStore(tmp_path, abandon_after_s=abandon_after_s)
+    await store.put("a/b", [b"x" * 70_000, b"y"])
+    await store.put("empty", [])
+    whole, missing, directory, empty = await store.get_many(["a/b", "a/c", "a", "empty"])
+    assert (whole, empty) == (b"x" * 70_000 + b"y", b"")
+    assert [type(each) for each in (missing, directory)] == [ObjectNotFoundError] * 2
+    with pytest.raises(InputError):
+        await store.get_many(["a/b", "../b"])
