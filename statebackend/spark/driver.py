@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
@@ -20,7 +20,7 @@ from statebackend.errors import BatchError
 from statebackend.ids import CheckpointId, SourceMark
 from statebackend.settings import Settings
 from statebackend.spark.bridge import QueryThread, attend, process_portal
-from statebackend.spark.frames import allow_actions
+from statebackend.spark.frames import allow_actions, collected
 from statebackend.spark.output import Outbox, OutputFunction, call_output, rows_to_stage
 from statebackend.spark.processor_runner import ProcessorRunner
 
@@ -97,8 +97,7 @@ def _run_processor(
     runner: ProcessorRunner, output: OutputFunction | None, df: DataFrame, batch_id: int, backend: StateBackend
 ) -> Any:
     """Process one batch, and return the output rows unless `output` receives them."""
-    collect = cast("Callable[[], Any]", df.toArrow)  # pyright: ignore[reportUnknownMemberType]
-    rows = runner(collect(), batch_id, backend)
+    rows = runner(collected(df), batch_id, backend)
     if output is None:
         return rows
     call_output(output, rows, df, batch_id)

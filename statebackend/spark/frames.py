@@ -35,6 +35,11 @@ ACTIONS_MAX: Final = 8
 A bound of its own, not the `WorkerThreads` of the job: these threads wait for the JVM, neither computing nor touching
 files. A slow action must not take a thread from a commit, nor a commit one from the user's function.
 """
+SCHEMAS_MAX: Final = 16
+"""Most Arrow schemas of frames that a process remembers. A query has one; beyond that, they are asked for again."""
+
+
+_schemas: dict[bytes, Any] = {}  # by the schema that Spark sends, the one that `toArrow` makes of it
 
 
 class _BatchThreads(msgspec.Struct, frozen=True):
@@ -78,6 +83,31 @@ def frame_of(table: Any, session: SparkSession) -> DataFrame:
     # Spark Connect refuses to create a frame from a table without rows, whatever its schema says.
     row = [_pa.nulls(1, field.type) for field in table.schema]
     return create(_pa.table(row, names=table.schema.names)).limit(0)
+
+
+def collected(df: DataFrame) -> Any:
+    """The rows of `df` as a `pyarrow.Table`: what `df.toArrow()` returns, with half of its calls into the JVM.
+
+    `toArrow` asks for settings and for the schema each time, and casts to that. But what it casts to depends only on
+    the schema that Spark sends along with the rows, and that is the same for all batches of a query.
+    """
+    collect = getattr(type(df), "_collect_as_arrow", None)
+    if collect is None:  # Spark Connect has its own way, and another release may have another
+        return _to_arrow(df)
+    if not (batches := collect(df)):
+        return _to_arrow(df.limit(0))  # runs nothing
+    table = _pa.Table.from_batches(batches)
+    sent = table.schema.serialize().to_pybytes()
+    if (schema := _schemas.get(sent)) is None:
+        schema = _to_arrow(df.limit(0)).schema
+        if len(_schemas) >= SCHEMAS_MAX:
+            _schemas.clear()
+        _schemas[sent] = schema
+    return table.cast(schema)
+
+
+def _to_arrow(df: DataFrame) -> Any:
+    return cast("Callable[[], Any]", df.toArrow)()  # pyright: ignore[reportUnknownMemberType]
 
 
 def drain(df: DataFrame) -> None:
@@ -140,5 +170,4 @@ async def to_arrow(df: DataFrame) -> Any:
 
     Raises, and is cancelled, as `run`.
     """
-    collect = cast("Callable[[], Any]", df.toArrow)  # pyright: ignore[reportUnknownMemberType]
-    return await run(collect)
+    return await run(collected, df)

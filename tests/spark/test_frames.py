@@ -7,11 +7,14 @@ from collections.abc import Iterator
 
 import anyio
 import pytest
+from pyspark.errors import PySparkTypeError
+from pyspark.sql import functions
 
 import statebackend as sb
 from statebackend.errors import BatchError, InputError, SettingsError
 from statebackend.spark import frames
 from statebackend.spark.bridge import QueryThread
+from tests.spark.conftest import configured
 
 
 class ConnectSession:
@@ -121,3 +124,75 @@ async def test_a_cancelled_run_waits_for_its_thread(how) -> None:
     await asyncio.wait([task])
     assert ended.is_set()
     assert task.cancelled() if how == "task" else task.result()
+
+
+TYPES = {
+    "bool": "id % 2 = 0",
+    "tiny": "cast(id AS tinyint)",
+    "long": "if(id = 1, NULL, id)",
+    "double": "cast(id AS double)",
+    "decimal": "cast(id AS decimal(20, 3))",
+    "text": "cast(id AS string)",
+    "bytes": "cast(cast(id AS string) AS binary)",
+    "date": "date_add(DATE'2024-03-09', cast(id AS int))",
+    "at": "TIMESTAMP'2024-03-10 01:30:00' + make_dt_interval(0, cast(id AS int))",
+    "no_zone": "TIMESTAMP_NTZ'2024-03-10 02:30:00'",
+    "duration": "make_dt_interval(0, cast(id AS int))",
+    "nothing": "NULL",
+    "array": "array(TIMESTAMP'2024-11-03 01:30:00', NULL)",
+    "map": "map(cast(id AS string), TIMESTAMP'2024-11-03 01:30:00')",
+    "struct": "struct(id, array(struct(map(id, TIMESTAMP'2024-11-03 01:30:00') AS deep)) AS nested)",
+    "variant": "parse_json('{\"a\": 1}')",
+}
+TYPES_SINCE = {"time": "TIME'10:00:00'"}
+
+
+@pytest.mark.parametrize("settings", [{}, {"spark.sql.execution.arrow.useLargeVarTypes": "true"}])
+def test_rows_are_collected_as_by_spark(spark, settings) -> None:
+    """The same table, to the metadata of its fields: of no rows, of one batch and of many; whatever was seen before."""
+    with configured(spark, {"spark.sql.session.timeZone": "America/New_York", **settings}):
+        since = TYPES_SINCE if spark.version >= "4.1" else {}
+        columns = [functions.expr(text).alias(name) for name, text in (TYPES | since).items()]
+        noted = functions.col("id").alias("noted", metadata={"unit": "miles"})
+        for rows in (5, 0, 5):
+            df = spark.range(0, rows, 1, 3).select(*columns, noted, noted)
+            table, expected = frames.collected(df), df.toArrow()
+            assert table.schema.equals(expected.schema, check_metadata=True)
+            assert table.equals(expected)
+        assert table.num_rows == 5
+
+
+def test_rows_of_another_schema_do_not_take_the_schema_of_those_before(spark) -> None:
+    """A name, a type or a note makes a schema another."""
+    for column in (
+        functions.col("id").alias("a"),
+        functions.col("id").alias("b"),
+        functions.col("id").cast("string").alias("b"),
+        functions.col("id").cast("string").alias("b", metadata={"unit": "miles"}),
+    ):
+        df = spark.range(2).select(column)
+        assert frames.collected(df).schema.equals(df.toArrow().schema, check_metadata=True)
+
+
+def test_spark_is_asked_for_a_schema_once(spark, monkeypatch) -> None:
+    """And not with each batch."""
+    first = frames.collected(spark.range(3).selectExpr("id AS asked_once"))
+    monkeypatch.setattr(type(spark.range(1)), "toArrow", None)
+    again = frames.collected(spark.range(3).selectExpr("id AS asked_once"))
+    assert again.equals(first)
+
+
+def test_types_without_an_arrow_type_are_refused_as_by_spark(spark) -> None:
+    """With its own words."""
+    with pytest.raises(PySparkTypeError, match="UNSUPPORTED_DATA_TYPE"):
+        frames.collected(spark.range(1).selectExpr("make_interval(1, 2)"))
+
+
+def test_a_frame_without_the_way_of_classic_spark_is_collected_by_its_own() -> None:
+    """As on Spark Connect."""
+
+    class Frame(ConnectFrame):
+        def toArrow(self):  # noqa: N802 - Spark's name
+            return "rows"
+
+    assert frames.collected(Frame()) == "rows"
