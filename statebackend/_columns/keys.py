@@ -1,0 +1,173 @@
+"""Keys in columns: one part for a plain key, several for a tuple. Hashed, compared and kept by row.
+
+    hash of a key := xxh64(part, seed = hash of the part before, 42 for the first)
+
+It is the hash that gives a key its key group, and its place in the index.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from statebackend._codec.columns import (
+    Column,
+    Fixed,
+    Flags,
+    Integers,
+    Octets,
+    Strings,
+    are_equal,
+    gathered,
+    starts_of,
+)
+from statebackend._columns.growable import grown
+from statebackend._columns.xxh64 import Hashes, hash_integers, hash_strings
+from statebackend._tables.key_groups import SEED
+
+Parts: TypeAlias = Sequence[Column]
+HashKeys: TypeAlias = Callable[[Parts], Hashes]
+
+
+def hash_parts(parts: Parts) -> Hashes:
+    """The hash of each key."""
+    hashes: Hashes | np.uint64 = np.uint64(SEED)
+    for part in parts:
+        if isinstance(part, Fixed):
+            hashes = hash_integers(part.values, hashes)
+        else:
+            hashes = hash_strings(part.data, part.starts, part.lengths, hashes)
+    assert not isinstance(hashes, np.uint64), "a key has at least one part"
+    return hashes
+
+
+def count_of(parts: Parts) -> int:
+    """The number of keys."""
+    first = parts[0]
+    return len(first.values) if isinstance(first, Fixed) else len(first.lengths)
+
+
+def same_parts(ones: Parts, others: Parts) -> Flags:
+    """For each pair of keys, if they are equal."""
+    same = np.ones(count_of(ones), np.bool_)
+    for one, other in zip(ones, others, strict=True):
+        if isinstance(one, Fixed):
+            assert isinstance(other, Fixed)
+            same &= one.values == other.values
+            continue
+        assert isinstance(other, Strings)
+        same &= one.lengths == other.lengths
+        alike = slice(None) if same.all() else np.flatnonzero(same)
+        one, other = (one, other) if isinstance(alike, slice) else (one.taken(alike), other.taken(alike))
+        same[alike] = are_equal(one.data, one.starts, other.data, other.starts, one.lengths)
+    return same
+
+
+class IntegerKeys:
+    """One part of the keys, 64-bit integers, by row."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self) -> None:
+        self._values: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+
+    def reserve(self, used: int, needed: int) -> None:
+        """Make room for rows."""
+        self._values = grown(self._values, used, needed)
+
+    def read(self, rows: Any) -> Fixed:
+        """This part of the keys of these rows."""
+        return Fixed(self._values[rows])
+
+    def write(self, rows: Any, part: Column) -> None:
+        """Set this part of the keys of these rows."""
+        assert isinstance(part, Fixed)
+        self._values[rows] = part.values
+
+    def copy(self, used: int, *, shared: bool) -> Self:
+        """The rows used, in the same memory if `shared`."""
+        copied = type(self)()
+        copied._values = self._values[:used] if shared else self._values[:used].copy()
+        return copied
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory, pages never written included."""
+        return self._values.nbytes
+
+
+class StringKeys:
+    """One part of the keys, text or bytes, by row. Their bytes are only appended."""
+
+    __slots__ = ("_end", "_heap", "_lengths", "_starts")
+
+    def __init__(self) -> None:
+        self._heap: Octets = np.zeros(0, np.uint8)
+        self._end = 0
+        self._starts: Integers = np.zeros(0, np.int64)
+        self._lengths: npt.NDArray[np.uint32] = np.zeros(0, np.uint32)
+
+    def reserve(self, used: int, needed: int) -> None:
+        """Make room for rows."""
+        self._starts, self._lengths = grown(self._starts, used, needed), grown(self._lengths, used, needed)
+
+    def read(self, rows: Any) -> Strings:
+        """This part of the keys of these rows. The bytes are shared, and do not change."""
+        return Strings(self._heap, self._starts[rows], self._lengths[rows].astype(np.int64))
+
+    def write(self, rows: Any, part: Column) -> None:
+        """Set this part of the keys of these rows."""
+        assert isinstance(part, Strings)
+        total = int(part.lengths.sum())
+        self._heap = grown(self._heap, self._end, self._end + total)
+        self._heap[self._end : self._end + total] = gathered(part.data, part.starts, part.lengths)
+        self._starts[rows] = starts_of(part.lengths) + self._end
+        self._lengths[rows] = part.lengths
+        self._end += total
+
+    def copy(self, used: int, *, shared: bool) -> Self:
+        """The rows used, in the same memory if `shared`; their bytes always are."""
+        copied = type(self)()
+        copied._heap, copied._end = self._heap[: self._end], self._end
+        copied._starts, copied._lengths = self._starts[:used], self._lengths[:used]
+        if not shared:
+            copied._starts, copied._lengths = copied._starts.copy(), copied._lengths.copy()
+        return copied
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory, pages never written included."""
+        return self._heap.nbytes + self._starts.nbytes + self._lengths.nbytes
+
+
+class KeyColumns:
+    """The keys by row, in a column for each part."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: Sequence[IntegerKeys | StringKeys]) -> None:
+        self._parts: Final = parts
+
+    def reserve(self, used: int, needed: int) -> None:
+        """Make room for rows."""
+        for part in self._parts:
+            part.reserve(used, needed)
+
+    def read(self, rows: Any) -> Parts:
+        """The keys of these rows."""
+        return [part.read(rows) for part in self._parts]
+
+    def write(self, rows: Any, keys: Parts) -> None:
+        """Set the keys of these rows."""
+        for part, column in zip(self._parts, keys, strict=True):
+            part.write(rows, column)
+
+    def copy(self, used: int, *, shared: bool) -> "KeyColumns":
+        """The rows used, in the same memory if `shared`: then these keys must not be written again."""
+        return KeyColumns([part.copy(used, shared=shared) for part in self._parts])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory, pages never written included."""
+        return sum(part.nbytes for part in self._parts)
