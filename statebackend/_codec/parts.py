@@ -3,6 +3,7 @@
 payload := part+
 part    := kind:u8 state_id:u32 records:u32 length:u32 body      little-endian; `body` has `length` bytes
 kind    := 1 changes of a keyed state (see `keyed_changes`)
+         | 2 changes of a columnar state (see `column_changes`)
 """
 
 import struct
@@ -10,9 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from statebackend._codec.changes import Changes
+from statebackend._codec.column_changes import ColumnChanges
 from statebackend._codec.keyed_changes import KeyedChanges
 
-KINDS: Final[Mapping[int, type[Changes]]] = {each.kind: each for each in (KeyedChanges,)}
+KINDS: Final[Mapping[int, type[Changes]]] = {each.kind: each for each in (KeyedChanges, ColumnChanges)}
 """The kinds of changes by their code. Codes are stored: never reuse one."""
 _HEAD = struct.Struct("<BIII")
 

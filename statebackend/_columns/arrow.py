@@ -1,7 +1,7 @@
 """The way between Arrow arrays and numpy arrays. The only module that imports pyarrow for columnar state.
 
-A column in numpy is `Fixed`, items of one width, or `Strings`. A value that is null is not valid; its bytes are zero, or
-of length zero, so that equal columns have equal bytes.
+A column in numpy is `Fixed`, items of one width, or `Strings`. A null is a value that is not valid. Its bytes are zero,
+or it has the length zero, so that equal columns have equal bytes.
 """
 
 from typing import Any, Final, TypeAlias
@@ -9,11 +9,11 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from statebackend._codec.columns import Column, Fixed, Flags, Integers, Octets, Strings, gathered, starts_of
+from statebackend._codec.columns import Column, Fixed, Flags, Strings, gathered
 from statebackend.errors import InputError, SettingsError
 
 try:
-    import pyarrow
+    import pyarrow  # noqa: ICN001  # `pa` is the same without a type, since it ships none
 except ImportError as error:
     raise SettingsError("columnar state is made of Arrow's columns: it needs the extra 'columns'") from error
 
@@ -28,21 +28,18 @@ OFFSETS_MAX: Final = (1 << 31) - 1
 """Most bytes in one array of Arrow's `string` or `binary`."""
 
 
-def item_of(type_: DataType) -> npt.DTypeLike | None:
+def item_of(type_: DataType) -> np.dtype[Any] | None:
     """The numpy type in which values of an Arrow type lie; `None` for strings. Raises `InputError` for other types."""
     types = pa.types
     if types.is_boolean(type_):
-        return np.bool_
+        return np.dtype(np.bool_)
     if types.is_integer(type_) or types.is_floating(type_):
-        return np.dtype(type_.to_pandas_dtype()).newbyteorder("<")
-    if types.is_date32(type_) or types.is_time32(type_):
-        return "<i4"
-    if types.is_date64(type_) or types.is_time64(type_) or types.is_timestamp(type_) or types.is_duration(type_):
-        return "<i8"
-    if types.is_decimal128(type_):
-        return "V16"
-    if types.is_fixed_size_binary(type_) and type_.byte_width > 0:
-        return f"V{type_.byte_width}"
+        item: np.dtype[Any] = np.dtype(type_.to_pandas_dtype())
+        return item
+    if types.is_temporal(type_) and not types.is_interval(type_):
+        return np.dtype(f"<i{type_.byte_width}")
+    if types.is_decimal128(type_) or (types.is_fixed_size_binary(type_) and type_.byte_width > 0):
+        return np.dtype(f"V{type_.byte_width}")
     if is_string(type_):
         return None
     raise InputError("a column of this type cannot be kept in columnar state", type=str(type_))
@@ -73,10 +70,9 @@ def column_of(array: Array) -> Column:
     if item is None:
         return _strings_of(array, buffers, valid)
     if pa.types.is_boolean(array.type):
-        return Fixed(_cleared(_bits(buffers[1], array.offset, count), valid), valid)
-    dtype = np.dtype(item)
-    values = _items(buffers[1], dtype, array.offset, count)
-    return Fixed(_cleared(values, valid), valid)
+        return Fixed(zeroed(_bits(buffers[1], array.offset, count), valid), valid)
+    values = _items(buffers[1], item, array.offset, count)
+    return Fixed(zeroed(values, valid), valid)
 
 
 def array_of(column: Column, type_: DataType) -> Array:
@@ -110,7 +106,7 @@ def _strings_of(array: Array, buffers: list[Any], valid: Flags | None) -> String
 
 
 def _valid_of(array: Array) -> Flags | None:
-    """Which values are not null; `None` if all are."""
+    """The flags of the values that are not null; `None` if all are."""
     if array.null_count == 0:
         return None
     return _bits(array.buffers()[0], array.offset, len(array))
@@ -131,8 +127,9 @@ def _items(buffer: Any, dtype: np.dtype[Any], offset: int, count: int) -> npt.ND
     return np.frombuffer(buffer, dtype, count, offset * dtype.itemsize)
 
 
-def _cleared(values: npt.NDArray[Any], valid: Flags | None) -> npt.NDArray[Any]:
-    if valid is None:
+def zeroed(values: npt.NDArray[Any], valid: Flags | None) -> npt.NDArray[Any]:
+    """The values, with zeros where they are not valid."""
+    if valid is None or valid.all():
         return values
     values = values.copy()
     values[~valid] = np.zeros(1, values.dtype)[0]

@@ -57,9 +57,6 @@ class FixedColumn:
         self._values[rows] = np.zeros(1, self._values.dtype)[0]
         self._valid[rows] = False
 
-    def tidy(self, live: Integers) -> None:
-        """Nothing to do."""
-
     def copy(self, used: int) -> Self:
         """A copy of the rows used."""
         copied = type(self)(self._values.dtype)
@@ -71,6 +68,11 @@ class FixedColumn:
         wider = FixedColumn(item)
         wider._values, wider._valid = self._values[:used].astype(item), self._valid[:used].copy()
         return wider
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the values."""
+        return self._values.dtype
 
     @property
     def nbytes(self) -> int:
@@ -122,7 +124,7 @@ class StringColumn:
         self._valid[rows] = False
 
     def tidy(self, live: Integers) -> None:
-        """Compact the heap if most of it is unused. `live`: the rows whose strings are kept."""
+        """Compact the heap. `live`: the rows whose strings are kept."""
         lengths = self._lengths[live].astype(np.int64)
         heap = gathered(self._heap, self._starts[live], lengths)
         self._starts, self._lengths = np.zeros_like(self._starts), np.zeros_like(self._lengths)

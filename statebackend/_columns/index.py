@@ -20,6 +20,8 @@ Order: TypeAlias = npt.NDArray[np.int64]
 
 LOAD_MAX: Final = 0.66
 """Share of the places in use, those of removed rows included, above which the index grows."""
+LOAD_REBUILT_MAX: Final = 0.5
+"""The same right after it was rebuilt, so that it is not soon rebuilt again."""
 PLACED_AT_ONCE: Final = 1 << 16
 ROWS_MAX: Final = (1 << 31) - (1 << 20)
 EMPTY: Final = -1
@@ -122,7 +124,7 @@ class HashIndex:
 
     def rebuild(self, orders: Order, rows: Integers, room: int = 0) -> None:
         """Replace the index by one of these rows, with room for so many more. In order of `orders` it is fastest."""
-        while (self._groups << _BITS >> self._shift) * LOAD_MAX < len(rows) + room and self._shift:
+        while (self._groups << _BITS >> self._shift) * LOAD_REBUILT_MAX < len(rows) + room and self._shift:
             self._shift -= 1
         behind = (self._groups << _BITS >> self._shift) + _ROOM_BEHIND
         self._used = len(rows)

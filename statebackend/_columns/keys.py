@@ -5,8 +5,8 @@
 It is the hash that gives a key its key group, and its place in the index.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Self, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, Self, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from statebackend._codec.columns import (
     gathered,
     starts_of,
 )
-from statebackend._columns.growable import grown
+from statebackend._columns.growable import COMPACTED_BYTES_MIN, grown
 from statebackend._columns.xxh64 import Hashes, hash_integers, hash_strings
 from statebackend._tables.key_groups import SEED
 
@@ -38,14 +38,23 @@ def hash_parts(parts: Parts) -> Hashes:
             hashes = hash_integers(part.values, hashes)
         else:
             hashes = hash_strings(part.data, part.starts, part.lengths, hashes)
-    assert not isinstance(hashes, np.uint64), "a key has at least one part"
-    return hashes
+    return cast("Hashes", hashes)
 
 
 def count_of(parts: Parts) -> int:
     """The number of keys."""
     first = parts[0]
     return len(first.values) if isinstance(first, Fixed) else len(first.lengths)
+
+
+def taken(parts: Parts, chosen: Any) -> Parts:
+    """The keys at these places."""
+    return [each.taken(chosen) for each in parts]
+
+
+def plain_keys(parts: Parts) -> Iterator[tuple[int | bytes, ...]]:
+    """The keys one by one, as tuples of integers and bytes."""
+    return zip(*map(_plain, parts), strict=True)
 
 
 def same_parts(ones: Parts, others: Parts) -> Flags:
@@ -58,10 +67,20 @@ def same_parts(ones: Parts, others: Parts) -> Flags:
             continue
         assert isinstance(other, Strings)
         same &= one.lengths == other.lengths
-        alike = slice(None) if same.all() else np.flatnonzero(same)
-        one, other = (one, other) if isinstance(alike, slice) else (one.taken(alike), other.taken(alike))
-        same[alike] = are_equal(one.data, one.starts, other.data, other.starts, one.lengths)
+        if same.all():
+            same = are_equal(one.data, one.starts, other.data, other.starts, one.lengths)
+        else:
+            alike = np.flatnonzero(same)
+            starts, other_starts, lengths = one.starts[alike], other.starts[alike], one.lengths[alike]
+            same[alike] = are_equal(one.data, starts, other.data, other_starts, lengths)
     return same
+
+
+def _plain(part: Column) -> Iterable[int | bytes]:
+    if isinstance(part, Fixed):
+        return cast("list[int]", part.values.tolist())
+    raw, starts = part.data.tobytes(), part.starts.tolist()
+    return [raw[start : start + length] for start, length in zip(starts, part.lengths.tolist(), strict=True)]
 
 
 class IntegerKeys:
@@ -100,11 +119,12 @@ class IntegerKeys:
 class StringKeys:
     """One part of the keys, text or bytes, by row. Their bytes are only appended."""
 
-    __slots__ = ("_end", "_heap", "_lengths", "_starts")
+    __slots__ = ("_end", "_heap", "_lengths", "_starts", "_unused")
 
     def __init__(self) -> None:
         self._heap: Octets = np.zeros(0, np.uint8)
         self._end = 0
+        self._unused = 0  # bytes of keys that were replaced
         self._starts: Integers = np.zeros(0, np.int64)
         self._lengths: npt.NDArray[np.uint32] = np.zeros(0, np.uint32)
 
@@ -119,6 +139,7 @@ class StringKeys:
     def write(self, rows: Any, part: Column) -> None:
         """Set this part of the keys of these rows."""
         assert isinstance(part, Strings)
+        self._unused += int(self._lengths[rows].sum())
         total = int(part.lengths.sum())
         self._heap = grown(self._heap, self._end, self._end + total)
         self._heap[self._end : self._end + total] = gathered(part.data, part.starts, part.lengths)
@@ -129,11 +150,24 @@ class StringKeys:
     def copy(self, used: int, *, shared: bool) -> Self:
         """The rows used, in the same memory if `shared`; their bytes always are."""
         copied = type(self)()
-        copied._heap, copied._end = self._heap[: self._end], self._end
+        copied._heap, copied._end, copied._unused = self._heap[: self._end], self._end, self._unused
         copied._starts, copied._lengths = self._starts[:used], self._lengths[:used]
         if not shared:
             copied._starts, copied._lengths = copied._starts.copy(), copied._lengths.copy()
         return copied
+
+    @property
+    def is_wasteful(self) -> bool:
+        """True if a compaction is worth its while."""
+        return self._unused > COMPACTED_BYTES_MIN and 2 * self._unused > self._end
+
+    def tidy(self, live: Integers) -> None:
+        """Compact the heap, in arrays of its own. `live`: the rows whose keys are kept."""
+        lengths = self._lengths[live].astype(np.int64)
+        heap = gathered(self._heap, self._starts[live], lengths)
+        self._starts, self._lengths = np.zeros_like(self._starts), np.zeros_like(self._lengths)
+        self._starts[live], self._lengths[live] = starts_of(lengths), lengths
+        self._heap, self._end, self._unused = heap, len(heap), 0
 
     @property
     def nbytes(self) -> int:
@@ -166,6 +200,17 @@ class KeyColumns:
     def copy(self, used: int, *, shared: bool) -> "KeyColumns":
         """The rows used, in the same memory if `shared`: then these keys must not be written again."""
         return KeyColumns([part.copy(used, shared=shared) for part in self._parts])
+
+    @property
+    def is_wasteful(self) -> bool:
+        """True if a compaction is worth its while."""
+        return any(isinstance(part, StringKeys) and part.is_wasteful for part in self._parts)
+
+    def tidy(self, live: Integers) -> None:
+        """Compact the bytes of the keys. `live`: the rows whose keys are kept."""
+        for part in self._parts:
+            if isinstance(part, StringKeys):
+                part.tidy(live)
 
     @property
     def nbytes(self) -> int:

@@ -18,14 +18,14 @@ its values, or from text or bytes to the large kind of them.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from statebackend._codec.columns import Column, Fixed, Strings
-from statebackend._columns.arrow import DataType, Schema, column_of, is_string, item_of, pa
+from statebackend._columns.arrow import DataType, Schema, column_of, item_of, pa
 from statebackend.errors import InputError, UnsupportedVersionError
 
 _INTEGER: Final = re.compile(r"(u?)int(\d+)")

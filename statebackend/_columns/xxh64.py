@@ -62,8 +62,8 @@ def _hash_some(data: Octets, starts: Integers, lengths: Integers, seeds: Seeds) 
     if len(middle):
         out[middle] = _striped(data, starts[middle], lengths[middle], _chosen(seeds, middle))
     for number in np.flatnonzero(lengths >= LONG_BYTES).tolist():
-        start, seed = int(starts[number]), int(seeds if isinstance(seeds, np.uint64) else seeds[number])
-        out[number] = xxh64_intdigest(data[start : start + int(lengths[number])], seed)
+        start, seed = int(starts[number]), int(seeds if isinstance(seeds, np.generic) else seeds[number])
+        out[number] = xxh64_intdigest(data[start : start + int(lengths[number])].tobytes(), seed)
     return out
 
 
@@ -89,7 +89,7 @@ def _striped(data: Octets, starts: Integers, lengths: Integers, seeds: Seeds) ->
 
 
 def _finish(data: Octets, starts: Integers, rest: Integers, digest: Hashes, lengths: Integers) -> Hashes:
-    """What is left after the stripes, 0 to 31 bytes: words of eight bytes, one of four, then single bytes."""
+    """Take in the bytes after the stripes, 0 to 31: words of eight bytes, one of four, then single bytes."""
     digest += lengths.view(np.uint64)
     at = starts.copy()
     for words in range(1, 4):
@@ -131,7 +131,7 @@ def _those(flags: npt.NDArray[np.bool_]) -> slice | Integers | None:
 
 
 def _chosen(seeds: Seeds, chosen: slice | Integers) -> Seeds:
-    return seeds if isinstance(seeds, np.uint64) else seeds[chosen]
+    return seeds if isinstance(seeds, np.generic) else seeds[chosen]
 
 
 def _words(data: Octets, starts: Integers) -> Hashes:
@@ -166,4 +166,3 @@ def _avalanche(digest: Hashes) -> Hashes:
     digest *= _P3
     digest ^= digest >> _SHIFTS[32]
     return digest
-

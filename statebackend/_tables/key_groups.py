@@ -34,17 +34,17 @@ def key_group(key: Key, max_parallelism: int) -> int:
 class OwnedKeys:
     """Finds the groups of an owner's keys, and refuses other owners' keys."""
 
-    __slots__ = ("_max_parallelism", "_owned", "_owns_all", "key_groups")
+    __slots__ = ("_owned", "_owns_all", "key_groups", "max_parallelism")
 
     def __init__(self, key_groups: KeyGroupRange, max_parallelism: int) -> None:
         self.key_groups: Final = key_groups
-        self._max_parallelism = max_parallelism
+        self.max_parallelism: Final = max_parallelism
         self._owned = frozenset(key_groups)
         self._owns_all = key_groups == all_key_groups(max_parallelism)
 
     def group_of(self, key: Key) -> int:
         """The key's group. Raises `KeyTypeError` for what cannot be a key, `KeyGroupError` for another owner's key."""
-        group = key_group(key, self._max_parallelism)
+        group = key_group(key, self.max_parallelism)
         if not self._owns_all and group not in self._owned:
             raise KeyGroupError(
                 "the key belongs to another owner", key=key, key_group=group, owned=str(self.key_groups)
@@ -83,10 +83,10 @@ class OwnedKeys:
                 return None
         except (UnicodeEncodeError, OverflowError):
             return None
-        if _WRAP % self._max_parallelism == 0:  # the sign does not matter
-            mask = self._max_parallelism - 1
+        if _WRAP % self.max_parallelism == 0:  # the sign does not matter
+            mask = self.max_parallelism - 1
             return [digest & mask for digest in hashes]
-        return [(digest - _WRAP if digest >= _SIGN else digest) % self._max_parallelism for digest in hashes]
+        return [(digest - _WRAP if digest >= _SIGN else digest) % self.max_parallelism for digest in hashes]
 
 
 def key_hash(key: Key, seed: int, depth_max: int = KEY_DEPTH_MAX) -> int:

@@ -1,0 +1,134 @@
+"""A table of columns: keys get rows, rows have values, and what was written is drained."""
+
+import pyarrow as pa
+import pytest
+
+from statebackend._codec.column_changes import ColumnChanges
+from statebackend._columns.schema import table_schema
+from statebackend._columns.table import ColumnTable
+from statebackend._tables.key_groups import OwnedKeys, key_group
+from statebackend.errors import InputError, KeyGroupError, KeyTypeError
+from statebackend.ids import KeyGroupRange, all_key_groups
+
+TEXT = pa.string()
+SCHEMA = pa.schema({"n": pa.int64(), "name": pa.string()})
+
+
+def table(key: pa.DataType = TEXT, schema: pa.Schema = SCHEMA, owned: KeyGroupRange | None = None) -> ColumnTable:
+    """An empty table of 16 key groups."""
+    return ColumnTable(table_schema(schema, key), OwnedKeys(owned or all_key_groups(16), 16))
+
+
+def batch(**columns: list[object]) -> pa.RecordBatch:
+    """Columns of the schema."""
+    return pa.record_batch(columns, schema=pa.schema([SCHEMA.field(name) for name in columns]))
+
+
+def restored(drained: list[ColumnChanges]) -> ColumnTable:
+    """A table with these changes replayed."""
+    found = table()
+    for changes in drained:
+        found.apply(ColumnChanges.from_body(0, changes.records, memoryview(b"".join(changes.body()))))
+    return found
+
+
+def content(of: ColumnTable) -> dict[str, dict[str, object]]:
+    """The rows by key."""
+    rows = of.live_rows()
+    return dict(zip(of.keys(rows).to_pylist(), of.gather(rows).to_pylist(), strict=True))
+
+
+def test_a_key_gets_a_row_once() -> None:
+    """Given twice in one call, and found again in the next."""
+    of = table()
+    rows, is_new = of.find_or_add(pa.array(["a", "b", "a"]))
+    assert rows[0] == rows[2] != rows[1]
+    assert is_new.tolist() == [True, True, True]
+    again, is_new = of.find_or_add(pa.array(["c", "b"]))
+    assert (again[1], is_new.tolist()) == (rows[1], [True, False])
+    assert of.find(pa.array(["d", "b"])).tolist() == [-1, rows[1]]
+    assert of.num_rows == 3
+    assert of.groups(rows).tolist() == [key_group(key, 16) for key in "aba"]
+
+
+def test_new_rows_are_null_until_they_are_written() -> None:
+    """Each column on its own."""
+    of = table()
+    rows, _ = of.find_or_add(pa.array(["a", "b"]))
+    of.scatter(rows[:1], batch(n=[3]))
+    assert content(of) == {"a": {"n": 3, "name": None}, "b": {"n": None, "name": None}}
+    of.scatter(rows, batch(name=["x", None], n=[None, 4]))
+    assert content(of) == {"a": {"n": None, "name": "x"}, "b": {"n": 4, "name": None}}
+
+
+def test_what_was_written_is_drained_once() -> None:
+    """Rows and drops; a key that was dropped and came back is a row."""
+    of = table()
+    rows, _ = of.find_or_add(pa.array(["a", "b", "c"]))
+    of.scatter(rows, batch(n=[1, 2, 3]))
+    first = list(of.drain(7))
+    assert [(each.state_id, each.records, each.drops) for each in first] == [(7, 3, 0)]
+    assert list(of.drain(7)) == []
+    of.drop(rows[:2])
+    back, _ = of.find_or_add(pa.array(["b"]))
+    assert back[0] not in rows.tolist(), "a row is not used again before its drop was drained"
+    (second,) = of.drain(7)
+    assert (second.records, second.drops) == (2, 1)
+    assert (
+        content(restored([*first, second]))
+        == content(of)
+        == {
+            "b": {"n": None, "name": None},
+            "c": {"n": 3, "name": None},
+        }
+    )
+    again, _ = of.find_or_add(pa.array(["d", "e"]))
+    assert sorted(again.tolist()) == sorted(rows[:2].tolist()), "now they are"
+
+
+def test_a_base_rebuilds_the_rows_of_its_groups() -> None:
+    """In order of key groups, with hashes, whatever is written meanwhile."""
+    of = table()
+    keys = [f"key {number}" for number in range(1000)]
+    rows, _ = of.find_or_add(pa.array(keys))
+    of.scatter(rows, batch(n=list(range(1000)), name=keys))
+    before, copied = content(of), of.copy()
+    of.drop(rows[:10])
+    list(of.drain(0))
+    more, _ = of.find_or_add(pa.array([f"more {number}" for number in range(100)]))
+    of.scatter(more, batch(n=list(range(100))))
+    base = list(copied.base(0, range(16)))
+    groups = [group for changes in base for group in changes.groups.tolist()]
+    assert groups == sorted(groups)
+    assert content(restored(base)) == before
+    some = list(copied.base(0, [3, 5]))
+    assert content(restored(some)) == {key: row for key, row in before.items() if key_group(key, 16) in (3, 5)}
+
+
+def test_bad_input_changes_nothing() -> None:
+    """Wrong keys, columns, types, lengths and rows are refused first."""
+    of = table()
+    rows, _ = of.find_or_add(pa.array(["a", "b"]))
+    of.scatter(rows, batch(n=[1, 2], name=["x", "y"]))
+    before = content(of)
+    with pytest.raises(KeyTypeError):
+        of.find_or_add(pa.array([1, 2]))
+    with pytest.raises(KeyTypeError):
+        of.find_or_add(pa.array(["c", None]))
+    with pytest.raises(InputError):
+        of.scatter(rows, batch(n=[5]))
+    with pytest.raises(InputError):
+        of.scatter(rows, pa.record_batch({"n": pa.array([5, 6]), "other": pa.array([7, 8])}))
+    with pytest.raises(InputError):
+        of.scatter(rows, pa.record_batch({"name": pa.array(["p", "q"]), "n": pa.array([5, 6], pa.int32())}))
+    with pytest.raises(InputError):
+        of.scatter(rows + 1, batch(n=[5, 6]))
+    of.drop(rows[1:])
+    with pytest.raises(InputError):
+        of.scatter(rows, batch(n=[5, 6]))
+    del before["b"]
+    assert content(of) == before
+    owner = table(owned=KeyGroupRange(0, 7))
+    with pytest.raises(KeyGroupError):
+        owner.find_or_add(pa.array(list(map(str, range(20)))))
+    assert owner.num_rows == 0
