@@ -27,7 +27,19 @@ class KeyedState(ABC, Generic[E, V]):
     Iteration, `len` and `in` leave out expired entries; with a time-to-live, `len` and iteration look at every entry.
     """
 
-    __slots__ = ("_check", "_check_many", "_dirty", "_entries", "_groups_of", "_scan", "_sweeping", "_values", "name")
+    __slots__ = (
+        "_check",
+        "_check_many",
+        "_dirty",
+        "_entries",
+        "_groups_of",
+        "_int_greatest",
+        "_int_least",
+        "_scan",
+        "_sweeping",
+        "_values",
+        "name",
+    )
 
     _values: Values[V]
 
@@ -35,6 +47,7 @@ class KeyedState(ABC, Generic[E, V]):
         self.name: Final = name
         self._entries: MutableMapping[Key, E] = table.entries
         self._scan = table.scan
+        self._int_least, self._int_greatest = keys.int_least, keys.int_greatest
         self._check = keys.check
         self._check_many = keys.check_many
         self._groups_of = keys.groups_of

@@ -59,7 +59,14 @@ class ValueState(CellState[V], MutableMapping[Key, V]):
             return self._values.decode(cell)
 
     def __setitem__(self, key: Key, value: V) -> None:
-        self._set(key, self._encode(value))
+        cell = self._encode(value)
+        # As `_set`, without its calls. A range check of an int is quicker than finding it among the dirty keys.
+        if (type(key) is not int or not self._int_least <= key <= self._int_greatest) and (
+            type(key) not in SCALARS or key not in self._dirty
+        ):
+            self._check(key)
+        self._dirty[key] = cell if self._remembers else None
+        self._entries[key] = cell
 
     @overload
     def pop(self, key: Key, /) -> V: ...

@@ -19,6 +19,9 @@ from statebackend.ids import Key, KeyGroupRange, all_key_groups
 SEED: Final = 42
 KEY_DEPTH_MAX: Final = 16
 """Tuples within tuples. A key nested deeper could be logged, but not read back."""
+INT_LEAST: Final = -(1 << 63)
+INT_GREATEST: Final = (1 << 63) - 1
+"""The ints that can be keys lie between these."""
 _SIGN = 1 << 63
 _WRAP = 1 << 64
 
@@ -34,13 +37,17 @@ def key_group(key: Key, max_parallelism: int) -> int:
 class OwnedKeys:
     """Finds the groups of an owner's keys, and refuses other owners' keys."""
 
-    __slots__ = ("_owned", "_owns_all", "key_groups", "max_parallelism")
+    __slots__ = ("_owned", "_owns_all", "int_greatest", "int_least", "key_groups", "max_parallelism")
 
     def __init__(self, key_groups: KeyGroupRange, max_parallelism: int) -> None:
         self.key_groups: Final = key_groups
         self.max_parallelism: Final = max_parallelism
         self._owned = frozenset(key_groups)
         self._owns_all = key_groups == all_key_groups(max_parallelism)
+        # An int between these needs no further check: the owner of all key groups owns each that can be a key. Any
+        # other owner has to compute its group, so for that one there is none.
+        self.int_least: Final = INT_LEAST if self._owns_all else 1
+        self.int_greatest: Final = INT_GREATEST if self._owns_all else 0
 
     def group_of(self, key: Key) -> int:
         """The key's group. Raises `KeyTypeError` for what cannot be a key, `KeyGroupError` for another owner's key."""
@@ -60,14 +67,22 @@ class OwnedKeys:
 
     def check(self, key: Key) -> None:
         """Raise what `group_of` would. Computes the group only where it must."""
-        if not (self._owns_all and type(key) is str and key.isascii()):
-            self.group_of(key)
+        if type(key) is int:
+            if self.int_least <= key <= self.int_greatest:
+                return
+        elif self._owns_all and type(key) is str and key.isascii():
+            return
+        self.group_of(key)
 
     def check_many(self, keys: Sequence[Key]) -> None:
-        """Raise what `groups_of` would."""
-        if not (
-            self._owns_all and {str}.issuperset(map(type, keys)) and all(map(str.isascii, cast("Sequence[str]", keys)))
-        ):
+        """Raise what `groups_of` would. Computes the groups only where it must."""
+        kinds = set(map(type, keys)) if self._owns_all else set[type]()
+        if kinds == {int}:
+            numbers = cast("Sequence[int]", keys)
+            are_ours = min(numbers) >= INT_LEAST and max(numbers) <= INT_GREATEST
+        else:
+            are_ours = kinds == {str} and all(map(str.isascii, cast("Sequence[str]", keys)))
+        if not are_ours:
             self.groups_of(keys)
 
     def _groups_in_bulk(self, keys: Sequence[Key]) -> list[int] | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from statebackend._tables.key_groups import KEY_DEPTH_MAX, SEED, OwnedKeys, key_group, key_hash
@@ -175,7 +175,7 @@ def test_nesting_has_a_limit() -> None:
             key_group(nested(depth), 128)
 
 
-TEXTS, NUMBERS = st.text(max_size=12) | st.just("\ud800"), st.integers(-(2**63), 2**63)
+TEXTS, NUMBERS = st.text(max_size=12) | st.just("\ud800"), st.integers(-(2**63) - 1, 2**63)
 MANY = (
     st.lists(TEXTS, max_size=4)
     | st.lists(NUMBERS, max_size=4)
@@ -187,6 +187,10 @@ MANY = (
 @pytest.mark.parametrize("part", [1, 2])
 @settings(max_examples=50, deadline=None)
 @given(many=MANY)
+@example(many=[0, 2**63, 0])
+@example(many=[0, -(2**63) - 1, 0])
+@example(many=[2**63 - 1, -(2**63)])
+@example(many=[1, True])
 def test_many_keys_are_placed_as_each_of_them(max_parallelism: int, part: int, many: list[Any]) -> None:
     """Or refused for the same reason, by an owner of all keys and by an owner of a part; so does checking them."""
     owned = OwnedKeys(KeyGroupRange(0, (max_parallelism - 1) // part), max_parallelism)
