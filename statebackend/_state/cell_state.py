@@ -20,14 +20,16 @@ class CellState(KeyedState[bytes, V]):
     """One cell per key. A write replaces it, so a drain logs each touched key once, with its newest cell.
 
     If the entries are in memory, `_dirty` remembers each touched key's cell, or `None` for a removed key, so that the
-    drain need not look it up. That costs no memory: it is the same object. With RocksDB it would be a second copy.
+    drain need not look it up. That costs no memory: it is the same object. Cells in RocksDB must not be held without a
+    bound: there the drain asks the table, which caches what was written last.
     """
 
-    __slots__ = ("_remembers",)
+    __slots__ = ("_find_many", "_remembers")
 
     def __init__(self, name: str, table: AnyTable, keys: OwnedKeys) -> None:
         super().__init__(name, table, keys)
         self._remembers = isinstance(table.entries, dict)
+        self._find_many = table.find_many
 
     def _is_live(self, entry: bytes, now: float) -> bool:
         ttl = self._values.ttl
@@ -49,7 +51,7 @@ class CellState(KeyedState[bytes, V]):
     def _logged_many(
         self, state_id: int, groups: Sequence[int], keys: Sequence[Key], found: Sequence[object]
     ) -> list[StateChange]:
-        cells = cast("Sequence[bytes | None]", found) if self._remembers else map(self._entries.get, keys)
+        cells = cast("Sequence[bytes | None]", found) if self._remembers else self._find_many(keys, keep=False)
         return [
             cleared(state_id, group, key) if cell is None else StateChange(group, _SET, state_id, key, cell)
             for group, key, cell in zip(groups, keys, cells, strict=True)
@@ -79,7 +81,7 @@ class CellState(KeyedState[bytes, V]):
     def _get_many(self, keys: list[Key], missing: Callable[[Key], T]) -> list[V | T]:
         """Fresh values, and `missing(key)` for a key without one."""
         if self._values.ttl is None and SCALARS.issuperset(map(type, keys)):
-            cells = list(map(self._entries.get, keys))
+            cells = self._find_many(keys)
             if all(cells):  # quicker than looking for None, and wrong only for an empty cell, which is handled below
                 return cast("list[V | T]", self._values.decode_many(cast("list[bytes]", cells)))
             self._check_many([key for key, cell in zip(keys, cells, strict=True) if cell is None])

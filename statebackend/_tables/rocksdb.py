@@ -9,7 +9,8 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Generator, Iterable, Iterator
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, cast
@@ -28,6 +29,7 @@ from rocksdict import (
     WriteOptions,
 )
 
+from statebackend._tables.row_cache import RowCache
 from statebackend._tasks import breathe
 from statebackend.errors import BackendClosedError, StoreUnavailableError
 from statebackend.settings import MiB
@@ -67,8 +69,8 @@ UNKNOWN: Final = FileSizes.of(2048 * MiB)
 class PendingWrites(Protocol):
     """Writes of one table that wait for the next batch."""
 
-    def writes(self) -> Iterable[tuple[bytes, bytes | None]]:
-        """Keys with their new values, `None` to delete."""
+    def writes(self) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
+        """Keys, and the new value of each, `None` to delete it."""
         ...
 
     def sent(self) -> None:
@@ -81,9 +83,9 @@ class RocksStore:
 
     `reopen`: open what `write_out` or `copy_files` has written there. `read_only`: the same, and leave it unchanged.
 
-    `memory_bytes` limits RocksDB's memory: one half holds the newest writes, the other half caches reads. One thread at
-    a time uses the store; any thread may use its views. Raises `StoreUnavailableError` where the disk fails: the writes
-    then stay in memory, and the next write tries again.
+    `memory_bytes` limits its memory: a half holds RocksDB's newest writes, a quarter the blocks of its files that were
+    read last, a quarter the tables' `cache` of rows. One thread at a time uses the store, any thread its views. Raises
+    `StoreUnavailableError` where the disk fails: the writes then stay in memory, and the next write tries again.
 
     A forked process cannot use the store: there every access raises `BackendClosedError`, and the parent's files stay
     whole.
@@ -95,11 +97,13 @@ class RocksStore:
         *,
         memory_bytes: int,
         pending_writes_max: int = PENDING_WRITES_MAX,
+        row_bytes_max: int | None = None,
         reopen: bool = False,
         read_only: bool = False,
     ) -> None:
         self._pending_writes_max = pending_writes_max
         self._memory_bytes = memory_bytes
+        self.cache: Final = RowCache(memory_bytes // 4 if row_bytes_max is None else row_bytes_max)
         self._directory = directory
         with self.errors():
             self._db = _opened(directory, memory_bytes, reopen=reopen or read_only, read_only=read_only)
@@ -131,6 +135,11 @@ class RocksStore:
         except Exception as error:
             raise self._failed(error) from error
 
+    def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
+        """As `get` for each key."""
+        with self.errors():
+            return list(map(self._db.get, keys))
+
     @property
     def room(self) -> int:
         """Writes left until the next batch is sent; 0 or less where the disk has refused a batch."""
@@ -148,16 +157,14 @@ class RocksStore:
         if not self._pending:
             return
         batch = WriteBatch(raw_mode=True)
-        put, delete = batch.put, batch.delete
         for pending in self._pending:
-            for key, data in pending.writes():
-                if data is None:
-                    delete(key)
-                else:
-                    put(key, data)
+            _add(batch, *pending.writes())
+        self._write(batch)
+        self._drop()
+
+    def _write(self, batch: WriteBatch) -> None:
         with self.errors():
             self._db.write(batch)
-        self._drop()
         self._batches += 1
         if self._batches % FIT_BATCHES == 0:
             with self.errors():
@@ -205,6 +212,7 @@ class RocksStore:
         with self.errors():
             adopted = _opened(directory, self._memory_bytes, reopen=True)
             empty, self._db, self._directory, self._sizes = self._db, adopted, directory, UNKNOWN
+            self.cache.clear()
             empty.close()
 
     def view(self) -> "PointInTimeView":
@@ -217,6 +225,7 @@ class RocksStore:
         """Close the database; views keep the files they need. Twice is fine. Blocks on the disk, takes no room."""
         _open_stores.discard(self)
         self._drop()
+        self.cache.clear()
         try:
             self._db.close()
         except Exception as error:  # noqa: BLE001  # rocksdict's have no other class; writes that are lost here are not read again
@@ -226,6 +235,7 @@ class RocksStore:
         """Stop using the database, in a forked process: closing it would wait for threads that only the parent has."""
         _forked.append(self._db)
         self._db = cast("Rdict", _Forked())
+        self.cache.clear()
 
     def _drop(self) -> None:
         for pending in self._pending:
@@ -323,9 +333,21 @@ def _opened(directory: Path, memory_bytes: int, *, reopen: bool, read_only: bool
     return db
 
 
+def _add(batch: WriteBatch, keys: Sequence[bytes], data: Sequence[bytes | None]) -> None:
+    """Add writes to a batch, `None` to delete."""
+    if None not in data:
+        deque(map(batch.put, keys, data), maxlen=0)
+        return
+    for key, value in zip(keys, data, strict=True):
+        if value is None:
+            batch.delete(key)
+        else:
+            batch.put(key, value)
+
+
 def _options(memory_bytes: int, *, reopen: bool) -> Options:
     blocks = BlockBasedOptions()
-    blocks.set_block_cache(Cache(memory_bytes // 2))
+    blocks.set_block_cache(Cache(memory_bytes // 4))
     blocks.set_cache_index_and_filter_blocks(True)  # else they are in memory beside the cache, without a bound
     blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
     blocks.set_bloom_filter(10, block_based=False)

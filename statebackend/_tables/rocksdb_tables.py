@@ -3,13 +3,15 @@
     key    := state_id:u32 key_group:u16 msgpack(key)          big-endian, so that the keys of a group lie together
     value  := the entry: a cell, a list's framed elements, or a map's entries, framed key and framed cell in turn
 
-The newest writes wait in a dictionary for their batch. The list or map of one key is read and written as a whole; while
-it waits it is changed in place.
+The newest writes wait in a dictionary for their batch. The cells and lists used last are cached as rows; a map is not,
+for its dictionary takes many times the bytes of its row. The list or map of one key is read and written as a whole; in
+memory it is changed in place.
 """
 
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
-from itertools import islice
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from itertools import islice, repeat
+from operator import add
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
 import msgspec
@@ -19,6 +21,7 @@ from statebackend._codec.records import as_key
 from statebackend._tables.heap import ListTable, MapTable, ValueTable
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.rocksdb import PointInTimeView, RocksStore
+from statebackend._tables.row_cache import Rows
 from statebackend._tables.table import AnyTable, Table
 from statebackend.ids import Key
 
@@ -26,6 +29,10 @@ E = TypeVar("E")
 
 WRITTEN_AT_ONCE: Final = 64
 """Writes of a bulk call between two checks of the batch's size: few enough not to exceed it by much."""
+READ_AT_ONCE: Final = 1024
+"""Keys of a bulk call that are read between two chances for other threads."""
+COUNTED_BYTES: Final = 16 << 10
+"""Bytes of rows read one by one that are counted together."""
 _PREFIX: Final = struct.Struct(">IH")
 _STATE: Final = struct.Struct(">I")
 _MISSING: Final = object()
@@ -46,17 +53,21 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         encode: Callable[[E], bytes],
         decode: Callable[[bytes], E],
         view: PointInTimeView | None = None,
+        rows: Rows[E] | None = None,
     ) -> None:
         self._store = store
         self._state_id = state_id
         self._encode = encode
         self._decode = decode
         self._view = view
+        self._rows = rows
         self._read = store.get if view is None else view.get
         self._keys = keys
         self._group_of = keys.group_of
         self._prefixes = {group: _PREFIX.pack(state_id, group) for group in keys.key_groups}
         self._pending: dict[Key, E | None] = {}  # None: removed
+        self._waiting_bytes = 0
+        self._read_bytes = 0
 
     def copy(self) -> "RocksEntries[E]":
         """The entries as they are now, for reading only."""
@@ -70,12 +81,27 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         )
 
     def get(self, key: Key, default: Any = None) -> Any:
-        """The key's entry: the very object if it waits to be written, otherwise a fresh one."""
-        found: Any = self._pending.get(key, _MISSING)
+        """The key's entry: the very object if it waits to be written or is cached, otherwise a fresh one."""
+        rows = self._rows
+        found: Any = _MISSING if rows is None else rows.young.get(key, _MISSING)
         if found is _MISSING:
-            data = self._read(self._prefixes[self._group_of(key)] + _encode_key(key))
-            return default if data is None else self._decode(data)
+            found = self._pending.get(key, _MISSING)
+            if found is _MISSING:
+                found = self._fetched(key)
         return default if found is None else found
+
+    def find_many(self, keys: Sequence[Key], *, keep: bool) -> list[E | None]:
+        """As `get` for each key. `keep`: what is read from the files is cached."""
+        if self._rows is None:
+            return list(map(self.get, keys))
+        found = cast("list[Any]", list(map(self._rows.young.get, keys, repeat(_MISSING))))
+        if _MISSING in found:
+            missing = [at for at, entry in enumerate(found) if entry is _MISSING]
+            for first in range(0, len(missing), READ_AT_ONCE):
+                places = missing[first : first + READ_AT_ONCE]
+                for at, entry in zip(places, self._fetched_many([keys[at] for at in places], keep), strict=True):
+                    found[at] = entry
+        return found
 
     def put(self, key: Key, entry: E | None, size_bytes: int) -> None:
         """Set the key's entry, or remove it for `None`. `size_bytes`: how much it has grown."""
@@ -83,6 +109,8 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         if not self._pending:
             self._store.register(self)
         self._pending[key] = entry
+        if self._rows is not None:
+            self._rows.young[key] = entry
         self._store.wrote(size_bytes)
 
     def update(self, written: Mapping[Key, E]) -> None:  # type: ignore[override]  # nobody gives it anything else
@@ -94,6 +122,8 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
             if not self._pending:
                 self._store.register(self)
             self._pending.update(some)
+            if self._rows is not None:
+                self._rows.young.update(some)
             self._store.wrote(sum(map(len, cast("Iterable[bytes]", some.values()))), len(some))
 
     def __getitem__(self, key: Key) -> E:
@@ -107,6 +137,8 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         if not self._pending:
             self._store.register(self)
         self._pending[key] = entry
+        if self._rows is not None:
+            self._rows.young[key] = entry
         self._store.wrote(len(cast("bytes", entry)))  # all entries have a length
 
     def __delitem__(self, key: Key) -> None:
@@ -137,18 +169,55 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         """The keys of one key group."""
         return self._found(self._prefixes[group])
 
-    def writes(self) -> Iterable[tuple[bytes, bytes | None]]:
+    def writes(self) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
         """The writes that wait for their batch."""
-        keys, prefixes, encode = list(self._pending), self._prefixes, self._encode
-        raw = [prefixes[group] + _encode_key(key) for key, group in zip(keys, self._keys.groups_of(keys), strict=True)]
-        found = self._pending.values()
+        raw, data, encode = self._raw(list(self._pending)), list[Any](self._pending.values()), self._encode
         if encode is not _same:
-            return zip(raw, [None if entry is None else encode(entry) for entry in found], strict=True)
-        return zip(raw, cast("Iterable[bytes | None]", found), strict=True)
+            data = [None if entry is None else encode(entry) for entry in data]
+        self._waiting_bytes = sum(map(len, raw)) + sum(map(len, filter(None, data)))
+        return raw, data
 
     def sent(self) -> None:
         """Forget the pending writes."""
         self._pending.clear()
+        if self._rows is not None:
+            self._rows.count(self._waiting_bytes)
+
+    def _raw(self, keys: Sequence[Key]) -> list[bytes]:
+        """The keys as RocksDB has them. Raises for a wrong or foreign key."""
+        groups = self._keys.groups_of(keys)
+        return list(map(add, map(self._prefixes.__getitem__, groups), map(_encode_key, keys)))
+
+    def _fetched(self, key: Key) -> E | None:
+        """The entry of a key that is neither young nor waits to be written."""
+        rows = self._rows
+        if rows is not None and (found := rows.old.get(key, _MISSING)) is not _MISSING:
+            rows.use(key, cast("E | None", found))
+            return cast("E | None", found)
+        raw = self._prefixes[self._group_of(key)] + _encode_key(key)
+        data = self._read(raw)
+        entry = None if data is None else self._decode(data)
+        if rows is not None:
+            rows.young[key] = entry
+            self._read_bytes += len(raw) if data is None else len(raw) + len(data)
+            if self._read_bytes > COUNTED_BYTES:
+                rows.count(self._read_bytes)
+                self._read_bytes = 0
+        return entry
+
+    def _fetched_many(self, keys: list[Key], keep: bool) -> list[E | None]:
+        """As `_fetched`, for tables with rows."""
+        rows = self._rows
+        assert rows is not None
+        found = cast("list[Any]", list(map(self._pending.get, keys, map(rows.old.get, keys, repeat(_MISSING)))))
+        absent = [at for at, entry in enumerate(found) if entry is _MISSING]
+        raw = self._raw([keys[at] for at in absent])
+        data = self._store.get_many(raw)
+        for at, each in zip(absent, data, strict=True):
+            found[at] = None if each is None else self._decode(each)
+        if keep:
+            rows.use_many(keys, found)
+        return found
 
     def _found(self, prefix: bytes) -> Iterator[Key]:
         view = self._view or self._store.view()
@@ -167,6 +236,9 @@ class _InRocks(Table[E]):
 
     def copy(self) -> Self:
         return type(self)(self.rocks.copy())
+
+    def find_many(self, keys: Sequence[Key], *, keep: bool = True) -> list[E | None]:
+        return self.rocks.find_many(keys, keep=keep)
 
     def scan(self) -> Iterator[Key]:
         """The keys as of now. They are never all in memory at once."""
@@ -222,11 +294,13 @@ class RocksMapTable(_InRocks[dict[bytes, bytes]], MapTable):
 
 def open_table(store: RocksStore, keys: OwnedKeys, heap: type[AnyTable], state_id: int) -> AnyTable:
     """The table in `store` of the state `state_id`, which behaves as one of the class `heap` does in memory."""
-    if issubclass(heap, ListTable):
-        return RocksListTable(RocksEntries(store, keys, state_id, encode=bytes, decode=bytearray))
     if issubclass(heap, MapTable):
         return RocksMapTable(RocksEntries(store, keys, state_id, encode=_encode_map, decode=_decode_map))
-    return RocksValueTable(RocksEntries(store, keys, state_id, encode=_same, decode=_same))
+    if issubclass(heap, ListTable):
+        return RocksListTable(
+            RocksEntries(store, keys, state_id, encode=bytes, decode=bytearray, rows=store.cache.rows())
+        )
+    return RocksValueTable(RocksEntries(store, keys, state_id, encode=_same, decode=_same, rows=store.cache.rows()))
 
 
 def _same(cell: bytes) -> bytes:

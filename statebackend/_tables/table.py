@@ -47,6 +47,13 @@ class Table(ABC, Generic[E]):
     def changes(self, state_id: int, group: int, key: Key, renew: Renew | None) -> Iterator[StateChange]:
         """Changes that rebuild the key's entry from nothing."""
 
+    def find_many(self, keys: Sequence[Key], *, keep: bool = True) -> list[E | None]:
+        """The entries of many keys, in their order, `None` for a key without one.
+
+        `keep`: they are likely to be used again soon, so a table may cache what it has to read.
+        """
+        return list(map(self.entries.get, keys))
+
     def scan(self) -> Iterator[Key]:
         """The keys as of now: the table may be written to during the iteration."""
         return iter(list(self.entries))

@@ -5,7 +5,7 @@ from collections.abc import Generator
 
 import pytest
 
-ON_HEAP_ONLY = {"test_key_groups", "test_rocksdb", "test_changing_it_while_iterating_is_an_error"}
+ON_HEAP_ONLY = {"test_key_groups", "test_rocksdb", "test_row_cache", "test_changing_it_while_iterating_is_an_error"}
 """Of key groups, which know no tables; of what only RocksDB has; and of what only a dictionary does."""
 
 

@@ -25,6 +25,8 @@ rocks_tables = importlib.import_module("statebackend._tables.rocksdb_tables")
 
 PENDING_WRITES_MAX = 3
 """So that the little that a test writes reaches the files."""
+ROW_BYTES_MAX = 1500
+"""Some six rows, so that a test reads from the files too."""
 
 
 ALL_KEYS = OwnedKeys(all_key_groups(states.MAX_PARALLELISM), states.MAX_PARALLELISM)
@@ -36,6 +38,7 @@ def open_store(
     *,
     memory_bytes: int = 8 * MiB,
     pending_writes_max: int = PENDING_WRITES_MAX,
+    row_bytes_max: int | None = None,
     reopen: bool = False,
     read_only: bool = False,
 ) -> Generator["RocksStore"]:
@@ -44,6 +47,7 @@ def open_store(
         directory,
         memory_bytes=memory_bytes,
         pending_writes_max=pending_writes_max,
+        row_bytes_max=row_bytes_max,
         reopen=reopen,
         read_only=read_only,
     )
@@ -62,7 +66,10 @@ def tables_in(store: "RocksStore", keys: OwnedKeys = ALL_KEYS) -> OpenTable:
 def on_rocksdb() -> Generator[None]:
     """Every state that `tests.state.states` makes lies in one store, under an id of its own."""
     ids, on_heap = itertools.count(), states.open_table
-    with tempfile.TemporaryDirectory() as directory, open_store(Path(directory, "db")) as store:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        open_store(Path(directory, "db"), row_bytes_max=ROW_BYTES_MAX) as store,
+    ):
         open_table = tables_in(store)
         states.open_table = lambda heap, _: open_table(heap, next(ids))
         try:

@@ -300,6 +300,7 @@ def test_adopted_files_are_in_the_place_of_nothing(store: "RocksStore", tmp_path
     with pytest.raises(StoreUnavailableError):
         store.adopt(tmp_path / "other-than-that")
     assert dict(numbers) == {}
+    assert numbers.get("key") is None
     store.adopt(tmp_path / "copy")
     assert dict(numbers) == {"key": 1}
     numbers["other"] = 2
