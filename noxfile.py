@@ -96,7 +96,7 @@ def models(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Speed against what was expected: ratios, losses included. `nox -s bench -- state restore`, `-- spark upserts`."""
     named = {name.partition(".")[0] for name in session.posargs}
-    extras = {"processing": "spark", "spark": "connect", "upserts": "upserts"}
+    extras = {"spark": "connect", "upserts": "upserts"}
     session.install("-e", f".[{','.join(['bench', *(extra for name, extra in extras.items() if name in named)])}]")
     environment = ministack_environment(session)
     if "spark" in named:

@@ -7,8 +7,19 @@ from pathlib import Path
 
 from benchmarks.contest import Report
 
-BENCHMARKS = ("changelog", "checkpoint", "recovery", "owners", "state", "rocksdb_bases", "restore", "values", "s3")
-ON_DEMAND = ("processing", "spark", "upserts")  # need extras of these names, or Java, a server, and time
+BENCHMARKS = (
+    "changelog",
+    "checkpoint",
+    "recovery",
+    "processing",
+    "owners",
+    "state",
+    "restore",
+    "rocksdb_bases",
+    "values",
+    "s3",
+)
+ON_DEMAND = ("spark", "upserts")  # need extras, Java, a server, and time
 HELP = f"""any of: {", ".join(BENCHMARKS)}, and {", ".join(ON_DEMAND)}, which run only when they are named; or a part of
 one, such as state.access"""
 

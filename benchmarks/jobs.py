@@ -74,6 +74,13 @@ def open_job(folder: Path, kind: str, **changes: Any) -> Generator[Job]:
         yield Job(portal, opened, KINDS[kind].totals(opened), bases)
 
 
+def read_totals(folder: Path, kind: str) -> Any:
+    """All totals of a job that nobody has open."""
+    reading = sb.open_backend(settings_of(folder, kind), read_only=True)
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(reading) as opened:
+        return KINDS[kind].totals(opened).table()
+
+
 def settings_of(folder: Path, kind: str, **changes: Any) -> sb.Settings:
     """Both copies in `folder`, and what is given; all else as it comes."""
     values = {"job": "bench", "primary": f"file://{folder}/primary", "local": (f"{folder}/local",)}

@@ -57,12 +57,12 @@ async def _restore(settings: sb.Settings, kind: str) -> tuple[int, int]:
         if kind == "live":
             final, peak = tracemalloc.get_traced_memory()
         else:
-            final, peak = _status("VmRSS"), _status("VmHWM")
+            final, peak = status_bytes("VmRSS"), status_bytes("VmHWM")
         return peak - final, final
 
 
-def _status(name: str) -> int:
-    """Not `ru_maxrss`: that begins with the size of the process that forked us."""
+def status_bytes(name: str) -> int:
+    """A size of this process. Not `ru_maxrss`: that begins with the size of the process that forked us."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.partition(f"{name}:")[2].split()[0]) * KiB
 

@@ -1,59 +1,57 @@
-"""The contestants: each gets the rows and a folder, and returns a query over them that ends with the rows."""
+"""The contestants. All add to the same totals; those that only say how fast it could be add to none."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import msgspec
 import pandas as pd
-import pyarrow.compute as pc
-from pyspark.sql import DataFrame, Row
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import statebackend as sb
+from benchmarks.jobs import KINDS, read_totals, settings_of
+from benchmarks.spark.workload import Contestant
+from benchmarks.totals import TOTALS, Total
 
-Contestant = Callable[[DataFrame, Path], Any]
-
-PARALLELISM = 2
+PARALLELISM: Final = 2
 """Ranges of keys on executors: as many as Spark's state has partitions."""
-TOTALS = "key string, count bigint, total bigint, last timestamp"
-STATE = "count bigint, total bigint, last timestamp"
+OUTPUT: Final = "key string, count bigint, total bigint, last timestamp"
+STATE: Final = "count bigint, total bigint, last timestamp"
+_PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+_PROVIDERS: Final = "org.apache.spark.sql.execution.streaming.state."
+ROCKSDB: Final = {_PROVIDER: f"{_PROVIDERS}RocksDBStateStoreProvider"}
+IN_MEMORY: Final = {_PROVIDER: f"{_PROVIDERS}HDFSBackedStateStoreProvider"}
+"""Spark's default."""
+DEFAULT: Final[Mapping[str, str]] = {}
+_FILES: Final = "spark.sql.streaming.checkpointFileManagerClass"
+_MANAGERS: Final = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+    "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager",
+)
+"""By its names in the releases, the newest first."""
 
 
-class Total(msgspec.Struct, array_like=True, gc=False):
-    """The state of a key. `last` is in microseconds."""
+class _TableTotals(sb.spark.KeyedProcessor):
+    """A table at a time, in a state of one of the kinds."""
 
-    count: int = 0
-    total: int = 0
-    last: int = 0
-
-
-class TableTotals(sb.spark.KeyedProcessor):
-    """A table at a time: Arrow groups the rows, and the state is read and written in bulk."""
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
 
     def open(self, context: sb.spark.ProcessorContext) -> None:
-        self.totals = context.value_state("totals", Total)
+        self.totals = KINDS[self._kind].totals(context)
 
     def process_table(self, table: Any, context: sb.spark.ProcessorContext) -> None:
-        found = table.group_by("key").aggregate([("amount", "count"), ("amount", "sum"), ("at", "max")])
-        keys = found["key"].to_pylist()
-        known: list[Any] = self.totals.get_many(keys, Total())
-        new = zip(
-            known,
-            found["amount_count"].to_pylist(),
-            found["amount_sum"].to_pylist(),
-            pc.cast(found["at_max"], "int64").to_pylist(),
-            strict=True,
-        )
-        self.totals.put_many(
-            keys, [Total(old.count + count, old.total + total, max(old.last, last)) for old, count, total, last in new]
-        )
+        self.totals.merge(table)
 
 
-class KeyTotals(sb.spark.KeyedProcessor):
+class _KeyTotals(sb.spark.KeyedProcessor):
     """A key at a time."""
 
     def open(self, context: sb.spark.ProcessorContext) -> None:
@@ -61,55 +59,103 @@ class KeyTotals(sb.spark.KeyedProcessor):
 
     def process(self, key: Any, rows: Any, context: sb.spark.ProcessorContext) -> None:
         old = self.totals.get(key, Total())
-        total = old.total + sum(row["amount"] for row in rows)
+        total = old.sum + sum(row["amount"] for row in rows)
         last = max(row["at_us"] for row in rows)
-        self.totals[key] = Total(old.count + len(rows), total, max(old.last, last))
+        self.totals[key] = Total(old.n + len(rows), total, max(old.last, last))
 
 
-def by_table(rows: DataFrame, work: Path) -> Any:
-    """Ours, with `process_table`."""
-    return _foreach(rows, work, _sink(TableTotals(), work))
+def file_system_based(spark: SparkSession) -> Mapping[str, str]:
+    """Settings for Spark's checkpoint files through the file system's plain interface: a fifth of the time."""
+    jvm: Any = spark._jvm  # noqa: SLF001
+    for name in _MANAGERS:
+        with suppress(Py4JJavaError):
+            jvm.java.lang.Class.forName(name)
+            return {_FILES: name}
+    raise LookupError("this release of Spark has another name for its file manager")
 
 
-def by_table_on_executors(rows: DataFrame, work: Path) -> Any:
-    """Ours, with `process_table`, on executors."""
-    return _foreach(rows, work, _sink(TableTotals(), work, execution="executors", parallelism=PARALLELISM))
+def by_table(kind: str = "heap", settings: Mapping[str, str] = DEFAULT, **options: Any) -> Contestant:
+    """Ours, with `process_table` and states of that kind; `options` are the sink's."""
+    return Contestant(partial(_by_table, kind, options), settings, partial(_totals_of, kind))
 
 
-def by_key(rows: DataFrame, work: Path) -> Any:
+def on_executors(kind: str = "heap", settings: Mapping[str, str] = DEFAULT) -> Contestant:
+    """Ours, in Spark's Python workers."""
+    return by_table(kind, settings, execution="executors", parallelism=PARALLELISM)
+
+
+def by_key() -> Contestant:
     """Ours, with `process`."""
-    return _foreach(rows.selectExpr("key", "amount", "unix_micros(at) AS at_us"), work, _sink(KeyTotals(), work))
+    return Contestant(_by_key, totals=partial(_totals_of, "heap"))
 
 
-def nothing(rows: DataFrame, work: Path) -> Any:
+def nothing(settings: Mapping[str, str] = DEFAULT) -> Contestant:
     """A `foreachBatch` that does nothing: the time that Spark itself takes."""
-    return _foreach(rows, work, lambda _df, _batch_id: None)
+    return Contestant(partial(_foreach, function=lambda _df, _batch_id: None), settings)
 
 
-def sparks_own(rows: DataFrame, work: Path) -> Any:
+def only_collected(settings: Mapping[str, str] = DEFAULT) -> Contestant:
+    """A `foreachBatch` that gets its rows as Arrow, in the fewest calls, and drops them: what no state can beat."""
+    return Contestant(partial(_foreach, function=lambda df, _batch_id: _collect(df)), settings)
+
+
+def native(settings: Mapping[str, str]) -> Contestant:
     """Spark's aggregation, in the JVM."""
-    totals = rows.groupBy("key").agg(sql.count("*"), sql.sum("amount"), sql.max("at"))
-    return _write(totals, work).format("noop").outputMode("update").start()
+    return Contestant(_native, settings, _aggregated)
 
 
-def pandas_with_state(rows: DataFrame, work: Path) -> Any:
+def pandas_with_state() -> Contestant:
     """Spark's state for Python functions."""
-    totals = rows.groupBy("key").applyInPandasWithState(
-        _in_pandas, TOTALS, STATE, "update", GroupStateTimeout.NoTimeout
-    )
-    return _write(totals, work).format("noop").outputMode("update").start()
+    return Contestant(_pandas_with_state, ROCKSDB, partial(_kept, "value.groupState.*"))
 
 
-def with_state_by_rows(rows: DataFrame, work: Path) -> Any:
+def with_state_by_rows() -> Contestant:
     """Spark's newer state for Python functions, a row at a time."""
-    totals = rows.groupBy("key").transformWithState(RowTotals(), TOTALS, "Update", "None")
-    return _write(totals, work).format("noop").outputMode("update").start()
+    return Contestant(partial(_with_state, "transformWithState", RowTotals), ROCKSDB, _variable)
 
 
-def with_state_by_pandas(rows: DataFrame, work: Path) -> Any:
+def with_state_by_pandas() -> Contestant:
     """Spark's newer state for Python functions, a frame at a time."""
-    totals = rows.groupBy("key").transformWithStateInPandas(PandasTotals(), TOTALS, "Update", "None")
-    return _write(totals, work).format("noop").outputMode("update").start()
+    return Contestant(partial(_with_state, "transformWithStateInPandas", PandasTotals), ROCKSDB, _variable)
+
+
+def _by_table(kind: str, options: Mapping[str, Any], rows: DataFrame, work: Path) -> Any:
+    return _foreach(rows, work, _sink(_TableTotals(kind), work, **options))
+
+
+def _by_key(rows: DataFrame, work: Path) -> Any:
+    return _foreach(rows.selectExpr("key", "amount", "unix_micros(at) AS at_us"), work, _sink(_KeyTotals(), work))
+
+
+def _native(rows: DataFrame, work: Path) -> Any:
+    return _update(rows.groupBy("key").agg(sql.count("*"), sql.sum("amount"), sql.max("at")), work)
+
+
+def _pandas_with_state(rows: DataFrame, work: Path) -> Any:
+    without = GroupStateTimeout.NoTimeout
+    return _update(rows.groupBy("key").applyInPandasWithState(_in_pandas, OUTPUT, STATE, "update", without), work)
+
+
+def _with_state(method: str, processor: Callable[[], StatefulProcessor], rows: DataFrame, work: Path) -> Any:
+    return _update(getattr(rows.groupBy("key"), method)(processor(), OUTPUT, "Update", "None"), work)
+
+
+def _collect(df: DataFrame) -> None:
+    pa.Table.from_batches(df._collect_as_arrow())  # type: ignore[operator]  # noqa: SLF001
+
+
+def _totals_of(kind: str, _spark: SparkSession, work: Path) -> Any:
+    return read_totals(work, kind)
+
+
+def _kept(value: str, spark: SparkSession, work: Path, **options: str) -> Any:
+    """What is in Spark's state."""
+    rows = spark.read.format("statestore").options(**options).load(str(work / "checkpoint"))
+    return rows.select("key.*", value).toArrow().rename_columns(TOTALS.names)
+
+
+_aggregated: Final = partial(_kept, "value.*")
+_variable: Final = partial(_kept, "value.*", stateVarName="total")
 
 
 class _SparkTotals(StatefulProcessor):
@@ -162,12 +208,15 @@ def _in_pandas(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupStat
 
 
 def _sink(processor: sb.spark.KeyedProcessor, work: Path, **options: Any) -> sb.spark.StatefulSink:
-    settings = sb.Settings(job="bench", primary=f"file://{work}/primary")
-    return sb.spark.StatefulSink(processor, settings, key="key", **options)
+    return sb.spark.StatefulSink(processor, settings_of(work, "heap"), key="key", **options)
 
 
 def _foreach(rows: DataFrame, work: Path, function: Callable[[DataFrame, int], None]) -> Any:
     return _write(rows, work).foreachBatch(function).start()
+
+
+def _update(totals: DataFrame, work: Path) -> Any:
+    return _write(totals, work).format("noop").outputMode("update").start()
 
 
 def _write(rows: DataFrame, work: Path) -> Any:
