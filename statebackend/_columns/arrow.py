@@ -14,10 +14,12 @@ from statebackend.errors import InputError, SettingsError
 
 try:
     import pyarrow  # noqa: ICN001  # `pa` is the same without a type, since it ships none
+    import pyarrow.compute
 except ImportError as error:
     raise SettingsError("columnar state is made of Arrow's columns: it needs the extra 'columns'") from error
 
 pa: Final[Any] = pyarrow
+pc: Final[Any] = pyarrow.compute
 Array: TypeAlias = Any
 """A `pyarrow.Array` or `pyarrow.ChunkedArray`."""
 DataType: TypeAlias = Any

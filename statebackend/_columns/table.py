@@ -156,6 +156,10 @@ class ColumnTable:
         """The rows of all keys."""
         return self._rows.live()
 
+    def which_live(self, rows: Integers) -> Flags:
+        """For each of these rows, True if it has kept its key since it was found."""
+        return self._rows.which_live(rows)
+
     def groups(self, rows: Integers) -> KeyGroups:
         """The key group of each row's key."""
         return self._rows.groups_of(self._rows.hashes(rows))

@@ -1,0 +1,70 @@
+"""How many distinct values a key has had, estimated from a sketch. The one door to `datasketches`.
+
+A sketch (HyperLogLog of 2^12 registers, 4 bits each) is kept as its compact bytes, a format that the Apache
+DataSketches libraries of all languages share. It has some 40 bytes at first, and 2 KiB at most. The error is 1.6 %.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+from statebackend._columns.arrow import pa
+from statebackend._columns.grouping import column_in
+from statebackend._columns.vectors import Vector
+from statebackend.errors import InputError, SettingsError, ValueDecodeError
+
+if TYPE_CHECKING:
+    from statebackend._columns.merging import Merging
+
+_types: Any = pa.types
+
+LOG2_REGISTERS: Final = 12
+
+
+def check_sketches(schema: Any, name: str, sketch: str, column: str, source: Any) -> None:
+    """Raise `InputError` unless the state's columns can hold an estimate and its sketch, and the type be counted."""
+    _library()
+    if not _types.is_integer(schema.field(name).type) or not _types.is_binary(schema.field(sketch).type):
+        raise InputError(
+            "a count of distinct values is kept in a column of integers, and its sketch in one of binary",
+            column=name,
+            type=str(schema.field(name).type),
+            sketch=sketch,
+            sketch_type=str(schema.field(sketch).type),
+        )
+    if not any(is_one(source) for is_one in (_types.is_signed_integer, _types.is_string, _types.is_large_string)):
+        raise InputError(
+            "distinct values are counted of text and signed integers: cast the column", column=column, type=str(source)
+        )
+
+
+def merged_sketches(name: str, sketch: str, column: str, merging: "Merging") -> dict[str, Any]:
+    """The new estimates and sketches. A Python call per row: 10 ms for 10,000."""
+    library = _library()
+    order, ends = merging.groups.by_key()
+    values = column_in(merging.batch, column).take(pa.array(order)).to_pylist()
+    stored, counts = list[bytes](), list[int]()
+    for number, found in enumerate(merging.old.column(sketch).to_pylist()):
+        counter = library.hll_sketch(LOG2_REGISTERS, library.HLL_4) if found is None else _restored(library, found)
+        for value in values[ends[number] : ends[number + 1]]:
+            if value is not None:
+                counter.update(value)
+        stored.append(counter.serialize_compact())
+        counts.append(round(counter.get_estimate()))
+    estimates = pa.array(counts, pa.int64()).to_numpy()
+    return {name: merging.stored(Vector(estimates), name), sketch: pa.array(stored, merging.type_of(sketch))}
+
+
+def _restored(library: Any, found: bytes) -> Any:
+    try:
+        return library.hll_sketch.deserialize(found)
+    except (ValueError, RuntimeError, IndexError) as error:
+        raise ValueDecodeError(f"a stored sketch cannot be read: {error}", size_bytes=len(found)) from error
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("datasketches")  # on first use: it is optional
+    except ImportError as error:
+        raise SettingsError(
+            "counting distinct values needs the extra `sketches`: pip install statebackend[sketches]"
+        ) from error

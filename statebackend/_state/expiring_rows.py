@@ -1,0 +1,132 @@
+"""The rows of a columnar state as its users see them: those that have expired are not there.
+
+A row with a time-to-live has the time of its last write in a hidden column. An expired row is null in every column
+until it is written again; a drain drops some of those that never are.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from statebackend._codec.changes import Changes
+from statebackend._codec.columns import Flags, Integers
+from statebackend._columns.arrow import pa
+from statebackend._columns.table import ColumnTable
+from statebackend._state.ttl import SWEEP_KEYS, TimeToLive
+from statebackend.errors import InputError
+
+WRITTEN: Final = "__written__"
+"""The hidden column: when the row was last written, in seconds. Null for a row written without a time-to-live."""
+READ_AT_ONCE: Final = 1 << 16
+
+
+class ExpiringRows:
+    """The rows of a table, under a time-to-live or without one. Rows are numpy int64 arrays, -1 for none."""
+
+    __slots__ = ("_moves", "_sweeping", "_written", "drains", "names", "table", "ttl")
+
+    def __init__(self, table: ColumnTable) -> None:
+        self.table: Final = table
+        self.ttl: TimeToLive | None = None
+        self.names: Sequence[str] = ()
+        """The columns, without the hidden one."""
+        self.drains = 0
+        self._moves = 0  # how often keys came or went, and rows with them
+        self._written = 0  # rows written since the last drain
+        self._sweeping: Integers = np.empty(0, np.int64)  # those that are still to be checked for expiry
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Another one whenever a key may have got another row, or lost it."""
+        return self.drains, self._moves
+
+    def find(self, keys: Any) -> Integers:
+        """The rows of keys; -1 for those that are not there. Raises as `ColumnTable.find`."""
+        rows = self.table.find(keys)
+        there = np.flatnonzero(rows >= 0)
+        is_expired = self.expired(rows[there])
+        if is_expired is not None:
+            rows[there[is_expired]] = -1
+        return rows
+
+    def find_or_add(self, keys: Any) -> tuple[Integers, Flags]:
+        """The rows of keys, and which were added just now. Raises as `ColumnTable.find_or_add`."""
+        rows, is_added = self.table.find_or_add(keys)
+        self._moves += 1
+        return rows, is_added
+
+    def live(self) -> Integers:
+        """The rows of all keys."""
+        rows = self.table.live_rows()
+        is_expired = self.expired(rows)
+        return rows if is_expired is None else rows[~is_expired]
+
+    def __len__(self) -> int:
+        return self.table.num_rows if self.ttl is None else len(self.live())
+
+    def expired(self, rows: Integers) -> Flags | None:
+        """For each of these rows, True if it has expired; `None` if none has."""
+        if self.ttl is None:
+            return None
+        now = self.ttl.read_clock()
+        written, valid = self.table.columns_numpy(rows, WRITTEN)
+        is_expired: Flags = written + self.ttl.seconds <= now
+        if valid is not None:
+            is_expired &= valid
+        return is_expired if is_expired.any() else None
+
+    def gather(self, rows: Integers, is_hidden: Flags | None, names: Sequence[str] | None = None) -> Any:
+        """The columns of rows, all or those of `names`, null where they are hidden."""
+        names = self.names if names is None else names
+        if is_hidden is None or not is_hidden.any():
+            return self.table.gather(rows, names)
+        found = self.table.gather(rows[~is_hidden], names)
+        places = np.cumsum(~is_hidden) - 1
+        return found.take(pa.array(places, mask=is_hidden))
+
+    def write(self, rows: Integers, columns: Mapping[str, Any]) -> None:
+        """Set some columns of rows, all of them or, where one is refused, none."""
+        if self.ttl is not None:
+            columns = {**columns, WRITTEN: pa.array(np.full(len(rows), self.ttl.read_clock()))}
+        self.table.scatter(rows, pa.RecordBatch.from_arrays([*columns.values()], names=[*columns]))
+        self._written += len(rows)
+
+    def note_read(self, rows: Integers) -> None:
+        """Count a read as a use, where the time-to-live does so."""
+        if self.ttl is not None and self.ttl.on_read:
+            self.table.write_numpy(rows, WRITTEN, np.full(len(rows), self.ttl.read_clock()))
+
+    def drop(self, rows: Integers) -> None:
+        """Remove the keys of rows."""
+        if len(rows):
+            self.table.drop(rows)
+            self._moves += 1
+
+    def chunks(self, rows: Integers) -> Iterator[Integers]:
+        """The rows, some at a time. Raises `InputError` where keys came or went meanwhile."""
+        before = self.version
+        for start in range(0, len(rows), READ_AT_ONCE):
+            if self.version != before:
+                raise InputError("the state's keys changed while it was read: read all of it first")
+            yield rows[start : start + READ_AT_ONCE]
+
+    def drain(self, state_id: int) -> Iterator[Changes]:
+        """The rows written and the keys dropped since the last drain, after expired ones were dropped.
+
+        It looks at more rows the more was written, so that expired ones do not far outnumber live ones.
+        """
+        self.drains += 1
+        if self.ttl is not None:
+            self._sweep(SWEEP_KEYS + self._written)
+        self._written = 0
+        yield from self.table.drain(state_id)
+
+    def _sweep(self, count: int) -> None:
+        if not len(self._sweeping):
+            self._sweeping = self.table.live_rows()
+        some, self._sweeping = self._sweeping[:count], self._sweeping[count:]
+        some = some[self.table.which_live(some)]
+        is_expired = self.expired(some)
+        if is_expired is not None:
+            self.drop(some[is_expired])

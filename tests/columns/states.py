@@ -1,0 +1,34 @@
+"""Columnar states on their tables alone, without a backend."""
+
+from typing import Any
+
+from statebackend import TimeToLive
+from statebackend._columns.arrow import pa
+from statebackend._columns.schema import table_schema
+from statebackend._columns.table import ColumnTable
+from statebackend._state.columnar_state import ColumnarState
+from statebackend._state.expiring_rows import WRITTEN
+from statebackend._tables.key_groups import OwnedKeys
+from statebackend.ids import KeyGroupRange
+
+ALL = KeyGroupRange(0, 127)
+
+
+def columnar(schema: Any, key: Any, *, key_groups: KeyGroupRange = ALL, ttl: TimeToLive | None = None) -> ColumnarState:
+    """A new state."""
+    if ttl is not None:
+        schema = schema.append(pa.field(WRITTEN, pa.float64()))
+    keys = OwnedKeys(key_groups, 128)
+    state = ColumnarState("fleet", ColumnTable(table_schema(schema, key), keys), keys)
+    state.declare(ttl)
+    return state
+
+
+def restored(
+    state: ColumnarState, *, onto: ColumnarState | None = None, ttl: TimeToLive | None = None
+) -> ColumnarState:
+    """Another state, after a replay of the changes of this one."""
+    other = columnar(state.schema, state.key_type, ttl=ttl) if onto is None else onto
+    for changes in state.drain(0):
+        other._rows.table.apply(changes)  # type: ignore[arg-type]
+    return other

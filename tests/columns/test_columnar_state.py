@@ -1,0 +1,421 @@
+"""A columnar state on its table: merges, rows, the mapping, time-to-live, and all that is refused."""
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from statebackend import TimeToLive
+from statebackend._state.columnar_state import ColumnarState
+from statebackend.errors import InputError, KeyGroupError, KeyTypeError, ValueEncodeError
+from statebackend.ids import KeyGroupRange
+from tests.columns.states import columnar, restored
+from tests.examples import name_of
+
+SCHEMA = pa.schema({"n": pa.int64(), "total": pa.int64(), "name": pa.string()})
+HOW: Any = {"n": "count", "total": ("sum", "amount"), "name": ("last", "name")}
+BATCH = pa.table({"k": ["a", "b", "a"], "amount": [1, 2, 3], "name": ["x", "y", "z"]})
+
+
+def fleet(**options: Any) -> ColumnarState:
+    return columnar(options.pop("schema", SCHEMA), pa.string(), **options)
+
+
+def test_merge_returns_the_changed_rows() -> None:
+    """Key column first, named as in `on`; then all columns of the state, those not in `how` too."""
+    state = fleet()
+    state["c"] = {"n": 9, "total": 9, "name": "old"}
+    changed = state.merge(BATCH, on="k", how={"n": "count", "total": ("sum", "amount")})
+    assert changed.to_pydict() == {"k": ["a", "b"], "n": [2, 1], "total": [4, 2], "name": [None, None]}
+    assert changed.schema.types == [pa.string(), *SCHEMA.types]
+    more = pa.table({"k": ["c", "d"], "amount": [1, None]})
+    changed = state.merge(more, on="k", how={"total": ("sum", "amount")})
+    assert changed.to_pylist() == [
+        {"k": "c", "n": 9, "total": 10, "name": "old"},
+        {"k": "d", "n": None, "total": None, "name": None},
+    ]
+    assert dict(state) == {row.pop("k"): row for row in changed.to_pylist()} | {
+        "a": {"n": 2, "total": 4, "name": None},
+        "b": {"n": 1, "total": 2, "name": None},
+    }
+
+
+@pytest.mark.parametrize("make", [pa.table, pa.record_batch, pd.DataFrame], ids=["table", "batch", "pandas"])
+def test_a_batch_comes_in_any_arrow(make: Callable[[Any], Any]) -> None:
+    """A table, a batch, or what has Arrow's stream interface."""
+    state = fleet()
+    state.merge(make({"k": ["a"], "amount": [1]}), on="k", how={"total": ("sum", "amount")})
+    assert state["a"]["total"] == 1
+
+
+def test_batches_may_have_other_columns_than_the_last() -> None:
+    """And other types, as long as they fit; and no rows."""
+    state = fleet()
+    state.merge(BATCH, on="k", how=HOW)
+    other = pa.table({"amount": pa.array([5], pa.int16()), "id": pa.array(["a"]).dictionary_encode()})
+    state.merge(other, on="id", how={"total": ("sum", "amount")})
+    empty = state.merge(BATCH.slice(0, 0), on="k", how=HOW)
+    assert (empty.num_rows, empty.schema.names) == (0, ["k", *SCHEMA.names])
+    assert state["a"] == {"n": 2, "total": 9, "name": "z"}
+
+
+def fails(old: Any, grouped: Any) -> Any:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("batch", "how", "error"),
+    [
+        (BATCH, {**HOW, "none": "count"}, InputError),
+        (BATCH, {**HOW, "total": ("sum", "name")}, InputError),
+        (BATCH, {"n": "count", "total": fails}, ZeroDivisionError),
+        (BATCH, {"n": "count", "total": lambda old, grouped: [1]}, InputError),
+        (pa.table({"k": ["a", "new"], "amount": [2**63 - 1, 2**63 - 1]}), {"total": ("sum", "amount")}, InputError),
+        (pa.table({"k": ["a", None]}), {"n": "count"}, InputError),
+        (pa.table({"k": [1]}), {"n": "count"}, KeyTypeError),
+        (pa.table({"j": ["a"]}), {"n": "count"}, InputError),
+        (pa.table([["a"], ["b"]], names=["k", "k"]), {"n": "count"}, InputError),
+        ([{"k": "a"}], {"n": "count"}, InputError),
+    ],
+    ids=range(10),
+)
+def test_an_error_leaves_the_state_as_it_was(batch: Any, how: Any, error: type[Exception]) -> None:
+    """New keys too: none of them is there, nor in the changes."""
+    state = fleet()
+    state.merge(BATCH, on="k", how=HOW)
+    before = dict(state)
+    list(state.drain(0))
+    with pytest.raises(error):
+        state.merge(batch, on="k", how=how)
+    assert (dict(state), len(state), "new" in state) == (before, 2, False)
+    assert sum(each.sets for each in state.drain(0)) == 0  # type: ignore[attr-defined]
+
+
+def test_a_key_column_needs_a_name_of_its_own() -> None:
+    """It is returned beside the columns of the state."""
+    batch = pa.table({"n": ["a"], "k": ["a"]})
+    with pytest.raises(InputError, match="rename"):
+        fleet().merge(batch, on="n", how={"total": ("count", "k")})
+
+
+def test_tuples_are_keys() -> None:
+    """On several columns; as a mapping, tuples."""
+    key = pa.struct([("carrier", pa.string()), ("day", pa.int64())])
+    state = columnar(pa.schema({"n": pa.int64()}), key)
+    batch = pa.table({"c": ["x", "x", "y"], "d": [1, 1, 1]})
+    changed = state.merge(batch, on=["c", "d"], how={"n": "count"})
+    assert changed.to_pydict() == {"c": ["x", "y"], "d": [1, 1], "n": [2, 1]}
+    assert dict(state) == {("x", 1): {"n": 2}, ("y", 1): {"n": 1}}
+    assert state.rows([("y", 1), ("y", 2)]).gather().to_pydict() == {"n": [1, None]}
+    del state["x", 1]
+    assert state.to_arrow().to_pylist() == [{"key": {"carrier": "y", "day": 1}, "n": 1}]
+
+
+# ------------------------------------------------------------------------------------------------------------ rows
+
+
+def test_rows_are_gathered_and_scattered() -> None:
+    """In the order of the keys; new keys are added by the first write, with nulls where nothing was written."""
+    state = fleet()
+    state.merge(BATCH, on="k", how=HOW)
+    rows = state.rows(pa.chunked_array([["b"], ["new", "a"]]))
+    assert (rows.is_new.tolist(), len(rows)) == ([False, True, False], 3)
+    assert rows.gather(["total"]).to_pydict() == {"total": [2, None, 4]}
+    assert "new" not in state
+    rows.scatter({"total": pc.add(pc.fill_null(rows.gather().column("total"), 0), 1)})
+    rows.scatter(pa.record_batch({"n": pa.array([7, 8, 9])}))
+    rows.scatter({"n": np.array([7, 8, 10])})
+    assert rows.gather().to_pydict() == {"n": [7, 8, 10], "total": [3, 1, 5], "name": ["y", None, "z"]}
+    assert rows.is_new.tolist() == [False, True, False]
+    assert state.rows([]).gather().num_rows == 0
+
+
+def test_rows_follow_keys_that_come_and_go() -> None:
+    """Up to the next checkpoint."""
+    state = fleet()
+    rows = state.rows(["a", "b"])
+    state.merge(BATCH, on="k", how=HOW)
+    assert rows.gather(["n"]).to_pydict() == {"n": [2, 1]}
+    del state["a"]
+    assert rows.gather(["n"]).to_pydict() == {"n": [None, 1]}
+    rows.scatter({"n": [5, 6]})
+    assert state["a"] == {"n": 5, "total": None, "name": None}
+    rows.drop()
+    rows.drop()
+    assert len(state) == 0
+    assert state.rows(["a", "a"]).gather(["n"]).to_pydict() == {"n": [None, None]}
+
+
+def test_rows_are_of_no_use_after_a_checkpoint() -> None:
+    """Every method says so."""
+    state = fleet()
+    state.merge(BATCH, on="k", how=HOW)
+    rows = state.rows(["a"])
+    list(state.drain(0))
+    for use in (rows.gather, rows.drop, lambda: rows.scatter({"n": [1]})):
+        with pytest.raises(InputError, match="checkpoint"):
+            use()
+    assert state["a"]["n"] == 2
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"n": [1]},
+        {"n": [1, 2, 3]},
+        {"n": [1.5, 2]},
+        {"n": ["1", "2"]},
+        {"n": pa.array([1.0, 2.0])},
+        {"n": [2**63, 1]},
+        {"none": [1, 2]},
+        {"__written__": [1.0, 2.0]},
+        {"n": 1},
+        {"n": "ab"},
+        [1, 2],
+        pa.table([[1, 2], [1, 2]], names=["n", "n"]),
+        {"n": [1, 2], "total": [1]},
+    ],
+    ids=range(13),
+)
+def test_columns_that_do_not_fit_are_not_scattered(columns: Any) -> None:
+    """Not even the part of them that would."""
+    state = fleet()
+    with pytest.raises(InputError):
+        state.rows(["a", "b"]).scatter(columns)
+    assert len(state) == 0
+
+
+def test_a_key_is_written_once_only() -> None:
+    """New or not; reading it twice is fine."""
+    state = fleet()
+    state.merge(BATCH, on="k", how=HOW)
+    assert state.rows(["a", "a"]).gather(["n"]).to_pydict() == {"n": [2, 2]}
+    for keys in (["a", "a"], ["new", "new"]):
+        with pytest.raises(InputError, match="twice"):
+            state.rows(keys).scatter({"n": [1, 2]})
+    assert len(state) == 2
+
+
+def test_columns_to_gather_are_there_once() -> None:
+    for names in (["none"], ["n", "n"], ["__written__"]):
+        with pytest.raises(InputError, match="no column"):
+            fleet().rows(["a"]).gather(names)
+        with pytest.raises(InputError, match="no column"):
+            fleet().to_arrow(names)
+
+
+# ------------------------------------------------------------------------------------------------------ as a mapping
+
+
+def test_a_mapping_of_rows() -> None:
+    """Every method of `MutableMapping`; a row is a copy."""
+    state = fleet()
+    state["a"] = {"n": 1, "total": 2, "name": "x"}
+    state["b"] = {"n": 5}
+    row = state["a"]
+    row["n"] = 100
+    assert state["a"] == {"n": 1, "total": 2, "name": "x"}
+    assert state["b"] == {"n": 5, "total": None, "name": None}
+    assert (state.get("none"), "b" in state, "none" in state, len(state)) == (None, True, False, 2)
+    assert sorted(state.keys()) == ["a", "b"]
+    state["a"] |= {"n": 3}  # type: ignore[operator]
+    assert state.pop("a") == {"n": 3, "total": 2, "name": "x"}
+    for operation in (lambda: state["a"], lambda: state.__delitem__("a"), lambda: state.pop("a")):
+        with pytest.raises(KeyError):
+            operation()
+    state.clear()
+    assert (dict(state), len(state)) == ({}, 0)
+
+
+@pytest.mark.parametrize(
+    ("row", "error"),
+    [
+        ({"none": 1}, InputError),
+        ({"__written__": 1.0}, InputError),
+        (7, InputError),
+        ({"n": 1.5}, ValueEncodeError),
+        ({"n": "1"}, ValueEncodeError),
+        ({"n": True}, ValueEncodeError),
+        ({"n": 2**63}, ValueEncodeError),
+        ({"name": b"x"}, ValueEncodeError),
+        ({"name": "\ud800"}, ValueEncodeError),
+    ],
+    ids=range(9),
+)
+def test_a_row_that_does_not_fit_is_refused(row: Any, error: type[Exception]) -> None:
+    """Arrow alone would cut 1.5 to 1, and take bytes for text."""
+    state = fleet()
+    with pytest.raises(error):
+        state["a"] = row
+    assert len(state) == 0
+
+
+@pytest.mark.parametrize("key", [1, 1.5, None, b"a", True, ("a",), "\ud800"], ids=name_of)
+def test_a_key_of_another_type_is_refused(key: Any) -> None:
+    """By everything that takes one."""
+    state = fleet()
+    for operation in (
+        lambda: state[key],
+        lambda: state.get(key),
+        lambda: key in state,
+        lambda: state.__setitem__(key, {"n": 1}),
+        lambda: state.__delitem__(key),
+        lambda: state.rows([key]),
+    ):
+        with pytest.raises(KeyTypeError):
+            operation()
+    with pytest.raises(KeyTypeError):
+        columnar(SCHEMA, pa.int64())[2**63]
+
+
+def test_keys_of_other_owners_are_refused() -> None:
+    """By everything, and none of a batch is taken."""
+    state = columnar(SCHEMA, pa.string(), key_groups=KeyGroupRange(0, 63))
+    whole = fleet()
+    keys = pa.array([f"k{number}" for number in range(50)])
+    whole.merge(pa.table({"k": keys}), on="k", how={"n": "count"})
+    (theirs,) = whole.scan(range(64, 128))
+    foreign = theirs["key"][0].as_py()
+    for operation in (
+        lambda: state[foreign],
+        lambda: foreign in state,
+        lambda: state.rows(keys),
+        lambda: state.merge(pa.table({"k": keys}), on="k", how={"n": "count"}),
+    ):
+        with pytest.raises(KeyGroupError):
+            operation()
+    assert len(state) == 0
+
+
+def test_a_state_is_scanned_by_key_groups() -> None:
+    """Every row is in one key group; columns may be chosen."""
+    state = fleet()
+    keys = [f"k{number}" for number in range(300)]
+    state.merge(pa.table({"k": keys, "amount": range(300)}), on="k", how={"n": "count", "total": ("sum", "amount")})
+    halves = [
+        pa.Table.from_batches(state.scan(part, columns=["total"])) for part in (KeyGroupRange(0, 63), range(64, 128))
+    ]
+    assert [half.schema.names for half in halves] == [["key", "total"]] * 2
+    assert all(half.num_rows > 100 for half in halves)
+    together = pa.concat_tables(halves).sort_by("total")
+    assert together["key"].to_pylist() == keys
+    assert state.to_arrow(["total"], key="k").sort_by("total").schema.names == ["k", "total"]
+    with pytest.raises(InputError, match="rename"):
+        state.to_arrow(key="n")
+
+
+# ------------------------------------------------------------------------------------------------------ time-to-live
+
+
+class Clock:
+    """As a batch tells the time."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_expired_rows_are_not_there() -> None:
+    """To the second, by everything that reads."""
+    clock = Clock()
+    state = fleet(ttl=TimeToLive(10, clock))
+    state.merge(BATCH, on="k", how=HOW)
+    clock.now = 105
+    state.merge(BATCH.slice(1, 1), on="k", how=HOW)
+    clock.now = 109.9
+    assert (len(state), state["a"]["n"], sorted(state)) == (2, 2, ["a", "b"])
+    clock.now = 110
+    assert (len(state), state.get("a"), "a" in state, list(state)) == (1, None, False, ["b"])
+    assert state.to_arrow().to_pydict() == {"key": ["b"], "n": [2], "total": [4], "name": ["y"]}
+    rows = state.rows(["a", "b"])
+    assert (rows.is_new.tolist(), rows.gather(["n"]).to_pydict()) == ([True, False], {"n": [None, 2]})
+    with pytest.raises(KeyError):
+        del state["a"]
+
+
+def test_an_expired_row_begins_anew() -> None:
+    """By a merge, also in the columns that are not merged; by a scatter; by setting it."""
+    for write in (
+        lambda state: state.merge(BATCH.slice(0, 1), on="k", how={"n": "count"}),
+        lambda state: state.rows(["a"]).scatter({"n": [1]}),
+        lambda state: state.__setitem__("a", {"n": 1}),
+    ):
+        clock = Clock()
+        state = fleet(ttl=TimeToLive(10, clock))
+        state.merge(BATCH, on="k", how=HOW)
+        clock.now = 110
+        write(state)
+        assert state["a"] == {"n": 1, "total": None, "name": None}
+        assert dict(restored(state, ttl=TimeToLive(10, clock))) == dict(state)
+
+
+def test_first_of_an_expired_row_is_that_of_the_batch() -> None:
+    clock = Clock()
+    state = fleet(ttl=TimeToLive(10, clock))
+    state.merge(BATCH, on="k", how={"name": ("first", "name")})
+    clock.now = 110
+    state.merge(BATCH.slice(2), on="k", how={"name": ("first", "name")})
+    assert state["a"]["name"] == "z"
+
+
+def test_reads_count_where_it_is_asked_for() -> None:
+    """Of one row, and of rows gathered; the time goes into the changes. Looking whether it is there is no read."""
+    clock = Clock()
+    ttl = TimeToLive(10, clock, on_read=True)
+    state = fleet(ttl=ttl)
+    state.merge(pa.table({"k": ["a", "b", "c"]}), on="k", how={"n": "count"})
+    list(state.drain(0))
+    clock.now = 105
+    state["a"], state.rows(["b"]).gather(), "c" in state, state.to_arrow()
+    assert sum(each.records for each in state.drain(0)) == 2
+    clock.now = 110
+    assert sorted(state) == ["a", "b"]
+
+
+def test_a_drain_drops_expired_rows_in_passing() -> None:
+    """More the more was written: never all of a large state at once, in the end all of them."""
+    clock = Clock()
+    state = fleet(ttl=TimeToLive(10, clock))
+    state.merge(pa.table({"k": [f"k{number}" for number in range(5000)]}), on="k", how={"n": "count"})
+    list(state.drain(0))
+    clock.now = 110
+    state.merge(pa.table({"k": ["k7", "new"]}), on="k", how={"n": "count"})
+    dropped = [sum(each.drops for each in state.drain(0)) for _ in range(8)]  # type: ignore[attr-defined]
+    assert max(dropped) <= 1002
+    assert sum(dropped) == 4999
+    assert dict(state) == {key: {"n": 1, "total": None, "name": None} for key in ("k7", "new")}
+
+
+def test_a_dropped_row_may_come_back_before_the_sweep_reaches_it() -> None:
+    """The rows to be checked are a list of an earlier time."""
+    clock = Clock()
+    state = fleet(ttl=TimeToLive(10, clock))
+    state.merge(pa.table({"k": [f"k{number}" for number in range(3000)]}), on="k", how={"n": "count"})
+    list(state.drain(0))
+    state.rows([f"k{number}" for number in range(3000)]).drop()
+    list(state.drain(0))
+    state.merge(pa.table({"k": ["new"]}), on="k", how={"n": "count"})
+    clock.now = 109
+    for _ in range(4):
+        list(state.drain(0))
+    assert dict(state).keys() == {"new"}
+
+
+def test_a_state_restored_is_the_same() -> None:
+    """By its changes: every type, nulls, and keys that were dropped."""
+    types = [pa.date32(), pa.timestamp("us", "UTC"), pa.decimal128(10, 2), pa.bool_(), pa.float32(), pa.binary(2)]
+    schema = pa.schema({f"c{number}": type_ for number, type_ in enumerate(types)} | {"text": pa.large_string()})
+    state = columnar(schema, pa.int64())
+    state[1] = {"c0": dt.date(2026, 1, 1), "c3": True, "c4": 0.5, "c5": b"ab", "text": "ü"}
+    state[2] = {"c1": dt.datetime(2026, 1, 1, tzinfo=dt.UTC)}
+    state[3] = {}
+    other = restored(state)
+    del state[3]
+    assert dict(restored(state, onto=other)) == dict(state)
+    assert len(other) == 2

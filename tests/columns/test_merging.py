@@ -1,0 +1,350 @@
+"""Merges against plain Python, and what they refuse before anything is changed."""
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statebackend._columns.grouping import grouped
+from statebackend._columns.merging import GroupedColumns, How
+from statebackend._columns.user_keys import keys_of
+from statebackend.errors import InputError, KeyTypeError
+from tests.columns.merges import Merged, plain_merge
+from tests.examples import name_of
+
+UTC = dt.UTC
+INSTANTS = st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2200, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
+VALUES: dict[Any, st.SearchStrategy[Any]] = {
+    pa.int64(): st.integers(-(2**40), 2**40),
+    pa.int8(): st.integers(-3, 3),
+    pa.uint64(): st.integers(0, 2**40) | st.just(2**59),
+    pa.float64(): st.sampled_from([0.0, -1.5, 2.25, 1e300, float("nan"), float("inf")]),
+    pa.bool_(): st.booleans(),
+    pa.date32(): st.dates(),
+    pa.timestamp("us", "UTC"): INSTANTS,
+    pa.timestamp("ns"): st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2200, 1, 1)),  # noqa: DTZ001
+    pa.duration("us"): st.timedeltas(dt.timedelta(-9), dt.timedelta(9)),
+    pa.decimal128(38, 2): st.decimals(-(10**20), 10**20, places=2),
+    pa.decimal128(12, 2): st.decimals(-(10**6), 10**6, places=2),
+    pa.string(): st.text(max_size=3),
+    pa.binary(): st.binary(max_size=2),
+    pa.binary(2): st.binary(min_size=2, max_size=2),
+}
+"""Values whose sums fit, by type."""
+HAVE = {
+    "sum": [pa.int64(), pa.uint64(), pa.float64(), pa.duration("us"), pa.decimal128(38, 2), pa.decimal128(12, 2)],
+    "mean": [pa.int64(), pa.float64(), pa.decimal128(12, 2)],
+    "any": [pa.bool_()],
+    "all": [pa.bool_()],
+    "min": [type_ for type_ in VALUES if type_ != pa.bool_()],
+    "max": [type_ for type_ in VALUES if type_ != pa.bool_()],
+    "first": [*VALUES],
+    "last": [*VALUES],
+    "count": [*VALUES],
+}
+EVERY = [(kind, type_) for kind, types in HAVE.items() for type_ in types]
+
+
+@given(st.data(), st.sampled_from(EVERY))
+def test_batches_merge_as_row_by_row(data: st.DataObject, case: tuple[str, Any]) -> None:
+    """Every aggregate of every type that has it: of several batches, with nulls, slices and several chunks."""
+    kind, type_ = case
+    values = st.none() | VALUES[type_] if data.draw(st.booleans()) else VALUES[type_]
+    result = pa.int64() if kind == "count" else pa.float64() if kind == "mean" else type_
+    schema = pa.schema({"x": result, "x_sum": type_, "x_count": pa.int32()})
+    merged, expected = Merged(schema), {}
+    for _ in range(data.draw(st.integers(1, 3))):
+        rows = data.draw(st.lists(st.tuples(st.sampled_from("abcd"), values), max_size=6))
+        keys, column = pa.array([key for key, _ in rows], pa.string()), pa.array([value for _, value in rows], type_)
+        cut = data.draw(st.integers(0, len(rows)))
+        batch = pa.concat_tables([pa.table({"key": keys, "v": column}).slice(*part) for part in ((0, cut), (cut,))])
+        merged.merge(batch, {"x": (kind, "v")})
+        plain = [{"key": row["key"], "v": row["v"]} for row in batch.to_pylist()]
+        plain_merge(expected, schema.names, plain, {"x": (kind, "v")})
+        assert list(merged.rows) == list(expected)
+        for key, row in merged.rows.items():
+            assert all(map(_is_same, row.values(), expected[key].values())), (row, expected[key])
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return one == (pytest.approx(other, nan_ok=True) if isinstance(other, float) else other)
+
+
+NUMBERS = pa.schema({"n": pa.int64(), "total": pa.int64(), "last": pa.timestamp("us", "UTC")})
+
+
+def batch(**columns: Any) -> pa.Table:
+    return pa.table(columns)
+
+
+def test_the_example_of_the_documentation() -> None:
+    """Rows are counted, a column summed, and the newest time kept."""
+    at = [dt.datetime(2026, 1, day, tzinfo=UTC) for day in (1, 3, 2)]
+    fleet = Merged(NUMBERS)
+    how: How = {"n": "count", "total": ("sum", "amount"), "last": ("max", "at")}
+    times = pa.array(at, pa.timestamp("us", "UTC"))
+    fleet.merge(batch(key=["a", "b", "a"], amount=[1, 2, 3], at=times), how)
+    assert fleet.rows == {"a": {"n": 2, "total": 4, "last": at[2]}, "b": {"n": 1, "total": 2, "last": at[1]}}
+
+
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        (pa.int64(), [2**63 - 1, 1]),
+        (pa.int64(), [-(2**63), -1]),
+        (pa.int8(), [127, 1]),
+        (pa.uint64(), [2**64 - 1, 1]),
+        (pa.decimal128(38, 0), [Decimal(10**38 - 1), Decimal(1)]),
+        (pa.decimal128(3, 1), [Decimal("99.9"), Decimal("0.1")]),
+        (pa.duration("us"), pa.array([2**63 - 1, 1]).view(pa.duration("us"))),
+    ],
+)
+@pytest.mark.parametrize("in_one_batch", [True, False])
+def test_a_sum_that_overflows_is_refused(type_: Any, values: list[Any], in_one_batch: bool) -> None:
+    """Within a batch and with what the state has. Never does it wrap, and the state is as before."""
+    state = Merged(pa.schema({"s": type_}))
+    values = pa.array(values, type_)
+    halves = [values] if in_one_batch else [values[:1], values[1:]]
+    for half in halves[:-1]:
+        state.merge(batch(key=["a"] * len(half), v=half), {"s": ("sum", "v")})
+    before = dict(state.rows)
+    with pytest.raises(InputError, match="widen"):
+        state.merge(batch(key=["a"] * len(halves[-1]), v=halves[-1]), {"s": ("sum", "v")})
+    assert state.rows == before
+
+
+def test_a_sum_may_leave_the_type_on_its_way() -> None:
+    """Only the outcome has to fit."""
+    state = Merged(pa.schema({"s": pa.int64()}))
+    state.merge(batch(key=["a"] * 3, v=[2**63 - 1, 2**63 - 1, -(2**63)]), {"s": ("sum", "v")})
+    state.merge(batch(key=["a"] * 3, v=[2**63 - 1, -(2**62), -(2**63)]), {"s": ("sum", "v")})
+    assert state.rows["a"]["s"] == 3 * (2**63 - 1) - 2**64 - 2**62
+
+
+def test_a_count_that_overflows_is_refused() -> None:
+    """It names the key."""
+    state = Merged(pa.schema({"n": pa.int8()}))
+    with pytest.raises(InputError) as refused:
+        state.merge(batch(key=["a", *["b"] * 128]), {"n": "count"})
+    assert refused.value.facts["key"] == "b"
+
+
+def test_last_by_a_column_knows_rows_that_come_late() -> None:
+    """In a batch and between batches: the state keeps how far it is. Rows without an order are passed over."""
+    how: How = {"at": ("max", "at"), "place": ("last", "place"), "from": ("min", "at"), "origin": ("first", "place")}
+    state = Merged(pa.schema({"at": pa.int64(), "place": pa.string(), "from": pa.int64(), "origin": pa.string()}))
+    rows = [
+        (["a", "a", "b"], [5, 7, None], ["x", "y", "z"]),
+        (["a", "b"], [6, 1], ["late", "w"]),
+        (["a", "a"], [7, 7], ["tie", None]),
+        (["a"], [3], ["earliest"]),
+    ]
+    for keys, at, places in rows:
+        state.merge(batch(key=keys, at=pa.array(at, pa.int64()), place=places), how, order_by="at")
+    assert state.rows == {
+        "a": {"at": 7, "place": None, "from": 3, "origin": "earliest"},
+        "b": {"at": 1, "place": "w", "from": 1, "origin": "w"},
+    }
+
+
+def test_order_by_text_decimals_and_floats() -> None:
+    """Any type that has an order; NaN comes last."""
+    for values, type_ in (
+        (["a", "ü", "b"], pa.string()),
+        ([Decimal(-1), Decimal(10**30), Decimal(2)], pa.decimal128(38, 0)),
+        ([-0.5, float("nan"), float("inf")], pa.float64()),
+        ([-2, 2**63 - 1, -(2**63)], pa.int64()),
+    ):
+        state = Merged(pa.schema({"at": type_, "v": pa.int64()}))
+        how: How = {"at": ("max", "at"), "v": ("last", "v")}
+        state.merge(batch(key=["a"] * 3, at=pa.array(values, type_), v=[0, 1, 2]), how, order_by="at")
+        state.merge(batch(key=["a"], at=pa.array(values[:1], type_), v=[3]), how, order_by="at")
+        assert state.rows["a"]["v"] == 1
+
+
+def test_functions_see_old_and_grouped_columns() -> None:
+    """One makes a column, one makes two; the old row of a new key is null."""
+
+    def decayed(old: pa.RecordBatch, grouped: GroupedColumns) -> pa.Array:
+        before = pc.fill_null(old.column("score"), 0.0)
+        return pc.add(pc.multiply(before, 0.5), grouped.aggregate("sum", "v"))
+
+    def spread(old: pa.RecordBatch, grouped: GroupedColumns) -> dict[str, Any]:
+        low, high = pc.min_element_wise, pc.max_element_wise
+        assert grouped.is_new.tolist() == [value is None for value in old.column("low").to_pylist()]
+        return {
+            "low": low(old.column("low"), grouped.aggregate("min", "v")),
+            "high": high(old.column("high"), grouped.aggregate("max", "v")),
+        }
+
+    def longest(old: pa.RecordBatch, grouped: GroupedColumns) -> Any:
+        return np.maximum(pc.fill_null(old.column("n"), 0).to_numpy(), pc.list_value_length(grouped.lists("v")))
+
+    schema = pa.schema({"score": pa.float64(), "low": pa.float64(), "high": pa.float64(), "n": pa.int64()})
+    state = Merged(schema)
+    how: How = {"score": decayed, ("low", "high"): spread, "n": longest}
+    state.merge(batch(key=["a", "b", "a"], v=[1.0, 2.0, 3.0]), how)
+    state.merge(batch(key=["a", "c"], v=[8.0, 1.0]), how)
+    assert state.rows == {
+        "a": {"score": 10.0, "low": 1.0, "high": 8.0, "n": 2},
+        "b": {"score": 2.0, "low": 2.0, "high": 2.0, "n": 1},
+        "c": {"score": 1.0, "low": 1.0, "high": 1.0, "n": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    "made",
+    [[1], [1, 2, 3], ["a", "b"], pa.array([1.5, 2.5]), {"n": [1, 2]}, [2**63, 0], 7, None],
+    ids=name_of,
+)
+def test_a_function_that_makes_another_column_is_refused(made: Any) -> None:
+    """Of another length or type."""
+    state = Merged(NUMBERS)
+    with pytest.raises(InputError):
+        state.merge(batch(key=["a", "b"]), {"n": lambda old, grouped: made})
+    assert state.rows == {}
+
+
+def test_a_function_that_makes_other_columns_is_refused() -> None:
+    """Exactly those that it stands for."""
+    for made in ({"n": [1]}, {"n": [1], "total": [1], "more": [1]}, [1]):
+        with pytest.raises(InputError, match="exactly"):
+            Merged(NUMBERS).merge(batch(key=["a"]), {("n", "total"): lambda old, grouped, made=made: made})
+
+
+DAY = pa.array([dt.date(2026, 1, 1)])
+
+
+@pytest.mark.parametrize(
+    ("how", "order_by"),
+    [
+        ({}, None),
+        ("count", None),
+        ({"none": "count"}, None),
+        ({"n": "sum"}, None),
+        ({"n": ("sum",)}, None),
+        ({"n": ("median", "v")}, None),
+        ({"n": ("sum", "none")}, None),
+        ({"n": ("sum", "twice")}, None),
+        ({"n": ("sum", 7)}, None),
+        ({"n": ("sum", "text")}, None),
+        ({"n": ("max", "at")}, None),
+        ({"n": ("last", "v")}, "none"),
+        ({"n": ("last", "v")}, "at"),
+        ({"n": ("first", "v"), "last": ("max", "at")}, "at"),
+        ({"last": ("sum", "at")}, None),
+        ({"last": "count"}, None),
+        ({"flag": ("sum", "v")}, None),
+        ({"flag": ("min", "flag")}, None),
+        ({"n": ("any", "v")}, None),
+        ({"text": ("sum", "text")}, None),
+        ({"text": ("mean", "v")}, None),
+        ({"narrow": ("sum", "v")}, None),
+        ({"n": ("sum", "real")}, None),
+        ({"n": ("mean", "v")}, None),
+        ({"avg": ("mean", "text")}, None),
+        ({"avg": ("mean", "v"), "avg_count": "count"}, None),
+        ({("n", "total"): "count"}, None),
+        ({("n", "n"): lambda old, grouped: 0}, None),
+        ({"local": ("max", "at")}, None),
+    ],
+    ids=name_of,
+)
+def test_how_is_checked_before_anything_is_touched(how: Any, order_by: str | None) -> None:
+    """Against the schemas of the state and of the batch."""
+    state = Merged(
+        pa.schema(
+            {"n": pa.int64(), "total": pa.int64(), "narrow": pa.int32(), "last": pa.timestamp("us", "UTC")}
+            | {"flag": pa.bool_(), "text": pa.string(), "local": pa.timestamp("us")}
+            | {"avg": pa.float64(), "avg_sum": pa.int64(), "avg_count": pa.int64()}
+        )
+    )
+    at = pa.array([0], pa.timestamp("us", "UTC"))
+    columns = {"key": ["a"], "v": [1], "at": at, "text": ["t"], "flag": [True], "real": [0.5], "one": [1], "two": [1]}
+    table = pa.table(columns).rename_columns([*[*columns][:-2], "twice", "twice"])
+    with pytest.raises(InputError):
+        state.merge(table, how, order_by=order_by)
+    assert state.rows == {}
+
+
+@pytest.mark.parametrize(
+    ("keys", "key_type"),
+    [
+        (pa.array(["a", "b", "a"]), pa.string()),
+        (pa.array(["a", "b", "a"]).dictionary_encode(), pa.string()),
+        (pa.array(["a", "b", "a"], pa.large_string()), pa.string()),
+        (pa.array([1, -2, 1], pa.int32()), pa.int64()),
+        (pa.array([b"a", b"", b"a"]), pa.binary()),
+    ],
+    ids=name_of,
+)
+def test_keys_fit_however_they_are_laid_out(keys: Any, key_type: Any) -> None:
+    """Text is text; an int32 is an int64."""
+    found = grouped(keys_of(pa.table({"key": keys}), "key", key_type))
+    assert (found.keys.type, found.keys.to_pylist()) == (key_type, keys.to_pylist()[:2])
+    assert found.counts().tolist() == [2, 1]
+
+
+PAIR = pa.struct([("carrier", pa.string()), ("day", pa.int64())])
+
+
+def test_composite_keys() -> None:
+    """Several columns, or a struct, whatever its fields are called."""
+    days = pa.array([1, 1, 2, 1], pa.int16())
+    columns = pa.table({"c": ["x", "y", "x", "x"], "d": days, "v": [1, 2, 3, 4]})
+    state = Merged(pa.schema({"s": pa.int64()}), PAIR)
+    state.merge(columns, {"s": ("sum", "v")}, on=["c", "d"])
+    expected = {("x", 1): {"s": 5}, ("y", 1): {"s": 2}, ("x", 2): {"s": 3}}
+    assert state.rows == expected
+    other = Merged(pa.schema({"s": pa.int64()}), PAIR)
+    struct = pa.StructArray.from_arrays([columns["c"].chunk(0), columns["d"].chunk(0)], ["c", "d"])
+    other.merge(pa.table({"k": struct, "v": columns["v"]}), {"s": ("sum", "v")}, on="k")
+    assert other.rows == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "on", "key_type", "error"),
+    [
+        ({"key": ["a", None]}, "key", pa.string(), InputError),
+        ({"key": ["a"]}, "none", pa.string(), InputError),
+        ({"key": ["a"]}, "key", pa.int64(), KeyTypeError),
+        ({"key": [1]}, "key", pa.string(), KeyTypeError),
+        ({"key": [1.5]}, "key", pa.int64(), KeyTypeError),
+        ({"key": ["a"]}, "key", PAIR, KeyTypeError),
+        ({"a": ["a"], "b": ["b"]}, ["a", "b"], pa.string(), KeyTypeError),
+        ({"a": ["a"], "b": ["b"]}, ["a"], PAIR, KeyTypeError),
+        ({"a": ["a"], "b": [None]}, ["a", "b"], PAIR, InputError),
+    ],
+    ids=name_of,
+)
+def test_keys_that_do_not_fit_are_refused(keys: Any, on: Any, key_type: Any, error: type[Exception]) -> None:
+    """Null, missing, or of another type than the state's."""
+    with pytest.raises(error):
+        keys_of(pa.table(keys), on, key_type)
+
+
+def test_a_null_within_a_key_is_refused() -> None:
+    """Not only a null key."""
+    keys = pa.array([{"carrier": "x", "day": None}], PAIR)
+    with pytest.raises(InputError, match="null"):
+        keys_of(pa.table({"key": keys}), "key", PAIR)
+
+
+def test_distinct_values_are_counted_by_sketch() -> None:
+    """Over batches; nulls are skipped. Small numbers are exact."""
+    pytest.importorskip("datasketches")
+    state = Merged(pa.schema({"users": pa.int64(), "users_sketch": pa.binary()}))
+    how: How = {"users": ("count_distinct", "user")}
+    state.merge(batch(key=["a", "a", "b", "a"], user=["x", "y", "x", None]), how)
+    state.merge(batch(key=["a"] * 1000, user=[f"u{number}" for number in range(1000)]), how)
+    assert state.rows["a"]["users"] == pytest.approx(1002, rel=0.05)
+    assert state.rows["b"]["users"] == 1
+    for wrong in ({"users": ("count_distinct", "real")}, {"users_sketch": ("count_distinct", "user")}):
+        with pytest.raises(InputError):
+            state.merge(batch(key=["a"], user=["x"], real=[0.5]), wrong)  # type: ignore[arg-type]
