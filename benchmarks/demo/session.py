@@ -27,6 +27,8 @@ def spark_session(places: Places) -> "SparkSession":
     os.environ["PYSPARK_PYTHON"] = sys.executable  # for the workers; the default is any python3 on the path
     from pyspark.sql import SparkSession  # noqa: PLC0415 (half a second that the tests of the pure parts need not pay)
 
+    from statebackend.spark.advice import CHECKPOINT_FILES, by_file_system  # noqa: PLC0415 (as above)
+
     settings: dict[str, bool | float | int | str | None] = {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
@@ -37,6 +39,7 @@ def spark_session(places: Places) -> "SparkSession":
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(places.scratch / "warehouse"),
+        CHECKPOINT_FILES: by_file_system(),  # Spark's own checkpoint is on a local disk
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }

@@ -23,6 +23,7 @@ from statebackend.abc import ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import InputError, RewindError, SettingsError
 from statebackend.ids import CheckpointId, SourceMark, StagedOutput
 from statebackend.settings import Settings
+from statebackend.spark.advice import advise_checkpoint_files
 from statebackend.spark.bridge import QueryThread, attend, process_portal
 from statebackend.spark.driver import BatchFunction, InDriver, result_of
 from statebackend.spark.execution import Execution, OpenedJob
@@ -199,7 +200,7 @@ class StatefulSink:
             raise
 
     def _apply(self, df: DataFrame, delivered: SourceMark, query: QueryThread) -> None:
-        job = self._job_of(delivered, query)
+        job = self._job_of(df, delivered, query)
         newest, own = attend(
             process_portal().start(lambda: newest_marks(job.history(), delivered.query_id, adopt=self._adopt)), query
         )
@@ -213,7 +214,7 @@ class StatefulSink:
         self._execution.apply(df, delivered, job, query)
         self._publish(df, job, query)
 
-    def _job_of(self, delivered: SourceMark, query: QueryThread) -> OpenedJob:
+    def _job_of(self, df: DataFrame, delivered: SourceMark, query: QueryThread) -> OpenedJob:
         """The job, open since an earlier batch of this run, or opened now.
 
         Each run opens it anew: another process may have owned the job since the run before.
@@ -222,6 +223,7 @@ class StatefulSink:
         if job is not None and job.is_open and (job.portal, self._run_id) == (process_portal(), delivered.run_id):
             return job.result()
         self._drop_state()
+        advise_checkpoint_files(df)
         opened = self._open(query)
         self._run_id = delivered.run_id
         return opened

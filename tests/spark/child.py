@@ -1,7 +1,8 @@
 """A process that runs a stream until it has caught up, or kills itself on the way. Started by `test_kill.py`.
 
-Arguments: the stream's folder; when to die: `function` or `commit`; in which batch. There is no warning, no `finally`,
-no `atexit`: SIGKILL, to the process and to the JVM that it has started.
+Arguments: the stream's folder; when to die: `function`, `commit` or `never`; in which batch; the class that writes
+Spark's checkpoint, or nothing for Spark's default. There is no warning, no `finally`, no `atexit`: SIGKILL, to the
+process and to the JVM that it has started.
 """
 
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 from conftest import Counting, Stream, build_session
 
 import statebackend as sb
+from statebackend.spark.advice import CHECKPOINT_FILES
 
 
 class Mortal(Counting):
@@ -42,12 +44,14 @@ def die() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def main(folder: Path, dies_in: str, last_batch: int) -> None:
+def main(folder: Path, dies_in: str, last_batch: int, checkpoint_files: str) -> None:
     stream = Stream(build_session(folder / "warehouse"), folder)
+    if checkpoint_files:
+        stream.spark.conf.set(CHECKPOINT_FILES, checkpoint_files)
     function = Mortal(last_batch) if dies_in == "function" else Counting()
     observer = Witness(last_batch) if dies_in == "commit" else None
     stream.run(sb.spark.StatefulSink(function, stream.settings, observer=observer))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4])

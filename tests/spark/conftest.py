@@ -70,14 +70,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @contextlib.contextmanager
 def configured(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
     """The session with other settings for a while. Streams started meanwhile have them to their end."""
-    before = {name: spark.conf.get(name) for name in settings}
+    before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
     try:
         yield
     finally:
         for name, value in before.items():
-            spark.conf.set(name, value)
+            if value is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value)
 
 
 @pytest.fixture

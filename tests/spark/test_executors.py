@@ -17,6 +17,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import statebackend as sb
+from statebackend.spark import advice
 from statebackend.spark.executors import batch_job
 from tests.knobs import replaced
 from tests.spark.conftest import BOUND_S, feed
@@ -243,9 +244,9 @@ def test_a_driver_that_was_fenced_commits_nothing(stream, on_executors, read) ->
 def test_talking_tcp_with_the_workers_is_logged_once(stream, on_executors, caplog: pytest.LogCaptureFixture) -> None:
     """It costs each batch 40 ms, and can be changed only where Spark is started."""
     feed(stream, "ab", "c")
-    with caplog.at_level(logging.INFO, batch_job.__name__):
+    with caplog.at_level(logging.INFO, advice.__name__):
         stream.run(on_executors(), plan=split)
-    assert len([record for record in caplog.records if batch_job.UNIX_SOCKETS in record.getMessage()]) == 1
+    assert len([record for record in caplog.records if advice.UNIX_SOCKETS in record.getMessage()]) == 1
 
 
 def test_closing_a_sink_under_a_batch_fails_that_batch(stream, on_executors, read) -> None:

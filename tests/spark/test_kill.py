@@ -4,23 +4,34 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from statebackend.spark.advice import by_file_system
+
 HERE = Path(__file__).parent
 
 
-def run_until_killed(folder: Path, dies_in: str, last_batch: int) -> None:
-    """Run the stream in a process of its own, in a session of its own, and see it killed."""
-    command = [sys.executable, str(HERE / "child.py"), str(folder), dies_in, str(last_batch)]
+@contextmanager
+def running(folder: Path, dies_in: str, last_batch: int, checkpoint_files: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The stream in a process of its own, in a session of its own, which does not outlive the context."""
+    command = [sys.executable, str(HERE / "child.py"), str(folder), dies_in, str(last_batch), checkpoint_files]
     environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
     with subprocess.Popen(command, env=environment, start_new_session=True) as child:
         try:
-            assert child.wait(120) == -signal.SIGKILL
-        except BaseException:
-            os.killpg(child.pid, signal.SIGKILL)
-            raise
+            yield child
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+
+
+def run_until_killed(folder: Path, dies_in: str, last_batch: int, checkpoint_files: str = "") -> None:
+    """Run the stream and see it killed."""
+    with running(folder, dies_in, last_batch, checkpoint_files) as child:
+        assert child.wait(120) == -signal.SIGKILL
 
 
 def spark_commits(stream) -> list[int]:
@@ -29,12 +40,15 @@ def spark_commits(stream) -> list[int]:
 
 @pytest.mark.spark
 def test_a_killed_stream_comes_back_with_each_batch_applied_once(stream, open_sink, counting, read) -> None:
-    """Killed in the function, the batch is run again; killed after our commit, and before Spark's, it is not."""
+    """Killed in the function, the batch is run again; killed after our commit, and before Spark's, it is not.
+
+    Whichever class wrote Spark's checkpoint, and whichever goes on with it.
+    """
     for keys in ("ab", "ac", "ad", "ae"):
         stream.feed(*keys)
     folder = stream.checkpoint.parent
 
-    run_until_killed(folder, "function", 1)
+    run_until_killed(folder, "function", 1, by_file_system())
     assert spark_commits(stream) == [0]
     assert read(stream.settings).batches == [0]
     assert read(stream.settings).counts == {"a": 1, "b": 1}

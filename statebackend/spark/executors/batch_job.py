@@ -26,6 +26,7 @@ from statebackend.abc import ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import SettingsError
 from statebackend.ids import CheckpointId, SourceMark, all_key_groups
 from statebackend.settings import Settings
+from statebackend.spark.advice import advise_unix_sockets
 from statebackend.spark.bridge import QueryThread, attend, process_portal
 from statebackend.spark.executors.claimed_job import ClaimedJob, open_claimed_job
 from statebackend.spark.executors.pickling import pickled
@@ -43,10 +44,6 @@ BASE_BYTES_MAX: Final = 256 * 1024
 
 ADAPTIVE: Final = "spark.sql.adaptive.enabled"
 """Spark's setting of adaptive planning."""
-
-UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
-"""Spark's setting (since 4.1) of how it talks to its Python workers. With TCP, the default, every task waits 40 ms for
-its rows: Spark sends them in a second small write, which the kernel delays until the first one is acknowledged."""
 
 _logger = logging.getLogger(__name__)
 
@@ -118,7 +115,7 @@ class OnExecutors:
         return {**vars(self), "_run": None}
 
     def _begin_run(self, df: DataFrame) -> _QueryRun:
-        _advise_unix_sockets(df)
+        advise_unix_sockets(df)
         spec = pickled(RunSpec(self._runner, self._uploader, stages_output=isinstance(self._output, Outbox)))
         placement = Placement(
             df, self._runner.key, parallelism=len(self._ranges), max_parallelism=self._settings.max_parallelism
@@ -172,14 +169,6 @@ def without_adaptive_planning(df: DataFrame) -> Generator[None, None, None]:
         yield
     finally:
         conf.set(ADAPTIVE, before or "true")
-
-
-def _advise_unix_sockets(df: DataFrame) -> None:
-    context = context_of(df)
-    if context is not None and str(context.getConf().get(UNIX_SOCKETS, "false")).lower() != "true":
-        _logger.info(
-            "each batch waits 40 ms for its Python workers: start Spark with %s=true (4.1 or newer)", UNIX_SOCKETS
-        )
 
 
 def _check_shared(
