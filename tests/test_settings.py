@@ -59,6 +59,7 @@ NOT_NEGATIVE_BYTES = [
     "persist_size_threshold_bytes",
     "preemptive_persist_threshold_bytes",
     "materialize_changelog_bytes_min",
+    "materialize_changelog_changes_min",
     "materialize_handles_max",
     "materialize_failures_max",
     "cache_bytes_max",

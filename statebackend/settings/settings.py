@@ -113,7 +113,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     materialize_changelog_ratio: Ratio = 1.0
     """Bases are written when the changelog is this many times as large as they are. 0: its size does not matter."""
     materialize_changelog_bytes_min: Amount = 32 * MiB
-    """A changelog smaller than this is not compared with the bases: replaying it takes about a second."""
+    """A changelog smaller than this is not compared with the bases, unless it has many changes."""
+    materialize_changelog_changes_min: Amount = 500_000
+    """A changelog of at least this many changes is compared with the bases, however few bytes it has: replaying it
+    takes a good part of a second. RocksDB bases are cheaper, and a replay into RocksDB is slower: for them it is half
+    of this, and a 64th of `materialize_changelog_ratio`. 0: the number of changes does not matter."""
     materialize_handles_max: Amount = 512
     """Bases are written when the changelog has this many change sets: each adds 70 bytes to a commit. 0: no limit."""
     materialize_failures_max: Amount = 3

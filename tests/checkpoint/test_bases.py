@@ -131,6 +131,56 @@ def test_a_small_changelog_is_not_worth_a_base() -> None:
     assert due(state(5, base("a", 1, length=10)), **floor)
 
 
+def of_changes(count: int, *bases: Base, length: int = 100) -> RangeState:
+    """A changelog of one handle with that many changes."""
+    (one,) = state(1, length=length).changelog
+    return RangeState(ALL, (msgspec.structs.replace(one, records=count),), bases)
+
+
+def test_many_changes_are_worth_a_base_however_few_bytes_they_are() -> None:
+    """Replaying takes time by the change: 2.4 million small ones are 32 MiB, and several seconds."""
+    floor: dict[str, Any] = {"changelog_ratio": 1.0, "changelog_bytes_min": 32 << 20}
+    for changes_min, is_worth in ((0, False), (1000, True), (1001, False)):
+        assert due(of_changes(1000), **floor, changelog_changes_min=changes_min) == is_worth
+    assert not due(of_changes(1000), changelog_ratio=0, changelog_changes_min=1), "bases by size are turned off"
+
+
+def test_many_changes_of_few_of_the_keys_are_not_worth_a_base() -> None:
+    """It would take longer to write the base again and again than to replay them once."""
+    by_changes: dict[str, Any] = {
+        "changelog_ratio": 0.5,
+        "changelog_bytes_min": 32 << 20,
+        "changelog_changes_min": 1000,
+    }
+    assert due(of_changes(1000, base("a", *range(16), length=200)), **by_changes)
+    assert not due(of_changes(1000, base("a", *range(16), length=201)), **by_changes)
+
+
+def test_a_rocksdb_base_is_worth_it_sooner() -> None:
+    """Half as many changes, of a 64th of it: only new files are written. By bytes it is due as any other."""
+    by_changes: dict[str, Any] = {"changelog_ratio": 1.0, "changelog_bytes_min": 500, "changelog_changes_min": 1000}
+    for changes, length, is_worth in ((500, 6400, True), (499, 6400, False), (500, 6401, False), (1, 400, False)):
+        found = of_changes(changes, base("a", *range(16), length=length))
+        assert due(found, **by_changes, rocksdb=True) == is_worth
+        assert not due(found, **by_changes)
+    for length, is_worth in ((499, False), (500, True)):
+        assert due(of_changes(1, length=length), **by_changes, rocksdb=True) == is_worth
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 3000), st.booleans())
+def test_a_changelog_that_grows_becomes_due_and_stays_due(
+    changes: int, length: int, base_bytes: int, rocksdb: bool
+) -> None:
+    """Whatever there is, and sooner or later; with RocksDB never later than without."""
+    by_changes: dict[str, Any] = {"changelog_ratio": 1.0, "changelog_bytes_min": 500, "changelog_changes_min": 1000}
+    bases = base("a", *range(16), length=base_bytes)
+    found = [due(of_changes(changes * n, bases, length=length * n), **by_changes, rocksdb=rocksdb) for n in range(1, 9)]
+    assert found == sorted(found)
+    assert due(of_changes(changes * 3000, bases, length=length * 3000), **by_changes, rocksdb=rocksdb)
+    if due(of_changes(changes, bases, length=length), **by_changes):
+        assert due(of_changes(changes, bases, length=length), **by_changes, rocksdb=True)
+
+
 def test_the_first_interval_is_spread_by_job_and_range() -> None:
     """FLINK-26306, 28976: the same for the same owner, and anywhere in the interval for many."""
     spread = [first_interval_s(f"job {number}", ALL, 600) for number in range(200)]

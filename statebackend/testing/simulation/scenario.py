@@ -133,6 +133,7 @@ def draw_materialization(chance: Random) -> dict[str, Any]:
         "materialize_handles_max": chance.choice((0, 1, 2, 5)),
         "materialize_failures_max": chance.choice((0, 1, 3, 1000)),
         "materialize_retry_delay_s": chance.choice((0.0, 0.02, 10.0)),
+        "materialize_changelog_changes_min": chance.choice((0, 3, 30)),
     }
 
 
