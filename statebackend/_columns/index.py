@@ -60,25 +60,27 @@ class HashIndex:
         """
         at = orders >> self._shift
         found = np.full(len(at), -1, np.int64)
-        if not len(row_hashes):
-            return found, at
-        pending: Integers | None = None  # all
-        while True:
-            here = at if pending is None else at[pending]
+        pending = np.arange(len(at))
+        while len(pending) and len(row_hashes):
+            self._find_hashes(at, found, pending, hashes, row_hashes)
+            hits = pending[found[pending] >= 0]
+            other = hits[~same(hits, found[hits])]  # equal hashes, different keys: search on
+            found[other] = -1
+            at[other] += 1
+            pending = other
+        return found, at
+
+    def _find_hashes(self, at: Order, found: Integers, pending: Integers, hashes: Hashes, row_hashes: Hashes) -> None:
+        """Move `at` of each pending key to the next row of the same hash, which is put in `found`, or to the end."""
+        while len(pending):
+            here, wanted = (at, hashes) if len(pending) == len(at) else (at[pending], hashes[pending])
             rows = self._places[here].astype(np.int64)
-            wanted = hashes if pending is None else hashes[pending]
-            hits = np.flatnonzero((row_hashes[rows] == wanted) & (rows >= 0))  # a negative row finds any hash
-            going_on = rows != EMPTY
-            if len(hits):
-                numbers, hit_rows = hits if pending is None else pending[hits], rows[hits]
-                is_same = same(numbers, hit_rows)
-                if not is_same.all():  # equal hashes, different keys
-                    hits, numbers, hit_rows = hits[is_same], numbers[is_same], hit_rows[is_same]
-                found[numbers] = hit_rows
-                going_on[hits] = False
-            pending = np.flatnonzero(going_on) if pending is None else pending[going_on]
-            if not len(pending):
-                return found, at
+            is_hit = row_hashes[rows] == wanted
+            is_hit &= rows >= 0  # below: the hash of some other row
+            hits = np.flatnonzero(is_hit)
+            found[pending[hits]] = rows[hits]
+            is_hit |= rows == EMPTY
+            pending = pending[np.flatnonzero(~is_hit)]
             at[pending] += 1
 
     def add(self, at: Order, hashes: Hashes, same: Callable[[Integers, Integers], Flags]) -> tuple[Integers, Integers]:

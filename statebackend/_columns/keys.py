@@ -29,6 +29,10 @@ from statebackend._tables.key_groups import SEED
 Parts: TypeAlias = Sequence[Column]
 HashKeys: TypeAlias = Callable[[Parts], Hashes]
 
+LENGTH_BITS: Final = 24
+KEY_BYTES_MAX: Final = (1 << LENGTH_BITS) - 1
+"""Bytes of the longest text or binary key: nearly 16 MiB."""
+
 
 def hash_parts(parts: Parts) -> Hashes:
     """The hash of each key."""
@@ -59,7 +63,7 @@ def plain_keys(parts: Parts) -> Iterator[tuple[int | bytes, ...]]:
 
 def same_parts(ones: Parts, others: Parts) -> Flags:
     """For each pair of keys, if they are equal."""
-    same = np.ones(count_of(ones), np.bool_)
+    same: Flags = np.ones(count_of(ones), np.bool_)
     for one, other in zip(ones, others, strict=True):
         if isinstance(one, Fixed):
             assert isinstance(other, Fixed)
@@ -117,43 +121,43 @@ class IntegerKeys:
 
 
 class StringKeys:
-    """One part of the keys, text or bytes, by row. Their bytes are only appended."""
+    """One part of the keys, text or bytes, by row. Their bytes are only appended.
 
-    __slots__ = ("_end", "_heap", "_lengths", "_starts", "_unused")
+    A row has one number, so that a lookup reads one place: where the key begins, and its length in the lowest bits.
+    """
+
+    __slots__ = ("_end", "_heap", "_spans", "_unused")
 
     def __init__(self) -> None:
         self._heap: Octets = np.zeros(0, np.uint8)
         self._end = 0
         self._unused = 0  # bytes of keys that were replaced
-        self._starts: Integers = np.zeros(0, np.int64)
-        self._lengths: npt.NDArray[np.uint32] = np.zeros(0, np.uint32)
+        self._spans: Integers = np.zeros(0, np.int64)
 
     def reserve(self, used: int, needed: int) -> None:
         """Make room for rows."""
-        self._starts, self._lengths = grown(self._starts, used, needed), grown(self._lengths, used, needed)
+        self._spans = grown(self._spans, used, needed)
 
     def read(self, rows: Any) -> Strings:
         """This part of the keys of these rows. The bytes are shared, and do not change."""
-        return Strings(self._heap, self._starts[rows], self._lengths[rows].astype(np.int64))
+        spans = self._spans[rows]
+        return Strings(self._heap, spans >> LENGTH_BITS, spans & KEY_BYTES_MAX)
 
     def write(self, rows: Any, part: Column) -> None:
         """Set this part of the keys of these rows."""
         assert isinstance(part, Strings)
-        self._unused += int(self._lengths[rows].sum())
+        self._unused += int((self._spans[rows] & KEY_BYTES_MAX).sum())
         total = int(part.lengths.sum())
         self._heap = grown(self._heap, self._end, self._end + total)
         self._heap[self._end : self._end + total] = gathered(part.data, part.starts, part.lengths)
-        self._starts[rows] = starts_of(part.lengths) + self._end
-        self._lengths[rows] = part.lengths
+        self._spans[rows] = (starts_of(part.lengths) + self._end) << LENGTH_BITS | part.lengths
         self._end += total
 
     def copy(self, used: int, *, shared: bool) -> Self:
         """The rows used, in the same memory if `shared`; their bytes always are."""
         copied = type(self)()
         copied._heap, copied._end, copied._unused = self._heap[: self._end], self._end, self._unused
-        copied._starts, copied._lengths = self._starts[:used], self._lengths[:used]
-        if not shared:
-            copied._starts, copied._lengths = copied._starts.copy(), copied._lengths.copy()
+        copied._spans = self._spans[:used] if shared else self._spans[:used].copy()
         return copied
 
     @property
@@ -163,16 +167,16 @@ class StringKeys:
 
     def tidy(self, live: Integers) -> None:
         """Compact the heap, in arrays of its own. `live`: the rows whose keys are kept."""
-        lengths = self._lengths[live].astype(np.int64)
-        heap = gathered(self._heap, self._starts[live], lengths)
-        self._starts, self._lengths = np.zeros_like(self._starts), np.zeros_like(self._lengths)
-        self._starts[live], self._lengths[live] = starts_of(lengths), lengths
+        kept = self.read(live)
+        heap = gathered(kept.data, kept.starts, kept.lengths)
+        self._spans = np.zeros_like(self._spans)
+        self._spans[live] = starts_of(kept.lengths) << LENGTH_BITS | kept.lengths
         self._heap, self._end, self._unused = heap, len(heap), 0
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory, pages never written included."""
-        return self._heap.nbytes + self._starts.nbytes + self._lengths.nbytes
+        return self._heap.nbytes + self._spans.nbytes
 
 
 class KeyColumns:

@@ -18,7 +18,7 @@ its values, or from text or bytes to the large kind of them.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -128,6 +128,17 @@ def misread_columns(written: str, declared: TableSchema) -> str | None:
         if old.default != each.default:
             return f"{each.name}: its default is another one"
     return None
+
+
+def returned_column(newest: str, earlier: Iterable[str], declared: TableSchema) -> str | None:
+    """Say which column was dropped once and is declared again; `None` if none is.
+
+    Rows that were not written since would be restored with what the column had, but have its default in memory.
+    """
+    before = {each.name for words in earlier for each in read_schema(words, '"int64"').columns}
+    before -= {each.name for each in read_schema(newest, '"int64"').columns}
+    found = sorted(before & {each.name for each in declared.columns})
+    return f"{found[0]}: it was dropped once, so another name is needed" if found else None
 
 
 def is_wider(type_: str, old: str) -> bool:

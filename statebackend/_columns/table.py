@@ -27,7 +27,16 @@ from statebackend._columns.arrow import (
 )
 from statebackend._columns.growable import FixedColumn, StringColumn, grown
 from statebackend._columns.key_rows import KeyRows
-from statebackend._columns.keys import HashKeys, IntegerKeys, KeyColumns, Parts, StringKeys, hash_parts, taken
+from statebackend._columns.keys import (
+    KEY_BYTES_MAX,
+    HashKeys,
+    IntegerKeys,
+    KeyColumns,
+    Parts,
+    StringKeys,
+    hash_parts,
+    taken,
+)
 from statebackend._columns.schema import TableSchema, default_column, is_wider, type_in
 from statebackend._columns.xxh64 import Hashes
 from statebackend._tables.key_groups import OwnedKeys
@@ -223,6 +232,28 @@ class ColumnTable:
             pause()
             yield from self._changes(state_id, rows[start : start + RECORDS_MAX], rows[:0], hashed=True)
 
+    def evolve(self, schema: TableSchema) -> None:
+        """Give the table another schema of the same keys: columns are added, dropped, widened, or change their order.
+
+        A column that is added has its default in every row. Nothing of this is drained: a restore with the new schema
+        gives the same rows. `misread_columns` says if a schema may follow.
+        """
+        assert schema.keys == self._described.keys, "keys never change their type"
+        used, live = self._rows.used, self._rows.live()
+        columns: dict[str, FixedColumn | StringColumn] = {}
+        for each in schema.columns:
+            column, item = self._columns.get(each.name), item_of(type_in(each.type))
+            if column is None:
+                column = _column_for(each.type)
+                column.reserve(0, used)
+                if each.default is not None:
+                    column.write(live, default_column(each, len(live)))
+            elif isinstance(column, FixedColumn) and item is not None and column.dtype != item:
+                column = column.widened(used, item)
+            columns[each.name] = column
+        self._described, self._columns = schema, columns
+        self._types = {each.name: type_in(each.type) for each in schema.columns}
+
     def _hashed(self, keys: Array) -> tuple[Parts, Hashes]:
         keys = in_one(keys)
         if keys.type != self._key_type:
@@ -235,6 +266,8 @@ class ColumnTable:
         if keys.null_count or any(each.null_count for each in arrays):
             raise KeyTypeError("a key cannot be null: filter the rows without one", nulls=keys.null_count)
         parts = [column_of(each) for each in arrays]
+        if any(isinstance(each, Strings) and each.lengths.max(initial=0) > KEY_BYTES_MAX for each in parts):
+            raise KeyTypeError("a key is too long", bytes_max=KEY_BYTES_MAX)
         hashes = self._rows.hash(parts)
         self._rows.check_owned(hashes)
         return parts, hashes
