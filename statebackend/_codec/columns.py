@@ -6,7 +6,7 @@ eight, which overlap, and likewise at each power of two: two calls per class of 
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,10 @@ import numpy.typing as npt
 Octets = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+
+
+COMPARED_BY_WORDS: Final = 128
+"""Strings of more bytes are compared one by one."""
 
 
 class Fixed(NamedTuple):
@@ -64,32 +68,65 @@ def starts_of(lengths: Integers) -> Integers:
     return np.cumsum(lengths) - lengths
 
 
+def words_of(data: Octets) -> npt.NDArray[np.uint64]:
+    """The bytes in words of eight, the last one filled up with zeros: a copy, unless all are full."""
+    if len(data) % 8 or not data.flags.c_contiguous or data.__array_interface__["data"][0] % 8:
+        padded = np.zeros(len(data) // 8 * 8 + 8, np.uint8)
+        padded[: len(data)] = data
+        data = padded
+    return data.view("<u8")
+
+
+def word_at(words: npt.NDArray[np.uint64], starts: Integers) -> npt.NDArray[np.uint64]:
+    """The eight bytes from each of these places on; those behind the end are anything.
+
+    Two words are read and shifted, since numpy reads what is aligned in less than half the time.
+    """
+    first = starts >> 3
+    shift = ((starts & 7) << 3).view(np.uint64)
+    found = words.take(first, mode="clip") >> shift
+    first += 1
+    found |= words.take(first, mode="clip") << (np.uint64(64) - shift)  # a shift by 64 gives zero
+    return found
+
+
 def gathered(data: Octets, starts: Integers, lengths: Integers) -> Octets:
     """The strings one behind the other, in an array of their own."""
     out = np.empty(int(lengths.sum()), np.uint8)
-    places = starts_of(lengths)
+    if not len(out):
+        return out
+    places, words = starts_of(lengths), words_of(data)
     for width, chosen in _classes(lengths):
-        source, target = items_at(data, width), items_at(out, width)
         from_, to = starts[chosen], places[chosen]
-        target[to] = source[from_]
+        target = items_at(out, width)
+        target[to] = _items(data, words, from_, width)
         rest = lengths[chosen] - width
         if rest.any():
-            target[to + rest] = source[from_ + rest]
+            target[to + rest] = _items(data, words, from_ + rest, width)
     return out
 
 
 def are_equal(data: Octets, starts: Integers, others: Octets, other_starts: Integers, lengths: Integers) -> Flags:
     """For each pair of strings of the same length, one in `data` and one in `others`: if they have the same bytes."""
-    equal = np.ones(len(lengths), np.bool_)
-    for width, chosen in _classes(lengths):
-        one, other = items_at(data, width), items_at(others, width)
-        at, other_at = starts[chosen], other_starts[chosen]
-        same = _same_items(one[at], other[other_at], width)
-        rest = lengths[chosen] - width
-        if rest.any():
-            same &= _same_items(one[at + rest], other[other_at + rest], width)
-        equal[chosen] = same
+    equal: Flags = np.ones(len(lengths), np.bool_)
+    longest, words, other_words = int(lengths.max(initial=0)), words_of(data), words_of(others)
+    for at in range(0, min(longest, COMPARED_BY_WORDS), 8):
+        chosen = slice(None) if at < lengths.min() else np.flatnonzero(lengths > at)
+        rest = lengths[chosen] - at
+        differing = word_at(words, starts[chosen] + at)
+        differing ^= word_at(other_words, other_starts[chosen] + at)
+        differing <<= (np.maximum(8 - rest, 0) << 3).view(np.uint64)  # away with what is behind the end
+        equal[chosen] &= differing == 0
+    for number in np.flatnonzero((lengths > COMPARED_BY_WORDS) & equal).tolist():
+        start, other_start, length = int(starts[number]), int(other_starts[number]), int(lengths[number])
+        equal[number] = np.array_equal(data[start : start + length], others[other_start : other_start + length])
     return equal
+
+
+def _items(data: Octets, words: npt.NDArray[np.uint64], starts: Integers, width: int) -> npt.NDArray[np.void]:
+    if width > 8:
+        return items_at(data, width)[starts]
+    return word_at(words, starts).astype(f"<u{width}").view(f"V{width}")
 
 
 def _classes(lengths: Integers) -> Iterator[tuple[int, Any]]:
@@ -104,10 +141,3 @@ def _classes(lengths: Integers) -> Iterator[tuple[int, Any]]:
         chosen = np.flatnonzero((lengths >= width) & (lengths < 2 * width))
         if len(chosen):
             yield width, chosen
-
-
-def _same_items(one: npt.NDArray[np.void], other: npt.NDArray[np.void], width: int) -> Flags:
-    if width <= 8:
-        word = np.dtype(f"<u{width}")
-        return np.asarray(one.view(word) == other.view(word), np.bool_)
-    return np.asarray((one.view("<u8") == other.view("<u8")).reshape(-1, width // 8).all(axis=1), np.bool_)

@@ -101,7 +101,8 @@ def _strings_of(array: Array, buffers: list[Any], valid: Flags | None) -> String
     offsets = _items(buffers[1], np.dtype("<i8" if is_large else "<i4"), array.offset, len(array) + 1)
     offsets = offsets.astype(np.int64, copy=False)
     data = np.empty(0, np.uint8) if buffers[2] is None else np.frombuffer(buffers[2], np.uint8)
-    starts, lengths = offsets[:-1], np.diff(offsets)
+    data = data[int(offsets[0]) : int(offsets[-1])]
+    starts, lengths = offsets[:-1] - offsets[0], np.diff(offsets)
     if valid is not None:
         lengths = np.where(valid, lengths, 0)
     return Strings(data, starts, lengths, valid)

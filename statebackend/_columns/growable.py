@@ -22,7 +22,8 @@ def grown(array: Values, used: int, needed: int) -> Values:
     """The array with room for `needed` items, of which `used` are kept; the others are zero."""
     if needed <= len(array):
         return array
-    larger = np.zeros(max(needed, int(len(array) * GROWTH), ROWS_MIN), array.dtype)
+    room = max(needed, int(len(array) * GROWTH), ROWS_MIN) | 7
+    larger = np.zeros(room + 1, array.dtype)
     larger[:used] = array[:used]
     return larger
 
@@ -139,7 +140,7 @@ class StringColumn:
     def copy(self, used: int) -> Self:
         """A copy of the rows used, which shares the heap."""
         copied = type(self)()
-        copied._heap, copied._end, copied._unused = self._heap[: self._end], self._end, self._unused
+        copied._heap, copied._end, copied._unused = self._heap, self._end, self._unused
         copied._starts, copied._lengths = self._starts[:used].copy(), self._lengths[:used].copy()
         copied._valid = self._valid[:used].copy()
         return copied

@@ -152,7 +152,8 @@ class KeyRows:
         self._ensure_index()
 
         def same(numbers: Integers, rows: Integers) -> Flags:
-            return same_parts(taken(parts, numbers), self._keys.read(rows))
+            wanted = parts if len(numbers) == len(hashes) else taken(parts, numbers)  # numbers ascend
+            return same_parts(wanted, self._keys.read(rows))
 
         return self._index.find(self.orders(hashes), hashes, self._hashes, same)
 

@@ -156,7 +156,7 @@ class StringKeys:
     def copy(self, used: int, *, shared: bool) -> Self:
         """The rows used, in the same memory if `shared`; their bytes always are."""
         copied = type(self)()
-        copied._heap, copied._end, copied._unused = self._heap[: self._end], self._end, self._unused
+        copied._heap, copied._end, copied._unused = self._heap, self._end, self._unused
         copied._spans = self._spans[:used] if shared else self._spans[:used].copy()
         return copied
 
