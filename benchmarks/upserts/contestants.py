@@ -19,6 +19,9 @@ UPSERT: Final = """
         n = totals.n + excluded.n, sum = totals.sum + excluded.sum, last = {greatest}(totals.last, excluded.last)
 """
 
+AT_ONCE: Final = 250_000
+"""Rows that ours takes at once: a batch, but not all keys."""
+
 
 class Contestant(Protocol):
     """Has totals on the disk."""
@@ -51,8 +54,9 @@ class Ours:
         self._job = job
 
     def upsert(self, rows: Any, totals: Any) -> None:
-        self._job.totals.merge(rows)
-        self._job.checkpoint()
+        for first in range(0, rows.num_rows, AT_ONCE):
+            self._job.totals.merge(rows.slice(first, AT_ONCE))
+            self._job.checkpoint()
 
     def rest(self) -> None:
         self._job.bases.wait()
