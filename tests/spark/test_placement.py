@@ -153,3 +153,14 @@ def test_an_anchored_frame_has_the_same_rows_in_the_same_partitions(spark, monke
     }
     placement.close()
     placement.close()
+
+
+@pytest.mark.parametrize("names", [("key", "a.b", "`", ""), ("key", "x", "x", "X")], ids=["awkward", "repeated"])
+def test_columns_arrive_by_their_places_whatever_their_names(spark, names) -> None:
+    """A name may hold what Spark's SQL gives a meaning, and one that is not the key's may occur twice."""
+    df = spark.range(3).selectExpr("id", "id + 10", "id + 20", "id + 30").toDF(*names)
+    placement = Placement(df, ["key"], parallelism=2, max_parallelism=MAX_PARALLELISM)
+    rows = [row for placed in by_partition(placement, df).values() for row in placed]
+    assert sorted([row[f"c{number}"] for number in range(4)] for row in rows) == [
+        [number, number + 10, number + 20, number + 30] for number in range(3)
+    ]

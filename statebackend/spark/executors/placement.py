@@ -14,7 +14,7 @@ rows, and a correct result never needs it: the join keeps every row, whatever th
 import itertools
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, cast
 
@@ -58,6 +58,7 @@ class Placement:
         self._key = key
         self._parallelism = parallelism
         self._max_parallelism = max_parallelism
+        self._by_salt = f.col(SALT)
         self._anchor = self._anchored(df.sparkSession) if _can_anchor(df) else None
 
     def place(self, df: DataFrame) -> DataFrame:
@@ -66,11 +67,18 @@ class Placement:
         The columns are renamed, in the same order, because mapInArrow refuses some names that users may have chosen.
         Raises `InputError` if a key column is missing or cannot be a key.
         """
-        names = [f"c{number}" for number in range(len(df.columns))]
-        group = f"pmod(xxhash64({', '.join(_hashed(df, self._key, names))}), {self._max_parallelism}L)"
+        keys, columns = _keys_of(df, self._key), df.columns
+        names = [f"c{number}" for number in range(len(columns))]
+        if len({column.lower() for column in columns}) < len(columns):
+            df, columns = df.toDF(*names), names  # a name that occurs twice selects no column
+        columns = [f"`{column.replace('`', '``')}`" for column in columns]
+        hashed = ", ".join(f"cast({columns[number]} AS {type_})" for number, type_ in keys)
+        group = f"pmod(xxhash64({hashed}), {self._max_parallelism}L)"
         slot = f"cast({group} * {self._parallelism} div {self._max_parallelism} AS int)"
-        salt = f.expr(f"element_at(array({', '.join(map(str, self.salts))}), {slot} + 1)")
-        placed = df.toDF(*names).withColumn(SALT, salt).repartition(self._parallelism, SALT)
+        salt = f"element_at(array({', '.join(map(str, self.salts))}), {slot} + 1) AS {SALT}"
+        renamed = (f"{column} AS {name}" for column, name in zip(columns, names, strict=True))
+        # One `selectExpr`, because Spark analyses the whole plan again with each step.
+        placed = df.selectExpr(*renamed, salt).repartition(self._parallelism, self._by_salt)
         return placed if self._anchor is None else placed.join(self._anchor, SALT, "left").select(*names, SALT)
 
     def close(self) -> None:
@@ -126,15 +134,17 @@ def _can_anchor(df: DataFrame) -> bool:
     return allowed
 
 
-def _hashed(df: DataFrame, key: Sequence[str], names: Sequence[str]) -> Iterator[str]:
-    """Each key column as SQL, by its new name, cast to the type whose bytes Python hashes, too."""
+def _keys_of(df: DataFrame, key: Sequence[str]) -> list[tuple[int, str]]:
+    """The place of each key column, and the type in SQL whose bytes Python hashes, too."""
+    keys: list[tuple[int, str]] = []
     for name in key:
         if (found := df.columns.count(name)) != 1:
             raise InputError(
                 "there must be exactly one column of that name", column=name, found=found, known=df.columns
             )
         number = df.columns.index(name)
-        yield f"cast({names[number]} AS {_hashed_as(name, df.schema.fields[number].dataType)})"
+        keys.append((number, _hashed_as(name, df.schema.fields[number].dataType)))
+    return keys
 
 
 def _hashed_as(name: str, type_: t.DataType) -> str:

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 import pyarrow as pa
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from statebackend._backend.copy_writers import OpenUploader
 from statebackend._clock import SystemClock
@@ -40,8 +41,8 @@ from statebackend.spark.processor_runner import ProcessorRunner
 T = TypeVar("T")
 _pa: Any = pa  # it ships no types
 
-RESULT_SCHEMA: Final = "result binary"
-"""Spark's schema of a result row: a `TaskResult` as MessagePack."""
+RESULT_SCHEMA: Final = StructType([StructField("result", BinaryType())])
+"""Spark's schema of a result row: a `TaskResult` as MessagePack. As text, Spark would parse it with each batch."""
 
 JOBS_MAX: Final = 4
 """Most jobs that a worker process keeps open. Beyond that, it closes the one whose last task was longest ago."""
