@@ -4,6 +4,7 @@
     background   the same, for work that nobody waits for    among those, and gives way to them
     io           files                                       at most `io_threads_max`
     of_root      files in a local root, which may hang       at most half of the io threads, divided among the roots
+    writing_to   durable writes to one directory             of all jobs on a loop, as many as one of them may have
 
 The composition root makes one for each backend, coordinator, download cache, set of range owners or upkeep call that it
 opens, and hands it to every component that leaves the event loop. `docs/decisions/worker-threads.md` says why the
@@ -18,7 +19,8 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar, TypeVarTuple
+from typing import Final, TypeVar, TypeVarTuple
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import anyio
 import anyio.from_thread
@@ -28,6 +30,10 @@ from statebackend._tasks import breathe, in_thread
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
 
+_disks: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[Path, anyio.CapacityLimiter]]] = (
+    WeakKeyDictionary()
+)
+"""By the directory: how many threads may write there at a time, of all jobs on that loop."""
 _borrower: ContextVar[object] = ContextVar("_borrower")
 """The task that a background thread's place among the cpu threads is counted for."""
 
@@ -38,9 +44,37 @@ class FileThreads:
     def __init__(self, threads_max: int) -> None:
         self._io = anyio.CapacityLimiter(threads_max)
 
-    async def io(self, function: Callable[[*Args], T], *args: *Args, abandon_after_s: float | None = None) -> T:
-        """Run `function(*args)`. `abandon_after_s`: as for `in_thread`."""
-        return await in_thread(function, *args, limiter=self._io, abandon_after_s=abandon_after_s)
+    @property
+    def threads_max(self) -> int:
+        """How many threads may be at work at a time."""
+        return int(self._io.total_tokens)
+
+    async def io(
+        self,
+        function: Callable[[*Args], T],
+        *args: *Args,
+        abandon_after_s: float | None = None,
+        writing_to: Path | None = None,
+    ) -> T:
+        """Run `function(*args)`. `abandon_after_s`: as for `in_thread`.
+
+        `writing_to`: the store's directory for a durable write. All jobs on the loop together write there with as many
+        threads as the job that may have most: 256 backends have threads of their own each, and so many fsyncs at a time
+        make a disk slower.
+        """
+        if writing_to is None:
+            return await in_thread(function, *args, limiter=self._io, abandon_after_s=abandon_after_s)
+        # In this order: what holds a place at the disk is at work, and never waits for one of its job's threads.
+        async with self._io:
+            return await in_thread(
+                function, *args, limiter=self._writers_in(writing_to), abandon_after_s=abandon_after_s
+            )
+
+    def _writers_in(self, directory: Path) -> anyio.CapacityLimiter:
+        disks = _disks.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
+        found = disks.setdefault(directory, anyio.CapacityLimiter(self.threads_max))
+        found.total_tokens = max(found.total_tokens, self.threads_max)
+        return found
 
     @asynccontextmanager
     async def executor(self) -> AsyncGenerator[Executor]:
@@ -64,10 +98,21 @@ class RootThreads(FileThreads):
         self._share = share
         self._io = io
 
-    async def io(self, function: Callable[[*Args], T], *args: *Args, abandon_after_s: float | None = None) -> T:
+    @property
+    def threads_max(self) -> int:
+        """As `FileThreads.threads_max`."""
+        return min(int(self._share.total_tokens), super().threads_max)
+
+    async def io(
+        self,
+        function: Callable[[*Args], T],
+        *args: *Args,
+        abandon_after_s: float | None = None,
+        writing_to: Path | None = None,
+    ) -> T:
         """As `FileThreads.io`."""
         async with self._share:
-            return await super().io(function, *args, abandon_after_s=abandon_after_s)
+            return await super().io(function, *args, abandon_after_s=abandon_after_s, writing_to=writing_to)
 
 
 class WorkerThreads(FileThreads):

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from functools import partial
+from pathlib import Path
 
 import anyio
 import anyio.lowlevel
@@ -42,6 +43,30 @@ async def test_no_more_threads_touch_files_than_the_setting_says(count: int) -> 
         begun = await at_work.all_begun()
         at_work.may_end.set()
     assert (begun, at_work.most) == (count, count)
+
+
+@pytest.mark.parametrize(("here", "elsewhere", "most"), [(2, 2, 2), (1, 3, 3), (3, 1, 3)])
+async def test_jobs_write_to_a_directory_with_as_many_threads_as_the_one_that_has_most(
+    here: int, elsewhere: int, most: int
+) -> None:
+    """Also those that opened before it. More at a time would only make the disk slower."""
+    jobs = [threads_with(io=count, roots=()) for count in (here, elsewhere)]
+    calls = [partial(job.io, writing_to=Path("/data")) for job in jobs]
+    assert await begun_of(*calls * 4) == most
+
+
+async def test_another_directory_has_a_bound_of_its_own() -> None:
+    """It may be another disk: one that hangs keeps nothing from it."""
+    jobs = [threads_with(io=2, roots=()) for _ in range(2)]
+    calls = [partial(job.io, writing_to=Path(f"/{number}")) for number, job in enumerate(jobs)]
+    assert await begun_of(*calls * 4) == 4
+
+
+async def test_a_local_root_shares_no_more_than_its_part() -> None:
+    """The disk of a root is asked by no more threads than one job has for it."""
+    jobs = [threads_with(io=8, roots=("/a",)) for _ in range(3)]
+    calls = [partial(job.of_root("/a").io, writing_to=Path("/a")) for job in jobs]
+    assert await begun_of(*calls * 4) == 4
 
 
 @pytest.mark.parametrize(

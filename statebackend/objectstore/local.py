@@ -131,7 +131,9 @@ class LocalStore:
     async def _write(self, key: str, body: Body, publish: Callable[[Path, Path], None]) -> None:
         path = self._path(key)
         with _store_errors(key, writing=True):
-            await self._on_disk(self._write_durably, path, body, publish)
+            await self._threads.io(
+                self._write_durably, path, body, publish, abandon_after_s=self._abandon_after_s, writing_to=self._root
+            )
 
     async def _read(self, key: str, offset: int, length: int) -> bytes:
         path = self._path(key)

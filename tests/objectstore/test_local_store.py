@@ -288,6 +288,22 @@ async def test_no_more_threads_than_the_bound_are_at_work(tmp_path: Path) -> Non
     assert [info.key async for info in store.list("")] == ["object-0", "object-1", "object-2"]
 
 
+async def test_stores_of_one_directory_share_the_bound_for_writes(tmp_path: Path) -> None:
+    """256 backends in one process have threads of their own each: so many syncs at a time take the disk longer."""
+    stores = [LocalStore(tmp_path, io_threads_max=1) for _ in range(2)]
+    bodies = [BodyInSteps() for _ in stores]
+    async with anyio.create_task_group() as tasks:
+        for number, (store, body) in enumerate(zip(stores, bodies, strict=True)):
+            tasks.start_soon(store.put, f"object-{number}", body)
+        await anyio.wait_all_tasks_blocked()
+        await anyio.to_thread.run_sync(bodies[0].reached.wait)
+        second_had_begun = bodies[1].reached.is_set()
+        for body in bodies:
+            body.may_go_on.set()
+    assert not second_had_begun
+    assert [info.key async for info in stores[0].list("")] == ["object-0", "object-1"]
+
+
 async def test_reads_count_against_the_same_bound(tmp_path: Path) -> None:
     """While the only thread writes, a read waits, and can be cancelled while it does."""
     store = LocalStore(tmp_path, io_threads_max=1)
