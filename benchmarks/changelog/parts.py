@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 
 import anyio
+import numpy as np
 from anyio.abc import TaskGroup
 
 from statebackend import Clock, ObjectStore, Observer, Settings, StateChangeUploader
@@ -15,7 +16,8 @@ from statebackend._backend.assembly import upload_scheduler
 from statebackend._backend.stores import threads_of
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._clock import SystemClock
-from statebackend._codec.records import Operation, StateChange
+from statebackend._codec.changes import GROUP
+from statebackend._codec.keyed_changes import SET, KeyedChanges
 from statebackend._tasks import open_tasks
 from statebackend.abc import Body
 from statebackend.objectstore.scoped import ScopedStore
@@ -40,9 +42,10 @@ def made_up(number: int, *, seed: int = 1) -> Sequence[tuple[int, bytes, bytes]]
     ]
 
 
-def set_change(group: int, key: bytes, value: bytes) -> StateChange:
-    """One logged write."""
-    return StateChange(group, Operation.SET, 0, key, value)
+def sets_of(changes: Sequence[tuple[int, bytes, bytes]]) -> KeyedChanges:
+    """Logged writes, in columns."""
+    groups, keys, values = zip(*changes, strict=True)
+    return KeyedChanges(0, np.array(groups, dtype=GROUP), SET * len(changes), keys, values)
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import anyio
 
-from benchmarks.changelog.parts import directory, made_up, open_log, set_change, settings
+from benchmarks.changelog.parts import directory, made_up, open_log, sets_of, settings
 from benchmarks.contest import Line, Report, contest, ratio
 from statebackend.ids import CheckpointId, SequenceNumber
 from statebackend.objectstore import LocalStore
@@ -25,7 +25,7 @@ from statebackend.settings import UploadSettings
 from statebackend.uploaders import DuplicatingUploader
 
 CHANGES = 1_000_000
-STEP = 2048  # as a backend drains its states
+STEP = 8192  # as a backend drains its states
 
 
 def run(report: Report) -> None:
@@ -77,7 +77,7 @@ async def _append_and_persist(path: Path, changes: Sequence[tuple[int, bytes, by
     async with open_log(job, open_uploader) as open_writer:
         writer = open_writer("log")
         for start in range(0, CHANGES, STEP):
-            writer.extend([set_change(*change) for change in changes[start : start + STEP]])
+            writer.append(sets_of(changes[start : start + STEP]))
             await writer.room()
         uploaded = await writer.persist(0)  # type: ignore[arg-type]  # a plain number is the first one
         assert sum(each.handle.records for each in uploaded) == CHANGES

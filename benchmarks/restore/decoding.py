@@ -10,7 +10,6 @@ Measured is CPU time, since a restore has several threads and others may have th
 time, as a restore is. Uncompressed, so that unpacking does not make the ratio look better.
 """
 
-import struct
 import subprocess
 import sys
 import time
@@ -19,20 +18,18 @@ from functools import partial
 from pathlib import Path
 
 import anyio
-import msgspec
 
 import statebackend as sb
 from benchmarks.contest import Line, Report, contest, ratio
 from benchmarks.restore.parts import JOB, directory, settings_of, write, write_bases
+from statebackend._codec.changes import Changes
 from statebackend._codec.frame import HEAD_BYTES
-from statebackend._codec.records import StateChange
+from statebackend._codec.keyed_changes import KeyedChanges
+from statebackend._codec.parts import decode_parts
 from statebackend._codec.segment import MAGIC, read_index
 
 KEYS = 1_000_000
 CHECKPOINTS = 20
-_LENGTH = struct.Struct("<I")
-
-_decode = msgspec.msgpack.Decoder(list[StateChange]).decode
 
 
 def run(report: Report) -> None:
@@ -86,7 +83,7 @@ async def _restore(settings: sb.Settings) -> float:
     return took
 
 
-def _decode_all(settings: sb.Settings, keep: Callable[[Iterator[list[StateChange]]], object]) -> float:
+def _decode_all(settings: sb.Settings, keep: Callable[[Iterator[Changes]], object]) -> float:
     files = _files_of(settings)
     begun = time.process_time()
     kept = keep(_bare(files))
@@ -95,29 +92,31 @@ def _decode_all(settings: sb.Settings, keep: Callable[[Iterator[list[StateChange
     return took
 
 
+def _into_a_dictionary(parts: Iterator[Changes]) -> dict[sb.Key, bytes]:
+    entries: dict[sb.Key, bytes] = {}
+    for part in parts:
+        assert isinstance(part, KeyedChanges)
+        entries.update(zip(part.keys, part.data, strict=True))
+    return entries
+
+
 def _files_of(settings: sb.Settings) -> Sequence[Path]:
     """The local copies of segments. Opening the job has left none but those that its newest commit needs."""
     lying = Path(settings.local[0], f"job_{JOB}", "taskowned").rglob("*")
     return [path for path in lying if path.is_file() and path.read_bytes().startswith(MAGIC)]
 
 
-def _bare(files: Sequence[Path]) -> Iterator[list[StateChange]]:
+def _bare(files: Sequence[Path]) -> Iterator[Changes]:
     for file in files:
         view = memoryview(file.read_bytes())
         for entry in read_index(view, file.name):
-            at, end = entry.offset + HEAD_BYTES + len(entry.log_id), entry.offset + entry.length
-            while at < end:
-                (length,) = _LENGTH.unpack_from(view, at)
-                at += _LENGTH.size + length
-                yield _decode(view[at - length : at])
+            yield from decode_parts(view[entry.offset + HEAD_BYTES + len(entry.log_id) : entry.offset + entry.length])
 
 
 CONTESTANTS: Mapping[str, Callable[[sb.Settings], float]] = {
     "ours": lambda settings: anyio.run(_restore, settings),
     "bare decode": lambda settings: _decode_all(settings, list),
-    "bare decode into a dictionary": lambda settings: _decode_all(
-        settings, lambda blocks: {change.key: change.data for block in blocks for change in block}
-    ),
+    "bare decode into a dictionary": lambda settings: _decode_all(settings, _into_a_dictionary),
 }
 
 

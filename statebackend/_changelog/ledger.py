@@ -20,15 +20,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from statebackend._codec.records import ChangeSet, StateChange, change_set
+from statebackend._codec.changes import Changes, ChangeSet, change_set
 from statebackend.errors import BackendClosedError, InputError, UploadError
-from statebackend.ids import ChangeSetHandle, CheckpointId, Key, SequenceNumber
+from statebackend.ids import ChangeSetHandle, CheckpointId, SequenceNumber
 
-CHANGE_OVERHEAD_BYTES: Final = 16
-"""Bytes that a change takes in a segment besides its key and data. An estimate, for thresholds only."""
-
-
-_SIZED: Final = frozenset({str, bytes})
 T = TypeVar("T")
 
 
@@ -83,7 +78,7 @@ class Ledger:
     def __init__(self, log_id: str) -> None:
         self.log_id: Final = log_id
         self.open_bytes = 0
-        self._open: list[StateChange] = []
+        self._open: list[Changes] = []
         self._next = SequenceNumber(0)  # the open set will get this number
         self._lowest = SequenceNumber(0)  # everything below is truncated
         self._inline_to = SequenceNumber(0)  # below it, something lies in a commit and nowhere else
@@ -103,25 +98,19 @@ class Ledger:
         """True if a request waits for its results."""
         return bool(self._waiting)
 
-    def append(self, change: StateChange) -> None:
-        """Add a change to the open set. The sequence number stays. After `close` the change is dropped.
+    def append(self, changes: Changes) -> None:
+        """Add changes to the open set. The sequence number stays. After `close` they are dropped.
 
-        It is dropped, not refused: a cancelled task that still writes state must not fail for that (FLINK-30729).
+        They are dropped, not refused: a cancelled task that still writes state must not fail for that (FLINK-30729).
         """
         if self._end is None:
-            self._open.append(change)
-            self.open_bytes += size_of(change)
-
-    def extend(self, changes: Sequence[StateChange], size_bytes: int) -> None:
-        """Append all of `changes`, whose `size_of` add up to `size_bytes`."""
-        if self._end is None:
-            self._open.extend(changes)
-            self.open_bytes += size_bytes
+            self._open.append(changes)
+            self.open_bytes += changes.size_bytes
 
     def seal(self) -> SequenceNumber:
         """Close the open set, unless it is empty, and return the number of the next one."""
         if self._open:
-            self._sealed[self._next] = change_set(self.log_id, self._next, self._open, self.open_bytes)
+            self._sealed[self._next] = change_set(self.log_id, self._next, self._open)
             self._open, self.open_bytes = [], 0
             self._next = SequenceNumber(self._next + 1)
         return self._next
@@ -138,7 +127,7 @@ class Ledger:
     def take_inline(self, from_: SequenceNumber, bytes_max: int) -> Sequence[ChangeSet] | None:
         """Return every change set from `from_` on, sealed and in order, if all are here and small; otherwise `None`.
 
-        Here: neither uploaded nor in flight. Small: at most `bytes_max` together, by `size_of`. They stay, to be
+        Here: neither uploaded nor in flight. Small: at most `bytes_max` together, by their estimates. They stay, to be
         returned again or uploaded, until `confirm` says that a commit holds them. Raises as `persist` does.
         """
         self._check(from_)
@@ -300,7 +289,7 @@ class Ledger:
         assert all(all(map(self._is_in_log, place)) for place in in_log), "truncated or closed, and in the log"
         assert not any(map(self._is_in_log, self._detached)), "in the log, and detached from it"
         assert all(map(self._is_wanted, self._detached)), "detached, and wanted by nothing"
-        assert self.open_bytes == sum(map(size_of, self._open)), "bytes of the open set miscounted"
+        assert self.open_bytes == sum(each.size_bytes for each in self._open), "bytes of the open set miscounted"
         assert self._end is None or not (self._open or any(in_log) or self._waiting), "closed, and not empty"
         assert not any(request.done for request in self._waiting), "a finished request still waits"
         assert all(self._reachable(request) for request in self._waiting), "a request waits for nothing in flight"
@@ -365,25 +354,6 @@ def _pop_below(place: dict[SequenceNumber, T], to: SequenceNumber) -> dict[Seque
 def _pop(place: dict[SequenceNumber, T], ranges: Sequence[Persist]) -> dict[SequenceNumber, T]:
     covered = [number for number in sorted(place) if any(each.covers(number) for each in ranges)]
     return {number: place.pop(number) for number in covered}
-
-
-def size_of(change: StateChange) -> int:
-    """The bytes that a change takes in a segment before compression, roughly; for thresholds only."""
-    key = change.key
-    return len(change.data) + CHANGE_OVERHEAD_BYTES + (len(key) if type(key) in _SIZED else _key_bytes(key))
-
-
-def size_of_all(changes: Sequence[StateChange]) -> int:
-    """The sum of `size_of` each, computed in bulk."""
-    keys = [change.key for change in changes]
-    key_bytes = sum(map(len if _SIZED.issuperset(map(type, keys)) else _key_bytes, keys))
-    return sum([len(change.data) for change in changes]) + CHANGE_OVERHEAD_BYTES * len(changes) + key_bytes
-
-
-def _key_bytes(key: Key) -> int:
-    if isinstance(key, (str, bytes)):
-        return len(key)
-    return sum(map(_key_bytes, key)) if isinstance(key, tuple) else 8
 
 
 def _upload_error(number: SequenceNumber, cause: Exception) -> UploadError:

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from statebackend._codec.records import StateChange
+from statebackend._codec.changes import Changes
 from statebackend._codec.segment import (
     HEAD,
     FrameEntry,
@@ -136,26 +136,18 @@ def changes_of(
     frames: Iterable[memoryview],
     handles: Iterable[ChangeSetHandle],
     key_groups: tuple[KeyGroupRange, ...] | None = None,
-) -> Iterator[list[StateChange]]:
+) -> Iterator[Changes]:
     """Yield the changes of each change set from its frame, in order: those of `key_groups`, or of its handle's groups.
 
-    They come in blocks as they were written, decoded one at a time. Raises `CorruptSegmentError` if a frame is damaged,
-    cut off, or of another change set: before its first block, unless a block contradicts what its checksum covers.
+    They come in parts as they were written, decoded one at a time. Raises `CorruptSegmentError` if a frame is damaged,
+    cut off, or of another change set: before its first part, unless a part contradicts what its checksum covers.
     """
     for frame, handle in zip(frames, handles, strict=True):
-        header, blocks = open_change_set(frame, handle.segment.key, handle.offset)
+        header, parts = open_change_set(frame, handle.segment.key, handle.offset)
         if (header.log_id, header.sequence_number) != (handle.log_id, handle.sequence_number):
             raise CorruptSegmentError("another change set lies here", object=handle.segment.key, offset=handle.offset)
-        yield from _wanted(blocks, header.key_groups, key_groups or (handle.key_groups,))
-
-
-def _wanted(
-    blocks: Iterator[list[StateChange]], span: KeyGroupRange, key_groups: tuple[KeyGroupRange, ...]
-) -> Iterator[list[StateChange]]:
-    if any(each.intersection(span) == span for each in key_groups):
-        return blocks
-    groups = {group for each in key_groups for group in each.intersection(span)}
-    return ([change for change in block if change.key_group in groups] for block in blocks)
+        wanted = key_groups or (handle.key_groups,)
+        yield from (found for part in parts if (found := part.of_groups(wanted)) is not None)
 
 
 def _runs(handles: Sequence[ChangeSetHandle]) -> Iterator[Sequence[ChangeSetHandle]]:

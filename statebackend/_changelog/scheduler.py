@@ -20,7 +20,7 @@ from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.limiter import ByteLimiter
 from statebackend._changelog.ownership import Ownership
 from statebackend._changelog.segment_upload import SegmentSender, UploadAttempt
-from statebackend._codec.records import ChangeSet
+from statebackend._codec.changes import ChangeSet
 from statebackend._codec.segment import EncodedSegment
 from statebackend._retry import Race
 from statebackend.abc import Clock, Observer, UploadedSegment

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from anyio.abc import TaskGroup
 
-from statebackend._codec.records import ChangeSet
+from statebackend._codec.changes import ChangeSet
 from statebackend._codec.segment import EncodedSegment, checksum_of, encode_segment
 from statebackend._retry import Race, RetryPolicy
 from statebackend._tasks import foreign

@@ -13,9 +13,9 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from statebackend._changelog.ledger import Ledger, UploadedChangeSet, size_of_all
+from statebackend._changelog.ledger import Ledger, UploadedChangeSet
 from statebackend._changelog.scheduler import UploadScheduler
-from statebackend._codec.records import ChangeSet, StateChange
+from statebackend._codec.changes import Changes, ChangeSet
 from statebackend.errors import BackendClosedError
 from statebackend.ids import CheckpointId, SequenceNumber
 
@@ -35,23 +35,17 @@ class ChangelogWriter:
         self._coming = 0  # uploads on their way to the scheduler's queue
         scheduler.register(self._may_join)
 
-    def append(self, change: StateChange) -> None:
-        """Add a change in memory. A full open set is sealed, and its upload begins at once, not only with `persist`.
+    def append(self, changes: Changes) -> None:
+        """Add changes in memory. A full open set is sealed, and its upload begins at once, not only with `persist`.
 
-        Never waits, and never raises the error of an earlier upload. A caller that appends much must also await `room`.
+        Changes that do not fit into the open set are cut: each set ends with the change that fills it. Never waits, and
+        never raises the error of an earlier upload. A caller that appends much must also await `room`.
         """
-        self._ledger.append(change)
-        if self._ledger.open_bytes >= self._threshold_bytes:
-            self._submit(self._ledger.take_open())
-
-    def extend(self, changes: Sequence[StateChange]) -> None:
-        """Append all of `changes`, in bulk unless the open set would be full."""
-        size_bytes = size_of_all(changes)
-        if self._ledger.open_bytes + size_bytes < self._threshold_bytes:
-            self._ledger.extend(changes, size_bytes)
-        else:
-            for change in changes:
-                self.append(change)
+        full_bytes = self._threshold_bytes
+        for piece in changes.cut(full_bytes, full_bytes - self._ledger.open_bytes):
+            self._ledger.append(piece)
+            if self._ledger.open_bytes >= full_bytes:
+                self._submit(self._ledger.take_open())
 
     async def room(self) -> None:
         """Wait until less is in flight than the limit, so that a slow store slows its writers down.

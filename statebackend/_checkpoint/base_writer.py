@@ -27,7 +27,7 @@ from statebackend._checkpoint.base_schedule import BaseSchedule
 from statebackend._checkpoint.bases import Bases, key_groups_to_write
 from statebackend._checkpoint.entry_bases import EntryBases
 from statebackend._checkpoint.rocksdb_bases import RocksDBBases
-from statebackend._codec.records import StateChange
+from statebackend._codec.changes import Changes
 from statebackend._state.declared import KeyedStates
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, Observer, UploadedSegment
@@ -94,9 +94,9 @@ class BaseWriter:
         """Number of times in a row that bases could not be written."""
         return self._schedule.failures
 
-    def note(self, changes: Iterable[StateChange]) -> None:
+    def note(self, changes: Changes) -> None:
         """Record the key groups of changes that go into the changelog."""
-        self._changed.update({change.key_group for change in changes})
+        self._changed.update(changes.distinct_groups())
 
     def check(self) -> None:
         """Raise `MaterializationError` if bases could not be written too many times in a row."""

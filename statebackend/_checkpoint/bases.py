@@ -15,8 +15,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from statebackend._changelog.ledger import size_of
-from statebackend._codec.records import ChangeSet, StateChange, change_set
+from statebackend._codec.changes import Changes, ChangeSet, change_set
 from statebackend.ids import Base, Handle, KeyGroupRange, RangeState, RocksDBBase, SequenceNumber
 from statebackend.settings import KiB, MiB
 
@@ -25,7 +24,7 @@ LOG_ID: Final = "base"
 FRAME_BYTES_MIN: Final = 64 * KiB
 """A frame takes in neighbouring key groups until it has this size: smaller frames compress badly."""
 FRAME_BYTES_MAX: Final = MiB
-"""A key group larger than this takes several frames."""
+"""Key groups that are larger than this together take several frames."""
 SEGMENT_BYTES_MAX: Final = 16 * MiB
 """A segment that has this size ends with its key group."""
 
@@ -82,22 +81,24 @@ def base_segment_bytes(in_flight_bytes_max: int) -> int:
     return min(SEGMENT_BYTES_MAX, in_flight_bytes_max // 4)
 
 
-def pack(changes: Iterable[StateChange], key_groups: Iterable[int], *, segment_bytes_max: int) -> Iterator[Piece]:
+def pack(changes: Iterable[Changes], key_groups: Iterable[int], *, segment_bytes_max: int) -> Iterator[Piece]:
     """Cut the entries of `key_groups`, which come in the order of their groups, into segments.
 
-    A segment ends with a key group, so that a group lies in one base only; it exceeds `segment_bytes_max` by at most
-    one group. Each is yielded before the next is begun, so one at a time is in memory. No entries, no segments.
+    Neighbouring groups that come together, state after state, stay together. A segment ends with a key group, so that a
+    group lies in one base only; it exceeds `segment_bytes_max` by at most those that came together. Each segment is
+    yielded before the next is begun, so one at a time is in memory. No entries, no segments.
     """
     groups = sorted(key_groups)
     frames: list[ChangeSet] = []
-    size_bytes = 0
+    size_bytes, reached = 0, -1
     for frame in _frames(changes):
         border = frame.key_groups.first
-        if frames and size_bytes >= segment_bytes_max and border > frames[-1].key_groups.last:
+        if frames and size_bytes >= segment_bytes_max and border > reached:
             yield Piece(frames, ranges_of(group for group in groups if group < border))
             frames, size_bytes, groups = [], 0, [group for group in groups if group >= border]
         frames.append(frame)
         size_bytes += frame.size_bytes
+        reached = max(reached, frame.key_groups.last)
     if frames:
         yield Piece(frames, ranges_of(groups))
 
@@ -118,18 +119,18 @@ def ranges_of(groups: Iterable[int]) -> tuple[KeyGroupRange, ...]:
     return tuple(KeyGroupRange(first, last) for first, last in ranges)
 
 
-def _frames(changes: Iterable[StateChange]) -> Iterator[ChangeSet]:
-    number, size_bytes = 0, 0
-    frame: list[StateChange] = []
-    for change in changes:
-        limit_bytes = FRAME_BYTES_MIN if frame and frame[-1].key_group != change.key_group else FRAME_BYTES_MAX
-        if size_bytes >= limit_bytes:
-            yield change_set(LOG_ID, SequenceNumber(number), frame, size_bytes)
+def _frames(changes: Iterable[Changes]) -> Iterator[ChangeSet]:
+    number, size_bytes, reached = 0, 0, -1
+    frame: list[Changes] = []
+    for each in changes:
+        if size_bytes >= (FRAME_BYTES_MIN if each.span.first > reached else FRAME_BYTES_MAX):
+            yield change_set(LOG_ID, SequenceNumber(number), frame)
             number, size_bytes, frame = number + 1, 0, []
-        frame.append(change)
-        size_bytes += size_of(change)
+        frame.append(each)
+        size_bytes += each.size_bytes
+        reached = max(reached, each.span.last)
     if frame:
-        yield change_set(LOG_ID, SequenceNumber(number), frame, size_bytes)
+        yield change_set(LOG_ID, SequenceNumber(number), frame)
 
 
 def _without(bases: Iterable[AnyBase], groups: frozenset[int]) -> tuple[AnyBase, ...]:

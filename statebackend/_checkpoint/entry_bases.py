@@ -1,19 +1,13 @@
 """Bases made of entries: encoded key group by key group in a worker thread, and uploaded segment by segment."""
 
-from collections.abc import Callable, Iterator
-from itertools import islice
-from typing import Final
+from collections.abc import Callable
 
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.bases import Bases, base_of, pack
-from statebackend._codec.records import StateChange
 from statebackend._tables.snapshot import StatesSnapshot
 from statebackend._threads import WorkerThreads
 from statebackend.abc import UploadedSegment
 from statebackend.ids import Base
-
-CHANGES_AT_ONCE: Final = 512
-"""Changes placed in a frame between two calls of `pause`."""
 
 
 class EntryBases:
@@ -38,17 +32,10 @@ class EntryBases:
         stored is in `uploaded` and belongs to the caller, also after a failed or cancelled call.
         """
         written: list[Base] = []
-        changes = _paused(snapshot.changes(key_groups, pause), pause)
-        pieces = pack(changes, key_groups, segment_bytes_max=self._segment_bytes_max)
+        pieces = pack(snapshot.changes(key_groups, pause), key_groups, segment_bytes_max=self._segment_bytes_max)
         while (piece := await self._threads.background(next, pieces, None)) is not None:
             found = await self._scheduler.upload_alone(piece.frames, pause)
             uploaded.append(found)
             written.append(base_of(piece, found.primary))
         only_primary = frozenset(found.primary.key for found in uploaded if found.local is None)
         return Bases(tuple(written), key_groups, handles, only_primary)
-
-
-def _paused(changes: Iterator[StateChange], pause: Callable[[], None]) -> Iterator[StateChange]:
-    while step := list(islice(changes, CHANGES_AT_ONCE)):
-        pause()
-        yield from step

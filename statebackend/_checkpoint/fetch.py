@@ -14,7 +14,7 @@ import msgspec
 
 from statebackend._cache.download_cache import DownloadCache
 from statebackend._changelog.reader import BaseRead, SegmentRead, fetch_frames, frames_of, verify
-from statebackend._codec.records import StateChange
+from statebackend._codec.changes import Changes
 from statebackend._local.segments import LocalSegments
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Fallback, ObjectStore
@@ -23,7 +23,7 @@ from statebackend.ids import Handle
 
 T = TypeVar("T")
 
-Apply = Callable[[list[StateChange]], Collection[int]]
+Apply = Callable[[Sequence[Changes]], Collection[int]]
 """Applies changes. Returns those of their key groups that the owner has."""
 FileDone = Callable[[str, int, int], None]
 """Called after each file: its key, the bytes that were read of it, and the number of changes applied from it."""

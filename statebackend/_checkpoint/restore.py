@@ -23,8 +23,8 @@ from statebackend._checkpoint.fetch import (
 )
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
+from statebackend._codec.changes import Changes
 from statebackend._codec.commit import Commit
-from statebackend._codec.records import StateChange
 from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.segments import LocalSegments
 from statebackend._tasks import in_order
@@ -110,7 +110,7 @@ class Restore:
         begun = self._clock.monotonic()
         part = range_of(commit, key_groups) if missing is None else RangeState(key_groups, tuple(missing))
 
-        def apply_since(changes: list[StateChange]) -> Collection[int]:
+        def apply_since(changes: Sequence[Changes]) -> Collection[int]:
             groups = apply(changes)
             self._changed.update(groups)
             return groups
@@ -239,6 +239,6 @@ def _apply(group: Sequence[Frames], apply: Apply) -> Sequence[int]:
 def _apply_one(frames: Frames, apply: Apply) -> int:
     count = 0
     for changes in changes_of(frames.views, frames.read.change_sets, frames.read.key_groups):
-        apply(changes)
-        count += len(changes)
+        apply((changes,))
+        count += changes.records
     return count

@@ -9,7 +9,6 @@ A local copy that lacks a file, or has a bad one, is made anew as a whole from w
 from collections.abc import Generator, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Final
@@ -27,8 +26,6 @@ from statebackend.errors import StoreUnavailableError
 from statebackend.ids import RangeState, RocksDBBase, RocksDBFile
 from statebackend.settings import MiB
 
-CHANGES_AT_ONCE: Final = 4096
-"""Entries of a base applied in one call."""
 IN_MEMORY_BYTES_MAX: Final = 128 * MiB
 """Bytes of the files being fetched at the same time. A larger file is fetched alone."""
 
@@ -127,10 +124,9 @@ class RocksDBRestore:
     def _apply(self, base: RocksDBBase, directory: Path, commit: Commit, apply: Apply) -> int:
         count = 0
         with open_entries(directory, commit.states, base.owner, max_parallelism=commit.max_parallelism) as entries:
-            changes = entries.changes(frozenset(_groups(base)))
-            while step := list(islice(changes, CHANGES_AT_ONCE)):
-                apply(step)
-                count += len(step)
+            for changes in entries.changes(frozenset(_groups(base))):
+                apply((changes,))
+                count += changes.records
         self.changes += count
         return count
 

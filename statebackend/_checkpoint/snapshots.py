@@ -20,8 +20,8 @@ from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.base_writer import BaseWriter
 from statebackend._checkpoint.bases import Bases, with_bases
 from statebackend._checkpoint.lineage import extended
+from statebackend._codec.changes import Changes, ChangeSet
 from statebackend._codec.commit import IN_HERE, encode_inline
-from statebackend._codec.records import ChangeSet, StateChange
 from statebackend._local.removal import LocalRetention
 from statebackend._state.declared import KeyedStates
 from statebackend._threads import WorkerThreads
@@ -29,9 +29,6 @@ from statebackend.abc import RestoreReport
 from statebackend.errors import InputError
 from statebackend.ids import ChangeSetHandle, CheckpointId, Epoch, RangeState, SequenceNumber, SnapshotResult
 from statebackend.settings import Compression
-
-DRAIN_STEP: Final = 2048
-"""Changes handed to the changelog between two turns of the loop."""
 
 
 class InlineFrames(msgspec.Struct, frozen=True):
@@ -100,7 +97,7 @@ class Snapshots:
         self._retention = retention
         self._epoch: Final = epoch
         self._only_primary = _not_local(restored)  # keys of files without a local copy
-        self._changes: Iterator[StateChange] = iter(())  # drained from the states and not logged yet
+        self._changes: Iterator[Changes] = iter(())  # drained from the states and not logged yet
         self._committed_to = SequenceNumber(0)  # everything below is in `committed`
         self._to = SequenceNumber(0)
         self._pending: dict[CheckpointId, Pending] = {}
@@ -206,9 +203,9 @@ class Snapshots:
     async def _drain(self) -> None:
         """Hand all changes to the changelog, as fast as the store takes them. The next call resumes a cancelled one."""
         self._changes = itertools.chain(self._changes, self._states.drain())
-        while step := list(itertools.islice(self._changes, DRAIN_STEP)):
-            self._base_writer.note(step)
-            self._writer.extend(step)
+        for changes in self._changes:
+            self._base_writer.note(changes)
+            self._writer.append(changes)
             await self._writer.room()
 
     def _with_new_bases(self, state: RangeState, bases: Bases | None) -> RangeState:

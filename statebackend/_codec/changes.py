@@ -1,20 +1,18 @@
-"""Changes of one state in columns.
+"""Changes of one state in columns, and the change sets that are logged.
 
-    part := kind:u8 state_id:u32 records:u32 length:u32 body        little-endian; `body` has `length` bytes
-
-A part is self-contained: its bytes alone are enough to replay the changes, to leave out some key groups, or to log them
-again. The body depends on the kind (see `parts`). No object is made for a single change on the way from a state to the
-log and back: keys, data and key groups are each one column.
+No object is made for a single change on the way from a state to the log and back: keys, data and key groups are each
+one column. Their bytes are in `parts`.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Final, Self
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from statebackend.ids import KeyGroupRange
+from statebackend.ids import EMPTY_RANGE, KeyGroupRange, SequenceNumber
 from statebackend.settings import MiB
 
 KeyGroups = npt.NDArray[np.int16]
@@ -60,8 +58,13 @@ class Changes(ABC):
     def span(self) -> KeyGroupRange:
         """The smallest range with the key groups of all changes."""
         if self._span is None:
-            self._span = KeyGroupRange(int(self.groups.min()), int(self.groups.max()))
+            last = int(self.groups.max())
+            self._span = KeyGroupRange(int(self.groups.min()), last) if last >= 0 else EMPTY_RANGE
         return self._span
+
+    def distinct_groups(self) -> Sequence[int]:
+        """The key groups that have changes, each once, in order."""
+        return np.flatnonzero(np.bincount(self.groups)).tolist()
 
     def of_groups(self, wanted: Iterable[KeyGroupRange]) -> Self | None:
         """The changes of these key groups, in order: itself if all are wanted, `None` if none is."""
@@ -117,3 +120,27 @@ class Changes(ABC):
     @abstractmethod
     def _estimated_bytes(self) -> int:
         """The estimate for `size_bytes`, if it was not given."""
+
+
+class ChangeSet(msgspec.Struct, frozen=True, eq=False):
+    """The changes of one writer under one sequence number. Immutable once it is made; never empty."""
+
+    log_id: str
+    sequence_number: SequenceNumber
+    changes: Sequence[Changes]
+    key_groups: KeyGroupRange
+    """The smallest range with the key groups of all changes."""
+    size_bytes: int
+    """Estimated size when encoded, before compression."""
+
+    @property
+    def records(self) -> int:
+        """The number of changes."""
+        return sum(each.records for each in self.changes)
+
+
+def change_set(log_id: str, sequence_number: SequenceNumber, changes: Sequence[Changes]) -> ChangeSet:
+    """Return a change set of `changes`, which must not be empty."""
+    spans = [each.span for each in changes]
+    span = KeyGroupRange(min(each.first for each in spans), max(each.last for each in spans))
+    return ChangeSet(log_id, sequence_number, changes, span, sum(each.size_bytes for each in changes))

@@ -23,8 +23,8 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from statebackend._codec.changes import ChangeSet
 from statebackend._codec.frame import encode_frame
-from statebackend._codec.records import ChangeSet
 from statebackend._codec.segment import checksum_of
 from statebackend.errors import CorruptCommitError, InputError, UnsupportedVersionError, WrongJobError
 from statebackend.ids import (
@@ -149,7 +149,7 @@ def encode_inline(
             offset=offset,
             length=len(frame),
             key_groups=change_set.key_groups,
-            records=len(change_set.changes),
+            records=change_set.records,
         )
         for change_set, frame, offset in zip(change_sets, frames, offsets, strict=False)
     )

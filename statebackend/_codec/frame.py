@@ -4,7 +4,8 @@
     checksum := crc32 of everything behind it
     size     := number of bytes behind it
     header   := sequence_number:u64 first:i16 last:i16 records:u32 raw_length:u32 codec:u8 log_id_length:u8
-    payload  := changes (see `records`), `raw_length` bytes of them, compressed by `codec`
+    codec    := the compression (see `compression`), plus 128 if the payload holds parts
+    payload  := parts (see `parts`) or, in a frame of version 1, rows (see `records`): `raw_length` bytes, compressed
 
 A frame whose span is empty, 0 to -1, holds changes of key group -1 only: metadata, which is not written any more.
 
@@ -15,18 +16,24 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain
+from operator import attrgetter
 from typing import Final
 
 import msgspec
 
+from statebackend._codec.changes import Changes, ChangeSet
 from statebackend._codec.compression import compress, decompress
-from statebackend._codec.records import ChangeSet, StateChange, decode_changes, encode_changes
+from statebackend._codec.keyed_changes import keyed_changes
+from statebackend._codec.parts import UnknownKindError, decode_parts, encode_parts
+from statebackend._codec.records import decode_rows
+from statebackend.errors import UnsupportedVersionError, ValueDecodeError
 from statebackend.ids import KeyGroupRange, SequenceNumber
 from statebackend.settings import Compression, MiB
 
 _PREFIX = struct.Struct("<II")
 _HEADER = struct.Struct("<QhhIIBB")
+_PARTS: Final = 0x80
+"""Set in the codec of a frame whose payload holds parts: a frame is also read alone, without its segment's version."""
 HEAD_BYTES: Final = _PREFIX.size + _HEADER.size
 FRAME_RAW_BYTES_MAX: Final = 1024 * MiB
 """A larger change set is refused when it is written, and taken for damage when it is read."""
@@ -46,14 +53,14 @@ class FrameHeader(msgspec.Struct, frozen=True):
 
 def encode_frame(change_set: ChangeSet, compression: Compression, *, raw_bytes_max: int = FRAME_RAW_BYTES_MAX) -> bytes:
     """Return the frame of one change set. Raises `ValueError` if its changes exceed `raw_bytes_max`."""
-    raw = encode_changes(change_set.changes)
+    raw = encode_parts(change_set.changes)
     if len(raw) > raw_bytes_max:
         raise ValueError(f"a change set of {len(raw)} bytes exceeds {raw_bytes_max}")
     code, payload = compress(raw, compression)
     log_id = change_set.log_id.encode()
     span = change_set.key_groups
     header = _HEADER.pack(
-        change_set.sequence_number, span.first, span.last, len(change_set.changes), len(raw), code, len(log_id)
+        change_set.sequence_number, span.first, span.last, change_set.records, len(raw), code | _PARTS, len(log_id)
     )
     size = struct.pack("<I", len(header) + len(log_id) + len(payload))
     checksum = 0
@@ -77,11 +84,12 @@ def compressed_away(frame: bytes) -> int:
 
 def open_frame(
     frame: memoryview, reject: Reject, *, raw_bytes_max: int = FRAME_RAW_BYTES_MAX
-) -> tuple[FrameHeader, Iterator[list[StateChange]]]:
-    """Check one whole frame, and return its header and its changes, a block at a time, decoded when asked for.
+) -> tuple[FrameHeader, Iterator[Changes]]:
+    """Check one whole frame, and return its header and its changes, a part at a time, decoded when asked for.
 
-    So a caller needs room for one block only, and takes its changes while they are still in the processor's cache.
-    Raises what `reject` makes, at the first thing that is wrong; for a bad block, the iterator raises it.
+    So a caller needs room for one part only, and takes its changes while they are still in the processor's cache.
+    Raises what `reject` makes, at the first thing that is wrong; for a bad part, the iterator raises it, or
+    `ValueDecodeError` for a key that is no key, or `UnsupportedVersionError` for changes of an unknown kind.
     """
     if (length := frame_length(frame, reject)) != len(frame):
         raise reject(4, f"frame of {length} bytes where {len(frame)} were expected")
@@ -95,28 +103,33 @@ def open_frame(
     try:
         log_id = bytes(frame[HEAD_BYTES:payload_offset]).decode()
         span = KeyGroupRange(first, last)
-        raw = decompress(frame[payload_offset:], code, raw_length)
+        raw = decompress(frame[payload_offset:], code & ~_PARTS, raw_length)
     except ValueError as error:
         raise reject(payload_offset, str(error)) from error
     header = FrameHeader(log_id, SequenceNumber(sequence_number), span, records)
-    return header, _blocks(raw, records, partial(reject, payload_offset))
+    changes = decode_parts(raw) if code & _PARTS else _columns(raw)
+    return header, _checked(changes, header, partial(reject, payload_offset))
 
 
-def decode_frame(
-    frame: memoryview, reject: Reject, *, raw_bytes_max: int = FRAME_RAW_BYTES_MAX
-) -> tuple[FrameHeader, list[StateChange]]:
-    """Check and decode one whole frame. Raises what `reject` makes, at the first thing that is wrong."""
-    header, blocks = open_frame(frame, reject, raw_bytes_max=raw_bytes_max)
-    return header, list(chain.from_iterable(blocks))
+def _columns(raw: bytearray) -> Iterator[Changes]:
+    """The changes in a payload of rows. Only the order within a state matters, so each state's come together."""
+    for block in decode_rows(raw):
+        yield from keyed_changes(sorted(block, key=attrgetter("state_id")))
 
 
-def _blocks(raw: bytearray, records: int, reject: Callable[[str], Exception]) -> Iterator[list[StateChange]]:
-    found = 0
+def _checked(parts: Iterator[Changes], header: FrameHeader, reject: Callable[[str], Exception]) -> Iterator[Changes]:
+    found, span = 0, header.key_groups
     try:
-        for block in decode_changes(raw):
-            found += len(block)
-            yield block
-    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        for part in parts:
+            found += part.records
+            if part.span.intersection(span) != part.span:
+                raise reject(f"changes of {part.span} where the header says {span}")
+            yield part
+    except ValueDecodeError:
+        raise
+    except UnknownKindError as error:
+        raise UnsupportedVersionError("changes of another release: upgrade", reason=str(error)) from error
+    except (ValueError, OverflowError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise reject(str(error)) from error
-    if found != records or not records:
-        raise reject(f"{found} changes where the header says {records}")
+    if found != header.records or not found:
+        raise reject(f"{found} changes where the header says {header.records}")

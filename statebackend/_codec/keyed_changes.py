@@ -12,20 +12,22 @@ There are as many operations, groups, keys and data as the part has records.
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, starmap
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, Self, cast
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from statebackend._codec.changes import GROUP, Changes, KeyGroups
+from statebackend._codec.changes import GROUP, PART_BYTES_MAX, PART_RECORDS_MAX, Changes, KeyGroups
 from statebackend._codec.records import SCALARS, Operation, StateChange, as_key
 from statebackend.ids import Key
 
 CHANGE_OVERHEAD_BYTES: Final = 16
 """Bytes that a change takes in a segment besides its key and data. An estimate, for thresholds only."""
-SET: Final = bytes([Operation.SET])
+_CLEAR: Final = int(Operation.CLEAR)
+_SET: Final = int(Operation.SET)
+SET: Final = bytes([_SET])
 ARITY_MAX: Final = 255
 
 _HEAD = struct.Struct("<HBB")
@@ -123,7 +125,7 @@ class KeyedChanges(Changes):
         if records == 0 or groups.max() > _GROUP_MAX:
             raise ValueError("no changes, or a key group that is none")
         *keys, data = _columns_in(body[ends[1] :], 1 + max(1, arity))
-        decoded = list(map(_decode_keys, keys))
+        decoded = [as_keys(_decode_any(column)) for column in keys]
         found = cast("list[Key]", list(zip(*decoded, strict=True)) if arity else decoded[0])
         values = _decode_data(data)
         if len(found) != records or len(values) != records:
@@ -135,16 +137,67 @@ class KeyedChanges(Changes):
         return sum(map(len, self.data)) + CHANGE_OVERHEAD_BYTES * self.records + key_bytes
 
 
+def of_cells(state_id: int, groups: KeyGroups, keys: Sequence[Key], cells: Sequence[bytes | None]) -> KeyedChanges:
+    """One change for each key: a `SET` to its cell, a `CLEAR` for `None`."""
+    if all(cells):  # quicker than looking for None, and wrong only for an empty cell, which is handled below
+        return KeyedChanges(state_id, groups, SET * len(keys), keys, cast("Sequence[bytes]", cells))
+    operations = bytes([_CLEAR if cell is None else _SET for cell in cells])
+    return KeyedChanges(state_id, groups, operations, keys, [cell or b"" for cell in cells])
+
+
+class ChangeColumns:
+    """Columns of one state that grow change by change, for kinds of state whose keys take several changes."""
+
+    __slots__ = ("_data", "_groups", "_keys", "_operations", "_size_bytes", "_state_id")
+
+    def __init__(self, state_id: int) -> None:
+        self._state_id = state_id
+        self._begin()
+
+    @property
+    def is_full(self) -> bool:
+        """True if there is as much as `Changes` should have: `take` it."""
+        return self._size_bytes >= PART_BYTES_MAX or len(self._keys) >= PART_RECORDS_MAX
+
+    def add(self, group: int, operation: int, key: Key, data: bytes = b"") -> None:
+        """Append one change."""
+        self._groups.append(group)
+        self._operations.append(operation)
+        self._keys.append(key)
+        self._data.append(data)
+        self._size_bytes += len(data)
+
+    def take(self) -> Iterator[KeyedChanges]:
+        """The changes so far, if there are any. The columns are empty then."""
+        if self._keys:
+            groups, operations = np.array(self._groups, dtype=GROUP), bytes(self._operations)
+            changes = KeyedChanges(self._state_id, groups, operations, self._keys, self._data)
+            self._begin()
+            yield changes
+
+    def _begin(self) -> None:
+        self._groups: list[int] = []
+        self._operations = bytearray()
+        self._keys: list[Key] = []
+        self._data: list[bytes] = []
+        self._size_bytes = 0
+
+
 def keyed_changes(rows: Iterable[StateChange]) -> list[KeyedChanges]:
-    """These changes, in columns: neighbours of one state together."""
+    """These changes, in columns: neighbours of one state together. Raises `ValueDecodeError` for a key that is none."""
     found: list[KeyedChanges] = []
-    for state_id, own in groupby(rows, key=lambda row: row.state_id):
+    for state_id, own in groupby(rows, key=attrgetter("state_id")):
         own_rows = list(own)
         groups = np.array([row.key_group for row in own_rows], dtype=GROUP)
         operations = bytes([row.operation for row in own_rows])
-        keys, data = [row.key for row in own_rows], [row.data for row in own_rows]
+        keys, data = as_keys([row.key for row in own_rows]), [row.data for row in own_rows]
         found.append(KeyedChanges(state_id, groups, operations, keys, data))
     return found
+
+
+def as_keys(found: list[Any]) -> list[Key]:
+    """Return as keys what MessagePack decoded. Raises `ValueDecodeError` for what is no key."""
+    return found if SCALARS.issuperset(map(type, found)) else list(map(as_key, found))
 
 
 def _columns_of(keys: Sequence[Key]) -> Sequence[Sequence[object]] | None:
@@ -173,12 +226,6 @@ def _columns_in(rest: memoryview, count: int) -> list[memoryview]:
     if offset != len(rest):
         raise ValueError("more bytes behind the columns")
     return columns
-
-
-def _decode_keys(column: memoryview) -> Sequence[Key]:
-    """The keys of a column, or one part of each tuple. Raises `ValueDecodeError` for what is no key."""
-    found = _decode_any(column)
-    return cast("list[Key]", found) if SCALARS.issuperset(map(type, found)) else list(map(as_key, found))
 
 
 def _size_of_key(keys: Sequence[Key]) -> Callable[[Any], int]:

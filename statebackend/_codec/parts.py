@@ -1,9 +1,12 @@
 """The bytes of many changes: one part after the other.
 
-payload := part+
-part    := kind:u8 state_id:u32 records:u32 length:u32 body      little-endian; `body` has `length` bytes
-kind    := 1 changes of a keyed state (see `keyed_changes`)
-         | 2 changes of a columnar state (see `column_changes`)
+    payload := part+
+    part    := kind:u8 state_id:u32 records:u32 length:u32 body      little-endian; `body` has `length` bytes
+    kind    := 1 changes of a keyed state (see `keyed_changes`)
+             | 2 changes of a columnar state (see `column_changes`)
+
+A part is self-contained: its bytes alone are enough to replay the changes, to leave out some key groups, or to log them
+again. The kinds of parts are in `KINDS`.
 """
 
 import struct

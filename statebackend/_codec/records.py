@@ -1,25 +1,22 @@
-"""One change, one change set, and the bytes of many changes.
+"""One change as an object, for tests and the command line, and the rows in which early releases stored changes.
 
-    changes := block+
-    block   := length:u32 msgpack([change, ...])          1 to 4096 changes, little-endian length
-    change  := [key_group, operation, state_id, key, data]
+    rows   := block+
+    block  := length:u32 msgpack([change, ...])          1 to 4096 changes, little-endian length
+    change := [key_group, operation, state_id, key, data]
 
-Changes come in blocks so that neither encoding nor decoding holds the interpreter lock for long: an event loop in the
-same process waits for that lock. The codes of the operations are stored: never reuse one.
+Rows are only read; what is written now is in `parts`. The codes of the operations are stored: never reuse one.
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from itertools import islice
 from typing import Any, Final, cast
 
 import msgspec
 
 from statebackend.errors import ValueDecodeError
-from statebackend.ids import Key, KeyGroupRange, SequenceNumber
+from statebackend.ids import Key
 
-BLOCK_CHANGES_MAX: Final = 4096
 SCALARS: Final = frozenset({str, int, bytes})
 """A key of exactly one of these types equals no key of another type. Others may: `True == 1` and `(1.0,) == (1,)`."""
 _LENGTH = struct.Struct("<I")
@@ -52,42 +49,11 @@ class StateChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     data: bytes = b""
 
 
-class ChangeSet(msgspec.Struct, frozen=True):
-    """The changes of one writer under one sequence number. Immutable once it is made; never empty."""
-
-    log_id: str
-    sequence_number: SequenceNumber
-    changes: Sequence[StateChange]
-    key_groups: KeyGroupRange
-    """The smallest range with the key groups of all changes."""
-    size_bytes: int
-    """Estimated size when encoded, before compression."""
-
-
-def change_set(
-    log_id: str, sequence_number: SequenceNumber, changes: Sequence[StateChange], size_bytes: int = 0
-) -> ChangeSet:
-    """Return a change set of `changes`, which must not be empty."""
-    groups = [change.key_group for change in changes]
-    return ChangeSet(log_id, sequence_number, changes, KeyGroupRange(min(groups), max(groups)), size_bytes)
-
-
-_encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[StateChange])
 
 
-def encode_changes(changes: Iterable[StateChange]) -> bytes:
-    """Return the bytes of `changes`, in order."""
-    remaining = iter(changes)
-    parts: list[bytes] = []
-    while block := list(islice(remaining, BLOCK_CHANGES_MAX)):
-        encoded = _encoder.encode(block)
-        parts += (_LENGTH.pack(len(encoded)), encoded)
-    return b"".join(parts)
-
-
-def decode_changes(raw: bytes | bytearray | memoryview) -> Iterator[list[StateChange]]:
-    """Yield the changes, a block at a time. Raises `ValueError` if the bytes are not as `encode_changes` makes them."""
+def decode_rows(raw: bytes | bytearray | memoryview) -> Iterator[list[StateChange]]:
+    """Yield the changes, a block at a time. Raises `ValueError` for bytes that are no rows."""
     view = memoryview(raw)
     offset = 0
     while offset < len(view):
@@ -99,14 +65,6 @@ def decode_changes(raw: bytes | bytearray | memoryview) -> Iterator[list[StateCh
             raise ValueError(f"block cut off at {offset}")
         yield _decoder.decode(view[offset : offset + length])
         offset += length
-
-
-def key_of(change: StateChange) -> Key:
-    """The change's key as the user gave it. MessagePack has no tuples: an array is one.
-
-    Raises `ValueDecodeError` if it is no key.
-    """
-    return as_key(change.key)
 
 
 def as_key(found: object) -> Key:

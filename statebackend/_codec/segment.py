@@ -6,6 +6,8 @@
     trailer := index_offset:u64 index_length:u32 checksum:u32 "sbsegend"                 little-endian
     checksum := crc32 of magic, version, index and the trailer's first two fields
 
+In a segment of version 1 each frame holds rows, in one of version 2 parts, which a frame also says itself.
+
 Frames are compressed one by one (`frame`), so an offset in the stored object is enough for a ranged read. They follow
 each other without gaps from offset 8 to the index, in the order of the index. A reader stops at the first bad byte, and
 names the object, the offset and the reason; it never guesses past it. Head and trailer keep their shape in every
@@ -19,23 +21,23 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from statebackend._codec.changes import Changes, ChangeSet
 from statebackend._codec.frame import (
     HEAD_BYTES,
     FrameHeader,
     Reject,
     compressed_away,
-    decode_frame,
     encode_frame,
     frame_length,
     open_frame,
 )
-from statebackend._codec.records import ChangeSet, StateChange
 from statebackend.errors import CorruptSegmentError, UnsupportedVersionError
 from statebackend.ids import KeyGroupRange, SequenceNumber
 from statebackend.settings import Compression
 
 MAGIC: Final = b"sbsegmt"
-VERSION: Final = 1
+VERSION: Final = 2
+"""The newest known version, and the one that is written."""
 HEAD: Final = MAGIC + bytes([VERSION])
 END: Final = b"sbsegend"
 _TRAILER = struct.Struct("<QII8s")
@@ -84,7 +86,7 @@ def encode_segment(change_sets: Iterable[ChangeSet], compression: Compression) -
                 offset,
                 len(frame),
                 change_set.key_groups,
-                len(change_set.changes),
+                change_set.records,
             )
         )
         chunks.append(frame)
@@ -105,7 +107,7 @@ def checksum_of(chunks: Iterable[bytes | bytearray | memoryview]) -> int:
     return checksum
 
 
-def decode_segment(data: bytes | memoryview, name: str) -> Iterator[tuple[FrameHeader, list[StateChange]]]:
+def decode_segment(data: bytes | memoryview, name: str) -> Iterator[tuple[FrameHeader, list[Changes]]]:
     """Yield every frame of a whole segment, in order, each checked before it is yielded.
 
     Trailer and index are checked first. Raises `CorruptSegmentError`, or `UnsupportedVersionError` for a
@@ -124,15 +126,14 @@ def decode_segment(data: bytes | memoryview, name: str) -> Iterator[tuple[FrameH
         offset += entry.length
 
 
-def decode_change_set(frame: bytes | memoryview, name: str, offset: int) -> tuple[FrameHeader, list[StateChange]]:
+def decode_change_set(frame: bytes | memoryview, name: str, offset: int) -> tuple[FrameHeader, list[Changes]]:
     """Decode one frame, read alone or as part of a segment. `name` and `offset` say where it lies, for errors."""
-    return decode_frame(memoryview(frame), _reject(name, offset))
+    header, changes = open_change_set(frame, name, offset)
+    return header, list(changes)
 
 
-def open_change_set(
-    frame: bytes | memoryview, name: str, offset: int
-) -> tuple[FrameHeader, Iterator[list[StateChange]]]:
-    """As `decode_change_set`, with the changes a block at a time; for a bad block, the iterator raises."""
+def open_change_set(frame: bytes | memoryview, name: str, offset: int) -> tuple[FrameHeader, Iterator[Changes]]:
+    """As `decode_change_set`, with the changes a part at a time; for a bad part, the iterator raises."""
     return open_frame(memoryview(frame), _reject(name, offset))
 
 
@@ -149,7 +150,7 @@ def read_index_in(head: memoryview, tail: memoryview, size_bytes: int, name: str
     index = tail[max(0, trailer.index_offset + len(tail) - size_bytes) : len(tail) - _TRAILER.size]
     if checksum_of((head, index, _COVERED.pack(trailer.index_offset, trailer.index_length))) != trailer.checksum:
         raise CorruptSegmentError("index checksum differs", object=name, offset=trailer.index_offset)
-    if (version := head[len(MAGIC)]) != VERSION:
+    if not 1 <= (version := head[len(MAGIC)]) <= VERSION:
         raise UnsupportedVersionError("segment of another release", object=name, version=version, known=VERSION)
     try:
         entries = _index_decoder.decode(index)

@@ -1,16 +1,16 @@
 """The base class of the kinds with one encoded value per key: value, reducing and aggregating states."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar, cast
 
-from statebackend._codec.records import SCALARS, Operation, StateChange
+from statebackend._codec.changes import KeyGroups
+from statebackend._codec.keyed_changes import KeyedChanges, of_cells
+from statebackend._codec.records import SCALARS
 from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
-from statebackend._state.every_kind import KeyedState, cleared
+from statebackend._state.every_kind import KeyedState
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.table import AnyTable
 from statebackend.ids import Key
-
-_SET: Final = int(Operation.SET)  # to look up and encode an enum takes as long as the rest of the change
 
 V = TypeVar("V")
 T = TypeVar("T")
@@ -44,18 +44,9 @@ class CellState(KeyedState[bytes, V]):
         if not self._is_live(self._entries[key], now):
             self._remove(key)
 
-    def _logged(self, state_id: int, group: int, key: Key) -> Iterator[StateChange]:
-        cell = self._entries.get(key)
-        yield cleared(state_id, group, key) if cell is None else StateChange(group, _SET, state_id, key, cell)
-
-    def _logged_many(
-        self, state_id: int, groups: Sequence[int], keys: Sequence[Key], found: Sequence[object]
-    ) -> list[StateChange]:
-        cells = cast("Sequence[bytes | None]", found) if self._remembers else self._find_many(keys, keep=False)
-        return [
-            cleared(state_id, group, key) if cell is None else StateChange(group, _SET, state_id, key, cell)
-            for group, key, cell in zip(groups, keys, cells, strict=True)
-        ]
+    def _logged(self, state_id: int, groups: KeyGroups, keys: list[Key], found: list[object]) -> Iterator[KeyedChanges]:
+        cells = cast("list[bytes | None]", found) if self._remembers else self._find_many(keys, keep=False)
+        yield of_cells(state_id, groups, keys, cells)
 
     def _cell(self, key: Key) -> bytes | None:
         """The key's cell for a read, `None` where there is none or it has expired."""

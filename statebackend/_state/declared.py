@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar, cast, get_args
 
 from msgspec import UNSET, UnsetType
 
-from statebackend._codec.records import StateChange
+from statebackend._codec.changes import Changes
 from statebackend._codec.serializers import is_serializer
 from statebackend._state import (
     aggregating_state,
@@ -195,7 +195,6 @@ class KeyedStates(StateDeclarations):
     ) -> None:
         """`reported`: the operator state of the former owners. `owners`: all owners there are now, if not only this."""
         self.key_groups: Final = key_groups
-        self._owned_groups = frozenset(key_groups)
         self._keys = OwnedKeys(key_groups, max_parallelism)
         self._open_table = open_table
         self._descriptors: dict[str, StateDescriptor] = {descriptor.name: descriptor for descriptor in known}
@@ -220,9 +219,7 @@ class KeyedStates(StateDeclarations):
         """Number of keys per state, including those whose values have expired but were not dropped yet."""
         tables = self._tables
         return {
-            name: len(tables[found.state_id].entries)
-            for name, found in self._descriptors.items()
-            if found.state_id in tables
+            name: len(tables[found.state_id]) for name, found in self._descriptors.items() if found.state_id in tables
         }
 
     def declare(self, name: str, class_: type[S], types: tuple[Any, ...], declaration: Declaration) -> S:
@@ -248,29 +245,23 @@ class KeyedStates(StateDeclarations):
         """This owner's elements of each operator state, including those not declared."""
         return self._operator.report()
 
-    def drain(self) -> Iterator[StateChange]:
-        """The changes since the last drain."""
+    def drain(self) -> Iterator[Changes]:
+        """The changes since the last drain, some thousands at a time."""
         for name, state in self._declared.items():
             yield from state.drain(self._descriptors[name].state_id)
 
-    def replay(self, changes: Iterable[StateChange]) -> frozenset[int]:
+    def replay(self, parts: Iterable[Changes]) -> frozenset[int]:
         """Apply the changes of a checkpoint in order, and return their key groups. Other owners' changes are skipped.
 
         Raises `DataError` where a change names an unknown state, before any change is applied.
         """
-        changes = [*changes]
-        groups = frozenset([change.key_group for change in changes])
-        if not groups <= self._owned_groups:
-            groups &= self._owned_groups
-            changes = [change for change in changes if change.key_group in groups]
-        state_ids = {change.state_id for change in changes}
-        if unknown := state_ids - self._tables.keys():
+        owned = (self.key_groups,)
+        parts = [found for part in parts if (found := part.of_groups(owned)) is not None]
+        if unknown := {part.state_id for part in parts} - self._tables.keys():
             raise DataError("a change names a state that its commit does not describe", state_id=min(unknown))
-        for state_id in state_ids:  # one call per table: the order between states does not matter
-            is_alone = len(state_ids) == 1
-            own = changes if is_alone else [change for change in changes if change.state_id == state_id]
-            self._tables[state_id].apply_many(own)
-        return groups
+        for part in parts:
+            self._tables[part.state_id].apply(part)
+        return frozenset[int]().union(*(part.distinct_groups() for part in parts))
 
     def snapshot(self) -> StatesSnapshot:
         """A copy of all states as they are now, declared or not. It shares the entries.

@@ -2,10 +2,12 @@
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Container, Iterator, Mapping, MutableMapping
 from typing import Final, Generic, TypeVar
 
-from statebackend._codec.records import SCALARS, Operation, StateChange
+from statebackend._codec.changes import PART_BYTES_MAX, KeyGroups
+from statebackend._codec.keyed_changes import KeyedChanges
+from statebackend._codec.records import SCALARS
 from statebackend._state.ttl import SWEEP_KEYS
 from statebackend._state.values import Values
 from statebackend._tables.key_groups import OwnedKeys
@@ -16,9 +18,8 @@ E = TypeVar("E")
 V = TypeVar("V")
 
 
-DRAINED_AT_ONCE: Final = 1024
-"""Touched keys whose groups and entries are looked up together."""
-_CLEAN: Final = object()
+DRAINED_AT_ONCE: Final = 8192
+"""Touched keys whose groups and entries are looked up together: a few milliseconds, in which the loop waits."""
 
 
 class KeyedState(ABC, Generic[E, V]):
@@ -32,9 +33,9 @@ class KeyedState(ABC, Generic[E, V]):
         "_check_many",
         "_dirty",
         "_entries",
-        "_groups_of",
         "_int_greatest",
         "_int_least",
+        "_placed",
         "_scan",
         "_sweeping",
         "_values",
@@ -50,7 +51,7 @@ class KeyedState(ABC, Generic[E, V]):
         self._int_least, self._int_greatest = keys.int_least, keys.int_greatest
         self._check = keys.check
         self._check_many = keys.check_many
-        self._groups_of = keys.groups_of
+        self._placed = keys.placed
         self._dirty: dict[Key, object] = {}  # touched keys in order, with what a kind remembers of each
         self._sweeping: Iterator[Key] = iter(())
 
@@ -81,7 +82,7 @@ class KeyedState(ABC, Generic[E, V]):
         for key in self._scan():
             self._remove(key)
 
-    def drain(self, state_id: int) -> Iterator[StateChange]:
+    def drain(self, state_id: int) -> Iterator[KeyedChanges]:
         """The changes of the keys touched since the last drain: for each key the outcome of all that was done to it.
 
         With a time-to-live it also looks at some of the other keys and drops expired entries: more of them the more was
@@ -91,15 +92,16 @@ class KeyedState(ABC, Generic[E, V]):
         now = None if ttl is None else ttl.read_clock()
         dirty, self._dirty = self._dirty, {}
         for keys, found in _steps(dirty):
-            groups = self._groups_of(keys)
-            if now is None:
-                yield from self._logged_many(state_id, groups, keys, found)
-                continue
-            for key, group in zip(keys, groups, strict=True):
-                yield from self._logged(state_id, group, key)
-                yield from self._sweep(state_id, now, dirty, 1)
+            yield from self._drained(state_id, keys, found)
+            if now is not None:
+                yield from self._drained(state_id, *self._swept(now, dirty, len(keys)))
         if now is not None:
-            yield from self._sweep(state_id, now, dirty, SWEEP_KEYS)
+            yield from self._drained(state_id, *self._swept(now, dirty, SWEEP_KEYS))
+
+    def _drained(self, state_id: int, keys: list[Key], found: list[object]) -> Iterator[KeyedChanges]:
+        if keys:
+            for changes in self._logged(state_id, self._placed(keys), keys, found):
+                yield from changes.cut(PART_BYTES_MAX)
 
     def renewed(self) -> Renew | None:
         """How a base made now renews the state's cells; `None` if it takes them as they are."""
@@ -119,15 +121,8 @@ class KeyedState(ABC, Generic[E, V]):
         """Remove the expired parts of a key's entry, logged like a removal by the user."""
 
     @abstractmethod
-    def _logged(self, state_id: int, group: int, key: Key) -> Iterator[StateChange]:
-        """The changes of one touched key since this was last called for it."""
-
-    def _logged_many(
-        self, state_id: int, groups: Sequence[int], keys: Sequence[Key], found: Sequence[object]
-    ) -> Iterable[StateChange]:
-        """The changes of many touched keys. `found`: what `_dirty` remembers of each."""
-        for key, group in zip(keys, groups, strict=True):
-            yield from self._logged(state_id, group, key)
+    def _logged(self, state_id: int, groups: KeyGroups, keys: list[Key], found: list[object]) -> Iterator[KeyedChanges]:
+        """The changes of touched keys since this was last called for them. `found`: what `_dirty` remembers of each."""
 
     def _find(self, key: Key) -> E | None:
         """The key's entry, expired or not. Raises for a wrong or foreign key."""
@@ -142,25 +137,24 @@ class KeyedState(ABC, Generic[E, V]):
             self._check(key)
             self._dirty[key] = None
 
-    def _sweep(self, state_id: int, now: float, passed_over: Container[Key], keys: int) -> Iterator[StateChange]:
+    def _swept(self, now: float, passed_over: Container[Key], keys: int) -> tuple[list[Key], list[object]]:
+        """Look at some keys and drop expired entries. Returns the keys that were changed, no longer touched."""
+        swept: list[Key] = []
+        found: list[object] = []
         looked_at = 0
         for key in itertools.islice(self._sweeping, keys):
             looked_at += 1
             if key in self._entries and key not in passed_over:
                 self._expire(key, now)
-                if self._dirty.pop(key, _CLEAN) is not _CLEAN:
-                    (group,) = self._groups_of([key])
-                    yield from self._logged(state_id, group, key)
+                if key in self._dirty:
+                    swept.append(key)
+                    found.append(self._dirty.pop(key))
         if looked_at < keys:
             self._sweeping = self._scan()
+        return swept, found
 
 
 def _steps(dirty: Mapping[Key, object]) -> Iterator[tuple[list[Key], list[object]]]:
     keys, found = iter(dirty), iter(dirty.values())
     while some := list(itertools.islice(keys, DRAINED_AT_ONCE)):
         yield some, list(itertools.islice(found, DRAINED_AT_ONCE))
-
-
-def cleared(state_id: int, group: int, key: Key) -> StateChange:
-    """The change that removes a key's whole entry."""
-    return StateChange(group, Operation.CLEAR, state_id, key)

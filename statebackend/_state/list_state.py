@@ -4,9 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar, cast, overload
 
 from statebackend._codec.cells import count, framed, split
-from statebackend._codec.records import SCALARS, Operation, StateChange
+from statebackend._codec.changes import KeyGroups
+from statebackend._codec.keyed_changes import ChangeColumns, KeyedChanges
+from statebackend._codec.records import SCALARS, Operation
 from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
-from statebackend._state.every_kind import KeyedState, cleared
+from statebackend._state.every_kind import KeyedState
 from statebackend._state.values import Values
 from statebackend._tables.heap import ListTable, row_changes
 from statebackend._tables.key_groups import OwnedKeys
@@ -16,6 +18,7 @@ V = TypeVar("V")
 
 KIND: Final = "list"
 _REPLACED: Final = -1
+_CLEAR, _SET, _ADD = map(int, (Operation.CLEAR, Operation.SET, Operation.ADD))
 
 
 class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
@@ -152,17 +155,26 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
         if len(living) < len(cells):
             self._replace(key, b"".join(map(framed, living)))
 
-    def _logged(self, state_id: int, group: int, key: Key) -> Iterator[StateChange]:
+    def _logged(self, state_id: int, groups: KeyGroups, keys: list[Key], found: list[object]) -> Iterator[KeyedChanges]:
+        columns = ChangeColumns(state_id)
+        for key, group in zip(keys, groups.tolist(), strict=True):
+            for operation, data in self._outcome(key):
+                columns.add(group, operation, key, data)
+                if columns.is_full:
+                    yield from columns.take()
+        yield from columns.take()
+
+    def _outcome(self, key: Key) -> Iterable[tuple[int, bytes]]:
+        """The operations on a touched key since it was last logged, and their data."""
         start = self._logged_to.pop(key, None)
         if start is None:
-            return
+            return ()
         row = self._entries.get(key)
         if row is None:
-            yield cleared(state_id, group, key)
-        elif start == _REPLACED:
-            yield from row_changes(state_id, group, key, bytes(row), Operation.SET)
-        else:
-            yield from row_changes(state_id, group, key, bytes(row[start:]), Operation.ADD)
+            return ((_CLEAR, b""),)
+        if start == _REPLACED:
+            return row_changes(bytes(row), _SET)
+        return row_changes(bytes(row[start:]), _ADD)
 
 
 class ListView(Sequence[V]):

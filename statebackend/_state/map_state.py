@@ -6,10 +6,12 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from statebackend._codec.cells import framed
-from statebackend._codec.records import SCALARS, Operation, StateChange
+from statebackend._codec.changes import KeyGroups
+from statebackend._codec.keyed_changes import ChangeColumns, KeyedChanges
+from statebackend._codec.records import SCALARS, Operation
 from statebackend._codec.serializers import VALUE_BYTES_MAX, MsgspecSerializer, serializer_of
 from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
-from statebackend._state.every_kind import KeyedState, cleared
+from statebackend._state.every_kind import KeyedState
 from statebackend._state.values import Values
 from statebackend._tables.heap import MapTable
 from statebackend._tables.key_groups import OwnedKeys
@@ -20,6 +22,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 KIND: Final = "map"
+_CLEAR, _PUT, _REMOVE = map(int, (Operation.CLEAR, Operation.PUT, Operation.REMOVE))
 
 _encode_ordered: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 
@@ -206,15 +209,20 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
             self._touched.setdefault(key, {})[encoded] = None
             self._table.remove(key, encoded)
 
-    def _logged(self, state_id: int, group: int, key: Key) -> Iterator[StateChange]:
-        entries = self._entries.get(key, {})
-        for encoded in self._touched.pop(key, {}):
-            if encoded is None:
-                yield cleared(state_id, group, key)
-            elif (cell := entries.get(encoded)) is not None:
-                yield StateChange(group, Operation.PUT, state_id, key, framed(encoded) + framed(cell))
-            else:
-                yield StateChange(group, Operation.REMOVE, state_id, key, encoded)
+    def _logged(self, state_id: int, groups: KeyGroups, keys: list[Key], found: list[object]) -> Iterator[KeyedChanges]:
+        columns = ChangeColumns(state_id)
+        for key, group in zip(keys, groups.tolist(), strict=True):
+            entries = self._entries.get(key, {})
+            for encoded in self._touched.pop(key, {}):
+                if encoded is None:
+                    columns.add(group, _CLEAR, key)
+                elif (cell := entries.get(encoded)) is not None:
+                    columns.add(group, _PUT, key, framed(encoded) + framed(cell))
+                else:
+                    columns.add(group, _REMOVE, key, encoded)
+                if columns.is_full:
+                    yield from columns.take()
+        yield from columns.take()
 
 
 class MapView(MutableMapping[K, V]):

@@ -6,9 +6,10 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal
 
-from statebackend._codec.records import Operation, StateChange
+from statebackend._codec.changes import KeyGroups
+from statebackend._codec.keyed_changes import KeyedChanges, of_cells
 from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
-from statebackend._state.every_kind import KeyedState, cleared
+from statebackend._state.every_kind import KeyedState
 from statebackend._state.values import Values
 from statebackend._tables.heap import ValueTable
 from statebackend._tables.key_groups import OwnedKeys
@@ -43,10 +44,11 @@ class Timers(KeyedState[bytes, Any]):
     cheap with a few timers per key, but not with thousands.
     """
 
-    __slots__ = ("_count", "_queue")
+    __slots__ = ("_count", "_find_many", "_queue")
 
     def __init__(self, name: str, table: ValueTable, keys: OwnedKeys) -> None:
         super().__init__(name, table, keys)
+        self._find_many = table.find_many
         self._values = Values(bytes)
         self._queue: list[_Queued] | None = None  # made when first needed; may contain deleted timers
         self._count = 0  # number of timers, once the queue is made
@@ -134,9 +136,8 @@ class Timers(KeyedState[bytes, Any]):
     def _expire(self, key: Key, now: float) -> None:
         """Timers have no time-to-live."""
 
-    def _logged(self, state_id: int, group: int, key: Key) -> Iterator[StateChange]:
-        cell = self._entries.get(key)
-        yield cleared(state_id, group, key) if cell is None else StateChange(group, Operation.SET, state_id, key, cell)
+    def _logged(self, state_id: int, groups: KeyGroups, keys: list[Key], found: list[object]) -> Iterator[KeyedChanges]:
+        yield of_cells(state_id, groups, keys, self._find_many(keys, keep=False))
 
 
 def _time(at: object) -> float:

@@ -11,55 +11,68 @@ who changes one in place cannot make memory and log differ.
 An empty list or map has no entry. Live writes and replay go through the same methods.
 """
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Final, Self
 
 from statebackend._codec.cells import framed, split
-from statebackend._codec.records import SCALARS, Operation, StateChange, key_of
-from statebackend._tables.table import AnyTable, Renew, Table
+from statebackend._codec.changes import KeyGroups
+from statebackend._codec.keyed_changes import SET, ChangeColumns, KeyedChanges
+from statebackend._codec.records import Operation
+from statebackend._tables.table import AnyTable, EntryTable, Renew
 from statebackend.errors import UnsupportedVersionError
 from statebackend.ids import Key
 
 CHUNK_BYTES: Final = 1 << 20
 """A longer list is logged in several changes, because a change must fit into a frame."""
 
-_SET: Final = int(Operation.SET)  # to look up an enum's attribute takes as long as to make the change
+# To look up an enum's attribute takes as long as the rest of a change.
+_CLEAR, _SET, _ADD, _PUT, _REMOVE = map(
+    int, (Operation.CLEAR, Operation.SET, Operation.ADD, Operation.PUT, Operation.REMOVE)
+)
 
 
-class ValueTable(Table[bytes]):
+class ValueTable(EntryTable[bytes]):
     """One cell per key."""
 
     __slots__ = ()
 
-    def apply(self, change: StateChange) -> None:
+    def replay(self, changes: KeyedChanges) -> None:
         """`SET` sets the cell, `CLEAR` removes it."""
-        if change.operation == _SET:
-            self.entries[key_of(change)] = change.data
-        elif change.operation == Operation.CLEAR:
-            self.entries.pop(key_of(change), None)
-        else:
-            raise _unknown(change)
-
-    def apply_many(self, changes: Sequence[StateChange]) -> None:
+        if changes.all_set:
+            self.put_all(changes.keys, changes.data)
+            return
         entries = self.entries
-        for change in changes:
-            if change.operation == _SET and type(change.key) in SCALARS:  # most are: no call for these
-                entries[change.key] = change.data
+        for operation, key, cell in zip(changes.operations, changes.keys, changes.data, strict=True):
+            if operation == _SET:
+                entries[key] = cell
+            elif operation == _CLEAR:
+                entries.pop(key, None)
             else:
-                self.apply(change)
+                raise _unknown(operation)
+
+    def put_all(self, keys: Sequence[Key], cells: Sequence[bytes]) -> None:
+        """Set the cell of each key; of a repeated key the last counts."""
+        self.entries.update(zip(keys, cells, strict=True))
 
     def copy(self) -> Self:
         """A copy of the dictionary: cells never change."""
         return type(self)(dict(self.entries))
 
-    def changes(self, state_id: int, group: int, key: Key, renew: Renew | None) -> Iterator[StateChange]:
-        """One `SET`."""
-        cell = self.entries[key] if renew is None else renew(self.entries[key])
-        if cell is not None:
-            yield StateChange(group, _SET, state_id, key, cell)
+    def rebuilding(
+        self, state_id: int, groups: KeyGroups, keys: Sequence[Key], entries: Sequence[bytes], renew: Renew | None
+    ) -> Iterator[KeyedChanges]:
+        """One `SET` for each key whose cell has not expired."""
+        if renew is None:
+            yield KeyedChanges(state_id, groups, SET * len(keys), keys, entries)
+            return
+        columns = ChangeColumns(state_id)
+        for group, key, cell in zip(groups.tolist(), keys, map(renew, entries), strict=True):
+            if cell is not None:
+                columns.add(group, _SET, key, cell)
+        yield from columns.take()
 
 
-class ListTable(Table[bytearray]):
+class ListTable(EntryTable[bytearray]):
     """The framed elements of each key in one bytearray, which a copy shares until it is written to."""
 
     __slots__ = ("_own",)
@@ -68,16 +81,17 @@ class ListTable(Table[bytearray]):
         super().__init__(entries)
         self._own: set[Key] | None = None  # keys whose bytearray is shared with no copy; None: all of them
 
-    def apply(self, change: StateChange) -> None:
+    def replay(self, changes: KeyedChanges) -> None:
         """`SET` replaces the elements, `ADD` appends some, `CLEAR` removes all."""
-        if change.operation == Operation.ADD:
-            self.extend(key_of(change), change.data)
-        elif change.operation == Operation.SET:
-            self.replace(key_of(change), change.data)
-        elif change.operation == Operation.CLEAR:
-            self.entries.pop(key_of(change), None)
-        else:
-            raise _unknown(change)
+        for operation, key, data in zip(changes.operations, changes.keys, changes.data, strict=True):
+            if operation == _ADD:
+                self.extend(key, data)
+            elif operation == _SET:
+                self.replace(key, data)
+            elif operation == _CLEAR:
+                self.entries.pop(key, None)
+            else:
+                raise _unknown(operation)
 
     def extend(self, key: Key, row: bytes) -> None:
         """Append framed elements."""
@@ -101,15 +115,23 @@ class ListTable(Table[bytearray]):
         self._own = set()
         return type(self)(dict(self.entries))
 
-    def changes(self, state_id: int, group: int, key: Key, renew: Renew | None) -> Iterator[StateChange]:
-        """One `SET`, then one `ADD` for each further chunk."""
-        row = bytes(self.entries[key])
-        if renew is not None:
-            row = b"".join(framed(cell) for cell in map(renew, split(row)) if cell is not None)
-        return row_changes(state_id, group, key, row, Operation.SET)
+    def rebuilding(
+        self, state_id: int, groups: KeyGroups, keys: Sequence[Key], entries: Sequence[bytearray], renew: Renew | None
+    ) -> Iterator[KeyedChanges]:
+        """For each key one `SET`, then one `ADD` for each further chunk."""
+        columns = ChangeColumns(state_id)
+        for group, key, found in zip(groups.tolist(), keys, entries, strict=True):
+            row = bytes(found)
+            if renew is not None:
+                row = b"".join(framed(cell) for cell in map(renew, split(row)) if cell is not None)
+            for operation, chunk in row_changes(row, _SET):
+                columns.add(group, operation, key, chunk)
+                if columns.is_full:
+                    yield from columns.take()
+        yield from columns.take()
 
 
-class MapTable(Table[dict[bytes, bytes]]):
+class MapTable(EntryTable[dict[bytes, bytes]]):
     """The encoded entries of each key by their encoded keys, which a copy shares until they are written to."""
 
     __slots__ = ("_own",)
@@ -118,17 +140,18 @@ class MapTable(Table[dict[bytes, bytes]]):
         super().__init__(entries)
         self._own: set[Key] | None = None  # as in `ListTable`
 
-    def apply(self, change: StateChange) -> None:
+    def replay(self, changes: KeyedChanges) -> None:
         """`PUT` sets an entry, `REMOVE` removes one, `CLEAR` removes all."""
-        if change.operation == Operation.PUT:
-            entry_key, cell = split(change.data)
-            self.put(key_of(change), entry_key, cell)
-        elif change.operation == Operation.REMOVE:
-            self.remove(key_of(change), change.data)
-        elif change.operation == Operation.CLEAR:
-            self.entries.pop(key_of(change), None)
-        else:
-            raise _unknown(change)
+        for operation, key, data in zip(changes.operations, changes.keys, changes.data, strict=True):
+            if operation == _PUT:
+                entry_key, cell = split(data)
+                self.put(key, entry_key, cell)
+            elif operation == _REMOVE:
+                self.remove(key, data)
+            elif operation == _CLEAR:
+                self.entries.pop(key, None)
+            else:
+                raise _unknown(operation)
 
     def put(self, key: Key, entry_key: bytes, cell: bytes) -> None:
         """Set one entry."""
@@ -150,12 +173,24 @@ class MapTable(Table[dict[bytes, bytes]]):
         self._own = set()
         return type(self)(dict(self.entries))
 
-    def changes(self, state_id: int, group: int, key: Key, renew: Renew | None) -> Iterator[StateChange]:
-        """One `PUT` per entry."""
-        for entry_key, found in self.entries[key].items():
-            cell = found if renew is None else renew(found)
-            if cell is not None:
-                yield StateChange(group, Operation.PUT, state_id, key, framed(entry_key) + framed(cell))
+    def rebuilding(
+        self,
+        state_id: int,
+        groups: KeyGroups,
+        keys: Sequence[Key],
+        entries: Sequence[dict[bytes, bytes]],
+        renew: Renew | None,
+    ) -> Iterator[KeyedChanges]:
+        """One `PUT` for each entry of each key."""
+        columns = ChangeColumns(state_id)
+        for group, key, found in zip(groups.tolist(), keys, entries, strict=True):
+            for entry_key, stored in found.items():
+                cell = stored if renew is None else renew(stored)
+                if cell is not None:
+                    columns.add(group, _PUT, key, framed(entry_key) + framed(cell))
+                    if columns.is_full:
+                        yield from columns.take()
+        yield from columns.take()
 
     def _writable(self, key: Key) -> dict[bytes, bytes]:
         found = self.entries.get(key)
@@ -182,12 +217,13 @@ def heap_table(heap: type[AnyTable], _: int) -> AnyTable:
     return heap()
 
 
-def row_changes(state_id: int, group: int, key: Key, row: bytes, first: Operation) -> Iterator[StateChange]:
-    """The changes that write a list's framed elements: none for no elements, several for more than `CHUNK_BYTES`."""
-    for at in range(0, len(row), CHUNK_BYTES):
-        operation = Operation.ADD if at else first
-        yield StateChange(group, operation, state_id, key, row[at : at + CHUNK_BYTES])
+def row_changes(row: bytes, first: int) -> Iterable[tuple[int, bytes]]:
+    """The operations that write a list's framed elements, and their data, the first one being `first`.
+
+    There are none for no elements, and several for more than `CHUNK_BYTES`.
+    """
+    return [(_ADD if at else first, row[at : at + CHUNK_BYTES]) for at in range(0, len(row), CHUNK_BYTES)]
 
 
-def _unknown(change: StateChange) -> UnsupportedVersionError:
-    return UnsupportedVersionError("this kind of state does not know this operation", operation=change.operation)
+def _unknown(operation: int) -> UnsupportedVersionError:
+    return UnsupportedVersionError("this kind of state does not know this operation", operation=operation)

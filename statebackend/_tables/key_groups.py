@@ -8,11 +8,15 @@ This is `pmod(xxhash64(key), max_parallelism)` in Spark for string, binary and b
 bigint first: Spark hashes it in four bytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Final, cast
 
+import numpy as np
+import numpy.typing as npt
 from xxhash import xxh64_intdigest
 
+from statebackend._codec.changes import GROUP, KeyGroups
 from statebackend.errors import KeyGroupError, KeyTypeError
 from statebackend.ids import Key, KeyGroupRange, all_key_groups
 
@@ -60,10 +64,16 @@ class OwnedKeys:
 
     def groups_of(self, keys: Sequence[Key]) -> list[int]:
         """The groups of many keys, as `group_of` gives them one by one."""
-        groups = self._groups_in_bulk(keys)
-        if groups is None or not (self._owns_all or self._owned.issuperset(groups)):
-            return list(map(self.group_of, keys))  # raises for the one that is wrong
-        return groups
+        return cast("list[int]", self.placed(keys).tolist())
+
+    def placed(self, keys: Sequence[Key]) -> KeyGroups:
+        """The groups of many keys, as `group_of` gives them one by one. Takes some 70 ns a key."""
+        hashes = _hashes_in_bulk(keys)
+        if hashes is not None:
+            groups = (hashes.view(np.int64) % self.max_parallelism).astype(GROUP)
+            if self._owns_all or self._are_owned(groups):
+                return groups
+        return np.array(list(map(self.group_of, keys)), dtype=GROUP)  # raises for the one that is wrong
 
     def check(self, key: Key) -> None:
         """Raise what `group_of` would. Computes the group only where it must."""
@@ -85,23 +95,44 @@ class OwnedKeys:
         if not are_ours:
             self.groups_of(keys)
 
-    def _groups_in_bulk(self, keys: Sequence[Key]) -> list[int] | None:
-        """The groups of keys that are all str or all int; `None` where they are not, or one of them cannot be a key."""
-        kinds = set(map(type, keys))
-        try:
-            if kinds == {str}:
-                hashes = [xxh64_intdigest(key.encode(), SEED) for key in cast("Sequence[str]", keys)]
-            elif kinds == {int}:
-                numbers = cast("Sequence[int]", keys)
-                hashes = [xxh64_intdigest(number.to_bytes(8, "little", signed=True), SEED) for number in numbers]
-            else:
-                return None
-        except (UnicodeEncodeError, OverflowError):
-            return None
-        if _WRAP % self.max_parallelism == 0:  # the sign does not matter
-            mask = self.max_parallelism - 1
-            return [digest & mask for digest in hashes]
-        return [(digest - _WRAP if digest >= _SIGN else digest) % self.max_parallelism for digest in hashes]
+    def _are_owned(self, groups: KeyGroups) -> bool:
+        owned = self.key_groups
+        return not len(groups) or bool(owned.first <= groups.min() and groups.max() <= owned.last)
+
+
+def _hashes_in_bulk(keys: Sequence[Key]) -> npt.NDArray[np.uint64] | None:
+    """The hashes of keys that are all str, bytes or int; `None` for others, or if one of them cannot be a key."""
+    kinds = set(map(type, keys))
+    try:
+        if kinds == {int}:
+            return _hashes_of_integers(np.array(keys, dtype="<i8").view(np.uint64))
+        if kinds == {str}:
+            return _hashes_of_bytes(map(str.encode, cast("Sequence[str]", keys)), len(keys))
+        if kinds == {bytes}:
+            return _hashes_of_bytes(cast("Sequence[bytes]", keys), len(keys))
+    except (UnicodeEncodeError, OverflowError):
+        pass
+    return None
+
+
+def _hashes_of_bytes(values: Iterable[bytes], count: int) -> npt.NDArray[np.uint64]:
+    return np.fromiter(map(xxh64_intdigest, values, repeat(SEED)), np.uint64, count)
+
+
+def _hashes_of_integers(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """xxh64 of eight bytes each: one round, then the avalanche."""
+    first, second, third, fourth = map(
+        np.uint64, (11400714785074694791, 14029467366897019727, 1609587929392839161, 9650029242287828579)
+    )
+    digest = _rotated(values * second, 31) * first ^ np.uint64(SEED + 2870177450012600261 + 8)
+    digest = _rotated(digest, 27) * first + fourth
+    for shift, factor in ((33, second), (29, third), (32, np.uint64(1))):
+        digest = (digest ^ digest >> np.uint64(shift)) * factor
+    return digest
+
+
+def _rotated(values: npt.NDArray[np.uint64], by: int) -> npt.NDArray[np.uint64]:
+    return values << np.uint64(by) | values >> np.uint64(64 - by)
 
 
 def key_hash(key: Key, seed: int, depth_max: int = KEY_DEPTH_MAX) -> int:

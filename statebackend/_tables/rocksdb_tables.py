@@ -9,28 +9,30 @@ memory it is changed in place.
 """
 
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from itertools import islice, repeat
 from operator import add
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
 import msgspec
+import numpy as np
 
 from statebackend._codec.cells import framed, split
+from statebackend._codec.changes import GROUP, PART_BYTES_MAX, Changes
 from statebackend._codec.records import as_key
 from statebackend._tables.heap import ListTable, MapTable, ValueTable
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.rocksdb import PointInTimeView, RocksStore
 from statebackend._tables.row_cache import Rows
-from statebackend._tables.table import AnyTable, Table
-from statebackend.ids import Key
+from statebackend._tables.table import AnyTable, EntryTable, Placed, Renew
+from statebackend.ids import Key, KeyGroupRange
 
 E = TypeVar("E")
 
 WRITTEN_AT_ONCE: Final = 64
 """Writes of a bulk call between two checks of the batch's size: few enough not to exceed it by much."""
 READ_AT_ONCE: Final = 1024
-"""Keys of a bulk call that are read between two chances for other threads."""
+"""Keys of a bulk call read between two chances for other threads, and entries read together for a base."""
 COUNTED_BYTES: Final = 16 << 10
 """Bytes of rows read one by one that are counted together."""
 _PREFIX: Final = struct.Struct(">IH")
@@ -224,7 +226,7 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         return (as_key(_decode_key(raw[_PREFIX.size :])) for raw in view.keys(prefix))
 
 
-class _InRocks(Table[E]):
+class _InRocks(EntryTable[E]):
     """A table in RocksDB. A copy is a view of the files, which stay until the view is gone."""
 
     __slots__ = ()
@@ -245,16 +247,44 @@ class _InRocks(Table[E]):
         return iter(self.entries)
 
     def placed(
-        self, keys: OwnedKeys, groups: Collection[int], pause: Callable[[], None]
-    ) -> Mapping[int, Iterable[Key]]:
-        """The keys of each of these groups, read when they are iterated."""
-        return {group: self.rocks.keys_of(group) for group in groups}
+        self,
+        state_id: int,
+        keys: OwnedKeys,
+        groups: Sequence[int],
+        renew: Renew | None,
+        pause: Callable[[], None],
+    ) -> Placed:
+        """The keys of each of these groups, read when they are asked for."""
+        return _InGroups(self, state_id, frozenset(groups).intersection(keys.key_groups), renew)
+
+
+class _InGroups(Placed):
+    """Entries that lie in key groups already. They are never all in memory at once."""
+
+    def __init__(self, table: _InRocks[Any], state_id: int, groups: frozenset[int], renew: Renew | None) -> None:
+        self._table = table
+        self._state_id = state_id
+        self._wanted = groups
+        self._renew = renew
+
+    def changes(self, span: KeyGroupRange) -> Iterator[Changes]:
+        table, get = self._table, self._table.entries.__getitem__
+        wanted = sorted(self._wanted.intersection(span))
+        remaining = ((group, key) for group in wanted for key in table.rocks.keys_of(group))
+        while some := list(islice(remaining, READ_AT_ONCE)):
+            groups = np.array([group for group, _ in some], dtype=GROUP)
+            keys = [key for _, key in some]
+            for changes in table.rebuilding(self._state_id, groups, keys, list(map(get, keys)), self._renew):
+                yield from changes.cut(PART_BYTES_MAX)
 
 
 class RocksValueTable(_InRocks[bytes], ValueTable):
     """One cell per key."""
 
     __slots__ = ()
+
+    def put_all(self, keys: Sequence[Key], cells: Sequence[bytes]) -> None:
+        self.rocks.update(dict(zip(keys, cells, strict=True)))
 
 
 class RocksListTable(_InRocks[bytearray], ListTable):

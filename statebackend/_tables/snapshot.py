@@ -1,31 +1,70 @@
 """The entries of all states of a backend at one moment, as the changes that would rebuild them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
 
-from statebackend._codec.records import StateChange
+from statebackend._codec.changes import Changes
 from statebackend._tables.key_groups import OwnedKeys
-from statebackend._tables.table import AnyTable, Renew
+from statebackend._tables.table import Placed, Renew, Table
+from statebackend.ids import KeyGroupRange
+from statebackend.settings import KiB
+
+TOGETHER_BYTES: Final = 64 * KiB
+"""About as much of neighbouring key groups is read together: groups of a few keys would cost a call each."""
 
 
 class StatesSnapshot:
     """Every entry of the states at one moment. Later writes do not show, and any thread may read it."""
 
-    def __init__(self, tables: Mapping[int, AnyTable], renew: Mapping[int, Renew | None], keys: OwnedKeys) -> None:
+    def __init__(self, tables: Mapping[int, Table], renew: Mapping[int, Renew | None], keys: OwnedKeys) -> None:
         self._tables = tables
         self._renew = renew
         self._keys = keys
 
-    def changes(self, groups: frozenset[int], pause: Callable[[], None] = lambda: None) -> Iterator[StateChange]:
-        """The changes that rebuild the entries of these key groups from nothing, one group after the other.
+    def changes(self, groups: frozenset[int], pause: Callable[[], None] = lambda: None) -> Iterator[Changes]:
+        """The changes that rebuild the entries of these key groups from nothing, in the order of the groups.
 
-        Values that had expired by the moment of the snapshot are left out, and values of an earlier version are upcast,
-        which raises `ValueDecodeError` where it fails. The first step finds the group of every key, unless the table
-        lies in key groups: about half a second per million keys, calling `pause` a thousand times. Each call starts
-        from the beginning.
+        As `placed` and then `PlacedStates.changes`. Each call starts from the beginning.
         """
-        placed = {state_id: table.placed(self._keys, groups, pause) for state_id, table in self._tables.items()}
-        for group in sorted(groups):
-            for state_id, table in self._tables.items():
-                renew = self._renew.get(state_id)
-                for key in placed[state_id].get(group, ()):
-                    yield from table.changes(state_id, group, key, renew)
+        yield from self.placed(groups, pause).changes(sorted(groups))
+
+    def placed(self, groups: frozenset[int], pause: Callable[[], None] = lambda: None) -> "PlacedStates":
+        """The entries of these key groups, to be read group by group.
+
+        `pause` is called before each step here and later, some milliseconds apart.
+        """
+        wanted = sorted(groups)
+        tables = [
+            table.placed(state_id, self._keys, wanted, self._renew.get(state_id), pause)
+            for state_id, table in self._tables.items()
+        ]
+        return PlacedStates(tables, pause)
+
+
+class PlacedStates:
+    """The entries of some key groups of all states."""
+
+    def __init__(self, tables: Sequence[Placed], pause: Callable[[], None]) -> None:
+        self._tables = tables
+        self._pause = pause
+
+    def changes(self, groups: Sequence[int], *, one_by_one: bool = False) -> Iterator[Changes]:
+        """The changes that rebuild the entries of these groups, which are in ascending order, from nothing.
+
+        Small neighbouring groups come together, state after state; with `one_by_one` each group comes by itself. Values
+        that had expired by the moment of the snapshot are left out, and values of an earlier version are upcast, which
+        raises `ValueDecodeError` where it fails.
+        """
+        at, count = 0, 1
+        while at < len(groups):
+            span = KeyGroupRange(groups[at], groups[at : at + count][-1])
+            size_bytes = 0
+            for table in self._tables:
+                self._pause()
+                for changes in table.changes(span):
+                    size_bytes += changes.size_bytes
+                    yield changes
+                    self._pause()
+            at += count
+            if not one_by_one:  # as many groups as would have made the size, but at most twice as many as this time
+                count = max(1, min(2 * count, count * TOGETHER_BYTES // max(1, size_bytes)))

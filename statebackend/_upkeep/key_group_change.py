@@ -1,6 +1,6 @@
 """Decides what a commit with another `max_parallelism` holds: each key's new group, and each owner's share. Pure.
 
-Keys are placed one by one. Operator state, which has no key, stays with the ranges that reported it: there are as many
+Each key is placed anew. Operator state, which has no key, stays with the ranges that reported it: there are as many
 as before, in the same order, each with its share of the new key groups. If there are fewer key groups than ranges,
 neighbouring ranges are merged.
 """
@@ -9,9 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from statebackend._codec.records import StateChange, key_of
+from statebackend._codec.changes import Changes
+from statebackend._codec.keyed_changes import KeyedChanges
 from statebackend._state.operator_state import Mode
 from statebackend._tables.key_groups import OwnedKeys
+from statebackend.errors import UnsupportedVersionError
 from statebackend.ids import KeyGroupRange, OperatorElements, RangeState
 
 
@@ -22,17 +24,11 @@ class Owner(msgspec.Struct, frozen=True):
     operator: tuple[OperatorElements, ...]
 
 
-def regrouped(changes: Iterable[StateChange], keys: OwnedKeys) -> list[StateChange]:
-    """The changes with the key groups that `keys` gives them.
-
-    Raises `ValueDecodeError` or `KeyTypeError` for bytes that cannot be a user's key.
-    """
-    former = list(changes)
-    found = [key_of(change) for change in former]
-    return [
-        StateChange(group, change.operation, change.state_id, key, change.data)
-        for change, key, group in zip(former, found, keys.groups_of(found), strict=True)
-    ]
+def regrouped(changes: Changes, keys: OwnedKeys) -> Changes:
+    """The changes with the key groups that `keys` gives them. Raises `KeyTypeError` for what cannot be a user's key."""
+    if not isinstance(changes, KeyedChanges):
+        raise UnsupportedVersionError("changes of this kind cannot be placed anew", kind=changes.kind)
+    return changes.with_groups(keys.placed(changes.keys))
 
 
 def regrouped_owners(ranges: Iterable[RangeState], modes: Mapping[int, Mode], max_parallelism: int) -> Sequence[Owner]:

@@ -6,9 +6,7 @@ The commit is the switch: before it nothing of the rewrite is visible, after it 
 `docs/decisions/rewrite-in-the-log.md`.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import anyio
@@ -22,13 +20,14 @@ from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.bases import Piece, base_of, base_segment_bytes, pack
 from statebackend._checkpoint.restore import Restore
 from statebackend._clock import SystemClock
+from statebackend._codec.changes import Changes
 from statebackend._codec.commit import Commit
-from statebackend._codec.records import StateChange
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.fresh_names import new_names
 from statebackend._state.declared import KeyedStates
 from statebackend._state.operator_state import mode_of
 from statebackend._tables.key_groups import OwnedKeys
+from statebackend._tables.snapshot import PlacedStates
 from statebackend._tasks import open_tasks
 from statebackend._threads import WorkerThreads
 from statebackend._upkeep.key_group_change import regrouped, regrouped_owners
@@ -224,8 +223,8 @@ class Rewrite:
         """Fill the states; return how many bytes were read. Raises as `Restore.run`, and for keys that are invalid."""
         keys = OwnedKeys(self._states.key_groups, self._max_parallelism)
 
-        def apply(changes: list[StateChange]) -> frozenset[int]:
-            return self._states.replay(regrouped(changes, keys))
+        def apply(changes: Sequence[Changes]) -> frozenset[int]:
+            return self._states.replay(regrouped(each, keys) for each in changes)
 
         owned = all_key_groups(self._base.max_parallelism)
         report = await restore.run(self._base, owned, apply, reading(self._base, self._tell))
@@ -262,10 +261,10 @@ class Rewrite:
         """The bases of each owner, by its place among the owners."""
         bases: dict[int, list[Base]] = {place: [] for place in range(len(self._owners))}
         meter, reached = Meter("writing", self._max_parallelism, self._tell), 0
-        pieces = self._pieces(self._states.snapshot().changes(frozenset(self._states.key_groups)))
+        pieces = self._pieces(self._states.snapshot().placed(frozenset(self._states.key_groups)))
         while (found := await self._threads.cpu(next, pieces, None)) is not None:
             place, piece = found
-            changes = sum(len(frame.changes) for frame in piece.frames)  # before the upload, which empties the frames
+            changes = sum(frame.records for frame in piece.frames)  # before the upload, which empties the frames
             uploaded = await scheduler.upload_alone(piece.frames)
             self._uploaded.append(uploaded)
             bases[place].append(base_of(piece, uploaded.primary))
@@ -274,11 +273,11 @@ class Rewrite:
             reached = end
         return bases
 
-    def _pieces(self, changes: Iterable[StateChange]) -> Iterator[tuple[int, Piece]]:
+    def _pieces(self, states: PlacedStates) -> Iterator[tuple[int, Piece]]:
         """The segments to write, in the order of their key groups, each for one owner; made one at a time."""
-        firsts: Final = [owner.key_groups.first for owner in self._owners]
-        for place, owned in groupby(changes, key=lambda change: bisect_right(firsts, change.key_group) - 1):
-            for piece in pack(owned, self._owners[place].key_groups, segment_bytes_max=self._segment_bytes_max):
+        for place, owner in enumerate(self._owners):
+            groups = list(owner.key_groups)
+            for piece in pack(states.changes(groups), groups, segment_bytes_max=self._segment_bytes_max):
                 yield place, piece
 
     def _snapshots(

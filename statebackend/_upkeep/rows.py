@@ -12,12 +12,14 @@ from itertools import chain, groupby
 from typing import Any, Final, cast
 
 import msgspec
+import numpy as np
 
 from statebackend._backend.job import Job
 from statebackend._clock import SystemClock
 from statebackend._codec.cells import split, unpack
+from statebackend._codec.changes import Changes
 from statebackend._codec.commit import Commit
-from statebackend._codec.records import StateChange, as_key, key_of
+from statebackend._codec.keyed_changes import KeyedChanges
 from statebackend._codec.serializers import OWN
 from statebackend._state import list_state, map_state, timers
 from statebackend._tables.key_groups import key_group
@@ -90,25 +92,36 @@ async def open_rows(
         async with opening as (tables, restore):
             ids = frozenset(state.state_id for state in wanted)
 
-            def apply(changes: list[StateChange]) -> frozenset[int]:
-                chosen = (change for change in changes if change.state_id in ids)
-                return tables.replay(chosen if key is None else (change for change in chosen if key_of(change) == key))
+            def apply(changes: Sequence[Changes]) -> frozenset[int]:
+                chosen = [each for each in changes if each.state_id in ids]
+                return tables.replay(chosen if key is None else _of_key(chosen, key))
 
             await restore.run(commit, groups, apply, reading(commit, tell))
-            keyed = _keyed_rows(tables.snapshot().changes(frozenset(groups)), wanted)
+            placed = tables.snapshot().placed(frozenset(groups))
+            keyed = _keyed_rows(placed.changes(list(groups), one_by_one=True), wanted)
             yield keyed if key is not None else chain(keyed, _operator_rows(commit, wanted))
 
 
-def _keyed_rows(changes: Iterable[StateChange], states: Sequence[StateDescriptor]) -> Iterator[Row]:
+def _of_key(changes: Iterable[Changes], key: Key) -> Iterator[Changes]:
+    """The changes of this key."""
+    for each in changes:
+        if isinstance(each, KeyedChanges):
+            places = [place for place, found in enumerate(each.keys) if found == key]
+            if places:
+                yield each.taken(np.array(places, dtype=np.intp))
+
+
+def _keyed_rows(changes: Iterable[Changes], states: Sequence[StateDescriptor]) -> Iterator[Row]:
     """A row for each key of each state. The changes that rebuild one key of one state follow each other.
 
     Raises `ValueDecodeError` for a value that is not MessagePack.
     """
     described = {state.state_id: state for state in states}
-    for (state_id, key), own in groupby(changes, key=lambda change: (change.state_id, change.key)):
+    rows = chain.from_iterable(each.rows() for each in changes if isinstance(each, KeyedChanges))
+    for (state_id, key), own in groupby(rows, key=lambda change: (change.state_id, change.key)):
         state, together = described[state_id], list(own)
         value = _value(state, [change.data for change in together])
-        yield Row(state.name, state.kind, plain(as_key(key)), together[0].key_group, value)
+        yield Row(state.name, state.kind, plain(key), together[0].key_group, value)
 
 
 def _operator_rows(commit: Commit, states: Iterable[StateDescriptor]) -> Iterator[Row]:

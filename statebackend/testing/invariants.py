@@ -9,8 +9,10 @@ from functools import lru_cache
 
 import msgspec
 
+from statebackend._codec.changes import Changes
 from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
-from statebackend._codec.records import Operation, StateChange, key_of
+from statebackend._codec.keyed_changes import KeyedChanges
+from statebackend._codec.records import Operation, StateChange
 from statebackend._codec.segment import checksum_of, decode_change_set, decode_segment
 from statebackend._log.names import COMMITS, FLOORS, HINT_KEY, SAVEPOINTS, entry_key
 from statebackend.ids import ChangeSetHandle, CommitSummary, Handle, Key, RangeState
@@ -37,7 +39,7 @@ def read_contents(commit: Commit, objects: Objects) -> Contents:
     names = {state.state_id: state.name for state in commit.states}
     contents: dict[tuple[str, Key], object] = {}
     for change in _changes_of(commit, objects):
-        place = (names[change.state_id], key_of(change))
+        place = (names[change.state_id], change.key)
         if change.operation == Operation.SET:
             contents[place] = msgspec.msgpack.decode(change.data)
         else:
@@ -220,9 +222,13 @@ def _changes_at(data: bytes, handle: ChangeSetHandle) -> Sequence[StateChange]:
     frame = data[handle.offset : handle.offset + handle.length]
     header, changes = decode_change_set(frame, handle.segment.key, handle.offset)
     assert (header.log_id, header.sequence_number) == (handle.log_id, handle.sequence_number), "another change set"
-    return changes
+    return _rows_of(changes)
 
 
 @lru_cache(maxsize=256)
 def _entries_of(data: bytes, name: str) -> Sequence[StateChange]:
-    return [change for _, changes in decode_segment(data, name) for change in changes]
+    return [row for _, changes in decode_segment(data, name) for row in _rows_of(changes)]
+
+
+def _rows_of(changes: Iterable[Changes]) -> Sequence[StateChange]:
+    return [row for each in changes if isinstance(each, KeyedChanges) for row in each.rows()]

@@ -7,13 +7,15 @@ from itertools import count
 from typing import Any
 
 import anyio
+import numpy as np
 from anyio.abc import TaskGroup
 
 from statebackend._backend.assembly import upload_scheduler
 from statebackend._backend.stores import threads_of
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._changelog.writer import ChangelogWriter
-from statebackend._codec.records import ChangeSet, Operation, StateChange, change_set
+from statebackend._codec.changes import GROUP, ChangeSet
+from statebackend._codec.keyed_changes import SET, KeyedChanges
 from statebackend._codec.segment import decode_segment
 from statebackend._tasks import open_tasks
 from statebackend.abc import Observer, Segment, StateChangeUploader, UploadedSegment
@@ -21,6 +23,7 @@ from statebackend.errors import StoreUnavailableError
 from statebackend.ids import Handle, SequenceNumber
 from statebackend.settings import Settings
 from statebackend.testing.virtual_time import VirtualClock
+from tests.changes import rows_of
 from tests.knobs import settings_with
 
 FOREVER_S = 1e9
@@ -135,8 +138,8 @@ class Watcher(Observer):
 
 def set_of(size_bytes: int, *, log: str = "a", number: int = 0, key: object = "key") -> ChangeSet:
     """A change set of one change, which counts as `size_bytes`."""
-    change = StateChange(0, Operation.SET, 0, key, bytes(size_bytes))
-    return change_set(log, SequenceNumber(number), [change], size_bytes)
+    made = change(bytes(size_bytes), key=key)
+    return ChangeSet(log, SequenceNumber(number), [made], made.span, size_bytes)
 
 
 def sets_of(sizes: Sequence[int], *, log: str = "a") -> list[ChangeSet]:
@@ -144,8 +147,9 @@ def sets_of(sizes: Sequence[int], *, log: str = "a") -> list[ChangeSet]:
     return [set_of(size, log=log, number=number) for number, size in enumerate(sizes)]
 
 
-def change(data: bytes = b"x" * 10, *, key_group: int = 0, key: object = "key") -> StateChange:
-    return StateChange(key_group, Operation.SET, 0, key, data)
+def change(data: bytes = b"x" * 10, *, key_group: int = 0, key: object = "key") -> KeyedChanges:
+    """One change, a `SET`."""
+    return KeyedChanges(0, np.array([key_group], dtype=GROUP), SET, [key], [data])  # type: ignore[list-item]
 
 
 def settings_of(**changed: Any) -> Settings:
@@ -224,7 +228,7 @@ def writer_on(
 
 def contents(uploader: Uploader, name: str) -> list[bytes]:
     """The data of every change in a stored segment, in order."""
-    return [each.data for _, changes in decode_segment(uploader.stored[name], name) for each in changes]
+    return [row.data for _, changes in decode_segment(uploader.stored[name], name) for row in rows_of(changes)]
 
 
 def _names(body: bytes) -> list[ChangeSetName]:

@@ -1,15 +1,12 @@
 """The ledger's rules one by one, each in the smallest case. All of them in any order: `test_ledger_machine`."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from statebackend._changelog.ledger import CHANGE_OVERHEAD_BYTES, Ledger, UploadedChangeSet, size_of, size_of_all
-from statebackend._codec.records import StateChange
+from statebackend._changelog.ledger import Ledger, UploadedChangeSet
+from statebackend._codec.keyed_changes import CHANGE_OVERHEAD_BYTES
 from statebackend.errors import BackendClosedError, InputError, UploadError
 from statebackend.ids import ChangeSetHandle, CheckpointId, Handle, KeyGroupRange, SequenceNumber
 from tests.changelog.fakes import change
-from tests.codec.samples import KEYS
 
 CP1, CP2, CP3 = map(CheckpointId, (1, 2, 3))
 
@@ -382,7 +379,7 @@ def test_only_what_is_small_is_taken_inline() -> None:
     """The limit counts what is open too, and is reached by what is exactly as large. What is refused is not sealed."""
     ledger = ledger_with(1)
     ledger.append(change())
-    size_bytes = 2 * size_of(change())
+    size_bytes = 2 * change().size_bytes
     assert ledger.take_inline(at(0), size_bytes - 1) is None
     assert ledger.open_bytes > 0
     offered = ledger.take_inline(at(0), size_bytes)
@@ -415,12 +412,3 @@ def taken(ledger: Ledger, from_: int) -> list[int] | None:
     """The numbers of what is taken inline."""
     sets = ledger.take_inline(at(from_), 1000)
     return None if sets is None else [each.sequence_number for each in sets]
-
-
-# ------------------------------------------------------------------------------------------------------------ sizes
-
-
-@given(st.lists(st.builds(StateChange, st.just(0), st.just(1), st.just(0), KEYS, st.binary(max_size=3))))
-def test_the_size_of_many_is_the_sum_of_theirs(changes: list[StateChange]) -> None:
-    """Whatever their keys are: a threshold is reached at the same change in bulk."""
-    assert size_of_all(changes) == sum(map(size_of, changes))

@@ -9,10 +9,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from statebackend._changelog.ledger import CHANGE_OVERHEAD_BYTES, Ledger, Persist, UploadedChangeSet
-from statebackend._codec.records import ChangeSet, Operation, StateChange
+from statebackend._changelog.ledger import Ledger, Persist, UploadedChangeSet
+from statebackend._codec.changes import ChangeSet
+from statebackend._codec.keyed_changes import CHANGE_OVERHEAD_BYTES
 from statebackend.errors import BackendClosedError, InputError, UploadError
 from statebackend.ids import ChangeSetHandle, CheckpointId, Handle, KeyGroupRange, SequenceNumber
+from tests.changelog.fakes import change
+from tests.changes import rows_of
 
 CLOSE_SETS_MIN = 8
 
@@ -125,7 +128,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(data=st.binary(max_size=20))
     def append(self, data: bytes) -> None:
-        self.ledger.append(StateChange(0, Operation.SET, 0, KEY, data))
+        self.ledger.append(change(data, key=KEY))
         if self.model.end is None:
             self.model.open.append(data)
 
@@ -332,7 +335,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def check_content(self, change_sets: Sequence[ChangeSet], expected: list[int]) -> None:
         assert [each.sequence_number for each in change_sets] == expected
         for each in change_sets:
-            assert [change.data for change in each.changes] == self.model.sets[each.sequence_number].data
+            assert [row.data for row in rows_of(each.changes)] == self.model.sets[each.sequence_number].data
 
     def release(self, unwanted: Sequence[UploadedChangeSet]) -> None:
         """The ledger lets go of change sets: those that nobody holds any more, and no other."""

@@ -1,20 +1,25 @@
 """What is written comes back: through writer, scheduler, segment format and reader, whatever the compression."""
 
 import random
+import zlib
 from collections import defaultdict
 
 import anyio
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from statebackend._changelog.reader import changes_of, frames_of, plan_reads, verify
-from statebackend._codec.records import ChangeSet, Operation, StateChange
+from statebackend._codec.records import StateChange
+from statebackend._codec.segment import read_index
 from statebackend.errors import CorruptSegmentError
-from statebackend.ids import EMPTY_RANGE, ChangeSetHandle, KeyGroupRange, SequenceNumber
+from statebackend.ids import EMPTY_RANGE, ChangeSetHandle, Handle, KeyGroupRange, SequenceNumber
 from statebackend.settings import Compression
 from statebackend.testing.virtual_time import run_virtual
-from tests.changelog.fakes import Uploader, change, open_log, scheduler_of, set_of, writer_on
+from tests.changelog.fakes import Uploader, change, open_log, scheduler_of, writer_on
+from tests.changes import rows_of
+from tests.formats.make_golden import GOLDEN
 
 FIRST = SequenceNumber(0)
 ALL_GROUPS = KeyGroupRange(0, 127)
@@ -28,9 +33,7 @@ def read(
     for each in plan_reads(handles, key_groups):
         data = uploader.stored[each.segment.key]
         verify(data, each.segment)
-        changes += [
-            change for change_set in changes_of(frames_of(data, each), each.change_sets) for change in change_set
-        ]
+        changes += rows_of(changes_of(frames_of(data, each), each.change_sets))
     return changes
 
 
@@ -48,7 +51,7 @@ async def test_every_record_comes_back_in_order(compression: Compression) -> Non
             for number in range(20):
                 data = chance.randbytes(405)
                 written[key_group].append(data)
-                log.writer.append(StateChange(key_group, Operation.SET, 0, f"key-{number}", data))
+                log.writer.append(change(data, key_group=key_group, key=f"key-{number}"))
             log.writer.next_sequence_number()
         handles = [each.handle for each in await log.writer.persist(FIRST)]
     assert [handle.key_groups for handle in handles] == [KeyGroupRange(group, group) for group in range(6)]
@@ -73,17 +76,17 @@ async def test_only_segments_with_wanted_key_groups_are_read() -> None:
     assert plan_reads(handles, KeyGroupRange(4, 127)) == []
 
 
-@run_virtual
-async def test_metadata_of_early_segments_is_passed_over() -> None:
+def test_metadata_of_early_segments_is_passed_over() -> None:
     """It has no key group, so no owner's restore reads it; what lies beside it in the file is read."""
     uploader = Uploader()
-    metadata = ChangeSet("a", FIRST, [StateChange(-1, 8, 0, "", b"about the log")], EMPTY_RANGE, 13)
-    async with anyio.create_task_group() as tasks:
-        uploaded = await scheduler_of(uploader, tasks).upload([metadata, set_of(3, number=1)])
-    handles = [each.handle for each in uploaded]
-    assert [handle.key_groups for handle in handles] == [EMPTY_RANGE, KeyGroupRange(0, 0)]
-    assert [each.data for each in read(uploader, handles)] == [bytes(3)]
-    assert plan_reads(handles[:1], KeyGroupRange(0, 127)) == []
+    uploader.stored["early"] = data = (GOLDEN / "segment-v1-none.bin").read_bytes()
+    segment = Handle("early", 0, len(data), zlib.crc32(data))
+    handles = [
+        ChangeSetHandle(segment, *msgspec.structs.astuple(entry)) for entry in read_index(memoryview(data), "early")
+    ]
+    assert handles[-1].key_groups == EMPTY_RANGE
+    assert read(uploader, handles)[-1] == StateChange(127, 0, 0, "key 0000")
+    assert plan_reads(handles[-1:], KeyGroupRange(0, 127)) == []
 
 
 @run_virtual

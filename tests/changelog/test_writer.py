@@ -6,7 +6,8 @@ import anyio
 import msgspec
 import pytest
 
-from statebackend._changelog.ledger import CHANGE_OVERHEAD_BYTES, UploadedChangeSet
+from statebackend._changelog.ledger import UploadedChangeSet
+from statebackend._codec.keyed_changes import CHANGE_OVERHEAD_BYTES
 from statebackend.errors import BackendClosedError, InputError, UploadError
 from statebackend.ids import CheckpointId, SequenceNumber
 from statebackend.testing.virtual_time import run_virtual, settle
@@ -22,6 +23,7 @@ from tests.changelog.fakes import (
     scheduler_of,
     writer_on,
 )
+from tests.changes import rows_of
 
 FIRST = SequenceNumber(0)
 CP1, CP2, CP3, CP4 = map(CheckpointId, (1, 2, 3, 4))
@@ -545,7 +547,7 @@ async def test_inline_change_sets_are_not_uploaded() -> None:
         data = append(log, 20)
         inline = log.writer.take_inline(FIRST, 1000)
         assert inline is not None
-        assert [change.data for each in inline for change in each.changes] == [data]
+        assert [row.data for each in inline for row in rows_of(each.changes)] == [data]
         assert log.writer.take_inline(FIRST, 1) is None
         assert uploader.sent == []
         (uploaded,) = await log.writer.persist(FIRST, CP2)

@@ -24,6 +24,7 @@ from statebackend._checkpoint.bases import (
 )
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit, encode_entry
+from statebackend._codec.keyed_changes import KeyedChanges, keyed_changes
 from statebackend._codec.records import Operation, StateChange
 from statebackend.ids import (
     EMPTY_RANGE,
@@ -266,12 +267,13 @@ def test_ten_thousand_small_checkpoints_make_no_large_commit() -> None:
 SIZES = st.lists(st.sampled_from([10, 1000, FRAME_BYTES_MIN // 2, FRAME_BYTES_MIN, FRAME_BYTES_MAX // 2]), max_size=6)
 
 
-def changes_of(sizes: Sequence[Sequence[int]]) -> list[StateChange]:
-    """For each group changes of these sizes."""
+def changes_of(sizes: Sequence[Sequence[int]]) -> list[KeyedChanges]:
+    """For each group changes of these sizes, one by one."""
     return [
-        StateChange(group, Operation.SET, 0, f"{group} {number}", bytes(size))
+        found
         for group, each in enumerate(sizes)
         for number, size in enumerate(each)
+        for found in keyed_changes([StateChange(group, Operation.SET, 0, f"{group} {number}", bytes(size))])
     ]
 
 
@@ -281,7 +283,7 @@ def test_pieces_hold_every_change_in_order_and_every_group_in_one_piece(
 ) -> None:
     """Frames are full before they end, segments too; a segment ends with a key group."""
     changes = changes_of(sizes)
-    groups = empty | {change.key_group for change in changes}
+    groups = empty | {change.span.first for change in changes}
     pieces = list(pack(iter(changes), groups, segment_bytes_max=segment_bytes_max))
     frames = [frame for piece in pieces for frame in piece.frames]
     assert [change for frame in frames for change in frame.changes] == changes
@@ -291,12 +293,10 @@ def test_pieces_hold_every_change_in_order_and_every_group_in_one_piece(
         border = following.key_groups.first != frame.key_groups.last
         assert frame.size_bytes >= (FRAME_BYTES_MIN if border else FRAME_BYTES_MAX)
     for frame in frames:
-        last = [change for change in frame.changes if change.key_group == frame.key_groups.last]
+        last = [change for change in frame.changes if change.span.first == frame.key_groups.last]
         assert frame.size_bytes < FRAME_BYTES_MAX * 2, "at most one change beyond"
         if frame.key_groups.first != frame.key_groups.last:
-            assert (
-                sum(len(each.data) for each in frame.changes) - sum(len(each.data) for each in last) < FRAME_BYTES_MIN
-            )
+            assert frame.size_bytes - sum(each.size_bytes for each in last) < FRAME_BYTES_MIN
     _check_groups(pieces, groups)
     for piece in pieces[:-1]:
         assert sum(frame.size_bytes for frame in piece.frames) >= segment_bytes_max
@@ -308,12 +308,32 @@ def _check_groups(pieces: Sequence[Piece], groups: frozenset[int]) -> None:
         assert [group for piece in pieces for each in piece.key_groups for group in each] == sorted(groups)
     for piece in pieces:
         owned = {group for each in piece.key_groups for group in each}
-        assert {change.key_group for frame in piece.frames for change in frame.changes} <= owned
+        assert {group for frame in piece.frames for each in frame.changes for group in each.groups.tolist()} <= owned
         assert (
             base_of(piece, Handle("a", 0, 1, 1)).key_groups_written
             == len(owned)
             == base_of(piece, Handle("a", 0, 1, 1)).live
         )
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.sets(st.integers(0, 1), min_size=1)), max_size=8),
+    st.sampled_from([0, 1500]),
+)
+def test_groups_of_several_states_that_come_together_stay_together(
+    times: list[tuple[int, set[int]]], segment_bytes_max: int
+) -> None:
+    """State after state: a later state's first group may lie below an earlier one's last."""
+    changes: list[KeyedChanges] = []
+    first = 0
+    for count, states in times:
+        for state_id in sorted(states):
+            rows = [StateChange(group, 1, state_id, "a", bytes(500)) for group in range(first, first + count)]
+            changes += keyed_changes(rows[state_id:] or rows)
+        first += count
+    pieces = list(pack(changes, range(first), segment_bytes_max=segment_bytes_max))
+    assert [each for piece in pieces for frame in piece.frames for each in frame.changes] == changes
+    _check_groups(pieces, frozenset(range(first)))
 
 
 def test_groups_without_entries_make_no_piece() -> None:
@@ -327,7 +347,7 @@ def test_a_piece_is_handed_out_before_the_next_is_begun() -> None:
 
     def watched() -> Any:
         for change in changes_of([[FRAME_BYTES_MIN]] * 10):
-            taken.append(change.key_group)
+            taken.append(change.span.first)
             yield change
 
     pieces = pack(watched(), range(10), segment_bytes_max=1)

@@ -14,18 +14,19 @@ from statebackend._checkpoint.fetch import Fetcher
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import GROUP_BYTES_MAX, GROUP_FILES_MAX, grouped
 from statebackend._codec.commit import Commit, encode_entry
-from statebackend._codec.records import Operation, StateChange, change_set
+from statebackend._codec.records import Operation, StateChange
 from statebackend._codec.segment import checksum_of, encode_segment
 from statebackend._local.segments import LocalSegments
 from statebackend._log.names import entry_key
 from statebackend._tables.key_groups import key_group
 from statebackend._threads import WorkerThreads
 from statebackend.errors import CorruptSegmentError, MissingObjectError
-from statebackend.ids import ChangeSetHandle, CommitSequence, Handle, RangeState, SequenceNumber
+from statebackend.ids import ChangeSetHandle, CommitSequence, Handle, RangeState
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore, ScopedStore
 from statebackend.testing import FaultyStore, Hold, invariants, run_virtual
 from tests.backend.conftest import local_segments
+from tests.changes import set_of_rows
 from tests.checkpoint.bases import JOB, Job, checkpoint, keys_in, shape
 from tests.knobs import settings_with
 from tests.local.test_segments import ReadsTogether
@@ -442,7 +443,7 @@ async def test_two_ranges_put_together_do_not_undo_each_other() -> None:
 
 async def _store_change(job: Job, change: StateChange) -> ChangeSetHandle:
     """A segment with one change, as the owner of another range would have uploaded it."""
-    encoded = encode_segment([change_set("0-7", SequenceNumber(0), [change])], "none")
+    encoded = encode_segment([set_of_rows("0-7", 0, [change])], "none")
     segment = Handle("segments/by-hand", 0, encoded.size_bytes, encoded.checksum)
     await job.store.put(f"{JOB}/{segment.key}", encoded.chunks)
     (entry,) = encoded.entries

@@ -1,4 +1,4 @@
-"""Segment and commit v1 a second time, from nothing but their grammar: no line of it knows the library.
+"""Segment and commit a second time, from nothing but their grammar: no line of it knows the library.
 
 The reader believes nothing and asserts everything, decompresses with pyarrow where the library uses cramjam, and
 decodes MessagePack without types. The writer makes whatever it is told, lies included, under right checksums.
@@ -13,7 +13,8 @@ import msgspec
 import pyarrow as pa
 
 ARROW_CODECS = {1: "lz4_raw", 2: "snappy", 3: "zstd"}
-HEAD = b"sbsegmt\x01"
+MAGIC = b"sbsegmt"
+PARTS = 0x80
 
 
 class Frame(NamedTuple):
@@ -28,12 +29,14 @@ class Frame(NamedTuple):
 
 def read_segment(data: bytes) -> list[Frame]:
     """Every frame, found through the index."""
-    assert data[:8] == HEAD
+    head = data[:8]
+    assert head[:7] == MAGIC
+    assert head[7] in {1, 2}
     index_offset, index_length, checksum, end = struct.unpack("<QII8s", data[-24:])
     assert end == b"sbsegend"
     index = data[index_offset : index_offset + index_length]
     assert index_offset + index_length + 24 == len(data)
-    assert checksum == zlib.crc32(HEAD + index + data[-24:-12])
+    assert checksum == zlib.crc32(head + index + data[-24:-12])
     frames: list[Frame] = []
     expected_offset = 8
     for log_id, sequence_number, offset, length, (first, last), records in msgspec.msgpack.decode(index):
@@ -56,15 +59,41 @@ def read_frame(frame: bytes) -> Frame:
     sequence_number, first, last, records, raw_length, codec, log_id_length = struct.unpack("<QhhIIBB", frame[8:30])
     log_id = frame[30 : 30 + log_id_length].decode()
     payload = frame[30 + log_id_length :]
-    if codec != 0:
-        payload = pa.decompress(payload, raw_length, codec=ARROW_CODECS[codec], asbytes=True)
+    if codec & ~PARTS:
+        payload = pa.decompress(payload, raw_length, codec=ARROW_CODECS[codec & ~PARTS], asbytes=True)
     assert len(payload) == raw_length
-    changes = read_changes(payload)
+    changes = read_parts(payload) if codec & PARTS else read_rows(payload)
     assert len(changes) == records
     return Frame(log_id, sequence_number, first, last, changes)
 
 
-def read_changes(raw: bytes) -> list[tuple[int, int, int, Any, bytes]]:
+def read_parts(raw: bytes) -> list[tuple[int, int, int, Any, bytes]]:
+    """The changes of every part, keys as the user gave them."""
+    changes: list[tuple[int, int, int, Any, bytes]] = []
+    while raw:
+        kind, state, records, length = struct.unpack("<BIII", raw[:13])
+        assert kind == 1
+        body, raw = raw[13 : 13 + length], raw[13 + length :]
+        assert len(body) == length
+        first, width, arity = struct.unpack("<HBB", body[:4])
+        operations, body = body[4 : 4 + records], body[4 + records :]
+        groups = [int.from_bytes(body[at : at + width], "little") for at in range(0, records * width, width)]
+        body = body[records * width :]
+        columns: list[list[Any]] = []
+        while body:
+            (column_length,) = struct.unpack("<I", body[:4])
+            columns.append(msgspec.msgpack.decode(body[4 : 4 + column_length]))
+            body = body[4 + column_length :]
+        *keys, data = columns
+        assert len(keys) == max(1, arity)
+        whole = list(zip(*keys, strict=True)) if arity else keys[0]
+        assert len(operations) == len(groups) == len(whole) == len(data) == records > 0
+        for operation, group, key, argument in zip(operations, groups, whole, data, strict=True):
+            changes.append((first + group, operation, state, _key(key), argument))
+    return changes
+
+
+def read_rows(raw: bytes) -> list[tuple[int, int, int, Any, bytes]]:
     """The changes of every block, keys as the user gave them."""
     changes: list[tuple[int, int, int, Any, bytes]] = []
     while raw:
@@ -119,7 +148,7 @@ def read_local_snapshot(data: bytes) -> dict[str, Any]:
 
 
 def _key(key: Any) -> Any:
-    return tuple(map(_key, key)) if isinstance(key, list) else key
+    return tuple(map(_key, key)) if isinstance(key, list | tuple) else key
 
 
 def write_frame(

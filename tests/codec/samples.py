@@ -5,11 +5,13 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
+from statebackend._codec.changes import ChangeSet
 from statebackend._codec.frame import encode_frame
-from statebackend._codec.records import ChangeSet, Operation, StateChange, change_set, key_of
+from statebackend._codec.records import Operation, StateChange
 from statebackend._codec.segment import decode_segment
-from statebackend.ids import EMPTY_RANGE, SequenceNumber
+from statebackend.ids import SequenceNumber
 from statebackend.settings import Compression
+from tests.changes import rows_of, set_of_rows
 from tests.codec.grammar_v1 import Frame, write_segment
 
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
@@ -36,30 +38,22 @@ CLEARS = st.builds(
     key=KEYS,
 )
 CHANGES = SETS | CLEARS
-METADATA = st.builds(StateChange, st.just(-1), st.just(8), st.just(0), st.just(""), st.binary(max_size=40))
-"""What early releases could write: in change sets of its own, whose span is empty."""
 NAMES: dict[str, st.SearchStrategy[Any]] = {
     "log_id": st.text(max_size=20),
-    "sequence_number": st.integers(0, 2**64 - 1).map(SequenceNumber),
+    "number": st.integers(0, 2**64 - 1).map(SequenceNumber),
 }
-CHANGE_SETS = st.builds(change_set, **NAMES, changes=st.lists(CHANGES, min_size=1, max_size=20)) | st.builds(
-    ChangeSet,
-    **NAMES,
-    changes=st.lists(METADATA, min_size=1, max_size=3),
-    key_groups=st.just(EMPTY_RANGE),
-    size_bytes=st.just(0),
-)
+CHANGE_SETS = st.builds(set_of_rows, **NAMES, rows=st.lists(CHANGES, min_size=1, max_size=20))
 
 
 def plain(change: StateChange) -> tuple[int, int, int, Any, bytes]:
     """A change as the grammar has it, its key as the user gave it."""
-    return change.key_group, int(change.operation), change.state_id, key_of(change), change.data
+    return change.key_group, int(change.operation), change.state_id, change.key, change.data
 
 
 def frame_of(change_set: ChangeSet) -> Frame:
     """What an independent reader should find."""
     span = change_set.key_groups
-    changes = [plain(change) for change in change_set.changes]
+    changes = [plain(change) for change in rows_of(change_set.changes)]
     return Frame(change_set.log_id, change_set.sequence_number, span.first, span.last, changes)
 
 
@@ -71,7 +65,7 @@ def frames_in(data: bytes, name: str = NAME) -> list[Frame]:
             header.sequence_number,
             header.key_groups.first,
             header.key_groups.last,
-            [plain(change) for change in changes],
+            [plain(change) for change in rows_of(changes)],
         )
         for header, changes in decode_segment(data, name)
     ]
@@ -81,9 +75,9 @@ def sample_change_sets() -> Sequence[ChangeSet]:
     """One for each compression, of two writers, compressible, with every kind of key."""
     keys: list[Any] = ["N14228", -7, b"\x00\xff", ("EWR", 1, (b"", "é"))]
     return [
-        change_set(
+        set_of_rows(
             f"{number % 2 * 64}-{number % 2 * 64 + 63}",
-            SequenceNumber(number),
+            number,
             [
                 *(StateChange(number, Operation.SET, 0, key, bytes([number]) * 24) for key in keys),
                 StateChange(number + 1, Operation.CLEAR, 1, "gone"),
@@ -102,8 +96,6 @@ def mixed_segment() -> bytes:
     offset = 8
     for each, frame in zip(sample_change_sets(), frames, strict=True):
         span = each.key_groups
-        index.append(
-            [each.log_id, each.sequence_number, offset, len(frame), [span.first, span.last], len(each.changes)]
-        )
+        index.append([each.log_id, each.sequence_number, offset, len(frame), [span.first, span.last], each.records])
         offset += len(frame)
-    return write_segment(frames, index)
+    return write_segment(frames, index, version=2)

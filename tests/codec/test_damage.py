@@ -18,12 +18,14 @@ from statebackend._changelog.reader import SegmentRead, changes_of, frames_of, v
 from statebackend._codec.segment import decode_change_set, decode_segment, read_index
 from statebackend.errors import CorruptSegmentError
 from statebackend.ids import ChangeSetHandle, Handle
+from tests.changes import rows_of
 from tests.codec.samples import NAME, frame_of, frames_in, mixed_segment, sample_change_sets
 
 SEGMENT = mixed_segment()
 HANDLE = Handle(NAME, 0, len(SEGMENT), zlib.crc32(SEGMENT))
 INDEX = tuple(read_index(memoryview(SEGMENT), NAME))
-WHOLE = list(decode_segment(SEGMENT, NAME))
+WHOLE = [(header, rows_of(changes)) for header, changes in decode_segment(SEGMENT, NAME)]
+ROWS = [row for _, rows in WHOLE for row in rows]
 READ = SegmentRead(
     HANDLE,
     tuple(
@@ -89,7 +91,7 @@ def test_sample_itself_is_whole() -> None:
     """Otherwise every test below would hold for nothing."""
     verify(SEGMENT, HANDLE)
     assert frames_in(SEGMENT) == [frame_of(each) for each in sample_change_sets()]
-    assert list(changes_of(frames_of(SEGMENT, READ), READ.change_sets)) == [changes for _, changes in WHOLE]
+    assert rows_of(changes_of(frames_of(SEGMENT, READ), READ.change_sets)) == ROWS
 
 
 def test_every_flipped_bit_is_found_in_the_whole() -> None:
@@ -98,7 +100,7 @@ def test_every_flipped_bit_is_found_in_the_whole() -> None:
         found: list[Any] = []
         error = error_of(found.extend, decode_segment(damaged, NAME))
         assert frame_at(error.facts["offset"]) == frame_at(offset)
-        assert found == WHOLE[: max(frame_at(offset), 0)]
+        assert [(header, rows_of(changes)) for header, changes in found] == WHOLE[: max(frame_at(offset), 0)]
 
 
 def test_every_flipped_bit_is_found_by_the_checksum_of_a_copy() -> None:
@@ -132,9 +134,9 @@ def test_handles_lead_to_the_right_changes_or_to_an_error() -> None:
         found: list[Any] = []
         if frame_at(offset) >= 0:
             error_of(found.extend, changes_of(frames_of(damaged, READ), READ.change_sets))
-            assert found == [changes for _, changes in WHOLE[: frame_at(offset)]]
+            assert rows_of(found) == [row for _, rows in WHOLE[: frame_at(offset)] for row in rows]
         else:
-            assert list(changes_of(frames_of(damaged, READ), READ.change_sets)) == [changes for _, changes in WHOLE]
+            assert rows_of(changes_of(frames_of(damaged, READ), READ.change_sets)) == ROWS
 
 
 def test_every_cut_is_found() -> None:

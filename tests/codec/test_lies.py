@@ -15,10 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend._codec.records import key_of
+from statebackend._codec.keyed_changes import keyed_changes
+from statebackend._codec.parts import encode_parts
+from statebackend._codec.records import StateChange
 from statebackend._codec.segment import decode_change_set, decode_segment, open_change_set, read_index
 from statebackend.errors import CorruptSegmentError, UnsupportedVersionError, ValueDecodeError
-from tests.codec.grammar_v1 import write_block, write_frame, write_segment
+from tests.changes import rows_of
+from tests.codec.grammar_v1 import PARTS, write_block, write_frame, write_segment
 from tests.codec.samples import NAME
 from tests.examples import name_of
 
@@ -27,6 +30,7 @@ MEMORY_BYTES_MAX = 8 * 1024 * 1024
 
 CHANGE = [5, 1, 0, "key", b"data"]
 BLOCK = write_block([CHANGE])
+PART = encode_parts(keyed_changes([StateChange(*CHANGE)]))  # type: ignore[arg-type]
 HONEST = write_frame(BLOCK, raw_length=len(BLOCK), records=1)
 ENTRY = ["0-127", 0, 8, len(HONEST), [0, 127], 1]
 ZEROS = bytes(100_000)
@@ -51,11 +55,24 @@ def lying(payload: bytes = BLOCK, **claims: Any) -> bytes:
     return write_frame(payload, **({"raw_length": len(payload), "records": 1} | claims))
 
 
+def in_parts(payload: bytes = PART, **claims: Any) -> bytes:
+    """As `lying`, of a frame of parts."""
+    return lying(payload, **({"codec": PARTS} | claims))
+
+
 def test_honest_frame_and_segment_are_read() -> None:
     """What the lies below differ from in one thing each."""
     _, changes = decode_change_set(HONEST, NAME, 8)
-    assert [(each.key_group, each.key, each.data) for each in changes] == [(5, "key", b"data")]
+    assert rows_of(changes) == [StateChange(5, 1, 0, "key", b"data")]
+    _, changes = decode_change_set(in_parts(), NAME, 8)
+    assert rows_of(changes) == [StateChange(5, 1, 0, "key", b"data")]
     assert len(list(decode_segment(write_segment([HONEST], [ENTRY]), NAME))) == 1
+
+
+@pytest.mark.parametrize("kind", [0, 3, 255])
+def test_changes_of_an_unknown_kind_are_told_from_damage(kind: int) -> None:
+    """Every checksum is right, so a later release meant them: the message says to upgrade."""
+    error_of(UnsupportedVersionError, decode_change_set, in_parts(bytes([kind]) + PART[1:]), NAME, 0)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +103,19 @@ def test_honest_frame_and_segment_are_read() -> None:
         pytest.param(lying(records=0), id="fewer records than there are"),
         pytest.param(lying(b"", records=0), id="no changes at all"),
         pytest.param(lying(first=5, last=4), id="key groups the wrong way round"),
+        pytest.param(lying(last=4), id="a change above the key groups"),
+        pytest.param(lying(first=6), id="a change below the key groups"),
+        pytest.param(lying(codec=PARTS), id="rows for parts"),
+        pytest.param(lying(codec=PARTS + 4), id="unknown codec of parts"),
+        pytest.param(in_parts(records=2), id="more records than there are in parts"),
+        pytest.param(in_parts(records=0), id="fewer records than there are in parts"),
+        pytest.param(in_parts(last=4), id="a part above the key groups"),
+        pytest.param(in_parts(first=6), id="a part below the key groups"),
+        pytest.param(in_parts(PART + b"\0"), id="more behind the parts"),
+        pytest.param(in_parts(PART[:-1]), id="part cut off"),
+        pytest.param(in_parts(PART[:5] + b"\xff" * 4 + PART[9:]), id="part of 4 billion records"),
+        pytest.param(in_parts(PART.replace(b"\xa3key", b"\xa3\xffey")), id="key of a part not UTF-8"),
+        pytest.param(in_parts(codec=PARTS + 3), id="parts that are not zstd"),
         pytest.param(lying(log_id=b"\xff\xfe"), id="log id not UTF-8"),
         pytest.param(lying(log_id_length=255), id="log id beyond the frame"),
         pytest.param(lying(b"", log_id=b"", log_id_length=1, records=0), id="log id one beyond the frame"),
@@ -132,7 +162,7 @@ def test_changes_that_nobody_logs_are_refused(block: bytes) -> None:
 def test_a_frame_read_block_by_block_is_refused_at_its_end(payload: bytes, records: int) -> None:
     """Its head, checksum and first blocks are in order; the reader that was given those has to give all of it up."""
     _, blocks = open_change_set(lying(payload, records=records), NAME, 1000)
-    assert next(blocks) == next(blocks)
+    assert rows_of([next(blocks)]) == rows_of([next(blocks)])
     error = error_of(CorruptSegmentError, next, blocks)
     assert error.facts["object"] == NAME
 
@@ -140,8 +170,7 @@ def test_a_frame_read_block_by_block_is_refused_at_its_end(payload: bytes, recor
 @pytest.mark.parametrize("key", [None, True, 1.5, {"a": 1}, [], ["a", [None]], ["a", []]], ids=name_of)
 def test_key_that_no_user_gave_is_no_key(key: Any) -> None:
     """It would be entered into a table under a name that nobody can ask for, or break it."""
-    _, (change,) = decode_change_set(lying(write_block([[5, 1, 0, key, b""]])), NAME, 0)
-    error_of(ValueDecodeError, key_of, change)
+    error_of(ValueDecodeError, decode_change_set, lying(write_block([[5, 1, 0, key, b""]])), NAME, 0)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +209,7 @@ def test_index_that_lies_is_refused(index: Any) -> None:
     assert error.facts["offset"] >= 0
 
 
-@pytest.mark.parametrize("version", [0, 2, 255])
+@pytest.mark.parametrize("version", [0, 3, 255])
 def test_segment_of_another_release_is_told_from_damage(version: int) -> None:
     """Its checksum is right, so somebody meant it: the message says to upgrade, not that the data is lost."""
     error = error_of(
@@ -194,13 +223,17 @@ def test_index_may_say_more_than_this_release_knows() -> None:
     longer = write_block([[*CHANGE, "more"]])
     frame = lying(longer)
     (found,) = decode_segment(write_segment([frame], [[*ENTRY[:3], len(frame), *ENTRY[4:], "more"]]), NAME)
-    assert found[1][0].key == "key"
+    assert [row.key for row in rows_of(found[1])] == ["key"]
 
 
 @settings(deadline=None, max_examples=300)
 @given(
-    payload=st.binary(max_size=60) | st.integers(0, 40).map(lambda at: ZSTD[:at] + b"\0" + ZSTD[at + 1 :]),
-    codec=st.integers(0, 4),
+    payload=st.binary(max_size=60)
+    | st.tuples(st.integers(0, len(PART) - 1), st.integers(0, 255)).map(
+        lambda found: PART[: found[0]] + bytes([found[1]]) + PART[found[0] + 1 :]
+    )
+    | st.integers(0, 40).map(lambda at: ZSTD[:at] + b"\0" + ZSTD[at + 1 :]),
+    codec=st.integers(0, 4) | st.integers(PARTS, PARTS + 4),
     raw_length=st.integers(0, 2**32 - 1) | st.integers(0, 200),
     records=st.integers(0, 3),
 )

@@ -2,36 +2,30 @@
 
 import zlib
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statebackend._codec.changes import ChangeSet, change_set
 from statebackend._codec.compression import compress, decompress
-from statebackend._codec.frame import FrameHeader, decode_frame, encode_frame, open_frame
-from statebackend._codec.records import (
-    BLOCK_CHANGES_MAX,
-    ChangeSet,
-    Operation,
-    StateChange,
-    change_set,
-    decode_changes,
-    encode_changes,
-    key_of,
-)
+from statebackend._codec.frame import FrameHeader, encode_frame, open_frame
+from statebackend._codec.keyed_changes import keyed_changes
+from statebackend._codec.parts import encode_parts
+from statebackend._codec.records import Operation, StateChange
 from statebackend._codec.segment import decode_change_set, encode_segment, read_index
-from statebackend.ids import Key, SequenceNumber
+from statebackend.ids import SequenceNumber
 from statebackend.settings import Compression
+from tests.changes import rows_of
 from tests.codec import grammar_v1
 from tests.codec.samples import (
     CHANGE_SETS,
     CHANGES,
     COMPRESSIONS,
-    KEYS,
     NAME,
     frame_of,
     frames_in,
     mixed_segment,
+    plain,
     sample_change_sets,
 )
 
@@ -44,29 +38,16 @@ def reject(offset: int, reason: str) -> Exception:
 
 
 @unhurried
-@given(st.lists(CHANGES, max_size=30))
-def test_changes_come_back_as_they_were(changes: list[StateChange]) -> None:
-    """In order, with empty data, keys of every kind, and bytes told from str."""
-    decoded = [change for block in decode_changes(encode_changes(changes)) for change in block]
-    assert [(*msgspec.structs.astuple(change)[:3], key_of(change), change.data) for change in decoded] == [
-        msgspec.structs.astuple(change) for change in changes
-    ]
-
-
-@unhurried
-@given(KEYS)
-def test_key_keeps_its_types(key: Key) -> None:
-    """Also inside tuples: `1`, `"1"` and `b"1"` are three keys, and a tuple is not a list."""
-    (block,) = decode_changes(encode_changes([StateChange(0, Operation.SET, 0, key)]))
-    assert repr(key_of(block[0])) == repr(key)
-
-
-def test_block_holds_at_most_so_many_changes() -> None:
-    """So that decoding does not hold the interpreter for long, however large the change set."""
-    changes = [StateChange(0, Operation.SET, 0, number) for number in range(2 * BLOCK_CHANGES_MAX + 1)]
-    blocks = list(decode_changes(encode_changes(changes)))
-    assert [len(block) for block in blocks] == [BLOCK_CHANGES_MAX, BLOCK_CHANGES_MAX, 1]
-    assert [change for block in blocks for change in block] == changes
+@given(st.lists(CHANGES, min_size=1, max_size=30))
+def test_rows_of_early_releases_come_back_as_they_were(changes: list[StateChange]) -> None:
+    """In order within each state, with empty data, keys of every kind, and bytes told from str."""
+    blocks = [changes[:7], changes[7:]] if changes[7:] else [changes]
+    payload = b"".join(map(grammar_v1.write_block, blocks))
+    frame = grammar_v1.write_frame(payload, raw_length=len(payload), records=len(changes), last=32_767)
+    _, parts = decode_change_set(frame, NAME, 0)
+    expected = [change for block in blocks for change in sorted(block, key=lambda change: change.state_id)]
+    assert list(map(plain, rows_of(parts))) == list(map(plain, expected))
+    assert [repr(row.key) for row in rows_of(parts)] == [repr(row.key) for row in expected]
 
 
 @unhurried
@@ -105,21 +86,22 @@ def test_what_compresses_best_is_not_taken_for_a_lie(compression: Compression, p
 def test_frame_comes_back(compression: Compression, change_set: ChangeSet) -> None:
     """Alone, without the segment around it."""
     frame = encode_frame(change_set, compression)
-    header, changes = decode_frame(memoryview(frame), reject)
+    header, changes = open_frame(memoryview(frame), reject)
     assert header == FrameHeader(
-        change_set.log_id, change_set.sequence_number, change_set.key_groups, len(change_set.changes)
+        change_set.log_id, change_set.sequence_number, change_set.key_groups, change_set.records
     )
     assert grammar_v1.read_frame(frame) == frame_of(change_set)
-    assert encode_changes(changes) == encode_changes(change_set.changes)
+    assert encode_parts(changes) == encode_parts(change_set.changes)
 
 
-def test_frame_comes_back_in_its_blocks() -> None:
-    """One block at a time, so that not all of its changes have to be held."""
-    changes = [StateChange(0, Operation.SET, 0, number) for number in range(BLOCK_CHANGES_MAX + 1)]
-    frame = encode_frame(change_set("0-127", SequenceNumber(0), changes), "zstd")
-    header, blocks = open_frame(memoryview(frame), reject)
+def test_frame_comes_back_in_its_parts() -> None:
+    """One part at a time, so that not all of its changes have to be held."""
+    changes = [StateChange(0, Operation.SET, 0, number) for number in range(9)]
+    cut = [part for each in keyed_changes(changes) for part in each.cut(1)]
+    frame = encode_frame(change_set("0-127", SequenceNumber(0), cut), "zstd")
+    header, parts = open_frame(memoryview(frame), reject)
     assert header.records == len(changes)
-    assert list(blocks) == [changes[:-1], changes[-1:]]
+    assert [rows_of([part]) for part in parts] == [[change] for change in changes]
 
 
 @unhurried
@@ -144,22 +126,22 @@ def test_each_frame_can_be_read_alone(compression: Compression, change_sets: lis
     for entry, expected in zip(segment.entries, change_sets, strict=True):
         header, changes = decode_change_set(data[entry.offset : entry.offset + entry.length], NAME, entry.offset)
         assert (header.log_id, header.sequence_number) == (expected.log_id, expected.sequence_number)
-        assert encode_changes(changes) == encode_changes(expected.changes)
+        assert encode_parts(changes) == encode_parts(expected.changes)
 
 
 def test_frames_of_different_codecs_share_a_segment() -> None:
     """The codec is each frame's own."""
     data = mixed_segment()
     assert frames_in(data) == grammar_v1.read_segment(data) == [frame_of(each) for each in sample_change_sets()]
-    codecs = {data[entry.offset + 28] for entry in read_index(memoryview(data), NAME)}
+    codecs = {data[entry.offset + 28] - grammar_v1.PARTS for entry in read_index(memoryview(data), NAME)}
     assert codecs == {0, 1, 2, 3}
 
 
-def test_many_blocks_in_one_frame_are_read_by_both() -> None:
-    """A change set larger than a block."""
-    large = change_set(
-        "log", SequenceNumber(3), [StateChange(number % 128, Operation.SET, 0, number, b"x") for number in range(9000)]
-    )
+def test_many_parts_of_several_states_in_one_frame_are_read_by_both() -> None:
+    """A change set larger than a part."""
+    rows = [StateChange(number % 128, Operation.SET, number // 3000, number, b"x") for number in range(9000)]
+    large = change_set("log", SequenceNumber(3), [part for each in keyed_changes(rows) for part in each.cut(20_000)])
+    assert len(large.changes) > 3
     data = b"".join(encode_segment([large], "zstd").chunks)
     assert frames_in(data) == grammar_v1.read_segment(data) == [frame_of(large)]
 
@@ -182,10 +164,10 @@ def test_change_set_beyond_the_limit_is_refused_when_written() -> None:
     Row: section 30, restore: change set > 2 GiB offset. 1 GiB is the limit of one, and offsets have 64 bits.
     """
     (sample, *_) = sample_change_sets()
-    raw_bytes = len(encode_changes(sample.changes))
+    raw_bytes = len(encode_parts(sample.changes))
     frame = encode_frame(sample, "zstd", raw_bytes_max=raw_bytes)
-    decode_frame(memoryview(frame), reject, raw_bytes_max=raw_bytes)
+    open_frame(memoryview(frame), reject, raw_bytes_max=raw_bytes)
     with pytest.raises(ValueError):
         encode_frame(sample, "zstd", raw_bytes_max=raw_bytes - 1)
     with pytest.raises(AssertionError):
-        decode_frame(memoryview(frame), reject, raw_bytes_max=raw_bytes - 1)
+        open_frame(memoryview(frame), reject, raw_bytes_max=raw_bytes - 1)

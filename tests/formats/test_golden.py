@@ -1,6 +1,7 @@
 """Files that an earlier release wrote stay readable: `golden/` keeps them, `content_v1` says what they hold."""
 
 import zlib
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -10,21 +11,24 @@ import pytest
 from statebackend._codec.commit import Claim, Commit, decode_entry
 from statebackend._codec.frame import FrameHeader
 from statebackend._codec.local_snapshot import LocalSnapshot, decode_local_snapshot
-from statebackend._codec.records import key_of
 from statebackend._codec.segment import decode_segment
 from statebackend._codec.staged import decode_part
 from statebackend._state.declared import KeyedStates
 from statebackend.ids import EMPTY_RANGE, Handle, KeyGroupRange, SequenceNumber, StateDescriptor, all_key_groups
 from tests.aggregates import Mean
+from tests.changes import rows_of
 from tests.codec import grammar_v1
 from tests.codec.samples import COMPRESSIONS
-from tests.formats import content_outbox, content_v1
+from tests.formats import content_outbox, content_v1, content_v2
 from tests.formats.make_golden import GOLDEN, golden_files
 
 SEGMENTS = [
     ("segment-v1-example.bin", content_v1.EXAMPLE),
     ("segment-v1-kinds.bin", content_v1.KINDS),
     *((f"segment-v1-{compression}.bin", content_v1.SEGMENT) for compression in COMPRESSIONS),
+    ("segment-v2-example.bin", content_v2.EXAMPLE),
+    ("segment-v2-kinds.bin", content_v1.KINDS),
+    *((f"segment-v2-{compression}.bin", content_v2.SEGMENT) for compression in COMPRESSIONS),
 ]
 
 
@@ -35,6 +39,7 @@ def test_every_golden_file_is_tested() -> None:
         "claim-v1.bin",
         "commit-v1-history.bin",
         "commit-v1-inline.bin",
+        "commit-v1-inline-parts.bin",
         "local-snapshot-v1.bin",
         "commit-v2-outbox.bin",
         "commit-v3-native.bin",
@@ -45,7 +50,10 @@ def test_every_golden_file_is_tested() -> None:
 
 @pytest.mark.parametrize(("name", "content"), SEGMENTS)
 def test_segment_holds_what_was_written(name: str, content: list[tuple[str, int, content_v1.Changes]]) -> None:
-    """By the library's reader: names, numbers, spans, and each change with its key's own type."""
+    """By the library's reader: names, numbers, spans, and each change with its key's own type.
+
+    The order is kept within each state: of the rows of version 1, those of one state are read together.
+    """
     decoded = list(decode_segment((GOLDEN / name).read_bytes(), name))
     assert [header for header, _ in decoded] == [
         FrameHeader(
@@ -57,10 +65,11 @@ def test_segment_holds_what_was_written(name: str, content: list[tuple[str, int,
         for log_id, number, changes in content
     ]
     found = [
-        [(each.key_group, each.operation, each.state_id, key_of(each), each.data) for each in changes]
+        [(each.key_group, each.operation, each.state_id, each.key, each.data) for each in rows_of(changes)]
         for _, changes in decoded
     ]
-    assert repr(found) == repr([changes for _, _, changes in content])
+    expected = [changes if "v2" in name else sorted(changes, key=itemgetter(2)) for _, _, changes in content]
+    assert repr(found) == repr(expected)
 
 
 @pytest.mark.parametrize(("name", "content"), SEGMENTS)
@@ -82,7 +91,8 @@ class Raw:
         return bytes(data)
 
 
-def test_every_kind_of_state_holds_what_was_written() -> None:
+@pytest.mark.parametrize("name", ["segment-v1-kinds.bin", "segment-v2-kinds.bin"])
+def test_every_kind_of_state_holds_what_was_written(name: str) -> None:
     """Whatever its cells say, and in the types that they were written in."""
     known = [
         StateDescriptor(0, "value", "value", '"int"', version=1),
@@ -94,7 +104,7 @@ def test_every_kind_of_state_holds_what_was_written() -> None:
         StateDescriptor(6, "own", "value", "own:raw"),
     ]
     states = KeyedStates(all_key_groups(128), 128, known)
-    for _, changes in decode_segment((GOLDEN / "segment-v1-kinds.bin").read_bytes(), "golden"):
+    for _, changes in decode_segment((GOLDEN / name).read_bytes(), "golden"):
         states.replay(changes)
     upcast = states.value_state("value", int, migrate=lambda value: value * 100)
     assert dict(upcast) == {"a": 700, "b": 8, "c": 900, "d": 10}
@@ -116,10 +126,14 @@ def test_commit_holds_what_was_written(name: str, content: dict[str, Any]) -> No
     assert decode_entry(data, name, job="fleet") == msgspec.convert(content, Commit)
 
 
-def test_commit_with_inline_change_sets_holds_what_was_written() -> None:
+@pytest.mark.parametrize(
+    ("name", "manifest"),
+    [("commit-v1-inline.bin", content_v1.INLINE), ("commit-v1-inline-parts.bin", content_v2.INLINE)],
+)
+def test_commit_with_inline_change_sets_holds_what_was_written(name: str, manifest: dict[str, Any]) -> None:
     """By both readers: the manifest, and behind it the frames, to which the decoded handles point."""
-    data = (GOLDEN / "commit-v1-inline.bin").read_bytes()
-    assert grammar_v1.read_commit(data) == content_v1.INLINE
+    data = (GOLDEN / name).read_bytes()
+    assert grammar_v1.read_commit(data) == manifest
     commit = decode_entry(data, "carrier", job="fleet")
     assert isinstance(commit, Commit)
     before, *inline = commit.ranges[0].changelog
@@ -189,12 +203,12 @@ def test_local_snapshot_holds_what_was_written(name: str, content: dict[str, Any
 @pytest.mark.parametrize(
     "name",
     [
-        "segment-v1-example.bin",
-        "segment-v1-kinds.bin",
-        "segment-v1-none.bin",
+        "segment-v2-example.bin",
+        "segment-v2-kinds.bin",
+        "segment-v2-none.bin",
         "commit-v1.bin",
         "commit-v1-history.bin",
-        "commit-v1-inline.bin",
+        "commit-v1-inline-parts.bin",
         "claim-v1.bin",
         "local-snapshot-v1.bin",
         "commit-v2-outbox.bin",
@@ -208,12 +222,15 @@ def test_this_release_writes_the_same_bytes(name: str) -> None:
     assert golden_files()[name] == (GOLDEN / name).read_bytes()
 
 
-def test_each_golden_segment_uses_the_codec_of_its_name() -> None:
-    """So that each codec of today is read by every release to come."""
-    codecs: dict[str, Any] = {
-        compression: (GOLDEN / f"segment-v1-{compression}.bin").read_bytes()[8 + 28] for compression in COMPRESSIONS
+@pytest.mark.parametrize(("version", "parts"), [(1, 0), (2, grammar_v1.PARTS)])
+def test_each_golden_segment_uses_the_codec_of_its_name(version: int, parts: int) -> None:
+    """So that each codec of today is read by every release to come; of rows and of parts."""
+    heads: dict[str, bytes] = {
+        compression: (GOLDEN / f"segment-v{version}-{compression}.bin").read_bytes()[:37]
+        for compression in COMPRESSIONS
     }
-    assert codecs == {"none": 0, "lz4": 1, "snappy": 2, "zstd": 3}
+    assert {name: head[36] - parts for name, head in heads.items()} == {"none": 0, "lz4": 1, "snappy": 2, "zstd": 3}
+    assert {head[7] for head in heads.values()} == {version}
 
 
 def _span(key_groups: list[int]) -> KeyGroupRange:

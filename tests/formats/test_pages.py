@@ -10,7 +10,19 @@ import msgspec
 import pytest
 
 from statebackend._codec import cells as cell_format
-from statebackend._codec import commit, compression, frame, local_snapshot, records, schema, segment, staged
+from statebackend._codec import (
+    column_changes,
+    commit,
+    compression,
+    frame,
+    keyed_changes,
+    local_snapshot,
+    parts,
+    records,
+    schema,
+    segment,
+    staged,
+)
 from statebackend._codec.commit import Claim, Commit
 from statebackend._log import names
 from statebackend._state.operator_state import OPERATOR_KINDS
@@ -53,6 +65,9 @@ def field_names(type_: type[msgspec.Struct]) -> list[str]:
     [
         (SEGMENT_PAGE, segment),
         (SEGMENT_PAGE, frame),
+        (SEGMENT_PAGE, parts),
+        (SEGMENT_PAGE, keyed_changes),
+        (SEGMENT_PAGE, column_changes),
         (SEGMENT_PAGE, records),
         (COMMIT_PAGE, commit),
         (COMMIT_PAGE, schema),
@@ -61,7 +76,20 @@ def field_names(type_: type[msgspec.Struct]) -> list[str]:
         (CELLS_PAGE, cell_format),
         (OUTPUT_PAGE, staged),
     ],
-    ids=["segment", "frame", "records", "commit", "schema", "names", "local snapshot", "cells", "staged output"],
+    ids=[
+        "segment",
+        "frame",
+        "parts",
+        "keyed changes",
+        "column changes",
+        "records",
+        "commit",
+        "schema",
+        "names",
+        "local snapshot",
+        "cells",
+        "staged output",
+    ],
 )
 def test_grammar_on_the_page_is_the_one_in_the_code(page: str, module: ModuleType) -> None:
     """Line by line."""
@@ -72,7 +100,7 @@ def test_grammar_on_the_page_is_the_one_in_the_code(page: str, module: ModuleTyp
 @pytest.mark.parametrize(
     ("page", "golden", "shown_to"),
     [
-        (SEGMENT_PAGE, "segment-v1-example.bin", 113),
+        (SEGMENT_PAGE, "segment-v2-example.bin", 174),
         (COMMIT_PAGE, "commit-v1.bin", 16),
         (OUTPUT_PAGE, "output-v1.bin", 21),
     ],

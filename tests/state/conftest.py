@@ -5,6 +5,9 @@ from collections.abc import Generator
 
 import pytest
 
+from statebackend._codec import keyed_changes
+from statebackend._state import every_kind
+
 ON_HEAP_ONLY = {"test_key_groups", "test_rocksdb", "test_row_cache", "test_changing_it_while_iterating_is_an_error"}
 """Of key groups, which know no tables; of what only RocksDB has; and of what only a dictionary does."""
 
@@ -16,6 +19,15 @@ ON_ROCKSDB_ONLY = {"test_machines_on_rocksdb"}
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if not ON_HEAP_ONLY & {metafunc.module.__name__.rpartition(".")[2], metafunc.function.__name__}:
         metafunc.parametrize("tables", ["heap", "rocksdb"], indirect=True, scope="module")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_steps() -> Generator[None]:
+    """Drains go two keys at a time, so that a test of few keys has several steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(every_kind, "DRAINED_AT_ONCE", 2)
+        patch.setattr(keyed_changes, "PART_RECORDS_MAX", 2)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

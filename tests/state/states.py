@@ -3,8 +3,11 @@
 from collections.abc import Iterable
 from typing import Any
 
+from statebackend._codec.changes import Changes
 from statebackend._codec.commit import StateDescriptor
-from statebackend._codec.records import StateChange, decode_changes, encode_changes
+from statebackend._codec.keyed_changes import keyed_changes
+from statebackend._codec.parts import decode_parts, encode_parts
+from statebackend._codec.records import StateChange
 from statebackend._state.declared import KeyedStates
 from statebackend._state.value_state import ValueState
 from statebackend._tables.heap import heap_table
@@ -32,9 +35,9 @@ def value_state(type_: Any = int) -> ValueState[Any]:
     return all_states().value_state("sample", type_)
 
 
-def stored(changes: Iterable[StateChange]) -> list[StateChange]:
+def stored(changes: Iterable[StateChange]) -> list[Changes]:
     """Changes as they come back from a segment."""
-    return [change for block in decode_changes(encode_changes(changes)) for change in block]
+    return list(decode_parts(encode_parts(keyed_changes(changes))))
 
 
 def restored(

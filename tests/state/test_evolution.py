@@ -10,6 +10,7 @@ from statebackend import TimeToLive
 from statebackend._codec.records import StateChange
 from statebackend._state.declared import KeyedStates
 from statebackend.errors import InputError, StateTypeError, ValueDecodeError, ValueEncodeError
+from tests.changes import drained, rows_of
 from tests.codec.test_schema import struct
 from tests.examples import name_of
 from tests.state.states import MAX_PARALLELISM, all_states, restored
@@ -54,7 +55,7 @@ def written(type_: Any = Leg, value: Any = None) -> tuple[KeyedStates, list[Stat
     states.list_state("hops", type_)["a"].append(value)
     states.map_state("seen", str, type_)["a"]["x"] = value
     states.reducing_state("last", type_, lambda _, value: value).add("a", value)
-    return states, list(states.drain())
+    return states, drained(states)
 
 
 def read(states: KeyedStates, type_: Any, **options: Any) -> list[Any]:
@@ -107,7 +108,7 @@ def test_field_that_was_removed_cannot_come_back_as_another_type() -> None:
     """Some stored value may still have it as it was. So what is checked are all schemas, not only the last."""
     states = restored(*written())
     states.value_state("legs", struct(("origin", str)))
-    later = restored(states, states.drain())
+    later = restored(states, drained(states))
     with pytest.raises(StateTypeError) as caught:
         later.value_state("legs", struct(("origin", str), ("miles", str, "0")))
     assert caught.value.facts["schema_written"] == '{"record":{"miles":"int","origin":"str"}}'
@@ -133,7 +134,7 @@ def test_values_are_upcast_when_they_are_read() -> None:
     """Of every kind. The result may be an object or builtins, of which fields with defaults may be missing."""
     states = restored(*written())
     assert read(states, KmLeg, migrate=to_km) == [KmLeg("EWR", 200.0)] * 6
-    assert list(states.drain()) == []
+    assert drained(states) == []
     states = restored(*written())
     assert read(states, PointLeg, migrate=(to_km, to_point)) == [PointLeg(("EWR", 200.0))] * 6
 
@@ -150,7 +151,7 @@ def test_written_values_are_not_upcast_again() -> None:
         hops["a"] = [hops["a"][0]]
         hops["a"].append(KmLeg("IAH", 5.0))
         assert hops["a"] == [KmLeg("EWR", 200.0), KmLeg("IAH", 5.0)]
-        log += states.drain()
+        log += drained(states)
 
 
 def test_upcasts_follow_each_other() -> None:
@@ -158,7 +159,7 @@ def test_upcasts_follow_each_other() -> None:
     states, log = written()
     states = restored(states, log)
     states.value_state("legs", KmLeg, migrate=[to_km])["b"] = KmLeg("IAH", 5.0)
-    log += states.drain()
+    log += drained(states)
     states = restored(states, log)
     legs = states.value_state("legs", PointLeg, migrate=[to_km, to_point])
     legs["c"] = PointLeg(("LGA", 1.0))
@@ -173,7 +174,7 @@ def test_same_type_may_have_an_upcast() -> None:
     """Such as from miles to kilometres in the same int."""
     states = all_states()
     states.value_state("miles", int)["a"] = 100
-    later = restored(states, states.drain())
+    later = restored(states, drained(states))
     miles = later.value_state("miles", int, migrate=lambda miles: miles * 2)
     miles["b"] = 1
     assert dict(miles) == {"a": 200, "b": 1}
@@ -186,7 +187,7 @@ def test_base_is_written_in_the_newest_version() -> None:
     """From then on no upcast is called for it, in no kind of state."""
     states = restored(*written())
     read(states, KmLeg, migrate=to_km)
-    base = restored(states, states.snapshot().changes(ALL))
+    base = restored(states, rows_of(states.snapshot().changes(ALL)))
 
     def never(leg: Any) -> Any:
         raise AssertionError("upcast again")
@@ -198,7 +199,7 @@ def test_later_version_is_refused_by_an_earlier_program() -> None:
     """It would read what it does not know."""
     states = restored(*written())
     states.value_state("legs", KmLeg, migrate=to_km)
-    later = restored(states, states.drain())
+    later = restored(states, drained(states))
     with pytest.raises(StateTypeError) as caught:
         later.value_state("legs", KmLeg)
     assert (caught.value.facts["version_written"], caught.value.facts["version_declared"]) == (1, 0)
@@ -221,9 +222,9 @@ def test_upcast_keeps_the_time_of_writing() -> None:
     states = all_states()
     states.value_state("legs", Leg, ttl=ttl)["a"] = Leg("EWR", 100)
     now = 105.0
-    later = restored(states, states.drain())
+    later = restored(states, drained(states))
     later.value_state("legs", KmLeg, ttl=ttl, migrate=to_km)
-    base = restored(later, later.snapshot().changes(ALL))
+    base = restored(later, rows_of(later.snapshot().changes(ALL)))
     legs = base.value_state("legs", KmLeg, ttl=ttl, migrate=to_km)
     assert legs["a"] == KmLeg("EWR", 200.0)
     now = 110.0
@@ -277,7 +278,7 @@ def test_own_serializer_serves_every_kind(first: bytes) -> None:
     hops["a"].extend([1j, 2j])
     seen["a"][1j] = 2j
     total.add_many(["a", "a"], [1j, 2j])
-    later = restored(states, states.drain())
+    later = restored(states, drained(states))
     for name, ttl in (("plain", None), ("timed", TimeToLive(10, lambda: 0.0))):
         state = later.value_state(name, serializer, ttl=ttl)
         assert dict(state) == {"a": 1j, "b": 2j}
@@ -295,7 +296,7 @@ def test_own_serializer_is_known_by_its_class_and_schema() -> None:
     assert states.value_state("numbers", Complex(b"x")) is numbers
     with pytest.raises(StateTypeError):
         states.value_state("numbers", complex_of_schema("other"))
-    later = restored(states, states.drain())
+    later = restored(states, drained(states))
     for type_ in (str, complex_of_schema(""), complex_of_schema('"str"')):
         with pytest.raises(StateTypeError):
             later.value_state("numbers", type_)
@@ -327,4 +328,4 @@ def test_own_schema_is_not_taken_for_one_of_msgspec() -> None:
     states = all_states()
     states.value_state("numbers", complex_of_schema('"int"'))["a"] = 1j
     with pytest.raises(StateTypeError):
-        restored(states, states.drain()).value_state("numbers", int)
+        restored(states, drained(states)).value_state("numbers", int)

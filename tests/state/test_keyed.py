@@ -5,14 +5,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from statebackend._codec.keyed_changes import keyed_changes
 from statebackend._codec.records import Operation, StateChange
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import DataError, InputError, KeyGroupError, StateTypeError, UnsupportedVersionError
 from statebackend.ids import KeyGroupRange, StateDescriptor, all_key_groups
+from tests.changes import drained
 from tests.examples import name_of
 from tests.state import sample_keys
-from tests.state.states import MAX_PARALLELISM, all_states, restored, states_of, stored
+from tests.state.states import MAX_PARALLELISM, all_states, restored, states_of
 
 LOWER = KeyGroupRange(0, 63)
 UPPER = KeyGroupRange(64, 127)
@@ -68,7 +70,7 @@ def test_another_type_than_written_is_refused() -> None:
     """Also before any of it was declared in this process; what is there stays as it is."""
     states = all_states()
     states.value_state("legs", Leg)["N14228"] = Leg("EWR", 1.0)
-    later = restored(states, states.drain())
+    later = restored(states, drained(states))
     other = msgspec.defstruct("Leg", [("origin", str), ("miles", int)])
     with pytest.raises(StateTypeError):
         later.value_state("legs", other)
@@ -88,7 +90,7 @@ def test_renamed_class_is_the_same_type() -> None:
     states = all_states()
     states.value_state("legs", Leg)["a"] = Leg("EWR", 1.0)
     hop = msgspec.defstruct("Hop", [("origin", str), ("miles", float)], namespace={"__doc__": "Short."})
-    later = restored(states, states.drain()).value_state("legs", hop)
+    later = restored(states, drained(states)).value_state("legs", hop)
     assert type(later["a"]) is hop
 
 
@@ -123,7 +125,7 @@ def test_replay_gives_the_same_state() -> None:
         numbers.update(dict.fromkeys(keys[turn:], turn))
         legs.update({key: Leg(repr(key)) for key in keys[: 5 - turn]})
         del legs[keys[4 - turn]]
-        log += states.drain()
+        log += drained(states)
     later = restored(states, log)
     assert later.sizes == states.sizes == {"numbers": len(keys), "legs": 2}
     assert later.value_state("numbers", int) == numbers
@@ -134,18 +136,18 @@ def test_replay_leaves_nothing_to_log() -> None:
     """Changes that are in a commit are not written to the next one."""
     states = all_states()
     states.value_state("legs", int)["a"] = 1
-    later = restored(states, states.drain())
+    later = restored(states, drained(states))
     later.value_state("legs", int)
-    assert list(later.drain()) == []
+    assert drained(later) == []
 
 
 def test_state_that_nobody_declares_is_kept() -> None:
     """It goes into the next commits, and can be declared later."""
     states = all_states()
     states.value_state("old", int)["a"] = 1
-    later = restored(states, states.drain())
+    later = restored(states, drained(states))
     later.value_state("new", int)["b"] = 2
-    assert [change.key for change in later.drain()] == ["b"]
+    assert [change.key for change in drained(later)] == ["b"]
     assert later.sizes == {"old": 1, "new": 1}
     assert later.value_state("old", int) == {"a": 1}
 
@@ -153,7 +155,7 @@ def test_state_that_nobody_declares_is_kept() -> None:
 def test_change_of_a_state_that_no_commit_describes_is_refused() -> None:
     """Without its type it could never be read."""
     with pytest.raises(DataError):
-        all_states().replay([StateChange(0, Operation.SET, 3, "a", b"\x01")])
+        all_states().replay(keyed_changes([StateChange(0, Operation.SET, 3, "a", b"\x01")]))
 
 
 def test_operation_of_a_newer_release_is_refused() -> None:
@@ -161,7 +163,7 @@ def test_operation_of_a_newer_release_is_refused() -> None:
     states = all_states()
     states.value_state("legs", int)
     with pytest.raises(UnsupportedVersionError):
-        states.replay([StateChange(0, 7, 0, "a", b"\x01")])
+        states.replay(keyed_changes([StateChange(0, 7, 0, "a", b"\x01")]))
 
 
 # -------------------------------------------------------------------------------------------------------- owned parts
@@ -172,7 +174,7 @@ def test_changes_of_foreign_key_groups_are_passed_over() -> None:
     states = all_states()
     numbers = states.value_state("numbers", int)
     numbers.update({key: 1 for key in sample_keys.ALL_KEYS})  # type: ignore[misc]  # noqa: C420
-    log = stored(states.drain())
+    log = drained(states)
     parts = [restored(states, log, part).value_state("numbers", int) for part in (LOWER, UPPER)]
     assert [set(part) for part in parts] == [set(keys_of(LOWER)), set(keys_of(UPPER))]
     assert {**parts[0], **parts[1]} == numbers
@@ -184,7 +186,7 @@ def test_key_of_another_owner_is_refused_by_every_method() -> None:
     numbers = states.value_state("numbers", int)
     mine, foreign = keys_of(LOWER), keys_of(UPPER)
     numbers.update(dict.fromkeys(mine, 1))
-    list(states.drain())
+    drained(states)
     for key in foreign:
         for refused in (
             lambda key=key: numbers[key],
@@ -201,7 +203,7 @@ def test_key_of_another_owner_is_refused_by_every_method() -> None:
             assert caught.value.facts["key_group"] in UPPER
             assert caught.value.facts["owned"] == "[0, 63]"
     assert numbers == dict.fromkeys(mine, 1)
-    assert list(states.drain()) == []
+    assert drained(states) == []
 
 
 def test_owner_of_nothing_has_no_keys() -> None:

@@ -20,6 +20,7 @@ from statebackend.errors import (
 )
 from statebackend.ids import KeyGroupRange
 from tests.aggregates import Mean
+from tests.changes import drained, rows_of
 from tests.examples import name_of, short_name_of
 from tests.state.states import MAX_PARALLELISM, all_states, restored
 from tests.state.test_key_groups import NOT_KEYS
@@ -137,7 +138,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 def contents(states: KeyedStates) -> list[Any]:
     """All there is, as changes."""
-    return list(states.snapshot().changes(frozenset(range(MAX_PARALLELISM))))
+    return rows_of(states.snapshot().changes(frozenset(range(MAX_PARALLELISM))))
 
 
 # -------------------------------------------------------------------------------------------------- it refuses
@@ -150,12 +151,12 @@ def test_wrong_key_is_refused_by_every_method(kind: Kind, key: Any) -> None:
     state = kind.declare(states)
     for there in (1, 0, "a", ("a", 1), (1,)):
         kind.write(state, there, 1)
-    list(states.drain())
+    drained(states)
     before = contents(states)
     for operation in (lambda state, key: kind.write(state, key, 1), *kind.others):
         with pytest.raises(KeyTypeError):
             operation(state, key)
-    assert list(states.drain()) == []
+    assert drained(states) == []
     assert contents(states) == before
 
 
@@ -166,7 +167,7 @@ def test_key_of_another_owner_is_refused_by_every_method(kind: Kind) -> None:
     for operation in (lambda state, key: kind.write(state, key, 1), *kind.others):
         with pytest.raises(KeyGroupError):
             operation(state, "a")
-    assert contents(states) == list(states.drain()) == []
+    assert contents(states) == drained(states) == []
 
 
 @pytest.mark.parametrize("name", ["list", "map", "reducing"])
@@ -178,13 +179,13 @@ def test_wrong_value_is_refused(name: str, value: Any) -> None:
     if name == "reducing":
         states.reducing_state("state", int, lambda _, value: value)
     KINDS[name].write(state, "a", 1)
-    list(states.drain())
+    drained(states)
     before = contents(states)
     for key in ("a", "new"):
         with pytest.raises(ValueEncodeError):
             KINDS[name].write(state, key, value)
     assert contents(states) == before
-    assert list(states.drain()) == []
+    assert drained(states) == []
 
 
 def test_wrong_entry_key_is_refused() -> None:
@@ -222,7 +223,7 @@ def test_stored_value_that_does_not_decode_is_told(name: str) -> None:
     states, kind = all_states(), KINDS[name]
     state = kind.declare(states)
     kind.write(state, "a", 1)
-    changes = [msgspec.structs.replace(change, data=change.data[:-1] + b"\xa5") for change in states.drain()]
+    changes = [msgspec.structs.replace(change, data=change.data[:-1] + b"\xa5") for change in drained(states)]
     broken = kind.declare(restored(states, changes))
     with pytest.raises(ValueDecodeError):
         broken.get_many(["a"])
@@ -271,7 +272,7 @@ def test_another_entry_key_type_is_refused() -> None:
     states = all_states()
     states.map_state("seen", str, int)["a"]["b"] = 1
     with pytest.raises(StateTypeError) as caught:
-        restored(states, states.drain()).map_state("seen", str | int, int)  # type: ignore[arg-type]
+        restored(states, drained(states)).map_state("seen", str | int, int)  # type: ignore[arg-type]
     assert caught.value.facts["key_schema_written"] == '"str"'
     assert caught.value.facts["key_schema_declared"] == '{"one_of":["int","str"]}'
 
@@ -315,7 +316,7 @@ def test_value_changed_in_place_changes_no_state() -> None:
     hops.get_many(["a"])[0].clear()
     seen.get_many(["a"])[0].clear()
     assert contents(states) == before
-    assert contents(restored(states, states.drain())) == before
+    assert contents(restored(states, drained(states))) == before
     assert legs["none"] == Leg("none")
 
 
@@ -329,7 +330,7 @@ def test_default_is_given_and_not_stored() -> None:
     for missing in (lambda: counts.pop("a"), lambda: counts.__delitem__("a")):
         with pytest.raises(KeyError):
             missing()
-    assert list(counts) == list(states.drain()) == []
+    assert list(counts) == drained(states) == []
     counts["a"] += 1
     counts.update_many(["a", "b", "b"], [1, 1, 1], operator.add)
     assert counts == {"a": 2, "b": 2}
@@ -398,7 +399,7 @@ def test_emptied_list_or_map_is_no_key() -> None:
     for state in (hops, seen):
         with pytest.raises(KeyError):
             del state["a"]
-    assert contents(restored(states, states.drain())) == []
+    assert contents(restored(states, drained(states))) == []
 
 
 def test_clear_removes_every_key(kind: Kind) -> None:
@@ -407,10 +408,10 @@ def test_clear_removes_every_key(kind: Kind) -> None:
     state = kind.declare(states)
     for key in ("a", 1, b"b", ("c", 1)):
         kind.write(state, key, 1)
-    list(states.drain())
+    drained(states)
     state.clear()
     assert len(state) == 0
-    assert {change.operation for change in states.drain()} == {Operation.CLEAR}
+    assert {change.operation for change in drained(states)} == {Operation.CLEAR}
 
 
 def test_merge_moves_accumulators() -> None:
@@ -423,7 +424,7 @@ def test_merge_moves_accumulators() -> None:
     mean.merge("new", ["a"])
     assert dict(mean) == {"new": 3.0}
     mean.merge("none", ["nobody"])
-    assert dict(restored(states, states.drain()).aggregating_state("mean", Mean())) == {"new": 3.0}
+    assert dict(restored(states, drained(states)).aggregating_state("mean", Mean())) == {"new": 3.0}
 
 
 def test_function_that_fails_leaves_the_state_as_it_was() -> None:
@@ -431,13 +432,13 @@ def test_function_that_fails_leaves_the_state_as_it_was() -> None:
     states = all_states()
     ratio = states.reducing_state("ratio", float, operator.truediv)
     ratio.add("a", 8.0)
-    list(states.drain())
+    drained(states)
     with pytest.raises(ZeroDivisionError):
         ratio.add("a", 0.0)
     with pytest.raises(ZeroDivisionError):
         ratio.add_many(["b", "a", "a"], [1.0, 2.0, 0.0])
     assert dict(ratio) == {"a": 8.0}
-    assert list(states.drain()) == []
+    assert drained(states) == []
 
 
 def test_declaring_again_takes_the_newest_function() -> None:
@@ -486,7 +487,7 @@ def test_bulk_takes_whatever_has_elements(many: Callable[[Any], Any]) -> None:
     assert seen.get_many(many(["a", "b", "c"])) == [{"z": 3, "w": 4}, {"y": 2}, {}]
     total.add_many(many(keys), many([1, 2, 3, 4]))
     assert total.get_many(many([*keys, "none"])) == [5, 2, 3, 5, None]
-    later = restored(states, states.drain())
+    later = restored(states, drained(states))
     assert contents(later) == contents(states)
 
 
@@ -537,7 +538,7 @@ def test_bulk_writes_all_or_none(keys: Any, values: Any, error: Any) -> None:
     for write in bulk_writes(states):
         with pytest.raises(error):
             write(keys, values)
-    assert contents(states) == list(states.drain()) == []
+    assert contents(states) == drained(states) == []
 
 
 def test_bulk_writes_of_nothing_log_nothing() -> None:
@@ -545,7 +546,7 @@ def test_bulk_writes_of_nothing_log_nothing() -> None:
     states = all_states()
     for write in bulk_writes(states):
         write([], [])
-    assert list(states.drain()) == []
+    assert drained(states) == []
 
 
 def test_bulk_update_of_a_missing_key_is_a_key_error() -> None:

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from statebackend import TimeToLive
+from statebackend._codec.changes import Changes
 from statebackend._codec.records import StateChange
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.snapshot import StatesSnapshot
 from statebackend.ids import KeyGroupRange
 from tests.aggregates import Spread
+from tests.changes import rows_of
 from tests.codec.samples import KEYS
 from tests.state.states import MAX_PARALLELISM, all_states, restored
 
@@ -115,7 +117,7 @@ class EveryKindAgainstPlainPython(RuleBasedStateMachine):
 
     def declare(self, states: KeyedStates) -> None:
         self.states = states
-        self.drained: Iterator[StateChange] = iter(())  # begun and not ended
+        self.drained: Iterator[Changes] = iter(())  # begun and not ended
         self.kinds = Kinds(states, self.ttl)
 
     @rule(target=keys, key=KEYS)
@@ -232,14 +234,14 @@ class EveryKindAgainstPlainPython(RuleBasedStateMachine):
 
     @rule()
     def drain(self) -> None:
-        self.log += itertools.chain(self.drained, self.states.drain())
+        self.log += rows_of(itertools.chain(self.drained, self.states.drain()))
         self.drained = iter(())
 
     @rule(changes=st.integers(0, 3))
     def drain_a_part(self, changes: int) -> None:
         """As a checkpoint that is cancelled: the rest comes later, before what is written meanwhile."""
         self.drained = itertools.chain(self.drained, self.states.drain())
-        self.log += itertools.islice(self.drained, changes)
+        self.log += rows_of(itertools.islice(self.drained, changes))
 
     @rule()
     def restore(self) -> None:
@@ -269,7 +271,7 @@ class EveryKindAgainstPlainPython(RuleBasedStateMachine):
             self.model.maps[key]["later"] = 7
         self.kinds.totals.add("later", 7)
         self.model.totals["later"] = self.model.totals.get("later", 0) + 7
-        self.log = list(base.changes(ALL))
+        self.log = rows_of(base.changes(ALL))
         assert Kinds(restored(self.states, self.log), self.ttl).visible() == expected
 
     @invariant()

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from statebackend._codec import keyed_changes
 from statebackend._codec.records import Operation, StateChange
+from statebackend._state import every_kind
 from statebackend._state.aggregating_state import AggregatingState
 from statebackend._state.declared import KeyedStates
 from statebackend._state.list_state import ListState
@@ -17,6 +19,7 @@ from statebackend._state.reducing_state import ReducingState
 from statebackend._state.timers import Timers
 from statebackend._state.value_state import ValueState
 from tests.aggregates import Mean
+from tests.changes import drained, rows_of
 from tests.state.states import all_states, restored
 
 
@@ -30,7 +33,7 @@ def hops(states: KeyedStates) -> ListState[str]:
     """With one element, which is logged already."""
     state = states.list_state("hops", str)
     state["key"].append("EWR")
-    list(states.drain())
+    drained(states)
     return state
 
 
@@ -39,7 +42,7 @@ def seen(states: KeyedStates) -> MapState[str, int]:
     """With two entries, which are logged already."""
     state = states.map_state("seen", str, int)
     state["key"].update(a=1, b=2)
-    list(states.drain())
+    drained(states)
     return state
 
 
@@ -48,13 +51,13 @@ def timers(states: KeyedStates) -> Timers:
     """With one timer, which is logged already."""
     state = states.timers("timers")
     state.register("key", 5)
-    list(states.drain())
+    drained(states)
     return state
 
 
 def logged(states: KeyedStates) -> list[tuple[Operation, bytes]]:
     """Operations and data since the last time, all of one key."""
-    changes = list(states.drain())
+    changes = drained(states)
     assert {change.key for change in changes} <= {"key"}
     return [(Operation(change.operation), change.data) for change in changes]
 
@@ -80,9 +83,9 @@ def test_list_append_logs_the_element(states: KeyedStates, hops: ListState[str])
 
 def test_list_extend_logs_the_elements(states: KeyedStates, hops: ListState[str]) -> None:
     """Row: ChangelogListStateTest.testAddAllRecorded. In one change, and a replay has them."""
-    log = list(states.snapshot().changes(frozenset(range(128))))
+    log = rows_of(states.snapshot().changes(frozenset(range(128))))
     hops["key"].extend(["a", "b", "c"])
-    changes = list(states.drain())
+    changes = drained(states)
     assert [change.operation for change in changes] == [Operation.ADD]
     assert restored(states, log + changes).list_state("hops", str)["key"] == ["EWR", "a", "b", "c"]
 
@@ -100,7 +103,7 @@ def test_list_clear_is_logged(states: KeyedStates, hops: ListState[str]) -> None
     hops["key"].clear()
     assert logged(states) == [(Operation.CLEAR, b"")]
     hops["key"].append("IAH")
-    list(states.drain())
+    drained(states)
     del hops["key"]
     assert logged(states) == [(Operation.CLEAR, b"")]
 
@@ -119,7 +122,7 @@ def test_list_replaced_is_one_change(states: KeyedStates, hops: ListState[str]) 
 def test_list_that_is_long_is_logged_in_chunks(states: KeyedStates, hops: ListState[str]) -> None:
     """A change has to fit into a frame. A replay puts them together again."""
     hops["key"] = ["x" * 700_000] * 5
-    changes = list(states.drain())
+    changes = drained(states)
     assert [change.operation for change in changes] == [Operation.SET, *[Operation.ADD] * 3]
     assert restored(states, changes).list_state("hops", str)["key"] == ["x" * 700_000] * 5
 
@@ -160,9 +163,9 @@ def test_map_put_logs_the_entry(states: KeyedStates, seen: MapState[str, int]) -
 
 def test_map_update_logs_its_entries(states: KeyedStates, seen: MapState[str, int]) -> None:
     """Row: ChangelogMapStateTest.testPutAllRecorded. And a replay has them all."""
-    log = list(states.snapshot().changes(frozenset(range(128))))
+    log = rows_of(states.snapshot().changes(frozenset(range(128))))
     seen["key"].update(b=5, c=6)
-    changes = list(states.drain())
+    changes = drained(states)
     assert len(changes) == 2
     assert restored(states, log + changes).map_state("seen", str, int)["key"] == {"a": 1, "b": 5, "c": 6}
 
@@ -198,7 +201,7 @@ def test_map_clear_is_logged(states: KeyedStates, seen: MapState[str, int]) -> N
 def test_timer_removed_by_iterating_is_logged(states: KeyedStates, timers: Timers) -> None:
     """Row: ChangelogPqStateTest.testValuesIterator. Also where only some of a key's timers are removed."""
     timers.register("key", 6)
-    list(states.drain())
+    drained(states)
     for at in timers.registered("key")[:1]:
         timers.delete("key", at)
     assert logged(states) == [(Operation.SET, b"\0\0\0\0\0\0\x18@")]
@@ -225,7 +228,10 @@ def test_timer_deleted_is_logged(states: KeyedStates, timers: Timers) -> None:
 def test_timers_registered_at_once_are_logged(states: KeyedStates) -> None:
     """Row: ChangelogPqStateTest.testAddAllRecorded."""
     states.timers("timers").register_many(["a", "b"], [5, 6])
-    assert [(change.key, change.operation) for change in states.drain()] == [("a", Operation.SET), ("b", Operation.SET)]
+    assert [(change.key, change.operation) for change in drained(states)] == [
+        ("a", Operation.SET),
+        ("b", Operation.SET),
+    ]
 
 
 def test_timer_looked_at_logs_nothing(states: KeyedStates, timers: Timers) -> None:
@@ -252,14 +258,14 @@ def test_every_operation_comes_in_order_with_its_group() -> None:
         hops[key].append(1)
         seen[key][1] = 1
         timers.register(key, 1)
-        changes += states.drain()
+        changes += drained(states)
         hops[key] = [2]
         del seen[key][1]
         timers.delete(key, 1)
-        changes += states.drain()
+        changes += drained(states)
     alone = all_states().value_state("groups", int)
     alone.put_many(keys, range(7))
-    groups = {change.key: change.key_group for change in alone.drain(0)}
+    groups = {change.key: change.key_group for change in rows_of(alone.drain(0))}
     expected = [
         (0, Operation.ADD),
         (1, Operation.PUT),
@@ -300,11 +306,13 @@ def test_every_kind_is_one_object_that_logs(declare: Any, class_: type) -> None:
     state = declare(states)
     assert type(state) is class_
     assert declare(states) is state
-    assert list(states.drain()) == []
+    assert drained(states) == []
 
 
-def test_drain_that_was_cut_in_two_logs_nothing_twice() -> None:
+def test_drain_that_was_cut_in_two_logs_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a checkpoint that is cancelled while it drains, and continued by the next one, with writes in between."""
+    monkeypatch.setattr(every_kind, "DRAINED_AT_ONCE", 1)
+    monkeypatch.setattr(keyed_changes, "PART_RECORDS_MAX", 1)
     states = all_states()
     hops, seen = states.list_state("hops", int), states.map_state("seen", str, int)
     total, timers = states.reducing_state("total", int, operator.add), states.timers("timers")
@@ -327,11 +335,11 @@ def test_drain_that_was_cut_in_two_logs_nothing_twice() -> None:
     for cut in range(1, 9):
         write(1)
         begun = states.drain()
-        log = [next(begun) for _ in range(cut)]
+        log = rows_of(next(begun) for _ in range(cut))
         write(2)
         hops["a"] = [3]
-        log += [*begun, *states.drain()]
+        log += [*rows_of(begun), *drained(states)]
         assert read(restored(states, log)) == read(states)
         for state in (hops, seen, total, timers):
             state.clear()
-        list(states.drain())
+        drained(states)

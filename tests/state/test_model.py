@@ -7,10 +7,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from statebackend._codec.records import Operation, StateChange, key_of
+from statebackend._codec.records import Operation, StateChange
 from statebackend._state.declared import KeyedStates
 from statebackend._state.value_state import ValueState
 from statebackend.ids import KeyGroupRange
+from tests.changes import drained
 from tests.codec.samples import KEYS
 from tests.state.states import all_states, restored
 
@@ -71,14 +72,14 @@ class ValueStateAgainstDict(RuleBasedStateMachine):
     @rule()
     def drain(self) -> None:
         """One change per key touched, with its last value."""
-        changes = list(self.states.drain())
-        assert {key_of(change) for change in changes} == self.dirty
+        changes = drained(self.states)
+        assert {change.key for change in changes} == self.dirty
         assert len(changes) == len(self.dirty)
         for change in changes:
-            expected = Operation.SET if key_of(change) in self.model else Operation.CLEAR
+            expected = Operation.SET if change.key in self.model else Operation.CLEAR
             assert change.operation == expected
             if expected == Operation.SET:
-                assert msgspec.msgpack.decode(change.data) == self.model[key_of(change)]
+                assert msgspec.msgpack.decode(change.data) == self.model[change.key]
         self.dirty.clear()
         self.log += changes
 

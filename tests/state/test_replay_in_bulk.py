@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statebackend._codec.cells import framed, split
+from statebackend._codec.keyed_changes import keyed_changes
 from statebackend._codec.records import Operation, StateChange
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.key_groups import key_group
@@ -102,12 +103,12 @@ def test_what_is_no_key_is_refused_among_keys_too(wrong: object) -> None:
     """`True` equals 1, and would be taken for it: the value of one would be the other's."""
     sets = [StateChange(0, Operation.SET, VALUES, key, b"\x01") for key in (1, wrong, 1)]
     with pytest.raises(ValueDecodeError):
-        opened().replay(sets)
+        opened().replay(keyed_changes(sets))
 
 
 def test_a_change_of_no_known_state_is_refused_before_any_is_applied() -> None:
     """The commit and its files do not belong together: nothing of them can be believed."""
     states = opened()
     with pytest.raises(DataError):
-        states.replay([StateChange(0, Operation.SET, state_id, "a", b"\x01") for state_id in (VALUES, 7)])
+        states.replay(keyed_changes(StateChange(0, Operation.SET, state_id, "a", b"\x01") for state_id in (VALUES, 7)))
     assert contents(states) == [{}, {}, {}]

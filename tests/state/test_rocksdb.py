@@ -14,6 +14,7 @@ from statebackend._tables.heap import ListTable, MapTable, ValueTable
 from statebackend._tables.key_groups import OwnedKeys, key_group
 from statebackend.errors import BackendClosedError, KeyGroupError, StoreUnavailableError
 from statebackend.ids import KeyGroupRange, all_key_groups
+from tests.changes import drained, rows_of
 from tests.state.rocks import ALL_KEYS, PENDING_WRITES_MAX, open_store, rocksdb, tables_in
 from tests.state.states import MAX_PARALLELISM, restored
 
@@ -134,7 +135,7 @@ def test_a_copy_is_read_in_another_thread_while_states_are_written(store: "Rocks
     snapshot = states.snapshot()
 
     def read(groups: frozenset[int]) -> int:
-        return sum(change.data == bytes([change.key % 128]) for change in snapshot.changes(groups))
+        return sum(change.data == bytes([change.key % 128]) for change in rows_of(snapshot.changes(groups)))
 
     groups = [frozenset(range(first, 128, 4)) for first in range(4)]
     with ThreadPoolExecutor(4) as threads:
@@ -191,12 +192,13 @@ def test_keys_of_a_group_are_found_without_the_others(store: "RocksStore") -> No
     for table in tables:
         table.entries.update(dict.fromkeys(mixed, b"cell"))
     for table in tables:
-        placed = table.placed(ALL_KEYS, range(MAX_PARALLELISM), lambda: None)
-        found = {group: set(keys) for group, keys in placed.items()}
-        assert found == {
-            group: {key for key in mixed if key_group(key, MAX_PARALLELISM) == group}
-            for group in range(MAX_PARALLELISM)
-        }
+        placed = table.placed(0, ALL_KEYS, range(MAX_PARALLELISM), None, lambda: None)
+        for group in range(MAX_PARALLELISM):
+            found = rows_of(placed.changes(KeyGroupRange(group, group)))
+            assert {change.key for change in found} == {
+                key for key in mixed if key_group(key, MAX_PARALLELISM) == group
+            }
+            assert {change.key_group for change in found} <= {group}
 
 
 def test_an_owner_of_a_part_has_only_its_keys_there(tmp_path: Path) -> None:
@@ -401,7 +403,7 @@ def test_what_a_full_disk_lets_in_is_logged_and_nothing_is_passed_over(tmp_path:
     store.full = False
     numbers.put_many(range(20, 30), range(10))
     assert dict(zip(range(20, 30), range(10), strict=True)).items() <= dict(numbers).items()
-    assert dict(restored(states, states.drain()).value_state("numbers", int)) == dict(numbers)
+    assert dict(restored(states, drained(states)).value_state("numbers", int)) == dict(numbers)
     store.close()
 
 
@@ -429,7 +431,7 @@ with open_store(Path(sys.argv[1]), memory_bytes=8 << 20, pending_writes_max=2048
             for _ in states.drain():
                 pass
     keys = sum(1 for _ in cells)
-    changes = sum(1 for _ in states.snapshot().changes(frozenset(range(128))))
+    changes = sum(part.records for part in states.snapshot().changes(frozenset(range(128))))
     print(keys, changes, peak_bytes() - before)
 """
 

@@ -15,6 +15,7 @@ from statebackend._tables.heap import ListTable, MapTable, ValueTable
 from statebackend._tables.row_cache import ROW_BYTES, RowCache
 from statebackend.ids import all_key_groups
 from statebackend.settings import MiB
+from tests.changes import drained
 from tests.state.rocks import open_store, rocksdb, tables_in
 from tests.state.states import MAX_PARALLELISM, restored
 
@@ -57,7 +58,7 @@ def test_a_drain_reads_nothing_back(counting: Any) -> None:
         numbers[number] = -number
     del numbers[7]
     looked_up = counting.looked_up
-    changes = list(states.drain())
+    changes = drained(states)
     assert counting.looked_up == looked_up
     assert dict(restored(states, changes).value_state("numbers", int)) == dict(numbers)
 
@@ -69,7 +70,7 @@ def test_more_than_fits_is_read_back(counting: Any) -> None:
     numbers.put_many(range(5000), range(5000))
     del numbers[0]
     looked_up = counting.looked_up
-    changes = list(states.drain())
+    changes = drained(states)
     assert 4500 < counting.looked_up - looked_up < 5000
     assert counting.cache.size_bytes < (400 + 2 * 100) * (ROW_BYTES + 20), "and at most a batch in either generation"
     assert dict(restored(states, changes).value_state("numbers", int)) == {number: number for number in range(1, 5000)}

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from statebackend._state.timers import Timers
 from statebackend.errors import InputError, StateTypeError
 from statebackend.ids import Key
+from tests.changes import drained, rows_of
 from tests.codec.samples import KEYS
 from tests.state.states import MAX_PARALLELISM, all_states, restored
 
@@ -90,11 +91,11 @@ def test_timers_come_back_and_fired_ones_do_not() -> None:
     timers = states.timers("timers")
     for key in ("a", "b"):
         timers.register_many([key, key], [1, 2])
-    log = list(states.drain())
+    log = drained(states)
     assert next(timers.due(1)) == (1.0, "a")
     timers.delete("b", 2)
-    log += states.drain()
-    for changes in (log, states.snapshot().changes(frozenset(range(MAX_PARALLELISM)))):
+    log += drained(states)
+    for changes in (log, rows_of(states.snapshot().changes(frozenset(range(MAX_PARALLELISM))))):
         assert list(restored(states, changes).timers("timers").due(9)) == [(1.0, "b"), (2.0, "a")]
 
 
@@ -102,7 +103,7 @@ def test_the_two_clocks_are_not_mixed() -> None:
     """Neither in one process nor from one run to the next."""
     states = all_states()
     states.timers("timers", "processing").register("a", 1)
-    later = restored(states, states.drain())
+    later = restored(states, drained(states))
     for mixed in (states, later):
         with pytest.raises(StateTypeError) as caught:
             mixed.timers("timers", "event")

@@ -12,6 +12,7 @@ from statebackend._state.declared import KeyedStates
 from statebackend._state.ttl import SWEEP_KEYS
 from statebackend.errors import InputError
 from tests.aggregates import Mean
+from tests.changes import drained, rows_of
 from tests.examples import name_of
 from tests.state.states import MAX_PARALLELISM, all_states, restored
 
@@ -62,9 +63,9 @@ def test_write_begins_anew_and_read_does_not(clock: Clock) -> None:
     legs["a"] = "IAH"
     clock.now = 117
     assert legs["a"] == "IAH"
-    list(states.drain())
+    drained(states)
     assert legs.get_many(["a"]) == ["IAH"]
-    assert list(states.drain()) == []
+    assert drained(states) == []
     clock.now = 118
     assert "a" not in legs
 
@@ -90,11 +91,11 @@ def test_read_begins_anew_where_it_is_asked_for(clock: Clock) -> None:
         seen[key]["x"] = 1
         total.add(key, 1)
         mean.add(key, 1)
-    log = list(states.drain())
+    log = drained(states)
     clock.now = 109
     assert [legs["read"], *hops["read"], seen["read"]["x"], total["read"], mean["read"]] == [1] * 5
     assert all("asked" in state and len(state) == 2 for state in (legs, hops, seen, total, mean))
-    log += states.drain()
+    log += drained(states)
     clock.now = 118
     for each in (legs, hops, seen, total, mean, *declare(restored(states, log))):
         assert list(each) == ["read"]
@@ -127,7 +128,7 @@ def test_a_list_whose_state_lost_its_time_to_live_is_read(clock: Clock, elements
     """Elements that say when they were written, alone and among such that do not."""
     states = all_states()
     states.list_state("hops", int, ttl=TimeToLive(10, clock))["a"] = elements
-    hops = restored(states, states.drain()).list_state("hops", int)
+    hops = restored(states, drained(states)).list_state("hops", int)
     assert list(hops["a"]) == elements
     hops["a"].extend(elements)
     assert (list(hops["a"]), len(hops["a"])) == (elements * 2, 6)
@@ -154,7 +155,7 @@ def test_restore_at_the_same_time_sees_the_same(clock: Clock) -> None:
     for number in range(5):
         clock.now = 100 + 3 * number
         legs[number] = number
-    log = list(states.drain())
+    log = drained(states)
     again = Clock()
     again.now = clock.now
     later = restored(states, log).value_state("legs", int, ttl=TimeToLive(10, again))
@@ -177,9 +178,13 @@ def test_expired_is_not_in_a_base(clock: Clock) -> None:
     seen["both"]["y"] = 2
     snapshot = states.snapshot()
     clock.now = 1000
-    assert {(change.state_id, change.key) for change in snapshot.changes(ALL)} == {(0, "new"), (1, "both"), (2, "both")}
+    assert {(change.state_id, change.key) for change in rows_of(snapshot.changes(ALL))} == {
+        (0, "new"),
+        (1, "both"),
+        (2, "both"),
+    }
     clock.now = 110
-    later = restored(states, snapshot.changes(ALL))
+    later = restored(states, rows_of(snapshot.changes(ALL)))
     assert later.list_state("hops", int, ttl=ttl)["both"] == [2]
     assert later.map_state("seen", str, int, ttl=ttl)["both"] == {"y": 2}
     assert later.sizes == {"legs": 1, "hops": 1, "seen": 1}
@@ -195,15 +200,15 @@ def test_expired_is_dropped_in_the_course_of_the_drains(clock: Clock) -> None:
     legs.put_many(keys, keys)
     hops.append_many(keys, keys)
     seen.put_many(keys, [{"x": 1}] * len(keys))
-    log = list(states.drain())
+    log = drained(states)
     clock.now = 109
     hops[0].append(1)
     seen[0]["y"] = 1
-    log += states.drain()
+    log += drained(states)
     clock.now = 110
     dropped: list[StateChange] = []
     for _ in range(4):
-        dropped += states.drain()
+        dropped += drained(states)
         assert len(dropped) <= 3 * 4 * SWEEP_KEYS
     assert states.sizes == {"legs": 0, "hops": 1, "seen": 1}
     assert {change.operation for change in dropped if change.key != 0} == {Operation.CLEAR, Operation.REMOVE}
@@ -221,7 +226,7 @@ def test_dropping_keeps_up_with_writing(clock: Clock) -> None:
     for number in range(30):
         clock.now = 100 + 5 * number
         legs.put_many([f"{number} {key}" for key in range(batch)], range(batch))
-        list(states.drain())
+        drained(states)
         assert states.sizes["legs"] <= 3 * 2 * batch
 
 
@@ -229,7 +234,7 @@ def test_state_that_gets_a_time_to_live_keeps_what_has_none(clock: Clock) -> Non
     """It was not written down when it was written. Written again, it has one."""
     states = all_states()
     states.value_state("legs", int).update(a=1, b=2)
-    later = restored(states, states.drain())
+    later = restored(states, drained(states))
     legs = later.value_state("legs", int, ttl=TimeToLive(10, clock))
     legs["c"] = 3
     clock.now = 1000
@@ -247,7 +252,7 @@ def test_state_that_loses_its_time_to_live_shows_what_is_left(clock: Clock) -> N
     states.list_state("hops", int, ttl=ttl)["a"].extend([1, 2])
     states.map_state("seen", str, int, ttl=ttl)["a"]["x"] = 1
     clock.now = 1000
-    later = restored(states, states.drain())
+    later = restored(states, drained(states))
     legs, hops, seen = (
         later.value_state("legs", int),
         later.list_state("hops", int),
@@ -263,7 +268,7 @@ def test_other_seconds_count_for_what_is_there(clock: Clock) -> None:
     """The time of writing is stored, and not that of expiry."""
     states = all_states()
     states.value_state("legs", int, ttl=TimeToLive(10, clock))["a"] = 1
-    later = restored(states, states.drain())
+    later = restored(states, drained(states))
     clock.now = 150
     assert "a" in later.value_state("legs", int, ttl=TimeToLive(100, clock))
     assert "a" not in later.value_state("legs", int, ttl=TimeToLive(20, clock))
@@ -283,11 +288,11 @@ def test_clock_that_gives_no_time_is_refused(clock: Clock, now: Any) -> None:
     legs = states.value_state("legs", int, ttl=TimeToLive(10, clock))
     legs["a"] = 1
     clock.now = now
-    for operation in (lambda: legs.__setitem__("a", 2), lambda: legs["a"], lambda: list(states.drain())):
+    for operation in (lambda: legs.__setitem__("a", 2), lambda: legs["a"], lambda: drained(states)):
         with pytest.raises(InputError):
             operation()
     clock.now = 101
-    assert keys_in(list(states.drain())) == ["a"]
+    assert keys_in(drained(states)) == ["a"]
     assert legs == {"a": 1}
 
 

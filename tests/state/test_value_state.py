@@ -14,6 +14,7 @@ from statebackend._tables.heap import ValueTable
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.errors import KeyTypeError, ValueDecodeError, ValueEncodeError
 from statebackend.ids import Key, all_key_groups
+from tests.changes import drained, rows_of
 from tests.examples import name_of, short_name_of
 from tests.state import sample_keys
 from tests.state.states import all_states, value_state
@@ -36,7 +37,7 @@ def flights() -> ValueState[int]:
 
 def logged(state: ValueState[Any]) -> dict[Key, tuple[Operation, bytes]]:
     """The changes since the last time, by key; each key is there once."""
-    changes = list(state.drain(0))
+    changes = rows_of(state.drain(0))
     found = {change.key: (Operation(change.operation), change.data) for change in changes}
     assert len(found) == len(changes)
     return found
@@ -325,7 +326,7 @@ def test_change_names_group_and_state() -> None:
     states = all_states()
     states.value_state("first", int)["a"] = 1
     states.value_state("second", int)["a"] = 2
-    first, second = states.drain()
+    first, second = drained(states)
     assert (first.state_id, second.state_id) == (0, 1)
     assert first.key_group == second.key_group == -8582455328737087284 % 128
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from statebackend._codec.keyed_changes import keyed_changes
 from statebackend._codec.records import Operation, StateChange
 from statebackend._codec.segment import decode_segment
 from statebackend._state.declared import KeyedStates
@@ -9,6 +10,7 @@ from statebackend._tables.key_groups import key_group
 from statebackend.ids import KeyGroupRange, SequenceNumber
 from statebackend.testing.virtual_time import run_virtual
 from tests.changelog.fakes import Uploader, open_log
+from tests.changes import drained, rows_of
 
 GROUPS = 128
 
@@ -33,10 +35,10 @@ async def test_every_operation_is_logged_in_order() -> None:
                 logged.append(
                     StateChange(key_group(key, GROUPS), operation, 0, key, b"x" * (operation == Operation.SET))
                 )
-                log.writer.append(logged[-1])
+                log.writer.append(*keyed_changes(logged[-1:]))
         await log.writer.persist(SequenceNumber(0))
     (name,) = uploader.stored
-    found = [change for _, changes in decode_segment(uploader.stored[name], name) for change in changes]
+    found = rows_of(part for _, changes in decode_segment(uploader.stored[name], name) for part in changes)
     assert found == logged
 
 
@@ -44,14 +46,14 @@ def test_a_value_that_is_set_is_logged_and_one_that_is_read_is_not(states: Keyed
     """Rows of section 25, for the value state: put recorded, get not recorded, clear recorded."""
     values = states.value_state("n", int)
     values["a"] = 1
-    (change,) = states.drain()
+    (change,) = drained(states)
     assert (change.operation, change.key, change.key_group) == (Operation.SET, "a", key_group("a", GROUPS))
     assert values["a"] == 1
     assert values.get("b") is None
     assert list(values.items()) == [("a", 1)]
-    assert list(states.drain()) == []
+    assert drained(states) == []
     del values["a"]
-    (change,) = states.drain()
+    (change,) = drained(states)
     assert (change.operation, change.key) == (Operation.CLEAR, "a")
 
 
