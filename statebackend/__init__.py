@@ -4,6 +4,7 @@
     Settings                        the job's name and places, and how fast it works; its records for S3, uploads and
                                     prices are in `statebackend.settings`
     ValueState, ListState, MapState, ReducingState, AggregatingState    what user code reads and writes
+    ColumnarState                   a row of columns per key, for whole batches in Arrow (needs the extra `columns`)
     OperatorState                   state that belongs to no key
     Timers, TimeToLive              when a key is due, and how long a value lives
     Output, StagedOutput            rows that are committed with the state, and published after it
@@ -64,12 +65,14 @@ from statebackend.settings import Settings
 
 if TYPE_CHECKING:
     from statebackend import spark as spark
+    from statebackend._state.columnar_state import ColumnarState
 
 __all__ = [
     "Aggregate",
     "AggregatingState",
     "CheckpointInfo",
     "Clock",
+    "ColumnarState",
     "CommitSummary",
     "Key",
     "ListState",
@@ -106,4 +109,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "spark":  # on first use: it imports pyspark, which not every process has
         return importlib.import_module("statebackend.spark")
+    if name == "ColumnarState":  # as above, of pyarrow
+        return importlib.import_module("statebackend._state.columnar_state").ColumnarState
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import msgspec
 from rocksdict import Rdict, WriteBatch
@@ -92,7 +93,7 @@ def _bare(directory: Path, each: Sequence[str]) -> Measured:
 
 def _table(directory: Path, each: Sequence[str]) -> Measured:
     with _opened(directory) as store:
-        entries = open_table(store, OWNED, ValueTable, 0).entries
+        entries = cast("ValueTable", open_table(store, OWNED, ValueTable, 0)).entries
 
         def write() -> None:
             for key in each:

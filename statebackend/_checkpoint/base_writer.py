@@ -10,7 +10,8 @@ all its bases are durable, the next commit lists them instead of the changelog o
 Until they are offered to a commit the bases belong to the writer, which deletes them if the run fails or the backend is
 closed. It never deletes bases that a commit may hold.
 
-States in RocksDB are written as their files (`rocksdb_bases`), others entry by entry (`entry_bases`).
+States in RocksDB are written as their files (`rocksdb_bases`), others entry by entry (`entry_bases`), and so are all
+states of an owner that also has columns, which lie in memory.
 """
 
 import enum
@@ -113,7 +114,7 @@ class BaseWriter:
         if self._phase is not _Phase.IDLE or not self._schedule.is_due(committed, now_s, due=due):
             return
         copied, handles = anyio.Event(), len(committed.changelog)
-        if self._rocksdb is not None:
+        if self._rocksdb is not None and self._states.are_in_files:
             key_groups = frozenset(self._states.key_groups)
             write = partial(self._write_files, self._rocksdb, checkpoint_id, key_groups, handles, copied.set)
         else:

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from statebackend._codec.changes import KeyGroups
+from statebackend._codec.changes import Changes, KeyGroups
 from statebackend._codec.column_changes import RECORDS_MAX, ColumnChanges, Typed
 from statebackend._codec.columns import Column, Fixed, Flags, Integers, Strings
 from statebackend._columns.arrow import (
@@ -37,13 +37,15 @@ from statebackend._columns.keys import (
     hash_parts,
     taken,
 )
+from statebackend._columns.placed_rows import PlacedRows
 from statebackend._columns.schema import TableSchema, default_column, is_wider, type_in
 from statebackend._columns.xxh64 import Hashes
 from statebackend._tables.key_groups import OwnedKeys
-from statebackend.errors import InputError, KeyTypeError, ValueDecodeError
+from statebackend._tables.table import Table
+from statebackend.errors import DataError, InputError, KeyTypeError, ValueDecodeError
 
 
-class ColumnTable:
+class ColumnTable(Table):
     """Columns by key. Rows are numpy int64 arrays, -1 for a key that is not there. Every method is bulk.
 
     Not safe for several threads at a time; a `copy` is, as long as it is only read.
@@ -190,8 +192,13 @@ class ColumnTable:
         self.generation += 1
         return iter(drained)
 
-    def apply(self, changes: ColumnChanges) -> None:
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def apply(self, changes: Changes) -> None:
         """Replay changes: nothing of it is drained. Raises `ValueDecodeError` where they do not fit the schema."""
+        if not isinstance(changes, ColumnChanges):
+            raise DataError("changes of another kind than the state's", state_id=changes.state_id, kind=changes.kind)
         columns = self._columns_from(changes)
         types = [each.type for each in changes.keys]
         if types != [each.type for each in self._described.keys]:
@@ -221,6 +228,13 @@ class ColumnTable:
         self, state_id: int, groups: Collection[int], pause: Callable[[], None] = lambda: None
     ) -> Iterator[ColumnChanges]:
         """The changes that rebuild the rows of these key groups: by key group, within it by place, with hashes."""
+        for changes in self.placed(state_id, self._owned, sorted(groups), None, pause).changes(self._owned.key_groups):
+            pause()
+            yield changes
+
+    def placed(
+        self, state_id: int, keys: OwnedKeys, groups: Sequence[int], renew: object, pause: Callable[[], None]
+    ) -> PlacedRows:
         rows = self.live_rows()
         wanted = np.zeros(1 << 15, np.bool_)
         wanted[list(groups)] = True
@@ -228,9 +242,10 @@ class ColumnTable:
         rows = rows[wanted[self.groups(rows)]]
         pause()
         rows = rows[np.argsort(self._rows.orders(self._rows.hashes(rows)), kind="stable")]
-        for start in range(0, len(rows), RECORDS_MAX):
-            pause()
-            yield from self._changes(state_id, rows[start : start + RECORDS_MAX], rows[:0], hashed=True)
+        pause()
+        return PlacedRows(
+            self.groups(rows), lambda start, end: self._changes(state_id, rows[start:end], rows[:0], hashed=True)
+        )
 
     def evolve(self, schema: TableSchema) -> None:
         """Give the table another schema of the same keys: columns are added, dropped, widened, or change their order.

@@ -4,7 +4,7 @@ An attempt takes the cached state out, and puts its own in when all of it is dur
 a state has one user at a time, and an attempt that fails leaves nothing.
 """
 
-from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -15,7 +15,7 @@ from statebackend._checkpoint.lineage import Lineage, bases_id, missing
 from statebackend._codec.commit import Commit
 from statebackend._ranges.contribution import Found
 from statebackend._state.declared import KeyedStates
-from statebackend._tables.table import AnyTable, OpenTable
+from statebackend._tables.table import EntryTable, OpenTable, Table
 from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, RangeState, RocksDBBase
 from statebackend.settings import Settings
 
@@ -32,10 +32,15 @@ class CachedTables:
     """The tables of a range by the ids of their states: an `OpenTable` that returns a table opened before."""
 
     def __init__(self, open_table: OpenTable) -> None:
-        self.tables: Final[dict[int, AnyTable]] = {}
+        self.tables: Final[dict[int, Table]] = {}
         self._open_table = open_table
 
-    def __call__(self, heap: type[AnyTable], state_id: int) -> AnyTable:
+    @property
+    def are_in_files(self) -> bool:
+        """False if one of them lies in memory even where the others are files, as columns do."""
+        return all(isinstance(table, EntryTable) for table in self.tables.values())
+
+    def __call__(self, heap: Callable[[], Table], state_id: int) -> Table:
         if state_id not in self.tables:
             self.tables[state_id] = self._open_table(heap, state_id)
         return self.tables[state_id]

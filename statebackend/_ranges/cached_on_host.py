@@ -66,7 +66,7 @@ async def start_from_host(
         try:
             start = await threads.io(files.open, base)
             yield start
-            if start.left is not None:
+            if start.left is not None and start.left.tables.are_in_files:
                 await threads.io(files.cache, start.left)
         finally:
             with anyio.CancelScope(shield=True):

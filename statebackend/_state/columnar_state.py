@@ -10,6 +10,7 @@ from statebackend._columns.arrow import pa
 from statebackend._columns.fitting import array_of_values
 from statebackend._columns.grouping import grouped
 from statebackend._columns.merging import How, Merging, planned
+from statebackend._columns.schema import TableSchema
 from statebackend._columns.table import ColumnTable
 from statebackend._columns.user_keys import checked_keys, keys_from, keys_of, plain_keys
 from statebackend._state.bulk_arguments import as_list
@@ -19,8 +20,6 @@ from statebackend._state.ttl import TimeToLive
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.errors import InputError
 from statebackend.ids import Key, KeyGroupRange
-
-KIND: Final = "columnar"
 
 Row = dict[str, Any]
 
@@ -44,13 +43,11 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
     def __init__(self, name: str, table: ColumnTable, keys: OwnedKeys) -> None:
         self.name: Final = name
         self._rows: Final = ExpiringRows(table)
-        self.declare(None)
 
-    def declare(self, ttl: TimeToLive | None) -> None:
-        """Apply a declaration: the first, or a later one. The table has its columns already."""
+    def declare(self, columns: TableSchema, ttl: TimeToLive | None) -> None:
+        """Apply a declaration: the first, or a later one. The table gets other columns where it has to."""
+        self._rows.declare(columns, ttl)
         self._schema: Any = pa.schema([field for field in self._rows.table.schema if field.name != WRITTEN])
-        self._rows.ttl = ttl
-        self._rows.names = self._schema.names
 
     @property
     def schema(self) -> Any:
@@ -177,6 +174,9 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
     def drain(self, state_id: int) -> Iterator[Changes]:
         """The changes since the last drain; with a time-to-live it drops some expired rows first."""
         return self._rows.drain(state_id)
+
+    def renewed(self) -> None:
+        """A base takes the rows as they are, also those that have expired and were not dropped yet."""
 
     def _found(self, key: object) -> Any:
         rows = self._rows.find(self._one(key))

@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar, cast, get_args
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, get_args
 
 from msgspec import UNSET, UnsetType
 
@@ -37,15 +38,21 @@ from statebackend._state.values import Upcast, Values
 from statebackend._tables.heap import KINDS, heap_table
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.snapshot import StatesSnapshot
-from statebackend._tables.table import AnyTable, OpenTable
+from statebackend._tables.table import EntryTable, OpenTable, Table
 from statebackend.abc import Serializer
 from statebackend.errors import DataError, InputError, StateTypeError, UnsupportedVersionError
 from statebackend.ids import KeyGroupRange, OperatorElements, RangeState, StateDescriptor, all_key_groups
 
+if TYPE_CHECKING:
+    from statebackend._state.columnar_state import ColumnarState
+
 V = TypeVar("V")
 K = TypeVar("K")
 R = TypeVar("R")
-S = TypeVar("S", bound=KeyedState[Any, Any])
+S = TypeVar("S", bound="KeyedState[Any, Any] | ColumnarState")
+
+COLUMNAR: Final = "columnar"
+"""The kind of columnar states in commits."""
 
 
 class StateDeclarations(ABC):
@@ -141,6 +148,29 @@ class StateDeclarations(ABC):
         state.declare(values, aggregate)
         return state
 
+    def columnar_state(
+        self,
+        name: str,
+        schema: Any,
+        *,
+        key: Any,
+        ttl: TimeToLive | None = None,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> "ColumnarState":
+        """The columnar state of this name: a row of columns per key, for whole batches in Arrow. Needs pyarrow.
+
+            fleet = backend.columnar_state("fleet", pa.schema({"n": pa.int64()}), key=pa.string())
+
+        `schema` is a `pyarrow.Schema` of the columns, `key` the `pyarrow.DataType` of the keys: `string`, `int64`,
+        `binary`, or a `struct` of these for tuples. From one run to the next, columns may be dropped, widened, and
+        added: then rows written before have null there, or the column's value of `defaults`. Columns are in memory,
+        also where other states are in RocksDB.
+
+        Raises `SettingsError` where pyarrow is missing, `InputError` for a type of which there can be no column, and
+        `StateTypeError` where the state was written with a schema that cannot become this one.
+        """
+        return self._declaring().declare_columns(name, schema, key, ttl, defaults or {})
+
     def timers(self, name: str, clock: TimerClock = "event") -> Timers:
         """The timers of this name: the times at which keys are due, in event time or processing time.
 
@@ -198,7 +228,7 @@ class KeyedStates(StateDeclarations):
         self._keys = OwnedKeys(key_groups, max_parallelism)
         self._open_table = open_table
         self._descriptors: dict[str, StateDescriptor] = {descriptor.name: descriptor for descriptor in known}
-        self._tables: dict[int, AnyTable] = {
+        self._tables: dict[int, Table] = {
             descriptor.state_id: self._table_of(descriptor)
             for descriptor in self._descriptors.values()
             if mode_of(descriptor.kind) is None
@@ -206,7 +236,7 @@ class KeyedStates(StateDeclarations):
         if owners is None and key_groups == all_key_groups(max_parallelism):
             owners = [key_groups]
         self._operator = OperatorStates(key_groups, self._descriptors.values(), reported, owners)
-        self._declared: dict[str, KeyedState[Any, Any]] = {}
+        self._declared: dict[str, KeyedState[Any, Any] | ColumnarState] = {}
         self._types: dict[str, tuple[Any, ...]] = {}  # with which a state was declared in this process
 
     @property
@@ -222,14 +252,32 @@ class KeyedStates(StateDeclarations):
             name: len(tables[found.state_id]) for name, found in self._descriptors.items() if found.state_id in tables
         }
 
+    @property
+    def are_in_files(self) -> bool:
+        """False if a state lies in memory even where the tables are files: then the files are not all of it."""
+        return all(isinstance(table, EntryTable) for table in self._tables.values())
+
     def declare(self, name: str, class_: type[S], types: tuple[Any, ...], declaration: Declaration) -> S:
         """The state of this name as a `class_`, the same object each time."""
         descriptor = self._describe(name, types, declaration)
         if descriptor.state_id not in self._tables:
             self._tables[descriptor.state_id] = self._table_of(descriptor)
         if name not in self._declared:
-            self._declared[name] = class_(name, self._tables[descriptor.state_id], self._keys)
+            self._declared[name] = class_(name, cast("Any", self._tables[descriptor.state_id]), self._keys)
         return cast("S", self._declared[name])
+
+    def declare_columns(
+        self, name: str, schema: Any, key: Any, ttl: TimeToLive | None, defaults: Mapping[str, Any]
+    ) -> "ColumnarState":
+        """The columnar state of this name."""
+        from statebackend._state import columnar_declaration, columnar_state  # noqa: PLC0415  # they need an extra
+
+        found = self._descriptors.get(name) if type(name) is str else None
+        columns = columnar_declaration.columns_of(found, schema, key, ttl, defaults)
+        declaration = columnar_declaration.declaration_of(columns, found)
+        state = self.declare(name, columnar_state.ColumnarState, (schema, key), declaration)
+        state.declare(columns, ttl)
+        return state
 
     def declare_operator(self, name: str, types: tuple[Any, ...], mode: Mode, values: Values[V]) -> OperatorState[V]:
         """The operator state of this name. Raises `InputError` where the other owners are not known."""
@@ -290,7 +338,13 @@ class KeyedStates(StateDeclarations):
         self._descriptors[name] = descriptor
         return descriptor
 
-    def _table_of(self, descriptor: StateDescriptor) -> AnyTable:
+    def _table_of(self, descriptor: StateDescriptor) -> Table:
+        if descriptor.kind == COLUMNAR:
+            from statebackend._columns.schema import read_schema  # noqa: PLC0415  # they need an extra
+            from statebackend._columns.table import ColumnTable  # noqa: PLC0415  # it needs an extra
+
+            columns = read_schema(descriptor.schema, descriptor.key_schema)
+            return self._open_table(partial(ColumnTable, columns, self._keys), descriptor.state_id)
         if descriptor.kind not in KINDS:
             raise UnsupportedVersionError(
                 "this release does not know a state's kind", state=descriptor.name, kind=descriptor.kind

@@ -9,12 +9,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from statebackend._codec.changes import Changes
+from statebackend._codec.changes import PART_BYTES_MAX, Changes
 from statebackend._codec.columns import Flags, Integers
 from statebackend._columns.arrow import pa
+from statebackend._columns.schema import TableSchema, misread_columns
 from statebackend._columns.table import ColumnTable
 from statebackend._state.ttl import SWEEP_KEYS, TimeToLive
-from statebackend.errors import InputError
+from statebackend.errors import InputError, StateTypeError
 
 WRITTEN: Final = "__written__"
 """The hidden column: when the row was last written, in seconds. Null for a row written without a time-to-live."""
@@ -24,7 +25,7 @@ READ_AT_ONCE: Final = 1 << 16
 class ExpiringRows:
     """The rows of a table, under a time-to-live or without one. Rows are numpy int64 arrays, -1 for none."""
 
-    __slots__ = ("_moves", "_sweeping", "_written", "drains", "names", "table", "ttl")
+    __slots__ = ("_is_stamped", "_moves", "_sweeping", "_written", "drains", "names", "table", "ttl")
 
     def __init__(self, table: ColumnTable) -> None:
         self.table: Final = table
@@ -32,9 +33,20 @@ class ExpiringRows:
         self.names: Sequence[str] = ()
         """The columns, without the hidden one."""
         self.drains = 0
+        self._is_stamped = False
         self._moves = 0  # how often keys came or went, and rows with them
         self._written = 0  # rows written since the last drain
         self._sweeping: Integers = np.empty(0, np.int64)  # those that are still to be checked for expiry
+
+    def declare(self, columns: TableSchema, ttl: TimeToLive | None) -> None:
+        """Apply a declaration. Raises `StateTypeError` where the table has rows that cannot get these columns."""
+        if columns != self.table.described:
+            if reason := misread_columns(self.table.described.words, columns):
+                raise StateTypeError("the state in memory has other columns", reason=reason)
+            self.table.evolve(columns)
+        self.ttl = ttl
+        self.names = [each.name for each in columns.columns if each.name != WRITTEN]
+        self._is_stamped = len(self.names) < len(columns.columns)
 
     @property
     def version(self) -> tuple[int, int]:
@@ -87,8 +99,9 @@ class ExpiringRows:
 
     def write(self, rows: Integers, columns: Mapping[str, Any]) -> None:
         """Set some columns of rows, all of them or, where one is refused, none."""
-        if self.ttl is not None:
-            columns = {**columns, WRITTEN: pa.array(np.full(len(rows), self.ttl.read_clock()))}
+        if self._is_stamped:  # without a time-to-live by null, so that the row never expires
+            at = None if self.ttl is None else self.ttl.read_clock()
+            columns = {**columns, WRITTEN: pa.repeat(pa.scalar(at, pa.float64()), len(rows))}
         self.table.scatter(rows, pa.RecordBatch.from_arrays([*columns.values()], names=[*columns]))
         self._written += len(rows)
 
@@ -120,7 +133,8 @@ class ExpiringRows:
         if self.ttl is not None:
             self._sweep(SWEEP_KEYS + self._written)
         self._written = 0
-        yield from self.table.drain(state_id)
+        for changes in self.table.drain(state_id):
+            yield from changes.cut(PART_BYTES_MAX)
 
     def _sweep(self, count: int) -> None:
         if not len(self._sweeping):

@@ -11,14 +11,14 @@ who changes one in place cannot make memory and log differ.
 An empty list or map has no entry. Live writes and replay go through the same methods.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Final, Self
 
 from statebackend._codec.cells import framed, split
 from statebackend._codec.changes import KeyGroups
 from statebackend._codec.keyed_changes import SET, ChangeColumns, KeyedChanges
 from statebackend._codec.records import Operation
-from statebackend._tables.table import AnyTable, EntryTable, Renew
+from statebackend._tables.table import EntryTable, Renew, Table
 from statebackend.errors import UnsupportedVersionError
 from statebackend.ids import Key
 
@@ -212,7 +212,7 @@ KINDS: Final[Mapping[str, type[ValueTable | ListTable | MapTable]]] = {
 """The table of each kind of state. The names of the kinds are stored in commits: never change one."""
 
 
-def heap_table(heap: type[AnyTable], _: int) -> AnyTable:
+def heap_table(heap: Callable[[], Table], _: int) -> Table:
     """An empty table on the heap: an `OpenTable`."""
     return heap()
 

@@ -24,7 +24,7 @@ from statebackend._tables.heap import ListTable, MapTable, ValueTable
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.rocksdb import PointInTimeView, RocksStore
 from statebackend._tables.row_cache import Rows
-from statebackend._tables.table import AnyTable, EntryTable, Placed, Renew
+from statebackend._tables.table import EntryTable, Placed, Renew, Table
 from statebackend.ids import Key, KeyGroupRange
 
 E = TypeVar("E")
@@ -322,8 +322,13 @@ class RocksMapTable(_InRocks[dict[bytes, bytes]], MapTable):
                 del self.entries[key]
 
 
-def open_table(store: RocksStore, keys: OwnedKeys, heap: type[AnyTable], state_id: int) -> AnyTable:
-    """The table in `store` of the state `state_id`, which behaves as one of the class `heap` does in memory."""
+def open_table(store: RocksStore, keys: OwnedKeys, heap: Callable[[], Table], state_id: int) -> Table:
+    """The table in `store` of the state `state_id`, which behaves as one of the class `heap` does in memory.
+
+    What is no class makes a table that is always in memory.
+    """
+    if not isinstance(heap, type):
+        return heap()
     if issubclass(heap, MapTable):
         return RocksMapTable(RocksEntries(store, keys, state_id, encode=_encode_map, decode=_decode_map))
     if issubclass(heap, ListTable):

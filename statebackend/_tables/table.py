@@ -153,8 +153,11 @@ class _InMemory(Placed):
 
 
 AnyTable = EntryTable[Any]
-OpenTable = Callable[[type[AnyTable], int], AnyTable]
-"""From a class of `heap` and a state id to an empty table for that state, which behaves as that class does."""
+OpenTable = Callable[[Callable[[], Table], int], Table]
+"""From a class of `heap` and a state id to an empty table for that state, which behaves as that class does.
+
+For a table that lies in memory whatever the others do, it gets a function that makes one.
+"""
 
 
 class TableFiles(Protocol):

@@ -8,9 +8,12 @@ neighbouring ranges are merged.
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
+import numpy as np
 
-from statebackend._codec.changes import Changes
+from statebackend._codec.changes import GROUP, Changes
+from statebackend._codec.column_changes import ColumnChanges
 from statebackend._codec.keyed_changes import KeyedChanges
+from statebackend._columns.keys import hash_parts
 from statebackend._state.operator_state import Mode
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.errors import UnsupportedVersionError
@@ -26,9 +29,12 @@ class Owner(msgspec.Struct, frozen=True):
 
 def regrouped(changes: Changes, keys: OwnedKeys) -> Changes:
     """The changes with the key groups that `keys` gives them. Raises `KeyTypeError` for what cannot be a user's key."""
-    if not isinstance(changes, KeyedChanges):
-        raise UnsupportedVersionError("changes of this kind cannot be placed anew", kind=changes.kind)
-    return changes.with_groups(keys.placed(changes.keys))
+    if isinstance(changes, KeyedChanges):
+        return changes.with_groups(keys.placed(changes.keys))
+    if isinstance(changes, ColumnChanges):
+        hashes = hash_parts(changes.key_parts) if changes.hashes is None else changes.hashes
+        return changes.with_groups((hashes.view(np.int64) % keys.max_parallelism).astype(GROUP))
+    raise UnsupportedVersionError("changes of this kind cannot be placed anew", kind=changes.kind)
 
 
 def regrouped_owners(ranges: Iterable[RangeState], modes: Mapping[int, Mode], max_parallelism: int) -> Sequence[Owner]:

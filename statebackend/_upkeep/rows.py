@@ -5,9 +5,12 @@ Values are shown as they are stored: no upcast is applied, and an expired value 
 """
 
 import base64
+import datetime as dt
+import importlib
 import struct
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from decimal import Decimal
 from itertools import chain, groupby
 from typing import Any, Final, cast
 
@@ -22,6 +25,7 @@ from statebackend._codec.commit import Commit
 from statebackend._codec.keyed_changes import KeyedChanges
 from statebackend._codec.serializers import OWN
 from statebackend._state import list_state, map_state, timers
+from statebackend._state.declared import COLUMNAR
 from statebackend._tables.key_groups import key_group
 from statebackend._upkeep.primary import open_job_primary
 from statebackend._upkeep.progress import Tell, reading
@@ -38,8 +42,9 @@ class Row(msgspec.Struct, frozen=True):
     """One key of one state, in values that JSON has; bytes are `{"base64": ...}`, a tuple is an array.
 
     `value` is an array for a list, the times of the key for timers, the accumulator for an aggregating state. A map is
-    an object if all of its keys are strings, otherwise an array of pairs. For operator state, `key` and `key_group` are
-    `None`, and `value` holds the elements that one owner reported.
+    an object if all of its keys are strings, otherwise an array of pairs. A row of columns is an object; a date or time
+    in it is text as in ISO 8601, a duration a number of seconds, a decimal text. For operator state, `key` and
+    `key_group` are `None`, and `value` holds the elements that one owner reported.
     """
 
     state: str
@@ -105,10 +110,9 @@ async def open_rows(
 def _of_key(changes: Iterable[Changes], key: Key) -> Iterator[Changes]:
     """The changes of this key."""
     for each in changes:
-        if isinstance(each, KeyedChanges):
-            places = [place for place, found in enumerate(each.keys) if found == key]
-            if places:
-                yield each.taken(np.array(places, dtype=np.intp))
+        keys = each.keys if isinstance(each, KeyedChanges) else _columns().keys_in(each)
+        if places := [place for place, found in enumerate(keys) if found == key]:
+            yield each.taken(np.array(places, dtype=np.intp))
 
 
 def _keyed_rows(changes: Iterable[Changes], states: Sequence[StateDescriptor]) -> Iterator[Row]:
@@ -117,11 +121,22 @@ def _keyed_rows(changes: Iterable[Changes], states: Sequence[StateDescriptor]) -
     Raises `ValueDecodeError` for a value that is not MessagePack.
     """
     described = {state.state_id: state for state in states}
-    rows = chain.from_iterable(each.rows() for each in changes if isinstance(each, KeyedChanges))
-    for (state_id, key), own in groupby(rows, key=lambda change: (change.state_id, change.key)):
-        state, together = described[state_id], list(own)
-        value = _value(state, [change.data for change in together])
-        yield Row(state.name, state.kind, plain(key), together[0].key_group, value)
+    for state_id, parts in groupby(changes, key=lambda each: each.state_id):
+        state = described[state_id]
+        if state.kind == COLUMNAR:
+            for group, key, row in chain.from_iterable(map(_columns().rows_in, parts)):
+                yield Row(state.name, state.kind, plain(key), group, plain(row))
+            continue
+        rows = chain.from_iterable(each.rows() for each in parts if isinstance(each, KeyedChanges))
+        for key, own in groupby(rows, key=lambda change: change.key):
+            together = list(own)
+            value = _value(state, [change.data for change in together])
+            yield Row(state.name, state.kind, plain(key), together[0].key_group, value)
+
+
+def _columns() -> Any:
+    """The module that reads columns, which needs an extra."""
+    return importlib.import_module("statebackend._state.columnar_plain")
 
 
 def _operator_rows(commit: Commit, states: Iterable[StateDescriptor]) -> Iterator[Row]:
@@ -157,11 +172,22 @@ def plain(value: Any) -> Any:
         return dict(pairs) if all(type(key) is str for key, _ in pairs) else pairs
     if isinstance(value, list | tuple):
         return list(map(plain, cast("Sequence[Any]", value)))
-    if isinstance(value, bytes):
-        return {"base64": base64.b64encode(value).decode()}
-    if isinstance(value, msgspec.msgpack.Ext):
-        return {"extension": value.code, **plain(bytes(value.data))}
-    return value
+    match value:
+        case bytes():
+            return {"base64": base64.b64encode(value).decode()}
+        case msgspec.msgpack.Ext():
+            return {"extension": value.code, **plain(bytes(value.data))}
+        case _:
+            return _plain_of_columns(value)
+
+
+def _plain_of_columns(value: Any) -> Any:
+    """The values that only columns have; any other as it is."""
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    if isinstance(value, dt.timedelta):
+        return value.total_seconds()
+    return str(value) if isinstance(value, Decimal) else value
 
 
 def _value(state: StateDescriptor, data: Sequence[bytes]) -> Any:

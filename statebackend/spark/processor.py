@@ -23,6 +23,7 @@ class ProcessorContext:
         self.map_state: Final = backend.map_state
         self.reducing_state: Final = backend.reducing_state
         self.aggregating_state: Final = backend.aggregating_state
+        self.columnar_state: Final = backend.columnar_state
         self.operator_state: Final = backend.operator_state
         self.timers: Final = backend.timers
 

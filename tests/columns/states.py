@@ -20,7 +20,7 @@ def columnar(schema: Any, key: Any, *, key_groups: KeyGroupRange = ALL, ttl: Tim
         schema = schema.append(pa.field(WRITTEN, pa.float64()))
     keys = OwnedKeys(key_groups, 128)
     state = ColumnarState("fleet", ColumnTable(table_schema(schema, key), keys), keys)
-    state.declare(ttl)
+    state.declare(table_schema(schema, key), ttl)
     return state
 
 

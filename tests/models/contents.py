@@ -41,6 +41,8 @@ class Contents:
         self.recent_maps: dict[sb.Key, dict[str, Written]] = {}
         self.recent_totals: dict[sb.Key, Written] = {}
         self.looked_at: dict[sb.Key, Written] = {}
+        self.rows: dict[sb.Key, dict[str, Any]] = {}
+        self.recent_rows: dict[sb.Key, Written] = {}
 
     def copy(self) -> Self:
         return copy.deepcopy(self)
@@ -72,6 +74,8 @@ class Contents:
             "recent_maps": _not_empty(maps),
             "recent_totals": _living(self.recent_totals, now),
             "looked_at": dict.fromkeys(_living(self.looked_at, now)),
+            "rows": {key: dict(row) for key, row in self.rows.items()},
+            "recent_rows": _living(self.recent_rows, now),
         }
 
     # ---------------------------------------------------------------------------------- values, lists, maps
@@ -196,9 +200,43 @@ class Contents:
             if found is not None and found.lives(now):
                 self.looked_at[key] = Written(found.value, now)
 
+    # ---------------------------------------------------------------------------------- columns
+
+    def merge_rows(self, pairs: Pairs, now: float) -> None:
+        for key, number in of_text(pairs):
+            self._change_row(key, now, lambda row, by=number: _added(row, by))
+
+    def scatter_rows(self, pairs: Pairs, now: float) -> None:
+        for key, number in of_text(pairs):
+            self._change_row(key, now, lambda row, to=number: row | {"total": to})
+
+    def put_row(self, pairs: Pairs, now: float) -> None:
+        for key, number in of_text(pairs):
+            self._change_row(key, now, lambda _, to=number: {"n": to, "total": None, "name": str(to)})
+
+    def _change_row(self, key: sb.Key, now: float, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        empty = {"n": None, "total": None, "name": None}
+        self.rows[key] = change(self.rows.get(key, empty))
+        found = self.recent_rows.get(key)
+        self.recent_rows[key] = Written(change(found.value if found is not None and found.lives(now) else empty), now)
+
+    def drop_rows(self, pairs: Pairs, now: float) -> None:
+        for key, _ in of_text(pairs):
+            self.rows.pop(key, None)
+            self.recent_rows.pop(key, None)
+
     def clear(self, name: str) -> None:
         """Remove every key of a state."""
         vars(self)[name].clear()
+
+
+def of_text(pairs: Pairs) -> Pairs:
+    """Those whose key is text, as a columnar state wants them."""
+    return [(key, argument) for key, argument in pairs if isinstance(key, str)]
+
+
+def _added(row: dict[str, Any], number: int) -> dict[str, Any]:
+    return row | {"n": (row["n"] or 0) + 1, "total": (row["total"] or 0) + number}
 
 
 def _living(found: Mapping[sb.Key, Written], now: float) -> dict[sb.Key, Any]:

@@ -5,15 +5,20 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
+import pyarrow as pa
+
 import statebackend as sb
 from tests.aggregates import Spread
-from tests.models.contents import OPERATOR_STATES, TTL_S, Pairs
+from tests.models.contents import OPERATOR_STATES, TTL_S, Pairs, of_text
 
 Value = int | str | None
 
 KEYS: Sequence[sb.Key] = (0, -(2**63), 7, "", "a", "ü", "N14228", b"", b"a", ("a",), (7, b"a"), ("a", (7, "b")))
 VALUES: Sequence[Value] = (None, 0, -1, 2**63 - 1, -(2**63), "", "ü")
 NAMES = ("", "x", "y")
+
+ROW = pa.schema({"n": pa.int64(), "total": pa.int64(), "name": pa.string()})
+HOW: Any = {"n": "count", "total": ("sum", "v")}
 
 Draw = Callable[[Random], Any]
 
@@ -70,10 +75,17 @@ OPERATIONS: Mapping[str, Draw] = {
     "write_recent": entry,
     "forget_recent": nothing,
     "look": nothing,
+    "merge_rows": number,
+    "scatter_rows": number,
+    "put_row": number,
+    "drop_rows": nothing,
 }
 """What may be done to several keys, and with what to each."""
 
-CLEARED = ("values", "counts", "lists", "maps", "totals", "spreads", "timers", "recent", "recent_lists", "recent_maps")
+CLEARED = (
+    *("values", "counts", "lists", "maps", "totals", "spreads", "timers", "recent", "recent_lists", "recent_maps"),
+    *("rows", "recent_rows"),
+)
 """States that may be cleared as a whole."""
 
 
@@ -100,10 +112,16 @@ class Kinds:
         self.recent_maps = backend.map_state("recent_maps", str, int, ttl=ttl)
         self.recent_totals = backend.reducing_state("recent_totals", int, operator.add, ttl=ttl)
         self.looked_at = backend.value_state("looked_at", int, ttl=sb.TimeToLive(TTL_S, now, on_read=True))
+        self.rows = backend.columnar_state("rows", ROW, key=pa.string())
+        self.recent_rows = backend.columnar_state("recent_rows", ROW, key=pa.string(), ttl=ttl)
         self.operator = {name: backend.operator_state(name, int, mode) for name, mode in OPERATOR_STATES.items()}
 
     def visible(self) -> dict[str, dict[sb.Key, Any]]:
         """All that can be read, by more than one way to read it."""
+        for rows in (self.rows, self.recent_rows):
+            found = rows.to_arrow()
+            assert len(rows) == found.num_rows == len(set(rows))
+            assert rows.rows(found["key"]).gather().to_pydict() == found.drop_columns("key").to_pydict()
         for state in (self.values, self.lists, self.maps, self.totals, self.spreads, self.recent, self.recent_lists):
             assert len(state) == len(list(state)) == len(state.get_many(list(state)))
             assert all(key in state for key in state)
@@ -120,6 +138,8 @@ class Kinds:
             "recent_maps": dict(zip(self.recent_maps, self.recent_maps.get_many(self.recent_maps), strict=True)),
             "recent_totals": dict(self.recent_totals),
             "looked_at": dict.fromkeys(self.looked_at),
+            "rows": dict(self.rows),
+            "recent_rows": dict(self.recent_rows),
         }
 
     def report(self) -> dict[str, list[int]]:
@@ -250,6 +270,28 @@ class Kinds:
     def look(self, pairs: Pairs) -> None:
         for key, _ in pairs:
             self.looked_at.get(key)
+
+    # ---------------------------------------------------------------------------------- columns
+
+    def merge_rows(self, pairs: Pairs) -> None:
+        keys, numbers = _columns(of_text(pairs))
+        batch = pa.table({"k": pa.array(keys, pa.string()), "v": pa.array(numbers, pa.int64())})
+        for state in (self.rows, self.recent_rows):
+            changed = state.merge(batch, on="k", how=HOW)
+            assert set(changed["k"].to_pylist()) == set(keys)
+
+    def scatter_rows(self, pairs: Pairs) -> None:
+        last = dict(of_text(pairs))
+        for state in (self.rows, self.recent_rows):
+            state.rows(list(last)).scatter({"total": list(last.values())})
+
+    def put_row(self, pairs: Pairs) -> None:
+        for key, number in of_text(pairs):
+            self.rows[key] = self.recent_rows[key] = {"n": number, "name": str(number)}
+
+    def drop_rows(self, pairs: Pairs) -> None:
+        for state in (self.rows, self.recent_rows):
+            state.rows([key for key, _ in of_text(pairs)]).drop()
 
     def clear(self, name: str) -> None:
         getattr(self, name).clear()

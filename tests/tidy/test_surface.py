@@ -5,8 +5,8 @@ import importlib
 import pytest
 
 FRONT_DOOR = """
-    Aggregate AggregatingState CheckpointInfo Clock CommitSummary Key ListState MapState ObjectStore Observer
-    OperatorState Output ReducingState RestoreReport Serializer Settings SourceMark StagedOutput StateBackend
+    Aggregate AggregatingState CheckpointInfo Clock ColumnarState CommitSummary Key ListState MapState ObjectStore
+    Observer OperatorState Output ReducingState RestoreReport Serializer Settings SourceMark StagedOutput StateBackend
     StateBackendError StateChangeUploader TimeToLive Timers ValueState __version__ drop_savepoint inspect open_backend
     open_rows report rewrite savepoints sweep verify
 """
