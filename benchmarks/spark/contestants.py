@@ -1,7 +1,6 @@
 """The contestants. All add to the same totals; those that only say how fast it could be add to none."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any, Final
 
 import pandas as pd
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
@@ -19,6 +17,7 @@ import statebackend as sb
 from benchmarks.jobs import KINDS, read_totals, settings_of
 from benchmarks.spark.workload import Contestant
 from benchmarks.totals import TOTALS, Total
+from statebackend.spark.advice import CHECKPOINT_FILES, by_file_system
 
 PARALLELISM: Final = 2
 """Ranges of keys on executors: as many as Spark's state has partitions."""
@@ -30,12 +29,8 @@ ROCKSDB: Final = {_PROVIDER: f"{_PROVIDERS}RocksDBStateStoreProvider"}
 IN_MEMORY: Final = {_PROVIDER: f"{_PROVIDERS}HDFSBackedStateStoreProvider"}
 """Spark's default."""
 DEFAULT: Final[Mapping[str, str]] = {}
-_FILES: Final = "spark.sql.streaming.checkpointFileManagerClass"
-_MANAGERS: Final = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
-    "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager",
-)
-"""By its names in the releases, the newest first."""
+BASED: Final = {CHECKPOINT_FILES: by_file_system()}
+"""Spark's checkpoint files by way of the file system. Its own state it may keep so only for a benchmark."""
 
 
 class _TableTotals(sb.spark.KeyedProcessor):
@@ -62,16 +57,6 @@ class _KeyTotals(sb.spark.KeyedProcessor):
         total = old.sum + sum(row["amount"] for row in rows)
         last = max(row["at_us"] for row in rows)
         self.totals[key] = Total(old.n + len(rows), total, max(old.last, last))
-
-
-def file_system_based(spark: SparkSession) -> Mapping[str, str]:
-    """Settings for Spark's checkpoint files through the file system's plain interface: a fifth of the time."""
-    jvm: Any = spark._jvm  # noqa: SLF001
-    for name in _MANAGERS:
-        with suppress(Py4JJavaError):
-            jvm.java.lang.Class.forName(name)
-            return {_FILES: name}
-    raise LookupError("this release of Spark has another name for its file manager")
 
 
 def by_table(kind: str = "heap", settings: Mapping[str, str] = DEFAULT, **options: Any) -> Contestant:

@@ -20,8 +20,7 @@ from typing import Final
 
 from benchmarks.contest import Line, Report, Sample, contest, ratio
 from benchmarks.jobs import KINDS
-from benchmarks.spark import contestants
-from benchmarks.spark.contestants import IN_MEMORY, ROCKSDB, by_table, native, on_executors
+from benchmarks.spark.contestants import BASED, IN_MEMORY, ROCKSDB, by_table, native, on_executors, only_collected
 from benchmarks.spark.workload import Contestant, Workload, open_session
 from benchmarks.totals import Traffic
 
@@ -46,7 +45,7 @@ UNIFORM: Final = ("columns", "value state", "Spark, RocksDB", "Spark, in memory"
 def run(report: Report, *, keys: int = 0, rows: int = 50_000, batches: int = 16, rounds: int = 3) -> None:
     """Of 100,000 and 1,000,000 keys or of `keys`, by Zipf's law and uniform. Nine minutes."""
     with tempfile.TemporaryDirectory() as name, open_session(Path(name)) as spark:
-        all_ = _contestants(contestants.file_system_based(spark))
+        all_ = _contestants()
         few = {each: all_[each] for each in UNIFORM if each in all_}
         warming = Workload(spark, Path(name), Traffic(1000), rows, batches=4)
         for each, contestant in all_.items():
@@ -61,20 +60,20 @@ def run(report: Report, *, keys: int = 0, rows: int = 50_000, batches: int = 16,
                 _report(report, workload, times_ms)
 
 
-def _contestants(based: Mapping[str, str]) -> Mapping[str, Contestant]:
+def _contestants() -> Mapping[str, Contestant]:
     ours = {
         f"columns{DEFAULT}": by_table("columns"),
-        "columns": by_table("columns", based),
-        "columns on executors": on_executors("columns", based),
-        "value state": by_table("heap", based),
-        "value state on executors": on_executors("heap", based),
+        "columns": by_table("columns", BASED),
+        "columns on executors": on_executors("columns", BASED),
+        "value state": by_table("heap", BASED),
+        "value state on executors": on_executors("heap", BASED),
     }
     return {name: each for name, each in ours.items() if "columns" not in name or "columns" in KINDS} | {
         f"Spark, RocksDB{DEFAULT}": native(ROCKSDB),
         f"Spark, in memory{DEFAULT}": native(IN_MEMORY),
-        "Spark, RocksDB": native({**ROCKSDB, **based}),
-        "Spark, in memory": native({**IN_MEMORY, **based}),
-        "rows only collected": contestants.only_collected(based),
+        "Spark, RocksDB": native({**ROCKSDB, **BASED}),
+        "Spark, in memory": native({**IN_MEMORY, **BASED}),
+        "rows only collected": only_collected(BASED),
     }
 
 

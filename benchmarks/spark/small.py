@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.contest import Line, Report, contest
-from benchmarks.spark.contestants import by_table, file_system_based, nothing, on_executors
+from benchmarks.spark.contestants import BASED, by_table, nothing, on_executors
 from benchmarks.spark.workload import Workload, open_session
 from benchmarks.totals import Traffic
 
@@ -21,12 +21,11 @@ ROWS: Final = 200
 def run(report: Report, *, keys: int = 100_000, batches: int = 32, rounds: int = 3) -> None:
     """Milliseconds more than nothing, in the driver and on executors. A minute."""
     with tempfile.TemporaryDirectory() as name, open_session(Path(name)) as spark:
-        based = file_system_based(spark)
         workload = Workload(spark, Path(name), Traffic(keys, zipf=True), ROWS, batches)
         each = {
-            "driver": by_table("heap", based),
-            "executors": on_executors("heap", based),
-            "nothing": nothing(based),
+            "driver": by_table("heap", BASED),
+            "executors": on_executors("heap", BASED),
+            "nothing": nothing(BASED),
         }
         for which, contestant in each.items():
             workload.measure(which, contestant)
