@@ -93,6 +93,9 @@ def _report(report: Report, keys: int, kind: str, turns: Mapping[str, _Turns], s
             f"{fsync}: {ratio(samples[kind], fsync)} of that",
         )
     )
+    if not beside.figures:
+        print(f"  NOT MEASURED: {kind} writes its bases so fast that no checkpoint met one")
+        return
     slowest, slowest_beside = alone.at(SLOWEST), beside.at(SLOWEST)
     report.add(
         Line(
