@@ -9,7 +9,7 @@ import random
 
 import anyio
 
-from benchmarks.changelog.parts import open_log, sets_of, settings
+from benchmarks.changelog.parts import columns_of, open_log, sets_of, settings
 from benchmarks.contest import Line, Report
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend.objectstore import MemoryStore
@@ -55,7 +55,7 @@ async def _simulate(rate: float) -> tuple[int, float]:
             for arrival in arrivals:
                 await anyio.sleep(arrival - clock.monotonic())
                 from_ = writer.next_sequence_number()
-                writer.append(sets_of([(0, b"key", b"value")]))
+                writer.append(sets_of(columns_of([(0, b"key", b"value")])))
                 persists.start_soon(writer.persist, from_)
 
     arrivals = [0.0]

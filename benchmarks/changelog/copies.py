@@ -10,7 +10,7 @@ from collections.abc import Callable
 import anyio
 from anyio.abc import TaskGroup
 
-from benchmarks.changelog.parts import LateStore, directory, made_up, open_log, sets_of, settings
+from benchmarks.changelog.parts import LateStore, columns_of, directory, made_up, open_log, sets_of, settings
 from benchmarks.contest import Line, Report, contest, ratio
 from statebackend import StateChangeUploader
 from statebackend.objectstore import LocalStore, MemoryStore
@@ -60,6 +60,6 @@ async def _persist_often(open_uploader: Callable[[TaskGroup], StateChangeUploade
         begun = time.perf_counter()
         for _ in range(PERSISTS):
             from_ = writer.next_sequence_number()
-            writer.append(sets_of(changes))
+            writer.append(sets_of(columns_of(changes)))
             await writer.persist(from_)
         return time.perf_counter() - begun

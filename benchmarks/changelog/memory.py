@@ -13,7 +13,7 @@ from pathlib import Path
 
 import anyio
 
-from benchmarks.changelog.parts import LateStore, open_log, sets_of, settings
+from benchmarks.changelog.parts import LateStore, columns_of, open_log, sets_of, settings
 from benchmarks.contest import Line, Report
 from statebackend.abc import Body
 from statebackend.ids import CheckpointId, SequenceNumber
@@ -61,7 +61,7 @@ async def _write_fast(latency_s: float) -> None:
     async with open_log(job, lambda tasks: PrimaryUploader(_Forgetful(MemoryStore(), latency_s))) as open_writer:
         writer = open_writer("log")
         for number in range(TOTAL_BYTES // VALUE_BYTES):
-            writer.append(sets_of([(0, number.to_bytes(8, "big"), bytes(VALUE_BYTES))]))
+            writer.append(sets_of(columns_of([(0, number.to_bytes(8, "big"), bytes(VALUE_BYTES))])))
             if number % 256 == 0:
                 await writer.room()
         writer.confirm(SequenceNumber(0), writer.next_sequence_number(), CheckpointId(1))

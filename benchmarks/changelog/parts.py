@@ -16,7 +16,7 @@ from statebackend._backend.assembly import upload_scheduler
 from statebackend._backend.stores import threads_of
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._clock import SystemClock
-from statebackend._codec.changes import GROUP
+from statebackend._codec.changes import GROUP, KeyGroups
 from statebackend._codec.keyed_changes import SET, KeyedChanges
 from statebackend._tasks import open_tasks
 from statebackend.abc import Body
@@ -42,10 +42,20 @@ def made_up(number: int, *, seed: int = 1) -> Sequence[tuple[int, bytes, bytes]]
     ]
 
 
-def sets_of(changes: Sequence[tuple[int, bytes, bytes]]) -> KeyedChanges:
-    """Logged writes, in columns."""
+Columns = tuple[KeyGroups, Sequence[bytes], Sequence[bytes]]
+"""Key groups, keys and values."""
+
+
+def columns_of(changes: Sequence[tuple[int, bytes, bytes]]) -> Columns:
+    """The changes in columns, as a state drains them."""
     groups, keys, values = zip(*changes, strict=True)
-    return KeyedChanges(0, np.array(groups, dtype=GROUP), SET * len(changes), keys, values)
+    return np.array(groups, dtype=GROUP), keys, values
+
+
+def sets_of(columns: Columns) -> KeyedChanges:
+    """Logged writes."""
+    groups, keys, values = columns
+    return KeyedChanges(0, groups, SET * len(groups), keys, values)
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ itself: what is fetched is the frame, once.
 
 import anyio
 
-from benchmarks.changelog.parts import made_up, open_log, sets_of, settings
+from benchmarks.changelog.parts import columns_of, made_up, open_log, sets_of, settings
 from benchmarks.contest import Line, Report
 from statebackend._changelog.reader import SegmentRead, changes_of, fetch_frames
 from statebackend.objectstore import MemoryStore
@@ -62,7 +62,7 @@ async def _read_one() -> tuple[int, int, int]:
     async with open_log(job, lambda tasks: PrimaryUploader(store)) as open_writer:
         writer = open_writer("log")
         for number in range(CHANGE_SETS):
-            writer.append(sets_of(made_up(per_set, seed=number)))
+            writer.append(sets_of(columns_of(made_up(per_set, seed=number))))
             writer.next_sequence_number()
         uploaded = await writer.persist(0)  # type: ignore[arg-type]  # a plain number is the first one
         handle = uploaded[CHANGE_SETS // 2].handle
