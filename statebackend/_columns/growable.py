@@ -29,45 +29,61 @@ def grown(array: Values, used: int, needed: int) -> Values:
 
 
 class FixedColumn:
-    """Values of one width by row. A row that was never written is null."""
+    """Values of one width by row. A row that was never written is null.
 
-    __slots__ = ("_valid", "_values")
+    As long as no row has a null, what is valid is neither read nor written: a batch reads memory once per column.
+    """
+
+    __slots__ = ("_full", "_valid", "_values")
 
     def __init__(self, item: npt.DTypeLike) -> None:
         self._values: Values = np.zeros(0, item)
         self._valid: Flags = np.zeros(0, np.bool_)
+        self._full = 0  # no row below this one is null
 
     def reserve(self, used: int, needed: int) -> None:
         """Make room for rows."""
         self._values = grown(self._values, used, needed)
         self._valid = grown(self._valid, used, needed)
 
-    def read(self, rows: Any) -> Fixed:
-        """The values of these rows, or of a slice of rows."""
+    def read(self, rows: Integers) -> Fixed:
+        """The values of these rows."""
+        values = self._values[rows]
+        if rows.max(initial=-1) < self._full:
+            return Fixed(values)
         valid = self._valid[rows]
-        return Fixed(self._values[rows], None if valid.all() else valid)
+        return Fixed(values, None if valid.all() else valid)
 
-    def write(self, rows: Any, column: Column) -> None:
+    def write(self, rows: Integers, column: Column) -> None:
         """Set the values of these rows; of rows given twice, the last value counts."""
         assert isinstance(column, Fixed)
         self._values[rows] = column.values
-        self._valid[rows] = True if column.valid is None else column.valid
+        if column.valid is not None and not column.valid.all():
+            self._valid[rows] = column.valid
+            self._full = min(self._full, int(rows[~column.valid].min()))
+        elif rows.max(initial=-1) >= self._full:
+            self._valid[rows] = True
+            behind = self._valid[self._full :]
+            self._full += len(behind) if behind.all() else int(behind.argmin())
 
     def forget(self, rows: Integers) -> None:
         """Make these rows null."""
         self._values[rows] = np.zeros(1, self._values.dtype)[0]
         self._valid[rows] = False
+        self._full = min(self._full, int(rows.min(initial=self._full)))
 
     def copy(self, used: int) -> Self:
         """A copy of the rows used."""
         copied = type(self)(self._values.dtype)
         copied._values, copied._valid = self._values[:used].copy(), self._valid[:used].copy()
+        copied._full = self._full
         return copied
 
     def widened(self, used: int, item: npt.DTypeLike) -> "FixedColumn":
         """The same values in another type that holds all of them."""
         wider = FixedColumn(item)
         wider._values, wider._valid = self._values[:used].astype(item), self._valid[:used].copy()
+        wider._full = self._full
         return wider
 
     @property

@@ -157,7 +157,6 @@ def test_no_damage_does_more_than_raise_value_error() -> None:
         ["c", "any", ["O", False]],
         ["c", "any", ["datetime64", False]],
     ],
-    ids=str,
 )
 def test_a_lie_about_lengths_costs_no_memory(column: list[Any]) -> None:
     """The head says that there are four billion rows, or as many bytes: refused before anything is allocated."""

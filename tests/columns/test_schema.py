@@ -29,13 +29,13 @@ def schema(columns: dict[str, pa.DataType], **defaults: object) -> TableSchema:
     return table_schema(pa.schema(columns), TEXT, defaults)
 
 
-@pytest.mark.parametrize("type_", TYPES, ids=str)
+@pytest.mark.parametrize("type_", TYPES)
 def test_every_type_has_words(type_: pa.DataType) -> None:
     """And these words mean that type."""
     assert type_in(words_of(type_)) == type_
 
 
-@pytest.mark.parametrize("key", KEYS, ids=str)
+@pytest.mark.parametrize("key", KEYS)
 def test_a_schema_is_read_back_from_its_words(key: pa.DataType) -> None:
     """Columns, keys and defaults."""
     columns = {"n": pa.int64(), "at": pa.timestamp("us", "UTC"), "name": TEXT, "price": pa.decimal128(9, 2)}
@@ -68,7 +68,6 @@ def test_words_are_as_they_were() -> None:
         pa.string_view(),
         pa.binary(0),
     ],
-    ids=str,
 )
 def test_other_types_are_refused(type_: pa.DataType) -> None:
     """With the name of the column."""
