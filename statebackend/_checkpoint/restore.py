@@ -4,7 +4,7 @@ The commit decides what is needed; a local file only replaces bytes that are kno
 missing or bad costs time, never correctness, and is repaired from the primary.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import anyio
@@ -143,28 +143,55 @@ class Restore:
         await in_order(list(grouped(reads)), self._fetch, consume, concurrency_max=self._concurrency_max)
 
     async def _fetch(self, group: Sequence[SegmentRead | BaseRead]) -> Sequence[Fetched[Frames]]:
-        """Fetch the files of a group: the local copies together, and each of the others alone from the primary."""
+        """Fetch the files of a group: the local copies together, those not expected to be there each by itself.
+
+        So the primary delivers what has no copy while the disk with the other copies hangs.
+        """
         found: dict[int, Fetched[Frames]] = {}
-        fallbacks: dict[int, Fallback] = {}
-        if (local := self._local) is not None:
-            wanted = [index for index, read in enumerate(group) if not self._needs_no_copy(read)]
-            copies = await self._fetcher.local_copies([group[index].segment for index in wanted], local.store)
-            for index, copy in zip(wanted, copies, strict=True):
-                if isinstance(copy, Fallback):
-                    fallbacks[index] = copy
-                else:
+
+        async def fetch_part(part: Sequence[int]) -> None:
+            copies = await self._local_copies({index: group[index] for index in part})
+            rest: list[int] = []
+            for index in part:
+                if isinstance(copy := copies.get(index), bytes):
                     found[index] = Fetched(frames_in(group[index], copy), len(copy), local=True)
+                else:
+                    rest.append(index)
 
-        async def fetch_one(index: int) -> Fetched[Frames]:
-            async with self._downloads:
-                return await self._fetch_from_primary(group[index], fallbacks.get(index))
+            async def fetch_one(index: int) -> Fetched[Frames]:
+                fallback = copies.get(index)
+                assert not isinstance(fallback, bytes)
+                async with self._downloads:
+                    return await self._fetch_from_primary(group[index], fallback)
 
-        async def keep(index: int, fetched: Fetched[Frames]) -> None:
-            found[index] = fetched
+            async def keep(index: int, fetched: Fetched[Frames]) -> None:
+                found[index] = fetched
 
-        missing = [index for index in range(len(group)) if index not in found]
-        await in_order(missing, fetch_one, keep, concurrency_max=self._concurrency_max)
+            if rest:
+                await in_order(rest, fetch_one, keep, concurrency_max=self._concurrency_max)
+
+        async def ended(_part: Sequence[int], _nothing: None) -> None:
+            pass
+
+        alone = [index for index, read in enumerate(group) if self._is_unexpected(read)]
+        parts = [*([index] for index in alone), [index for index in range(len(group)) if index not in alone]]
+        await in_order(parts, fetch_part, ended, concurrency_max=len(parts))
         return [found[index] for index in range(len(group))]
+
+    async def _local_copies(self, reads: Mapping[int, SegmentRead | BaseRead]) -> Mapping[int, bytes | Fallback]:
+        """The local copies of those that need one, or why one cannot be used."""
+        wanted = {index: read.segment for index, read in reads.items() if not self._needs_no_copy(read)}
+        if self._local is None or not wanted:
+            return {}
+        copies = await self._fetcher.local_copies([*wanted.values()], self._local.store)
+        return dict(zip(wanted, copies, strict=True))
+
+    def _is_unexpected(self, read: SegmentRead | BaseRead) -> bool:
+        return (
+            self._local is not None
+            and not self._needs_no_copy(read)
+            and not self._local.store.expects(read.segment.key)
+        )
 
     def _needs_no_copy(self, read: SegmentRead | BaseRead) -> bool:
         return self._at_hand_first and self._fetcher.is_at_hand(read.segment)

@@ -70,6 +70,11 @@ class LocalSegments:
         """Bytes in each root, including those being written; 0 for a root that is not owned."""
         return [budget.held_bytes for budget in self._budgets]
 
+    def expects(self, key: str) -> bool:
+        """False if there was no copy of this key when its root was counted, nor written since."""
+        budget = self._budgets[self.root_of(key)]
+        return not budget.counted or key in budget.keys
+
     def set_apart(self, root: int, size_bytes: int) -> None:
         """Count `size_bytes` of RocksDB bases against the `bytes_max` of a root."""
         self._budgets[root].apart_bytes = size_bytes

@@ -35,12 +35,17 @@ def crowds(monkeypatch: pytest.MonkeyPatch) -> list[Crowd]:
     found: list[Crowd] = []
     by_limiter: dict[int, Crowd] = {}
     really_make, really_hop, really_read = WorkerThreads.__init__, _threads.in_thread, FileThreads.executor
-    really_wait = WorkerThreads._wait_behind
+    really_wait, really_share = WorkerThreads._wait_behind, FileThreads._writers_in
 
     def make(self: WorkerThreads, **options: Any) -> None:
         really_make(self, **options)
         found.append(Crowd(options["cpu_threads_max"] + options["io_threads_max"]))
         by_limiter.update({id(self._cpu): found[-1], id(self._io): found[-1]})
+
+    def writers_in(self: FileThreads, directory: Path) -> anyio.CapacityLimiter:
+        shared = really_share(self, directory)
+        by_limiter[id(shared)] = by_limiter[id(self._io)]  # the hop that follows is in a thread of this one
+        return shared
 
     async def hop(function: Callable[..., Any], *args: Any, limiter: anyio.CapacityLimiter, **options: Any) -> Any:
         at_work = by_limiter[id(limiter)].at_work
@@ -67,6 +72,7 @@ def crowds(monkeypatch: pytest.MonkeyPatch) -> list[Crowd]:
     monkeypatch.setattr(WorkerThreads, "__init__", make)
     monkeypatch.setattr(_threads, "in_thread", hop)
     monkeypatch.setattr(FileThreads, "executor", read)
+    monkeypatch.setattr(FileThreads, "_writers_in", writers_in)
     monkeypatch.setattr(WorkerThreads, "_wait_behind", wait_behind)
     return found
 

@@ -87,6 +87,17 @@ async def test_of_many_copies_each_has_its_own_error() -> None:
         assert VirtualClock().monotonic() == 5.0
 
 
+async def test_a_copy_is_expected_unless_its_root_was_counted_without_it() -> None:
+    """A root that was not counted may have anything."""
+    segments = LocalSegments([MemoryStore(), MemoryStore()], owned=[True, False])
+    owned, other = (next(key for key in KEYS if home(key, 2) == root) for root in (0, 1))
+    assert segments.expects(owned)
+    await segments.take_stock()
+    assert (segments.expects(owned), segments.expects(other)) == (False, True)
+    await segments.put(owned, [b"x"])
+    assert segments.expects(owned)
+
+
 async def test_a_root_of_another_backend_is_read_and_never_changed() -> None:
     """Two backends on one host: the second one uses what the first one wrote, and touches nothing."""
     foreign = FaultyStore(MemoryStore())
