@@ -36,10 +36,10 @@ class Changes(ABC):
     kind: ClassVar[int]
     """The code of the kind in a part. Codes are stored: never reuse one."""
 
-    def __init__(self, state_id: int, groups: KeyGroups, size_bytes: int | None = None) -> None:
+    def __init__(self, state_id: int, groups: KeyGroups) -> None:
         self.state_id: Final = state_id
         self.groups: Final = groups
-        self._size_bytes = size_bytes
+        self._size_bytes: int | None = None
         self._span: KeyGroupRange | None = None
 
     @property
@@ -119,7 +119,7 @@ class Changes(ABC):
 
     @abstractmethod
     def _estimated_bytes(self) -> int:
-        """The estimate for `size_bytes`, if it was not given."""
+        """The estimate for `size_bytes`, made once."""
 
 
 class ChangeSet(msgspec.Struct, frozen=True, eq=False):

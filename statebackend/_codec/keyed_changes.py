@@ -29,6 +29,8 @@ _CLEAR: Final = int(Operation.CLEAR)
 _SET: Final = int(Operation.SET)
 SET: Final = bytes([_SET])
 ARITY_MAX: Final = 255
+_UNCOUNTED_BYTES: Final = CHANGE_OVERHEAD_BYTES - 5
+"""The overhead of a change less what its body has of it: operation, group, and some bytes before key and data."""
 
 _HEAD = struct.Struct("<HBB")
 _LENGTH = struct.Struct("<I")
@@ -47,18 +49,47 @@ class KeyedChanges(Changes):
     The columns are taken as they are, not copied: the caller never changes them again.
     """
 
-    __slots__ = ("data", "keys", "operations")
+    __slots__ = ("_body", "_data", "_keys", "operations")
 
     kind = 1
 
     def __init__(
-        self, state_id: int, groups: KeyGroups, operations: bytes, keys: Sequence[Key], data: Sequence[bytes]
+        self,
+        state_id: int,
+        groups: KeyGroups,
+        operations: bytes,
+        keys: Sequence[Key],
+        data: Sequence[bytes],
+        *,
+        body: bytes = b"",
     ) -> None:
-        assert len(groups) == len(operations) == len(keys) == len(data), "columns of different lengths"
+        """`body`: the bytes of these changes, if they stand for `keys` and `data`, which are empty then."""
+        assert body or len(groups) == len(operations) == len(keys) == len(data), "columns of different lengths"
         super().__init__(state_id, groups)
         self.operations: Final = operations
-        self.keys: Final = keys
-        self.data: Final = data
+        self._keys = keys
+        self._data = data
+        self._body = body
+
+    @property
+    def keys(self) -> Sequence[Key]:
+        """The key of each change."""
+        if not self._keys:
+            self._keys, self._data = _keys_and_data(self.records, memoryview(self._body))
+        return self._keys
+
+    @property
+    def data(self) -> Sequence[bytes]:
+        """The argument of each operation."""
+        return self._data if self.keys else ()
+
+    def packed(self) -> Self:
+        """The same changes, with their bytes in place of keys and data, which are decoded if they are asked for.
+
+        Right after the columns were made they are in the processor's cache, and to encode them then costs less than to
+        count their bytes. So it is done where they are made, on the event loop.
+        """
+        return type(self)(self.state_id, self.groups, self.operations, (), (), body=b"".join(self.body()))
 
     @property
     def all_set(self) -> bool:
@@ -103,6 +134,8 @@ class KeyedChanges(Changes):
         return type(self)(self.state_id, groups, self.operations, self.keys, self.data)
 
     def body(self) -> Sequence[bytes | bytearray | memoryview]:
+        if self._body:
+            return (self._body,)
         span = self.span
         width = 1 if len(span) <= 256 else 2
         columns = _columns_of(self.keys)
@@ -115,7 +148,7 @@ class KeyedChanges(Changes):
     def from_body(cls, state_id: int, records: int, body: memoryview) -> Self:
         if len(body) < _HEAD.size:
             raise ValueError("the head of changes is cut off")
-        first, width, arity = _HEAD.unpack_from(body)
+        first, width, _ = _HEAD.unpack_from(body)
         if width not in _WIDTHS:
             raise ValueError(f"key groups of {width} bytes")
         ends = (_HEAD.size + records, _HEAD.size + records * (1 + width))
@@ -124,17 +157,14 @@ class KeyedChanges(Changes):
         groups = np.frombuffer(body[ends[0] : ends[1]], _WIDTHS[width]).astype(np.int64) + first
         if records == 0 or groups.max() > _GROUP_MAX:
             raise ValueError("no changes, or a key group that is none")
-        *keys, data = _columns_in(body[ends[1] :], 1 + max(1, arity))
-        decoded = [as_keys(_decode_any(column)) for column in keys]
-        found = cast("list[Key]", list(zip(*decoded, strict=True)) if arity else decoded[0])
-        values = _decode_data(data)
-        if len(found) != records or len(values) != records:
-            raise ValueError(f"{records} changes, and {len(found)} keys with {len(values)} data")
-        return cls(state_id, groups.astype(GROUP), bytes(body[_HEAD.size : ends[0]]), found, values)
+        keys, data = _keys_and_data(records, body)
+        return cls(state_id, groups.astype(GROUP), bytes(body[_HEAD.size : ends[0]]), keys, data)
 
     def _estimated_bytes(self) -> int:
-        key_bytes = sum(map(_size_of_key(self.keys), self.keys))
-        return sum(map(len, self.data)) + CHANGE_OVERHEAD_BYTES * self.records + key_bytes
+        if self._body:
+            return len(self._body) + _UNCOUNTED_BYTES * self.records
+        key_bytes = sum(map(_size_of_key(self._keys), self._keys))
+        return sum(map(len, self._data)) + CHANGE_OVERHEAD_BYTES * self.records + key_bytes
 
 
 def of_cells(state_id: int, groups: KeyGroups, keys: Sequence[Key], cells: Sequence[bytes | None]) -> KeyedChanges:
@@ -209,6 +239,17 @@ def _columns_of(keys: Sequence[Key]) -> Sequence[Sequence[object]] | None:
     if not 0 < arity <= ARITY_MAX or any(len(key) != arity for key in tuples):
         return None
     return list(zip(*tuples, strict=True))
+
+
+def _keys_and_data(records: int, body: memoryview) -> tuple[Sequence[Key], Sequence[bytes]]:
+    _, width, arity = _HEAD.unpack_from(body)
+    *keys, data = _columns_in(body[_HEAD.size + records * (1 + width) :], 1 + max(1, arity))
+    decoded = [as_keys(_decode_any(column)) for column in keys]
+    found = cast("list[Key]", list(zip(*decoded, strict=True)) if arity else decoded[0])
+    values = _decode_data(data)
+    if len(found) != records or len(values) != records:
+        raise ValueError(f"{records} changes, and {len(found)} keys with {len(values)} data")
+    return found, values
 
 
 def _columns_in(rest: memoryview, count: int) -> list[memoryview]:

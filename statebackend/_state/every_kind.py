@@ -18,8 +18,8 @@ E = TypeVar("E")
 V = TypeVar("V")
 
 
-DRAINED_AT_ONCE: Final = 8192
-"""Touched keys whose groups and entries are looked up together: a few milliseconds, in which the loop waits."""
+DRAINED_AT_ONCE: Final = 2048
+"""Touched keys that are drained together: a millisecond, in which the loop waits, and they stay in its cache."""
 
 
 class KeyedState(ABC, Generic[E, V]):
@@ -101,7 +101,8 @@ class KeyedState(ABC, Generic[E, V]):
     def _drained(self, state_id: int, keys: list[Key], found: list[object]) -> Iterator[KeyedChanges]:
         if keys:
             for changes in self._logged(state_id, self._placed(keys), keys, found):
-                yield from changes.cut(PART_BYTES_MAX)
+                for piece in changes.cut(PART_BYTES_MAX):
+                    yield piece.packed()
 
     def renewed(self) -> Renew | None:
         """How a base made now renews the state's cells; `None` if it takes them as they are."""

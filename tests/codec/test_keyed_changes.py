@@ -207,3 +207,15 @@ def test_the_contract_keeps_no_reference_to_the_bytes() -> None:
     (found,) = list[Changes](decode_parts(raw))
     raw.clear()  # raises BufferError where a view is left
     assert found.records == 1
+
+
+@given(ROWS)
+def test_packed_changes_are_the_same_changes(written: list[StateChange]) -> None:
+    """Their bytes stand for them, and they are decoded if they are asked for."""
+    for changes in keyed_changes(written):
+        packed = changes.packed()
+        assert packed.size_bytes > 0
+        assert encode_parts([packed.packed()]) == encode_parts([changes])
+        assert rows([packed]) == rows([changes])
+        assert rows(list(changes.packed().cut(30))) == rows([changes])
+        assert packed.of_groups([changes.span]) is packed

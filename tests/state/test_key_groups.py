@@ -212,3 +212,10 @@ def outcome(call: Callable[[], Any]) -> Any:
         return call()
     except (KeyTypeError, KeyGroupError) as error:
         return repr(error)
+
+
+def test_numbers_in_text_are_not_placed_as_numbers() -> None:
+    """Whatever stands first: numpy would take the text for the number."""
+    keys = OwnedKeys(KeyGroupRange(0, 127), 128)
+    for mixed in ([1, "5", b"7"], ["5", 1], [b"7", "7"], [5, ("5",)]):
+        assert keys.placed(mixed).tolist() == list(map(keys.group_of, mixed))
