@@ -12,7 +12,6 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 import statebackend as sb
 from benchmarks.totals import ColumnTotals, ValueTotals
-from statebackend._state.declared import KeyedStates
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Kind:
 KINDS: Final[Mapping[str, Kind]] = {
     "heap": Kind(ValueTotals),
     "RocksDB": Kind(ValueTotals, table="rocksdb"),
-    **({"columns": Kind(ColumnTotals)} if hasattr(KeyedStates, "columnar_state") else {}),
+    "columns": Kind(ColumnTotals),
 }
 """Value states in a dictionary and in RocksDB, and columns."""
 

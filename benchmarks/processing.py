@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from benchmarks.contest import Line, Report, contest, ratio
-from benchmarks.jobs import KINDS, directory, open_job
+from benchmarks.jobs import directory, open_job
 from benchmarks.totals import Traffic, ValueTotals, answer, check
 
 EXPECTED: Final = {"heap": 5.0, "columns": 1.0}
@@ -28,7 +28,7 @@ def run(report: Report, *, keys: int = 100_000, rows: int = 50_000, batches: int
     traffic = Traffic(keys)
     tables = [traffic.rows(number, rows) for number in range(batches)]
     expected = answer(tables)
-    parts: dict[str, list[tuple[float, float]]] = {kind: [] for kind in EXPECTED if kind in KINDS}
+    parts: dict[str, list[tuple[float, float]]] = {kind: [] for kind in EXPECTED}
     samples = contest(
         {kind: partial(_ours, kind, tables, expected, found) for kind, found in parts.items()}
         | {"dictionary": partial(_in_dictionary, tables, expected)},

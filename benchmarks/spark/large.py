@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.contest import Line, Report, Sample, contest, ratio
-from benchmarks.jobs import KINDS
 from benchmarks.spark.contestants import BASED, IN_MEMORY, ROCKSDB, by_table, native, on_executors, only_collected
 from benchmarks.spark.workload import Contestant, Workload, open_session
 from benchmarks.totals import Traffic
@@ -46,7 +45,7 @@ def run(report: Report, *, keys: int = 0, rows: int = 50_000, batches: int = 12,
     """Of 100,000 and 1,000,000 keys or of `keys`, by Zipf's law and uniform. Ten minutes."""
     with tempfile.TemporaryDirectory() as name, open_session(Path(name)) as spark:
         all_ = _contestants()
-        few = {each: all_[each] for each in UNIFORM if each in all_}
+        few = {each: all_[each] for each in UNIFORM}
         warming = Workload(spark, Path(name), Traffic(1000), rows, batches=4)
         for each, contestant in all_.items():
             warming.measure(each, contestant)
@@ -61,16 +60,14 @@ def run(report: Report, *, keys: int = 0, rows: int = 50_000, batches: int = 12,
 
 
 def _contestants() -> Mapping[str, Contestant]:
-    ours = {
+    return {
         f"columns{DEFAULT}": by_table("columns"),
+        f"Spark, RocksDB{DEFAULT}": native(ROCKSDB),
+        f"Spark, in memory{DEFAULT}": native(IN_MEMORY),
         "columns": by_table("columns", BASED),
         "columns on executors": on_executors("columns", BASED),
         "value state": by_table("heap", BASED),
         "value state on executors": on_executors("heap", BASED),
-    }
-    return {name: each for name, each in ours.items() if "columns" not in name or "columns" in KINDS} | {
-        f"Spark, RocksDB{DEFAULT}": native(ROCKSDB),
-        f"Spark, in memory{DEFAULT}": native(IN_MEMORY),
         "Spark, RocksDB": native({**ROCKSDB, **BASED}),
         "Spark, in memory": native({**IN_MEMORY, **BASED}),
         "rows only collected": only_collected(BASED),
