@@ -1,16 +1,15 @@
 """Changes of a columnar state: rows set, then keys dropped.
 
     body    := head_length:u32 head groups [hashes] key+ column*                         little-endian
-    head    := msgpack([drops, is_hashed, first_group, group_width, [key_stored, ...], [[name, type, stored], ...]])
+    head    := msgpack([drops, is_hashed, first_group, group_width, [[type, stored], ...], [[name, type, stored], ...]])
     groups  := the change's key group less `first_group`, in `group_width` bytes, 1 or 2
-    hashes  := u64*             the keys' hashes, in bases only
-    stored  := [item, has_nulls]                          floats, decimals, binary of one width: as they are
-             | [item, has_nulls, width, least]            integers: each less `least`, in `width` bytes
-             | ["bits", has_nulls]                        bool: a bit each
-             | ["string", has_nulls, width, least, size]  text and binary: lengths like integers, then `size` bytes
-    key_stored := [type, *stored]
+    hashes  := u64*                                  the keys' hashes, in bases only
+    stored  := [item, has_nulls, width, least, size]              what an item does not need is 0
+    item    := "i1" "i2" "i4" "i8" "u1" "u2" "u4" "u8"           integers: each less `least`, in `width` bytes
+             | "f2" "f4" "f8" | "V" and a number                 floats; so many bytes, decimals among them: as they are
+             | "bits"                                            bool: a bit each
+             | "string"                                          lengths like integers, then `size` bytes of all of them
     column  := [validity] values
-    item    := "i1" | "i2" | "i4" | "i8" | "u1" | "u2" | "u4" | "u8" | "f2" | "f4" | "f8" | "V" and a width
     validity, bool := bits, the first in the lowest bit of the first byte
 
 There are as many groups, hashes and keys as the part has records. The last `drops` of them are keys that are dropped.

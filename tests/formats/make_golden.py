@@ -19,7 +19,7 @@ from statebackend._codec.staged import decode_part, encode_part
 from statebackend.settings import Compression
 from tests.changes import set_of_rows
 from tests.codec.samples import COMPRESSIONS
-from tests.formats import content_outbox, content_v1, content_v2
+from tests.formats import content_columns, content_outbox, content_v1, content_v2
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -58,6 +58,8 @@ def golden_files() -> dict[str, bytes]:
     """Every golden file that this release still writes, as it writes it. Segments of version 1 it only reads."""
     return {
         "segment-v2-example.bin": segment(content_v2.EXAMPLE, "none"),
+        "segment-v2-columns-example.bin": b"".join(encode_segment(content_columns.example(), "none").chunks),
+        "segment-v2-columns.bin": b"".join(encode_segment(content_columns.every_type(), "none").chunks),
         "segment-v2-kinds.bin": segment(content_v1.KINDS, "none"),
         **{f"segment-v2-{name}.bin": segment(content_v2.SEGMENT, name) for name in COMPRESSIONS},
         "local-snapshot-v1.bin": encode_local_snapshot(msgspec.convert(content_v1.LOCAL_SNAPSHOT, LocalSnapshot)),

@@ -19,7 +19,7 @@ from tests.aggregates import Mean
 from tests.changes import rows_of
 from tests.codec import grammar_v1
 from tests.codec.samples import COMPRESSIONS
-from tests.formats import content_outbox, content_v1, content_v2
+from tests.formats import content_columns, content_outbox, content_v1, content_v2
 from tests.formats.make_golden import GOLDEN, golden_files
 
 SEGMENTS = [
@@ -35,6 +35,8 @@ SEGMENTS = [
 def test_every_golden_file_is_tested() -> None:
     """One that nobody reads proves nothing."""
     assert {path.name for path in GOLDEN.iterdir()} == {name for name, _ in SEGMENTS} | {
+        "segment-v2-columns-example.bin",
+        "segment-v2-columns.bin",
         "commit-v1.bin",
         "claim-v1.bin",
         "commit-v1-history.bin",
@@ -114,6 +116,27 @@ def test_every_kind_of_state_holds_what_was_written(name: str) -> None:
     assert states.reducing_state("reducing", int, max)["a"] == 5
     assert states.aggregating_state("aggregating", Mean())["a"] == 3.0
     assert states.value_state("own", Raw())["a"] == b"\xc1"
+
+
+def test_columns_hold_what_was_written() -> None:
+    """Of every type; what is logged and what is in a base alike. A dropped key goes."""
+    data = (GOLDEN / "segment-v2-columns.bin").read_bytes()
+    for _, changes in decode_segment(data, "golden"):
+        of = content_columns.table(content_columns.COLUMNS, content_columns.KEY_TYPE)
+        for each in changes:
+            of.apply(each)  # type: ignore[arg-type]
+        rows = of.find(pa.array(content_columns.KEYS, content_columns.KEY_TYPE))
+        assert of.num_rows == len(rows)
+        assert of.gather(rows).equals(content_columns.batch(content_columns.COLUMNS))
+    of = content_columns.filled(
+        {"n": ("int64", [1]), "name": ("string", ["y"])}, pa.string(), content_columns.EXAMPLE_DROPPED
+    )
+    ((_, changes),) = decode_segment((GOLDEN / "segment-v2-columns-example.bin").read_bytes(), "golden")
+    for each in changes:
+        of.apply(each)  # type: ignore[arg-type]
+    rows = of.find(pa.array([*content_columns.EXAMPLE_KEYS, *content_columns.EXAMPLE_DROPPED]))
+    assert rows[2] == -1
+    assert of.gather(rows[:2]).equals(content_columns.batch(content_columns.EXAMPLE))
 
 
 @pytest.mark.parametrize(
@@ -206,6 +229,8 @@ def test_local_snapshot_holds_what_was_written(name: str, content: dict[str, Any
         "segment-v2-example.bin",
         "segment-v2-kinds.bin",
         "segment-v2-none.bin",
+        "segment-v2-columns-example.bin",
+        "segment-v2-columns.bin",
         "commit-v1.bin",
         "commit-v1-history.bin",
         "commit-v1-inline-parts.bin",

@@ -24,6 +24,7 @@ from statebackend._codec import (
     staged,
 )
 from statebackend._codec.commit import Claim, Commit
+from statebackend._columns import schema as column_schema
 from statebackend._log import names
 from statebackend._state.operator_state import OPERATOR_KINDS
 from statebackend._tables.heap import KINDS
@@ -33,6 +34,7 @@ from tests.formats.make_golden import GOLDEN
 PAGES = Path(__file__).parents[2] / "docs" / "formats"
 SEGMENT_PAGE = (PAGES / "segment.md").read_text(encoding="utf-8")
 CELLS_PAGE = (PAGES / "cells.md").read_text(encoding="utf-8")
+COLUMNS_PAGE = (PAGES / "columns.md").read_text(encoding="utf-8")
 COMMIT_PAGE = (PAGES / "commit.md").read_text(encoding="utf-8")
 OUTPUT_PAGE = (PAGES / "staged-output.md").read_text(encoding="utf-8")
 LOCAL_PAGE = (PAGES / "local-snapshot.md").read_text(encoding="utf-8")
@@ -69,6 +71,7 @@ def field_names(type_: type[msgspec.Struct]) -> list[str]:
         (SEGMENT_PAGE, keyed_changes),
         (SEGMENT_PAGE, column_changes),
         (SEGMENT_PAGE, records),
+        (COLUMNS_PAGE, column_schema),
         (COMMIT_PAGE, commit),
         (COMMIT_PAGE, schema),
         (COMMIT_PAGE, names),
@@ -83,6 +86,7 @@ def field_names(type_: type[msgspec.Struct]) -> list[str]:
         "keyed changes",
         "column changes",
         "records",
+        "schema of columns",
         "commit",
         "schema",
         "names",
@@ -101,10 +105,11 @@ def test_grammar_on_the_page_is_the_one_in_the_code(page: str, module: ModuleTyp
     ("page", "golden", "shown_to"),
     [
         (SEGMENT_PAGE, "segment-v2-example.bin", 174),
+        (COLUMNS_PAGE, "segment-v2-columns-example.bin", 202),
         (COMMIT_PAGE, "commit-v1.bin", 16),
         (OUTPUT_PAGE, "output-v1.bin", 21),
     ],
-    ids=["segment", "commit", "staged output"],
+    ids=["segment", "columns", "commit", "staged output"],
 )
 def test_example_is_the_golden_file(page: str, golden: str, shown_to: int) -> None:
     """Byte by byte, at the offsets it gives; of a commit, what stands before the manifest, and so on."""
