@@ -6,6 +6,7 @@ the order in which they came.
 """
 
 import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -117,7 +118,8 @@ def _slabs(ends: Sequence[int], rows_max: int) -> Iterator[Sequence[int]]:
 def _cut(slab: Any, ends: Sequence[int], key: Sequence[str]) -> Iterator[tuple[Key, Rows]]:
     names = slab.column_names
     columns = [column.to_pylist() for column in slab.columns]
-    rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    # Two thirds of the time of `dict(zip(names, values))` in a loop. The columns of a table are of one length.
+    rows = list(map(dict, map(zip, itertools.repeat(names), zip(*columns, strict=True))))
     keys = [columns[names.index(name)] for name in key]
     of_row = keys[0] if len(key) == 1 else list(zip(*keys, strict=True))
     begin = 0
