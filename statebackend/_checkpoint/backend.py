@@ -281,5 +281,5 @@ class StateBackend(KeyedBackend):
             self._snapshots.not_local(entry_key(committed.commit.sequence))
         state = range_of(committed.commit, self.key_groups)
         await self._snapshots.complete(snapshot.checkpoint_id, state)
-        await self._base_writer.begin_if_due(state, committed.commit.checkpoint_id)
+        self._base_writer.begin_if_due(state, committed.commit.checkpoint_id)
         return committed, changes

@@ -17,7 +17,6 @@ states of an owner that also has columns, which lie in memory.
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from functools import partial
 
 import anyio
@@ -27,7 +26,7 @@ from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.base_schedule import BaseSchedule
 from statebackend._checkpoint.bases import Bases, key_groups_to_write
 from statebackend._checkpoint.entry_bases import EntryBases
-from statebackend._checkpoint.rocksdb_bases import RocksDBBases
+from statebackend._checkpoint.rocksdb_bases import RocksDBBaseFiles, RocksDBBases
 from statebackend._codec.changes import Changes
 from statebackend._state.declared import KeyedStates
 from statebackend._threads import WorkerThreads
@@ -103,32 +102,33 @@ class BaseWriter:
         """Raise `MaterializationError` if bases could not be written too many times in a row."""
         self._schedule.check()
 
-    async def begin_if_due(self, committed: RangeState, checkpoint_id: CheckpointId, *, due: bool = False) -> None:
+    def begin_if_due(self, committed: RangeState, checkpoint_id: CheckpointId, *, due: bool = False) -> None:
         """Begin to write bases, if they are due. `committed` is in that checkpoint, with the states as they are now.
 
         `due`: they are, by a schedule that outlives this backend. When the call returns the states may be changed
-        again: a reference to each entry, or RocksDB's files, have been copied. The rest runs in the background, and
-        `check` raises its errors.
+        again: there is a reference to each entry, or RocksDB's files are being copied while new writes wait. The rest
+        runs in the background, and `check` raises its errors.
         """
         now_s = self._clock.monotonic()
         if self._phase is not _Phase.IDLE or not self._schedule.is_due(committed, now_s, due=due):
             return
-        copied, handles = anyio.Event(), len(committed.changelog)
+        handles = len(committed.changelog)
+        # Here, not in the task: soon the states are no longer the commit's.
         if self._rocksdb is not None and self._states.are_in_files:
             key_groups = frozenset(self._states.key_groups)
-            write = partial(self._write_files, self._rocksdb, checkpoint_id, key_groups, handles, copied.set)
+            begun = self._rocksdb.begin(checkpoint_id)
+            write = partial(self._write_files, self._rocksdb, begun, key_groups, handles)
         else:
             key_groups = key_groups_to_write(self._changed, committed.bases, committed.rocksdb)
-            snapshot = self._states.snapshot()  # here, not in the task: soon the states are no longer the commit's
-            write = partial(self._entries.write, snapshot, key_groups, handles, self._uploaded, self._pause)
-            copied.set()
-        with suppress(RuntimeError):  # anyio: the task group has ended; the next owner writes the bases
-            self._tasks.start_soon(self._run, write, key_groups, copied)
-            # Groups changed from here on are not in this run: they count as changed since the bases it writes.
-            self._phase, self._changed, self._ended = _Phase.WRITING, set[int](), anyio.Event()
-            # Shielded: a cancelled caller may change the states next, and the files must be copied by then.
-            with anyio.CancelScope(shield=True):
-                await copied.wait()
+            write = partial(
+                self._entries.write, self._states.snapshot(), key_groups, handles, self._uploaded, self._pause
+            )
+        try:
+            self._tasks.start_soon(self._run, write, key_groups)
+        except RuntimeError:  # anyio: the task group has ended; the next owner writes the bases
+            return
+        # Groups changed from here on are not in this run: they count as changed since the bases it writes.
+        self._phase, self._changed, self._ended = _Phase.WRITING, set[int](), anyio.Event()
 
     def ready(self) -> Bases | None:
         """The bases for the next commit to list, if there are any; `confirmed` or `refused` says whether it did.
@@ -168,9 +168,7 @@ class BaseWriter:
         await self.settled()
         await self._discarded.wait()
 
-    async def _run(
-        self, write: Callable[[], Awaitable[Bases]], key_groups: frozenset[int], copied: anyio.Event
-    ) -> None:
+    async def _run(self, write: Callable[[], Awaitable[Bases]], key_groups: frozenset[int]) -> None:
         assert self._ended is not None
         begun_s = self._clock.monotonic()
         try:
@@ -181,20 +179,14 @@ class BaseWriter:
             if self._phase is not _Phase.CLOSED:
                 await self._fail(error, key_groups)
         finally:
-            copied.set()  # a failed copy must not leave `begin_if_due` waiting
             if self._bases is None:
                 self._discard()
             self._ended.set()
 
     async def _write_files(
-        self,
-        rocksdb: RocksDBBases,
-        checkpoint_id: CheckpointId,
-        key_groups: frozenset[int],
-        handles: int,
-        copied: Callable[[], None],
+        self, rocksdb: RocksDBBases, begun: RocksDBBaseFiles, key_groups: frozenset[int], handles: int
     ) -> Bases:
-        base, is_local = await rocksdb.write(checkpoint_id, copied, self._uploaded)
+        base, is_local = await rocksdb.write(begun, self._uploaded)
         only_primary = () if is_local else (file.handle.key for file in base.files)
         return Bases((), key_groups, handles, frozenset(only_primary), base)
 

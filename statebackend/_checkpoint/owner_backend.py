@@ -40,7 +40,7 @@ class OwnerBackend(KeyedBackend):
         async with self._checkpointing:
             snapshot, _ = await self._contribute(checkpoint_id)
             with self._failing():
-                await self._base_writer.begin_if_due(snapshot.state, snapshot.checkpoint_id)
+                self._base_writer.begin_if_due(snapshot.state, snapshot.checkpoint_id)
             return snapshot
 
     async def notify_complete(self, checkpoint_id: int) -> None:

@@ -1,6 +1,6 @@
 """Writes RocksDB bases: the files that RocksDB has at a commit, of which only new ones are uploaded.
 
-    copied -> each file: shared, or uploaded -> copied on this host -> in a commit: the next base may share its files
+    begun -> copied -> each file: shared, or uploaded -> copied on this host -> in a commit: the next base may share it
 
 A file is shared by the handle under which this very database uploaded or restored it, never by its name alone: two
 databases that began with the same files give one name to different content (FLINK-29095, 29913, 32761).
@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup
@@ -18,6 +18,7 @@ from anyio.abc import TaskGroup
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._local.disk import remove_directory
 from statebackend._local.rocksdb_copies import RocksDBCopies
+from statebackend._tables.files_copy import FilesCopy
 from statebackend._tables.table import TableFiles
 from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
@@ -29,6 +30,14 @@ REMOVE_TIMEOUT_S: Final = 1.0
 """Seconds that leaving a backend waits for directories to be removed. The next open prunes the others."""
 
 _logger = logging.getLogger(__name__)
+
+
+class RocksDBBaseFiles(NamedTuple):
+    """A base that was begun: the files that its directory will have."""
+
+    checkpoint_id: CheckpointId
+    directory: Path
+    copy: FilesCopy
 
 
 class RocksDBBases:
@@ -64,24 +73,28 @@ class RocksDBBases:
         self._observer = observer
         self._threads = threads
 
-    async def write(
-        self, checkpoint_id: CheckpointId, copied: Callable[[], None], uploaded: list[UploadedSegment]
-    ) -> tuple[RocksDBBase, bool]:
-        """Make the tables durable as they are in the commit of `checkpoint_id`; true if this host has a copy of them.
+    def begin(self, checkpoint_id: CheckpointId) -> "RocksDBBaseFiles":
+        """Begin a base of the tables as they are now, in the commit of `checkpoint_id`. They may be changed at once.
 
-        `copied` is called when the tables may be changed again. What was stored is in `uploaded` and belongs to the
-        caller, also after a failed or cancelled call.
+        The caller writes it, or gives it up: until then new writes wait in memory.
         """
         directory = self._scratch / f"base-{checkpoint_id}"
+        return RocksDBBaseFiles(checkpoint_id, directory, self._tables.copy_files(directory))
+
+    async def write(self, begun: "RocksDBBaseFiles", uploaded: list[UploadedSegment]) -> tuple[RocksDBBase, bool]:
+        """Make a base durable; true if this host has a copy of it.
+
+        What was stored is in `uploaded` and belongs to the caller, also after a failed or cancelled call.
+        """
         try:
-            await self._threads.io(self._tables.copy_files, directory)
-            copied()
-            files = await self._stored(directory, uploaded)
-            base = RocksDBBase(self._key_groups, checkpoint_id, (self._key_groups,), files)
-            return base, await self._copy_on_host(base, directory)
+            await self._threads.io(begun.copy.run)
+            files = await self._stored(begun.directory, uploaded)
+            base = RocksDBBase(self._key_groups, begun.checkpoint_id, (self._key_groups,), files)
+            return base, await self._copy_on_host(base, begun.directory)
         finally:
+            begun.copy.give_up()
             with anyio.CancelScope(shield=True):
-                await self._threads.io(remove_directory, directory)
+                await self._threads.io(remove_directory, begun.directory)
 
     def confirmed(self, base: RocksDBBase) -> None:
         """A commit holds this base: the next base may share its files."""

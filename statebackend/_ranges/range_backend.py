@@ -27,7 +27,7 @@ class RangeBackend(KeyedBackend):
     async def begin_bases(self) -> None:
         """Begin to write bases of the attempt's commit, before anything is changed. `contribute` waits for them."""
         checkpoint_id = CheckpointId(0) if self.newest is None else self.newest.checkpoint_id
-        await self._base_writer.begin_if_due(self._snapshots.committed, checkpoint_id, due=True)
+        self._base_writer.begin_if_due(self._snapshots.committed, checkpoint_id, due=True)
 
     async def contribute(self, checkpoint_id: int) -> tuple[SnapshotResult, Sequence[bytes]]:
         """Every change so far, durable or in the returned frames: what is small is not uploaded, the commit carries it.

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, cast
 
@@ -29,9 +29,10 @@ from rocksdict import (
     WriteOptions,
 )
 
-from statebackend._tables.row_cache import RowCache
+from statebackend._tables.files_copy import FilesCopy
+from statebackend._tables.row_cache import ROW_BYTES, RowCache
 from statebackend._tasks import breathe
-from statebackend.errors import BackendClosedError, StoreUnavailableError
+from statebackend.errors import BackendClosedError, StoreError, StoreUnavailableError
 from statebackend.settings import MiB
 
 _logger = logging.getLogger(__name__)
@@ -111,6 +112,8 @@ class RocksStore:
         self._writes = 0
         self._bytes = 0
         self._batches = 0
+        self._copy: FilesCopy | None = None
+        self._held_bytes_max = memory_bytes // 8
         self._sizes = UNKNOWN
         _open_stores.add(self)
 
@@ -143,23 +146,38 @@ class RocksStore:
     @property
     def room(self) -> int:
         """Writes left until the next batch is sent; 0 or less where the disk has refused a batch."""
-        return self._pending_writes_max - self._writes
+        return self._pending_writes_max - (0 if self._is_held() else self._writes)
 
     def wrote(self, size_bytes: int, writes: int = 1) -> None:
-        """`writes` more wait, of `size_bytes` together. Sends the batch if it is full."""
+        """`writes` more wait, of `size_bytes` together. Sends them if they fill a batch."""
         self._writes += writes
         self._bytes += size_bytes
-        if self._writes >= self._pending_writes_max or self._bytes >= PENDING_BYTES_MAX:
+        if (self._writes >= self._pending_writes_max or self._bytes >= PENDING_BYTES_MAX) and not self._is_held():
             self.flush()
 
+    def _is_held(self) -> bool:
+        """True if writes are held back, and may wait longer."""
+        if self._copy is None or self._copy.ended:
+            return False
+        return self._bytes + self._writes * ROW_BYTES < self._held_bytes_max
+
     def flush(self) -> None:
-        """Send all pending writes as one batch; where the disk fails, none of them."""
+        """Send all pending writes, in batches. Where the disk fails, all of them wait on; some may be in the database.
+
+        If they are held back, waits until the files are copied, or copies them.
+        """
+        copy, self._copy = self._copy, None
+        if copy is not None:
+            with suppress(StoreError):  # the maker of the copy gets its error
+                copy.run()
         if not self._pending:
             return
-        batch = WriteBatch(raw_mode=True)
         for pending in self._pending:
-            _add(batch, *pending.writes())
-        self._write(batch)
+            keys, data = pending.writes()
+            for first in range(0, len(keys), PENDING_WRITES_MAX):
+                batch = WriteBatch(raw_mode=True)
+                _add(batch, keys[first : first + PENDING_WRITES_MAX], data[first : first + PENDING_WRITES_MAX])
+                self._write(batch)
         self._drop()
 
     def _write(self, batch: WriteBatch) -> None:
@@ -173,6 +191,9 @@ class RocksStore:
     def write_out(self) -> None:
         """Move all writes so far from memory to files, where `reopen` finds them. Blocks on the disk."""
         self.flush()
+        self._write_files()
+
+    def _write_files(self) -> None:
         with self.errors():
             self._db.flush(False)  # `True` would hold the interpreter's lock until it is done
             while self._db.property_int_value("rocksdb.num-immutable-mem-table"):
@@ -181,15 +202,28 @@ class RocksStore:
                 breathe()
             self._db.flush(True)  # has nothing left to do, but raises what went wrong
 
-    def copy_files(self, directory: Path) -> None:
-        """Copy all writes so far, as files, to `directory`, which must not exist yet. Blocks on the disk.
+    def copy_files(self, directory: Path) -> FilesCopy:
+        """Copy all writes so far, as files, to `directory`, which must not exist yet, when the result is `run`.
+
+        Does not block. Until the copy is made, later writes wait in memory. If they take an eighth of `memory_bytes`,
+        or the database must have them, as for a view, the writer makes the copy itself or waits for it.
 
         Files that never change are linked where `directory` is on the same file system, and copied elsewhere.
         """
-        self.write_out()
-        with self.errors():
-            Checkpoint(self._db).create_checkpoint(str(directory))
-            self._fit()
+
+        def make() -> None:
+            self._write_files()
+            with self.errors():
+                Checkpoint(self._db).create_checkpoint(str(directory))
+                self._fit()
+
+        copy = FilesCopy(make)
+        try:
+            self.flush()
+        except StoreError as error:  # `run` raises it: by now the caller has committed, and must not fail
+            copy.fail(error)
+        self._copy = copy
+        return copy
 
     def _fit(self) -> None:
         """Set the file sizes that suit the size of the database, for compactions from now on."""
@@ -224,6 +258,8 @@ class RocksStore:
     def close(self) -> None:
         """Close the database; views keep the files they need. Twice is fine. Blocks on the disk, takes no room."""
         _open_stores.discard(self)
+        if self._copy is not None:
+            self._copy.give_up()
         self._drop()
         self.cache.clear()
         try:

@@ -12,6 +12,7 @@ import numpy as np
 
 from statebackend._codec.changes import GROUP, PART_BYTES_MAX, PART_RECORDS_MAX, Changes, KeyGroups
 from statebackend._codec.keyed_changes import KeyedChanges
+from statebackend._tables.files_copy import FilesCopy
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.errors import DataError
 from statebackend.ids import Key, KeyGroupRange
@@ -161,12 +162,15 @@ For a table that lies in memory whatever the others do, it gets a function that 
 
 
 class TableFiles(Protocol):
-    """Tables whose entries are files, so that a base is a copy of them. Methods block on the disk."""
+    """Tables whose entries are files, so that a base is a copy of them."""
 
-    def copy_files(self, directory: Path) -> None:
-        """Copy everything written so far, as files, to `directory`, which must not exist yet."""
+    def copy_files(self, directory: Path) -> FilesCopy:
+        """Copy everything written so far, as files, to `directory`, which must not exist yet, when the result is `run`.
+
+        Does not block, and raises nothing. The tables may be read and written to meanwhile.
+        """
         ...
 
     def adopt(self, directory: Path) -> None:
-        """Replace the tables, which must be empty, with those that `copy_files` made in `directory`."""
+        """Replace the tables, which must be empty, with those that `copy_files` made in `directory`. Blocks."""
         ...

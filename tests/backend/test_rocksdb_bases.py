@@ -1,17 +1,14 @@
 """RocksDB bases: RocksDB's own files behind the checkpoints, what is new among them, and the way back from them."""
 
-import asyncio
 import shutil
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
-import anyio
-import anyio.lowlevel
 import pytest
 
 import statebackend as sb
+from statebackend._tables.files_copy import FilesCopy
 from statebackend.errors import SettingsError
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, run_virtual
@@ -141,35 +138,34 @@ async def test_a_shared_file_that_is_gone_is_uploaded_again(job: RocksDBJob) -> 
     assert (await restored(job))[0] == state
 
 
-async def test_a_checkpoint_waits_until_the_files_are_copied(job: RocksDBJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is committed by then. When it is over the states may be changed, and the copy is not."""
-    let_go, begun, loop = threading.Event(), anyio.Event(), asyncio.get_running_loop()
-    copy_files = rocksdb.RocksStore.copy_files
+async def test_a_checkpoint_waits_for_no_copy_of_the_files(job: RocksDBJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does a write, or a checkpoint after it. What is written meanwhile is not in the base, and is not lost."""
+    let_go, run = threading.Event(), FilesCopy.run
 
-    def held_back(store: Any, directory: Path) -> None:
-        loop.call_soon_threadsafe(begun.set)
+    def held_back(copy: FilesCopy) -> None:
         let_go.wait()
-        copy_files(store, directory)
+        run(copy)
 
-    monkeypatch.setattr(rocksdb.RocksStore, "copy_files", held_back)
-    ended = anyio.Event()
-    async with job.open() as backend, anyio.create_task_group() as tasks:
-
-        async def checkpoint() -> None:
+    async with job.open() as backend:
+        with monkeypatch.context() as patched:
+            patched.setattr(FilesCopy, "run", held_back)
+            backend.value_state("n", int)["key"] = 1
             await backend.checkpoint(0)
-            ended.set()
-
-        backend.value_state("n", int)["key"] = 1
-        tasks.start_soon(checkpoint)
-        try:
-            await begun.wait()
-            for _ in range(100):
-                await anyio.lowlevel.checkpoint()
-            assert len(job.commits()) == 1
-            assert not ended.is_set()
-        finally:
-            let_go.set()
-        await ended.wait()
+            try:
+                backend.value_state("n", int).put_many(range(2200), range(2200))
+                await backend.checkpoint(1)
+                assert [len(part.rocksdb) for commit in job.commits() for part in commit.ranges] == [0, 0]
+            finally:
+                let_go.set()
+        await backend._base_writer.settled()
+        backend.value_state("n", int)["key"] = 2
+        await backend.checkpoint(2)
+    (part,) = job.commits()[-1].ranges
+    assert [base.checkpoint_id for base in part.rocksdb] == [0]
+    async with job.open() as backend:
+        assert backend.restored is not None
+        assert backend.restored.changes == 2201, "all that was written since"
+        assert dict(backend.value_state("n", int)) == {"key": 2} | {number: number for number in range(2200)}
 
 
 # ---------------------------------------------------------------------------------------------------- this host's copy

@@ -8,6 +8,7 @@ from statebackend._checkpoint.fetch import Fetcher, ignore_file
 from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
 from statebackend._codec.commit import Commit
 from statebackend._local.rocksdb_copies import RocksDBCopies, Verify
+from statebackend._tables.files_copy import FilesCopy
 from statebackend._threads import WorkerThreads
 from statebackend.errors import StoreUnavailableError
 from statebackend.ids import (
@@ -61,7 +62,7 @@ class Tables:
 
     adopted: Path
 
-    def copy_files(self, directory: Path) -> None:
+    def copy_files(self, directory: Path) -> FilesCopy:
         raise NotImplementedError
 
     def adopt(self, directory: Path) -> None:

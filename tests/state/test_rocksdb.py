@@ -282,7 +282,7 @@ def test_copied_files_are_a_database_of_that_moment(store: "RocksStore", tmp_pat
     """Both go their own way. What never changes lies there once."""
     numbers = states_in(store).value_state("numbers", int)
     numbers.update({number: number for number in range(10)})
-    store.copy_files(tmp_path / "copy")
+    store.copy_files(tmp_path / "copy").run()
     tables = list((tmp_path / "copy").glob("*.sst"))
     assert [path.stat().st_nlink for path in tables] == [2] * len(tables) != []
     numbers[0] = 100
@@ -293,12 +293,85 @@ def test_copied_files_are_a_database_of_that_moment(store: "RocksStore", tmp_pat
     assert (numbers[0], numbers[1]) == (100, 1)
 
 
+def test_writes_wait_while_files_are_copied(store: "RocksStore", tmp_path: Path) -> None:
+    """In memory, where they are read and drained like others, and where the copy does not see them."""
+    states = states_in(store)
+    numbers = states.value_state("numbers", int)
+    numbers.update({number: number for number in range(10)})
+    copy = store.copy_files(tmp_path / "copy")
+    assert store.waiting == 0
+    numbers.put_many(range(5, 500), [-1] * 495)
+    del numbers[0]
+    assert store.waiting == 496
+    assert numbers.get_many(range(12)) == [None, 1, 2, 3, 4, *[-1] * 7]
+    assert dict(restored(states, drained(states)).value_state("numbers", int))[499] == -1
+    copy.run()
+    numbers[500] = -1
+    assert store.waiting == 0, "one more write sends them all"
+    with open_store(tmp_path / "copy", read_only=True) as copied:
+        assert dict(states_in(copied).value_state("numbers", int)) == {number: number for number in range(10)}
+    assert dict(numbers) == {number: number for number in range(1, 5)} | dict.fromkeys(range(5, 501), -1)
+
+
+def test_what_needs_the_writes_makes_the_copy_itself(store: "RocksStore", tmp_path: Path) -> None:
+    """A view, and writes that take too much memory: the thread for it may not have begun, and wait for this one."""
+    numbers = states_in(store).value_state("numbers", int)
+    numbers.update({number: number for number in range(10)})
+    copy = store.copy_files(tmp_path / "by a view")
+    numbers.put_many(range(10, 20), range(10, 20))
+    assert not copy.ended
+    assert sorted(numbers) == list(range(20))
+    assert copy.ended
+    copy.run()
+    by_memory = store.copy_files(tmp_path / "by memory")
+    texts, written = states_in(store).value_state("texts", str), 0
+    while not by_memory.ended:
+        texts[written] = "x" * 1000
+        written += 1
+    assert 800 < written * 1200 / 1024 < 1100, "an eighth of 8 MiB"
+    for name, count in (("by a view", 10), ("by memory", 20)):
+        with open_store(tmp_path / name, read_only=True) as copied:
+            assert len(states_in(copied).value_state("numbers", int)) == count
+
+
+def test_a_copy_that_fails_is_not_the_writers_error(store: "RocksStore", tmp_path: Path) -> None:
+    """`run` raises its error, each time. One that is given up holds nothing back."""
+    numbers = states_in(store).value_state("numbers", int)
+    (tmp_path / "taken").mkdir()
+    copy = store.copy_files(tmp_path / "taken")
+    numbers.update({number: number for number in range(10)})
+    assert sorted(numbers) == list(range(10))
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError):
+            copy.run()
+    given_up = store.copy_files(tmp_path / "never")
+    given_up.give_up()
+    given_up.run()
+    numbers.update(dict.fromkeys(range(PENDING_WRITES_MAX), -1))
+    assert store.waiting == 0
+    assert not (tmp_path / "never").exists()
+
+
+def test_where_the_disk_is_full_the_copy_fails_and_not_the_call(tmp_path: Path) -> None:
+    """The caller has committed by then."""
+    store = FullStore(tmp_path / "db", memory_bytes=8 << 20, pending_writes_max=PENDING_WRITES_MAX)
+    states_in(store).value_state("numbers", int)[1] = 1
+    store.full = True
+    with pytest.raises(StoreUnavailableError):
+        store.copy_files(tmp_path / "copy").run()
+    store.full = False
+    store.copy_files(tmp_path / "again").run()
+    store.close()
+    with open_store(tmp_path / "again", read_only=True) as copied:
+        assert dict(states_in(copied).value_state("numbers", int)) == {1: 1}
+
+
 def test_adopted_files_are_in_the_place_of_nothing(store: "RocksStore", tmp_path: Path) -> None:
     """States that were there before find what is in them, and write to them."""
     numbers = states_in(store).value_state("numbers", int)
     with open_store(tmp_path / "other") as other:
         states_in(other).value_state("numbers", int)["key"] = 1
-        other.copy_files(tmp_path / "copy")
+        other.copy_files(tmp_path / "copy").run()
     with pytest.raises(StoreUnavailableError):
         store.adopt(tmp_path / "other-than-that")
     assert dict(numbers) == {}
@@ -321,7 +394,7 @@ def test_what_is_only_read_stays_as_it_is(tmp_path: Path) -> None:
     """To the byte, names included."""
     with open_store(tmp_path / "db") as store:
         states_in(store).value_state("numbers", int)["key"] = 1
-        store.copy_files(tmp_path / "copy")
+        store.copy_files(tmp_path / "copy").run()
     before = {path.name: path.read_bytes() for path in (tmp_path / "copy").iterdir()}
     with open_store(tmp_path / "copy", read_only=True) as store:
         assert dict(states_in(store).value_state("numbers", int)) == {"key": 1}
