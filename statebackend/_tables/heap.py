@@ -42,13 +42,12 @@ class ValueTable(EntryTable[bytes]):
             self.put_all(changes.keys, changes.data)
             return
         entries = self.entries
-        for operation, key, cell in zip(changes.operations, changes.keys, changes.data, strict=True):
-            if operation == _SET:
-                entries[key] = cell
-            elif operation == _CLEAR:
+        for operation, key, data in zip(changes.operations, changes.keys, changes.data, strict=True):
+            cell = cell_of(operation, data)
+            if cell is None:
                 entries.pop(key, None)
             else:
-                raise _unknown(operation)
+                entries[key] = cell
 
     def put_all(self, keys: Sequence[Key], cells: Sequence[bytes]) -> None:
         """Set the cell of each key; of a repeated key the last counts."""
@@ -215,6 +214,15 @@ KINDS: Final[Mapping[str, type[ValueTable | ListTable | MapTable]]] = {
 def heap_table(heap: Callable[[], Table], _: int) -> Table:
     """An empty table on the heap: an `OpenTable`."""
     return heap()
+
+
+def cell_of(operation: int, data: bytes) -> bytes | None:
+    """The cell that an operation on a cell leaves, `None` where it removes it."""
+    if operation == _SET:
+        return data
+    if operation == _CLEAR:
+        return None
+    raise _unknown(operation)
 
 
 def row_changes(row: bytes, first: int) -> Iterable[tuple[int, bytes]]:

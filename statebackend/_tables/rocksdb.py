@@ -173,20 +173,23 @@ class RocksStore:
         if not self._pending:
             return
         for pending in self._pending:
-            keys, data = pending.writes()
-            for first in range(0, len(keys), PENDING_WRITES_MAX):
-                batch = WriteBatch(raw_mode=True)
-                _add(batch, keys[first : first + PENDING_WRITES_MAX], data[first : first + PENDING_WRITES_MAX])
-                self._write(batch)
+            self._send(*pending.writes())
         self._drop()
 
-    def _write(self, batch: WriteBatch) -> None:
-        with self.errors():
-            self._db.write(batch)
-        self._batches += 1
-        if self._batches % FIT_BATCHES == 0:
+    def write(self, keys: Sequence[bytes], data: Sequence[bytes | None]) -> None:
+        """Set the value of each key, or delete it for `None`, in this order, after the pending writes."""
+        self.flush()
+        self._send(keys, data)
+
+    def _send(self, keys: Sequence[bytes], data: Sequence[bytes | None]) -> None:
+        for first in range(0, len(keys), PENDING_WRITES_MAX):
+            batch = WriteBatch(raw_mode=True)
+            _add(batch, keys[first : first + PENDING_WRITES_MAX], data[first : first + PENDING_WRITES_MAX])
             with self.errors():
-                self._fit()
+                self._db.write(batch)
+                self._batches += 1
+                if self._batches % FIT_BATCHES == 0:
+                    self._fit()
 
     def write_out(self) -> None:
         """Move all writes so far from memory to files, where `reopen` finds them. Blocks on the disk."""

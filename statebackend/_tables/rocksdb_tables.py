@@ -19,8 +19,9 @@ import numpy as np
 
 from statebackend._codec.cells import framed, split
 from statebackend._codec.changes import GROUP, PART_BYTES_MAX, Changes
+from statebackend._codec.keyed_changes import KeyedChanges
 from statebackend._codec.records import as_key
-from statebackend._tables.heap import ListTable, MapTable, ValueTable
+from statebackend._tables.heap import ListTable, MapTable, ValueTable, cell_of
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.rocksdb import PointInTimeView, RocksStore
 from statebackend._tables.row_cache import Rows
@@ -185,9 +186,20 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         if self._rows is not None:
             self._rows.count(self._waiting_bytes)
 
+    def replay(self, groups: Sequence[int], keys: Sequence[Key], data: Sequence[bytes | None]) -> None:
+        """Set each key, of that group, to what is encoded in `data`, `None` to remove it; of a repeated key the last.
+
+        No key is hashed, and no entry is made. Of a table that is filled there is nothing to cache.
+        """
+        if self._rows is not None:
+            self._rows.clear()
+        self._store.write(self._placed(groups, keys), data)
+
     def _raw(self, keys: Sequence[Key]) -> list[bytes]:
         """The keys as RocksDB has them. Raises for a wrong or foreign key."""
-        groups = self._keys.groups_of(keys)
+        return self._placed(self._keys.groups_of(keys), keys)
+
+    def _placed(self, groups: Sequence[int], keys: Sequence[Key]) -> list[bytes]:
         return list(map(add, map(self._prefixes.__getitem__, groups), map(_encode_key, keys)))
 
     def _fetched(self, key: Key) -> E | None:
@@ -283,8 +295,11 @@ class RocksValueTable(_InRocks[bytes], ValueTable):
 
     __slots__ = ()
 
-    def put_all(self, keys: Sequence[Key], cells: Sequence[bytes]) -> None:
-        self.rocks.update(dict(zip(keys, cells, strict=True)))
+    def replay(self, changes: KeyedChanges) -> None:
+        cells: Sequence[bytes | None] = changes.data
+        if not changes.all_set:
+            cells = [cell_of(*change) for change in zip(changes.operations, changes.data, strict=True)]
+        self.rocks.replay(changes.groups.tolist(), changes.keys, cells)
 
 
 class RocksListTable(_InRocks[bytearray], ListTable):

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from statebackend._state.declared import KeyedStates
@@ -16,7 +17,7 @@ from statebackend.errors import BackendClosedError, KeyGroupError, StoreUnavaila
 from statebackend.ids import KeyGroupRange, all_key_groups
 from tests.changes import drained, rows_of
 from tests.state.rocks import ALL_KEYS, PENDING_WRITES_MAX, open_store, rocksdb, tables_in
-from tests.state.states import MAX_PARALLELISM, restored
+from tests.state.states import MAX_PARALLELISM, restored, stored
 
 if TYPE_CHECKING:
     from statebackend._tables.rocksdb import RocksStore
@@ -170,6 +171,35 @@ def test_who_reads_a_copy_is_not_moved_by_another_who_does(store: "RocksStore") 
         assert copy.entries[19 - number] == b"%d" % (19 - number)
         seen.append(both)
     assert {one for one, _ in seen} == {other for _, other in seen} == set(range(20))
+
+
+class Unhashed(OwnedKeys):
+    """Refuses to compute the group of a key."""
+
+    def group_of(self, key: object) -> int:
+        raise AssertionError(key)
+
+    def groups_of(self, keys: object) -> list[int]:
+        raise AssertionError(keys)
+
+
+def test_a_replay_of_cells_hashes_no_key(store: "RocksStore") -> None:
+    """Their groups are in the changes. What was cached or waited before is replaced, and the last change counts."""
+    states, rows = states_in(store), tables_in(store)
+    numbers = states.value_state("numbers", int)
+    numbers.update({number: number for number in range(100)})
+    changes = drained(states)
+    for number in range(0, 100, 3):
+        numbers[number] = -number
+        del numbers[number + 1 if number < 99 else 0]
+    changes += drained(states)
+    waiting = rows(ValueTable, 7)
+    waiting.entries.update(dict.fromkeys(range(100), b"old"))
+    replayed = tables_in(store, Unhashed(all_key_groups(MAX_PARALLELISM), MAX_PARALLELISM))(ValueTable, 7)
+    for part in stored(changes):
+        replayed.apply(part)
+    store.cache.clear()
+    assert {key: msgspec.msgpack.decode(cell) for key, cell in waiting.entries.items()} == dict(numbers)
 
 
 def test_a_map_in_the_files_loses_the_entry_that_is_removed(store: "RocksStore") -> None:
