@@ -89,7 +89,8 @@ class Changes(ABC):
         ends = np.cumsum(self.sizes())
         start, reached = 0, 0
         while start < self.records:
-            end = min(self.records, int(np.searchsorted(ends, reached + limit)) + 1)
+            # at least one, also for a limit of no bytes
+            end = min(self.records, max(start, int(np.searchsorted(ends, reached + limit))) + 1)
             yield self.between(start, end)
             start, reached, limit = end, int(ends[end - 1]), bytes_max
 

@@ -231,4 +231,18 @@ def _entries_of(data: bytes, name: str) -> Sequence[StateChange]:
 
 
 def _rows_of(changes: Iterable[Changes]) -> Sequence[StateChange]:
-    return [row for each in changes if isinstance(each, KeyedChanges) for row in each.rows()]
+    return [
+        row for each in changes for row in (each.rows() if isinstance(each, KeyedChanges) else _rows_in_columns(each))
+    ]
+
+
+def _rows_in_columns(changes: Changes) -> Iterator[StateChange]:
+    """A change for each row and each dropped key. Imported here, because columns need an extra."""
+    from statebackend._state.columnar_plain import keys_in, rows_in  # noqa: PLC0415
+
+    keys, groups, rows = keys_in(changes), changes.groups.tolist(), 0
+    for group, key, row in rows_in(changes):
+        yield StateChange(group, Operation.SET, changes.state_id, key, msgspec.msgpack.encode(row))
+        rows += 1
+    for group, key in zip(groups[rows:], keys[rows:], strict=True):
+        yield StateChange(group, Operation.CLEAR, changes.state_id, key)

@@ -86,6 +86,12 @@ def test_pieces_are_the_whole_and_end_where_they_are_full(
             assert piece.size_bytes >= limit > piece.size_bytes - int(piece.sizes()[-1])
 
 
+def test_a_limit_of_no_bytes_cuts_off_every_change() -> None:
+    """As with a threshold of 0 for preemptive persists. No piece is empty."""
+    for first_bytes in (None, 0, -1):
+        assert [piece.records for piece in of("a", "b", "c").cut(0, first_bytes)] == [1, 1, 1]
+
+
 @given(st.lists(KEYS, min_size=1, max_size=5), st.binary(max_size=9))
 def test_the_estimated_size_is_of_keys_and_data(keys: list[Any], data: bytes) -> None:
     """Text by its characters, a number as eight bytes, a tuple as its parts."""

@@ -32,11 +32,11 @@ from statebackend.testing import invariants
 from statebackend.testing.cancellation import TURNS, How, cancelled, turns
 from statebackend.testing.simulation.job import JOB, ROOT, CheckpointCall, Outcome, SimulatedJob
 from statebackend.testing.simulation.scenario import DISK_CALL_MAX_S, SAVEPOINTS, LifePlan
+from statebackend.testing.simulation.states import STATES, key_in, states_of, value_in
 from statebackend.testing.simulation.store import Connection, Place
 from statebackend.testing.virtual_time import VirtualClock
 
 KEYS: Final[Sequence[Key]] = ("a", "", 7, -1, b"k", ("a", 7))
-STATES: Final = ("first", "second")
 VALUE_CHARACTERS_MAX: Final = 400
 DIRTY_BYTES_MAX: Final = 40 * len(KEYS) * len(STATES) * (VALUE_CHARACTERS_MAX + 100)
 """More than one upload can hold: all that a life of many batches leaves unsent if every checkpoint is cancelled."""
@@ -197,8 +197,8 @@ class Life:
     # ------------------------------------------------------------------------------------------------ what it does
 
     async def _work(self, backend: StateBackend) -> None:
-        names = STATES[: self._chance.choice((1, 2, 2))]  # a state that is not declared must survive, too
-        states = {name: backend.value_state(name, str) for name in names}
+        names = STATES[: self._chance.choice((1, 2, 3))]  # a state that is not declared must survive, too
+        states = states_of(backend, names)
         with self._job.judging():
             found = {(name, key): value for name, state in states.items() for key, value in state.items()}
             expected = {place: value for place, value in self._contents.items() if place[0] in names}
@@ -210,15 +210,17 @@ class Life:
             if not await self._checkpoint_somehow(backend):
                 return
 
-    def _change(self, states: Mapping[str, MutableMapping[Key, str]], name: str, key: Key) -> None:
+    def _change(self, states: Mapping[str, MutableMapping[Key, Any]], name: str, key: Key) -> None:
         self._writes += 1
+        key = key_in(name, key)
         if self._chance.random() < 0.25:
             found, expected = states[name].pop(key, None), self._contents.pop((name, key), None)
             with self._job.judging():
                 assert found == expected, f"{name}[{key!r}] was {found!r} instead of {expected!r}"
         else:
             padding = "x" * self._chance.choice((0, 0, 20, VALUE_CHARACTERS_MAX))
-            states[name][key] = self._contents[name, key] = f"{self.plan.number}.{self._writes}{padding}"
+            value = value_in(name, f"{self.plan.number}.{self._writes}{padding}")
+            states[name][key] = self._contents[name, key] = value
 
     async def _checkpoint_somehow(self, backend: StateBackend) -> bool:
         """Make one checkpoint or two, perhaps cancelled. Return true if the life may continue with the next batch."""

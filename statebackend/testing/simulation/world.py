@@ -28,7 +28,7 @@ from statebackend.settings import Settings
 from statebackend.testing import invariants
 from statebackend.testing.crash_store import Write
 from statebackend.testing.simulation.job import JOB, ROOT, SimulatedJob
-from statebackend.testing.simulation.life import PATIENCE_S, STATES, Life, Sabotage
+from statebackend.testing.simulation.life import PATIENCE_S, Life, Sabotage
 from statebackend.testing.simulation.scenario import (
     CALM,
     CALM_DISK,
@@ -39,6 +39,7 @@ from statebackend.testing.simulation.scenario import (
     draw_scenario,
     draw_upkeep,
 )
+from statebackend.testing.simulation.states import states_of
 from statebackend.testing.simulation.store import LATE_S, Connection, Names, Place, Weather
 from statebackend.testing.virtual_time import VirtualClock, run_virtual
 
@@ -300,7 +301,7 @@ class _World:
         return self._connect(self.job.primary, CALM, f"last {key_groups}")
 
     def _judge_whole(self, backend: KeyedBackend, expected: invariants.Contents, part: KeyGroupRange) -> None:
-        found = {(name, key): value for name in STATES for key, value in backend.value_state(name, str).items()}
+        found = {(name, key): value for name, state in states_of(backend).items() for key, value in state.items()}
         groups = self.settings.max_parallelism
         owned = {place: value for place, value in expected.items() if key_group(place[1], groups) in part}
         invariants.assert_same_contents(found, owned, f"the last state of {part}")
