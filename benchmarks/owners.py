@@ -2,9 +2,9 @@
 
     python -m benchmarks owners --sizes keys=2000,rows=200,checkpoints=3,owners=16     in seconds
 
-Envelope. A few change sets are segments, each a synced file; many are small, and travel in the one commit. An owner
-costs a drain, a frame, an entry of the commit, and a few steps of the loop: half a millisecond. So 256 of them should
-take 150 ms more than one.
+Envelope. There is one commit, but each owner has a segment of its own: a file that is written, synced and renamed, some
+of them at a time, for 1 ms of the disk's time and as much CPU for its steps on threads; and a drain, a frame and an
+entry of the commit for another half. So 256 of them should take 500 ms more than one.
 """
 
 import time
@@ -25,7 +25,7 @@ from benchmarks.totals import Traffic, ValueTotals, answer, check
 from statebackend.owners import CheckpointCoordinator, KeyGroupRange, OwnerBackend, SnapshotResult, key_group
 
 KEY_GROUPS: Final = 256
-MORE_MS: Final = 150.0
+MORE_MS: Final = 500.0
 
 
 def run(
