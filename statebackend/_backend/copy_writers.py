@@ -45,7 +45,7 @@ def choose_copies(
     """
     if local is None or not local.writable:
         if uploader is None:
-            return Copies(PrimaryUploader(primary), None, settings.inline_bytes_max)
+            return Copies(PrimaryUploader(primary), None, settings.inline_bytes)
         return Copies(_opened(uploader, primary, None), None, 0)
     if uploader is None:
         both = DuplicatingUploader(
@@ -56,7 +56,7 @@ def choose_copies(
             root_of=local.store.root_of,
             tasks=tasks,
         )
-        return Copies(both, both.copies, settings.inline_bytes_max, PrimaryUploader(primary))
+        return Copies(both, both.copies, settings.inline_bytes, PrimaryUploader(primary))
     of_commits = CopyWriter(
         local.store,
         grace_s=settings.secondary_grace_s,

@@ -136,7 +136,7 @@ class Job:
                 self._primary,
                 policy=RetryPolicy.of(self._settings.upload),
                 compression=self._settings.compression,
-                inline_bytes_max=self._settings.inline_bytes_max,
+                inline_bytes_max=self._settings.inline_bytes,
                 threads=self._threads,
                 new_name=new_name or new_names(position.epoch),
                 pending=() if position.base is None else position.base.outbox,

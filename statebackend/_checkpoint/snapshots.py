@@ -30,6 +30,12 @@ from statebackend.errors import InputError
 from statebackend.ids import ChangeSetHandle, CheckpointId, Epoch, RangeState, SequenceNumber, SnapshotResult
 from statebackend.settings import Compression
 
+SHARE_MIN: Final = 0.25
+SHARE_DECAY: Final = 0.98
+CAUTION: Final = 1.5
+"""Change sets that compress to less than `SHARE_MIN` are not expected. After a failure, which costs the encoding, the
+expected share is `CAUTION` times what was found, and falls by `SHARE_DECAY` a checkpoint: the next try is 20 later."""
+
 
 class InlineFrames(msgspec.Struct, frozen=True):
     """Change sets encoded for a commit to carry, and the handles that say where in it they lie."""
@@ -41,13 +47,15 @@ class InlineFrames(msgspec.Struct, frozen=True):
 class InlineEncoder:
     """Takes small checkpoints out of the changelog for their commit to carry: its one PUT is then all they cost.
 
-    Takes at most `bytes_max`; 0: nothing.
+    Takes at most `bytes_max` encoded bytes; 0: nothing. Only encoding tells how many there are. So it tries, where the
+    share of their size that change sets took before leaves hope; after a failure it is careful for some checkpoints.
     """
 
     def __init__(self, *, bytes_max: int, compression: Compression, threads: WorkerThreads) -> None:
         self._bytes_max: Final = bytes_max
         self._compression: Compression = compression
         self._threads = threads
+        self._share = SHARE_MIN  # of the estimated size, that the encoded bytes are expected to take
 
     async def take(self, writer: ChangelogWriter, from_: SequenceNumber) -> InlineFrames | None:
         """Everything from `from_` on, if it is small and none of it is uploaded or being uploaded; otherwise `None`.
@@ -55,8 +63,19 @@ class InlineEncoder:
         It stays in the log until `ChangelogWriter.confirm`. Raises as `ChangelogWriter.persist`. A cancelled call
         leaves nothing behind.
         """
-        change_sets = writer.take_inline(from_, self._bytes_max)
-        return None if change_sets is None else InlineFrames(*await self._encode(change_sets))
+        change_sets = writer.take_inline(from_, int(self._bytes_max / self._share))
+        if not change_sets:
+            self._share = max(SHARE_MIN, self._share * SHARE_DECAY)
+            return None if change_sets is None else InlineFrames((), ())
+        size_bytes = sum(change_set.size_bytes for change_set in change_sets)
+        frames, handles = await self._encode(change_sets)
+        encoded_bytes = sum(map(len, frames))
+        share = encoded_bytes / size_bytes
+        if encoded_bytes > self._bytes_max:
+            self._share = min(1.0, share * CAUTION)
+            return None
+        self._share = min(1.0, max(SHARE_MIN, share))
+        return InlineFrames(frames, handles)
 
     async def _encode(self, change_sets: Sequence[ChangeSet]) -> tuple[Sequence[bytes], tuple[ChangeSetHandle, ...]]:
         if sum(change_set.size_bytes for change_set in change_sets) <= INLINE_ENCODE_BYTES_MAX:

@@ -24,7 +24,7 @@ from statebackend._state.declared import KeyedStates
 from statebackend._threads import WorkerThreads
 from statebackend.abc import RestoreReport
 from statebackend.ids import CheckpointId, Epoch, KeyGroupRange, OperatorElements, RangeState, RocksDBBase
-from statebackend.settings import KiB, Settings
+from statebackend.settings import INLINE_BYTES, KiB, Settings
 
 INLINE_BYTES_MIN: Final = 4 * KiB
 """The least share of a commit that a range may fill, however many share `inline_bytes_max`: a PUT costs more."""
@@ -113,6 +113,10 @@ class Attempt:
 def settings_of(task: RangeTask) -> Settings:
     """The settings of an attempt: no other change set joins its uploads, and the other ranges share the commit."""
     shared = task.settings.inline_bytes_max
+    if (
+        shared is None
+    ):  # wherever the primary is: what is inline goes through the driver, and with the base to each task
+        shared = INLINE_BYTES
     return msgspec.structs.replace(
         task.settings,
         persist_delay_s=0.0,

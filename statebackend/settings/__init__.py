@@ -6,11 +6,20 @@ come from keyword arguments, or from a mapping, TOML, the environment or a Spark
 
 from statebackend.settings.records import PUTS, KiB, MiB, Prices, S3Addressing, S3Settings, UploadSettings
 from statebackend.settings.secret import Secret
-from statebackend.settings.settings import Compression, Settings, TableKind, check_primary
+from statebackend.settings.settings import (
+    INLINE_BYTES,
+    INLINE_BYTES_IN_FILES,
+    Compression,
+    Settings,
+    TableKind,
+    check_primary,
+)
 from statebackend.settings.sources import ENVIRONMENT_PREFIX, SPARK_PREFIX
 
 __all__ = [
     "ENVIRONMENT_PREFIX",
+    "INLINE_BYTES",
+    "INLINE_BYTES_IN_FILES",
     "PUTS",
     "SPARK_PREFIX",
     "Compression",

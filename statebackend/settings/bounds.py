@@ -13,7 +13,7 @@ from statebackend.settings.secret import Secret, secret_of
 class Bound(msgspec.Struct, frozen=True):
     """A condition on a number, and the same in words: `says` completes the sentence "the setting must be ..."."""
 
-    holds: Callable[[float], bool]
+    holds: Callable[[Any], bool]
     says: str
 
 

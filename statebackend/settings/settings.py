@@ -13,6 +13,7 @@ from statebackend.errors import LocalRootError, PrimaryUrlError, SettingsError
 from statebackend.ids import MAX_PARALLELISM_LIMIT
 from statebackend.settings.bounds import (
     Amount,
+    Bound,
     Count,
     Deadline,
     Pause,
@@ -34,7 +35,16 @@ TABLE_MEMORY_BYTES_MIN: Final = 4 * MiB
 """Least for `table_memory_bytes`: with less, RocksDB spends its time on writing small files and reading them again."""
 
 PreemptiveBytes = Annotated[Amount, at_most(PREEMPTIVE_BYTES_LIMIT, "a change set must fit a frame")]
-InlineBytes = Annotated[Amount, at_most(PREEMPTIVE_BYTES_LIMIT, "a commit carries no more")]
+INLINE_BYTES: Final = 64 * KiB
+INLINE_BYTES_IN_FILES: Final = 1 * MiB
+"""Most that a commit carries by default: in a store with a price per request, and in a file system."""
+InlineBytes = Annotated[
+    int | None,
+    Bound(
+        lambda number: number is None or 0 <= number <= PREEMPTIVE_BYTES_LIMIT,
+        f"0 to {PREEMPTIVE_BYTES_LIMIT}: a commit carries no more",
+    ),
+]
 TableMemoryBytes = Annotated[int, at_least(TABLE_MEMORY_BYTES_MIN)]
 MaxParallelism = Annotated[int, within(1, MAX_PARALLELISM_LIMIT)]
 TableKind = Literal["heap", "rocksdb"]
@@ -92,8 +102,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Waiting bytes at which a segment is sent at once. At most `in_flight_bytes_max`."""
     preemptive_persist_threshold_bytes: PreemptiveBytes = 5 * MiB
     """Bytes in a writer's open change set above which it is sealed and uploaded before a checkpoint asks for it."""
-    inline_bytes_max: InlineBytes = 64 * KiB
-    """A checkpoint of at most this many bytes travels in its commit, unless `uploader=` is given. 0: never."""
+    inline_bytes_max: InlineBytes = None
+    """A checkpoint that takes at most this many bytes, encoded, travels in its commit, unless `uploader=` is given. 0:
+    never. None: 1 MiB where the primary is a file system, for which a second file is dearer than a longer one, and 64
+    KiB elsewhere."""
     in_flight_bytes_max: Count = 100 * MiB
     """Bytes queued or being uploaded. At the limit callers wait; a single upload larger than the limit is admitted."""
     secondary_grace_s: Pause = 0.5
@@ -178,6 +190,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "persist_delay_s",
             "persist_delay_max_s",
         )
+
+    @property
+    def inline_bytes(self) -> int:
+        """`inline_bytes_max`, or the default for the kind of primary."""
+        if self.inline_bytes_max is not None:
+            return self.inline_bytes_max
+        return INLINE_BYTES_IN_FILES if self.primary.startswith("file:") else INLINE_BYTES
 
     def _require(self, holds: bool, message: str, *names: str) -> None:
         if not holds:

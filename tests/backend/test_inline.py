@@ -7,14 +7,19 @@ from pathlib import Path
 import pytest
 
 import statebackend as sb
+from statebackend._checkpoint.snapshots import InlineEncoder
+from statebackend._codec.changes import ChangeSet
 from statebackend._log.names import entry_key
 from statebackend._log.writer import HINT_EVERY
+from statebackend._threads import WorkerThreads
 from statebackend.errors import CorruptSegmentError, FencedError, InputError, MissingObjectError, OutcomeUnknownError
+from statebackend.ids import SequenceNumber
 from statebackend.objectstore import LocalStore, MemoryStore
 from statebackend.objectstore.scoped import CountingStore
 from statebackend.testing import Fail, FaultyStore
 from statebackend.uploaders import PrimaryUploader
 from tests.backend.conftest import tree_of
+from tests.changelog.fakes import set_of
 
 
 @pytest.fixture
@@ -200,6 +205,53 @@ async def test_whatever_the_limit_the_state_is_the_same(
     async with sb.open_backend(settings) as backend:
         found = dict(backend.value_state("t", str))
     assert found == {number: str(number) * size for number, size in enumerate([10, 3_000, 20, 60_000, 0, 10]) if size}
+
+
+@pytest.mark.parametrize(
+    ("primary", "chosen", "bytes_max"),
+    [
+        ("file:///data", None, 2**20),
+        ("s3://bucket/data", None, 2**16),
+        ("memory://data", None, 2**16),
+        ("file:///data", 0, 0),
+        ("s3://bucket/data", 2**20, 2**20),
+    ],
+)
+def test_the_default_limit_is_that_of_the_kind_of_primary(primary: str, chosen: int | None, bytes_max: int) -> None:
+    """A request of S3 has a price, a file of its own has to be synced. An explicit limit wins, 0 too."""
+    assert sb.Settings(job="fleet", primary=primary, inline_bytes_max=chosen).inline_bytes == bytes_max
+
+
+@pytest.mark.parametrize(("content", "requests"), [(b"x" * 30_000, 1), (random.Random(1).randbytes(30_000), 2)])
+async def test_what_counts_is_the_size_of_the_encoded_changes(
+    with_settings: Callable[..., sb.Settings], content: bytes, requests: int
+) -> None:
+    """Three times the limit before compression. If it fits after that it is inline, whatever the estimate says."""
+    settings = with_settings(inline_bytes_max=10_000, local=())
+    async with sb.open_backend(settings) as backend:
+        backend.value_state("t", bytes)["k"] = content
+        assert (await backend.checkpoint(1)).requests == requests
+    async with sb.open_backend(settings) as backend:
+        assert backend.value_state("t", bytes)["k"] == content
+
+
+async def test_a_try_that_failed_is_not_repeated_at_once() -> None:
+    """It costs the encoding a second time. The next try comes after some checkpoints."""
+    threads = WorkerThreads(cpu_threads_max=1, io_threads_max=1)
+    encoder = InlineEncoder(bytes_max=40_000, compression="none", threads=threads)
+    tried: list[bool] = []
+
+    class Log:
+        """Has one change set of 50,000 bytes."""
+
+        def take_inline(self, from_: SequenceNumber, bytes_max: int) -> list[ChangeSet] | None:
+            tried.append(bytes_max >= 50_000)
+            return [set_of(50_000)] if tried[-1] else None
+
+    for _ in range(60):
+        assert await encoder.take(Log(), SequenceNumber(0)) is None  # type: ignore[arg-type]
+    assert tried[0]
+    assert 2 <= sum(tried) <= 6
 
 
 async def test_what_was_taken_inline_and_not_committed_is_in_the_next_commit(inline: sb.Settings) -> None:
