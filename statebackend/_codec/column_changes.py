@@ -29,9 +29,6 @@ import numpy.typing as npt
 from statebackend._codec.changes import GROUP, Changes, KeyGroups
 from statebackend._codec.columns import Column, Fixed, Flags, Integers, Octets, Strings, gathered, starts_of
 
-RECORDS_MAX: Final = 1 << 15
-"""Changes in one `ColumnChanges`: to encode or decode them takes a millisecond or two."""
-
 _HEAD_LENGTH: Final = struct.Struct("<I")
 _WIDTHS: Final[Mapping[int, np.dtype[Any]]] = {width: np.dtype(f"<u{width}") for width in (1, 2, 4, 8)}
 _ITEM: Final = re.compile(r"[iu][1248]|f[248]|V[1-9]\d{0,8}")

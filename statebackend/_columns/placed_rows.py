@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from statebackend._codec.changes import PART_BYTES_MAX, KeyGroups
-from statebackend._codec.column_changes import RECORDS_MAX, ColumnChanges
+from statebackend._codec.changes import PART_BYTES_MAX, PART_RECORDS_MAX, KeyGroups
+from statebackend._codec.column_changes import ColumnChanges
 from statebackend._tables.table import Placed
 from statebackend.ids import KeyGroupRange
 
@@ -19,6 +19,6 @@ class PlacedRows(Placed):
 
     def changes(self, span: KeyGroupRange) -> Iterator[ColumnChanges]:
         start, end = np.searchsorted(self._groups, (span.first, span.last + 1)).tolist()
-        for at in range(start, end, RECORDS_MAX):
-            for changes in self._changes_of(at, min(end, at + RECORDS_MAX)):
+        for at in range(start, end, PART_RECORDS_MAX):
+            for changes in self._changes_of(at, min(end, at + PART_RECORDS_MAX)):
                 yield from changes.cut(PART_BYTES_MAX)

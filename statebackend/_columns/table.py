@@ -10,8 +10,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from statebackend._codec.changes import Changes, KeyGroups
-from statebackend._codec.column_changes import RECORDS_MAX, ColumnChanges, Typed
+from statebackend._codec.changes import PART_RECORDS_MAX, Changes, KeyGroups
+from statebackend._codec.column_changes import ColumnChanges, Typed
 from statebackend._codec.columns import Column, Fixed, Flags, Integers, Strings
 from statebackend._columns.arrow import (
     Array,
@@ -350,10 +350,8 @@ class ColumnTable(Table):
         self, state_id: int, rows: Integers, dropped: Integers, *, hashed: bool = False
     ) -> Sequence[ColumnChanges]:
         both = np.concatenate([rows, dropped]) if len(dropped) else rows
-        return [
-            self._some_changes(state_id, both[start : start + RECORDS_MAX], rows[start : start + RECORDS_MAX], hashed)
-            for start in range(0, len(both), RECORDS_MAX)
-        ]
+        steps = [slice(start, start + PART_RECORDS_MAX) for start in range(0, len(both), PART_RECORDS_MAX)]
+        return [self._some_changes(state_id, both[step], rows[step], hashed) for step in steps]
 
     def _some_changes(self, state_id: int, rows: Integers, sets: Integers, hashed: bool) -> ColumnChanges:
         hashes = self._rows.hashes(rows)
