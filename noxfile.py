@@ -69,7 +69,7 @@ def demo(session: nox.Session) -> None:
     """The main job: a year of flights through a stream that is killed, three times. `nox -s demo -- --days 60`.
 
     `nox -s demo -- --primary s3` stores the primary in an S3 server on this machine, `-- --execution executors` runs
-    the work in Spark's Python workers.
+    the work in Spark's Python workers, `-- --state columns` keeps the state in columns.
     """
     session.install("-e", ".[demo]")
     environment = spark_environment(session)

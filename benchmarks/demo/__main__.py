@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from benchmarks.demo import drive, picture, report
 from benchmarks.demo.flights import DAYS_IN_DATA, read_data_set, write_days
-from benchmarks.demo.places import BUCKET, EXECUTION, S3_ENDPOINT, Places, WorkdirError
+from benchmarks.demo.places import BUCKET, EXECUTION, S3_ENDPOINT, STATE, Places, WorkdirError
 from benchmarks.demo.story import DemoError
 from benchmarks.servers import MINISTACK_PYTHON, ServerError, make_bucket, run_ministack
 
@@ -27,7 +27,7 @@ def main() -> int:
     """Play, verify, report."""
     arguments = _arguments()
     console = Console(width=None if sys.stdout.isatty() else 118)
-    os.environ[EXECUTION] = arguments.execution  # for all processes of the demo
+    os.environ |= {EXECUTION: arguments.execution, STATE: arguments.state}  # for all processes of the demo
     try:
         with _primary(arguments.primary, arguments.workdir) as words:
             return _run(arguments, words, console)
@@ -46,7 +46,8 @@ def _run(arguments: argparse.Namespace, primary: str, console: Console) -> int:
         return 1
     try:
         words = f"primary: {primary}; local copy: {places.local}; work: in the {places.execution}"
-        console.print(words.replace("in the executors", "on executors"), soft_wrap=True, highlight=False)
+        words = words.replace("in the executors", "on executors") + f"; state: {places.state}"
+        console.print(words, soft_wrap=True, highlight=False)
         return _play(places, arguments.days, console)
     except (DemoError, ModuleNotFoundError) as error:
         console.print("[bold red]FAILED[/]", escape(str(error)), highlight=False)
@@ -101,6 +102,12 @@ def _arguments() -> argparse.Namespace:
         choices=("driver", "executors"),
         default="driver",
         help="where batches are processed (default: driver)",
+    )
+    parser.add_argument(
+        "--state",
+        choices=("values", "columns"),
+        default="values",
+        help="a value per aircraft, or columns of all of them (default: values)",
     )
     parser.add_argument(
         "--workdir",

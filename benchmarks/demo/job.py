@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import statebackend as sb
 from benchmarks.demo.aircraft import STATE_NAME, Aircraft, Fleet, fly
+from benchmarks.demo.columns import COLUMNS, KEY, FleetInColumns, fly_columns
 from benchmarks.demo.events import Begun, Committed, Delivered, Finished, Ready, Restored, tell
 from benchmarks.demo.flights import SPARK_SCHEMA
 from benchmarks.demo.places import PARALLELISM, Places
@@ -97,7 +98,10 @@ def in_driver(places: Places) -> Generator[BatchFunction]:
         tell(Begun(batch_id))
         flights = df.toArrow()
         teller.batch, teller.rows = batch_id, flights.num_rows
-        fly(flights, backend.value_state(STATE_NAME, Aircraft))
+        if places.in_columns:
+            fly_columns(flights, backend.columnar_state(STATE_NAME, COLUMNS, key=KEY))
+        else:
+            fly(flights, backend.value_state(STATE_NAME, Aircraft))
 
     with sb.spark.StatefulSink(keep, places.settings, observer=teller) as sink:
         yield sink
@@ -114,7 +118,12 @@ def on_executors(places: Places) -> Generator[BatchFunction]:
 
     teller = TellerOfRanges()
     sink = sb.spark.StatefulSink(
-        Fleet(), places.settings, key="tailnum", execution="executors", parallelism=PARALLELISM, observer=teller
+        FleetInColumns() if places.in_columns else Fleet(),
+        places.settings,
+        key="tailnum",
+        execution="executors",
+        parallelism=PARALLELISM,
+        observer=teller,
     )
 
     def apply(df: "DataFrame", batch_id: int) -> None:

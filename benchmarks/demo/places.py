@@ -16,6 +16,8 @@ S3_ENDPOINT: Final = "DEMO_S3_ENDPOINT"
 """Environment variable with the S3 endpoint, if the primary is in S3. Credentials come from the usual AWS chain."""
 EXECUTION: Final = "DEMO_EXECUTION"
 """Environment variable that says where batches are processed: `driver` or `executors`."""
+STATE: Final = "DEMO_STATE"
+"""Environment variable with the kind of state: `values` or `columns`."""
 PARALLELISM: Final = 2
 """Ranges of aircraft on executors: one for each core of `local[2]`."""
 BUCKET: Final = "flights"
@@ -33,6 +35,12 @@ class Places:
     workdir: Path
     s3_endpoint: str = field(default_factory=lambda: os.environ.get(S3_ENDPOINT, ""))
     execution: str = field(default_factory=lambda: os.environ.get(EXECUTION, "driver"))
+    state: str = field(default_factory=lambda: os.environ.get(STATE, "values"))
+
+    @property
+    def in_columns(self) -> bool:
+        """True if the state is in columns."""
+        return self.state == "columns"
 
     @property
     def on_executors(self) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import statebackend as sb
 from benchmarks.demo.aircraft import STATE_NAME, Aircraft
+from benchmarks.demo.columns import COLUMNS, KEY
 from benchmarks.demo.events import Known, Verified, tell
 from benchmarks.demo.flights import ORDER, SPARK_SCHEMA
 from benchmarks.demo.places import Places
@@ -55,6 +56,9 @@ async def from_state(places: Places) -> tuple[Fleet, sb.RestoreReport | None, fl
     started_s = time.monotonic()
     async with sb.open_backend(places.settings) as backend:
         seconds = time.monotonic() - started_s
+        if places.in_columns:
+            rows = backend.columnar_state(STATE_NAME, COLUMNS, key=KEY).to_arrow(key="tailnum").to_pylist()
+            return {row.pop("tailnum"): Aircraft(**row) for row in rows}, backend.restored, seconds
         fleet = backend.value_state(STATE_NAME, Aircraft)
         return {str(tail_number): fleet[tail_number] for tail_number in fleet}, backend.restored, seconds
 

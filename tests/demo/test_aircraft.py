@@ -1,14 +1,19 @@
 """What is kept of each aircraft, against a case small enough to be worked out by hand."""
 
+from collections.abc import Callable
 from datetime import date, datetime
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
-from benchmarks.demo.aircraft import Aircraft, fly
+from benchmarks.demo.aircraft import Aircraft
+from benchmarks.demo.aircraft import fly as fly_values
+from benchmarks.demo.columns import COLUMNS, KEY, fly_columns
 from benchmarks.demo.flights import SCHEMA
 from statebackend import Key
+from tests.columns.states import columnar
 
 DAY = date(2013, 1, 1)
 
@@ -36,14 +41,29 @@ def a_day(*flights: dict[str, Any]) -> pa.Table:
     return pa.Table.from_pylist(list(flights), schema=SCHEMA)
 
 
-def test_first_flight_is_no_jump() -> None:
+def fly_in_columns(flights: pa.Table, fleet: dict[Key, Aircraft]) -> None:
+    """Fly a day with the fleet in columns, and back."""
+    state = columnar(COLUMNS, KEY)
+    for tail_number, aircraft in fleet.items():
+        state[tail_number] = msgspec.structs.asdict(aircraft)
+    fly_columns(flights, state)
+    fleet.update({tail_number: Aircraft(**row) for tail_number, row in state.items()})
+
+
+@pytest.fixture(params=[fly_values, fly_in_columns], ids=["values", "columns"])
+def fly(request: pytest.FixtureRequest) -> Callable[[pa.Table, dict[Key, Aircraft]], None]:
+    """Each kind of state."""
+    return request.param
+
+
+def test_first_flight_is_no_jump(fly) -> None:
     """An aircraft that was never seen comes from nowhere."""
     fleet: dict[Key, Aircraft] = {}
     fly(a_day(a_flight("N1", "EWR", "IAH", delay_minutes=7)), fleet)
     assert fleet == {"N1": Aircraft("IAH", at(10), flights=1, delay_minutes=7, jumps=0)}
 
 
-def test_jump_is_a_departure_from_elsewhere_than_the_last_arrival() -> None:
+def test_jump_is_a_departure_from_elsewhere_than_the_last_arrival(fly) -> None:
     """Of three flights, the second leaves where the first arrived and the third does not."""
     fleet: dict[Key, Aircraft] = {}
     fly(a_day(a_flight("N1", "EWR", "IAH")), fleet)
@@ -52,7 +72,7 @@ def test_jump_is_a_departure_from_elsewhere_than_the_last_arrival() -> None:
     assert fleet == {"N1": Aircraft("ORD", at(17), flights=3, delay_minutes=0, jumps=1)}
 
 
-def test_order_of_rows_does_not_matter() -> None:
+def test_order_of_rows_does_not_matter(fly) -> None:
     """A replayed batch may deliver its rows in another order; the aircraft flew in one order only."""
     flights = [
         a_flight("N1", "EWR", "IAH", departed=at(6), arrived=at(9)),
@@ -75,7 +95,7 @@ def test_order_of_rows_does_not_matter() -> None:
         pytest.param(a_flight("N1", "EWR", "IAH", departed=None, arrived=None, delay_minutes=None), id="cancelled"),
     ],
 )
-def test_what_did_not_fly_or_is_unknown_changes_nothing(flight: dict[str, Any]) -> None:
+def test_what_did_not_fly_or_is_unknown_changes_nothing(fly, flight: dict[str, Any]) -> None:
     """Such a row leaves the fleet as it is."""
     before = Aircraft("ORD", at(1), flights=3, delay_minutes=5, jumps=1)
     fleet: dict[Key, Aircraft] = {"N1": before}
@@ -83,7 +103,7 @@ def test_what_did_not_fly_or_is_unknown_changes_nothing(flight: dict[str, Any]) 
     assert fleet == {"N1": before}
 
 
-def test_early_departure_does_not_make_up_for_delay() -> None:
+def test_early_departure_does_not_make_up_for_delay(fly) -> None:
     """Only minutes late count; a diverted flight has a destination but no arrival time."""
     fleet: dict[Key, Aircraft] = {}
     fly(a_day(a_flight("N1", "EWR", "IAH", delay_minutes=9)), fleet)

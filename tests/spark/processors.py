@@ -41,6 +41,32 @@ class Telling(Counting):
         yield {"count": self.counts[key], "key": key, "numbers": [row["number"] for row in rows]}
 
 
+SUMMED = pa.schema([("n", pa.int64()), ("sum", pa.int64())])
+
+
+class Columns(KeyedProcessor):
+    """Counts rows and sums their numbers by key, in columns. Returns what has changed."""
+
+    output_schema = pa.schema([("key", pa.string()), *SUMMED])
+
+    def open(self, context):
+        self.sums = context.columnar_state("sums", SUMMED, key=pa.string())
+
+    def process_table(self, table, context):
+        return self.sums.merge(table, on="key", how={"n": "count", "sum": ("sum", "number")})
+
+
+class ColumnsByKey(Columns):
+    """The same a key at a time."""
+
+    process_table = KeyedProcessor.process_table
+
+    def process(self, key, rows, context):
+        known = self.sums.get(key, {"n": 0, "sum": 0})
+        self.sums[key] = {"n": known["n"] + len(rows), "sum": known["sum"] + sum(row["number"] for row in rows)}
+        yield {"key": key, **self.sums[key]}
+
+
 class Tables(KeyedProcessor):
     """The same by Arrow."""
 
