@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from statebackend._codec.columns import Flags, Integers
-from statebackend._columns.xxh64 import Hashes
+from statebackend._codec.xxh64 import Hashes
 
 Order: TypeAlias = npt.NDArray[np.int64]
 

@@ -5,13 +5,13 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from statebackend._codec.changes import GROUP, KeyGroups
+from statebackend._codec.changes import KeyGroups
 from statebackend._codec.columns import Flags, Integers
+from statebackend._codec.xxh64 import Hashes
 from statebackend._columns.growable import grown
 from statebackend._columns.index import ROWS_MAX, HashIndex, Order
 from statebackend._columns.keys import HashKeys, KeyColumns, Parts, count_of, plain_keys, same_parts, taken
-from statebackend._columns.xxh64 import Hashes
-from statebackend._tables.key_groups import OwnedKeys
+from statebackend._tables.key_groups import OwnedKeys, groups_of_hashes
 from statebackend.errors import InputError, KeyGroupError
 
 ADDED_AT_ONCE: Final = 1 << 16
@@ -68,10 +68,7 @@ class KeyRows:
 
     def groups_of(self, hashes: Hashes) -> KeyGroups:
         """The key groups of keys with these hashes."""
-        parallelism = self._owned.max_parallelism
-        if parallelism & (parallelism - 1) == 0:  # the sign does not matter
-            return (hashes & np.uint64(parallelism - 1)).astype(GROUP)
-        return (hashes.view(np.int64) % parallelism).astype(GROUP)
+        return groups_of_hashes(hashes, self._owned.max_parallelism)
 
     def orders(self, hashes: Hashes) -> Order:
         """The order of the places in the index: by key group, then by the upper half of the hash."""

@@ -22,8 +22,8 @@ from statebackend._codec.columns import (
     gathered,
     starts_of,
 )
+from statebackend._codec.xxh64 import Hashes, hash_integers, hash_strings
 from statebackend._columns.growable import COMPACTED_BYTES_MIN, grown
-from statebackend._columns.xxh64 import Hashes, hash_integers, hash_strings
 from statebackend._tables.key_groups import SEED
 
 Parts: TypeAlias = Sequence[Column]

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from statebackend._codec.changes import PART_RECORDS_MAX, Changes, KeyGroups
 from statebackend._codec.column_changes import ColumnChanges, Typed
 from statebackend._codec.columns import Column, Fixed, Flags, Integers, Strings
+from statebackend._codec.xxh64 import Hashes
 from statebackend._columns.arrow import (
     Array,
     DataType,
@@ -39,7 +40,6 @@ from statebackend._columns.keys import (
 )
 from statebackend._columns.placed_rows import PlacedRows
 from statebackend._columns.schema import TableSchema, default_column, is_wider, type_in
-from statebackend._columns.xxh64 import Hashes
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.table import Table
 from statebackend.errors import DataError, InputError, KeyTypeError, ValueDecodeError

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh64_intdigest
 
-from statebackend._columns.xxh64 import hash_integers, hash_strings
+from statebackend._codec.xxh64 import hash_integers, hash_strings
 from statebackend._tables.key_groups import SEED, key_hash
 from tests.state.sample_keys import INTEGERS
 
