@@ -137,7 +137,6 @@ def base_schedule(settings: Settings, key_groups: KeyGroupRange, *, now_s: float
         changelog_ratio=settings.materialize_changelog_ratio,
         changelog_bytes_min=settings.materialize_changelog_bytes_min,
         changelog_changes_min=settings.materialize_changelog_changes_min,
-        rocksdb=settings.table == "rocksdb" and settings.rocksdb_bases,
         failures_max=settings.materialize_failures_max,
         retry_delay_s=settings.materialize_retry_delay_s,
     )

@@ -22,17 +22,13 @@ ROCKSDB_RATIO_SHARE: Final = 1 / 64
 
 
 class BaseTriggers(msgspec.Struct, frozen=True, kw_only=True):
-    """The conditions that make bases due: see the settings `materialize_*`. 0 turns a trigger off.
-
-    `rocksdb`: the bases are RocksDB's files.
-    """
+    """The conditions that make bases due: see the settings `materialize_*`. 0 turns a trigger off."""
 
     interval_s: float = 0.0
     handles_max: int = 0
     changelog_ratio: float = 0.0
     changelog_bytes_min: int = 0
     changelog_changes_min: int = 0
-    rocksdb: bool = False
     failures_max: int = 0
     retry_delay_s: float = 0.0
 
@@ -60,13 +56,14 @@ class BaseSchedule:
                 "bases cannot be written: mend the store, then reopen, and replay", failures=self._failures
             ) from self._failure
 
-    def is_due(self, committed: RangeState, now_s: float, *, due: bool = False) -> bool:
+    def is_due(self, committed: RangeState, now_s: float, *, in_files: bool, due: bool = False) -> bool:
         """True if bases of what is committed should be written now.
 
-        `due`: they are due by another schedule; only the pause after a failure is heeded.
+        `in_files`: they would be RocksDB's files, and not entries. `due`: they are due by another schedule; only the
+        pause after a failure is heeded.
         """
         interval_is_over = self._triggers.interval_s > 0 and self._interval_ends_s <= now_s
-        due = due or is_due(committed, self._triggers, interval_is_over=interval_is_over)
+        due = due or is_due(committed, self._triggers, interval_is_over=interval_is_over, in_files=in_files)
         return due and now_s >= self._pause_ends_s
 
     def begin_interval(self, now_s: float) -> None:
@@ -93,8 +90,11 @@ class BaseSchedule:
         self._pause_ends_s = now_s + self._triggers.retry_delay_s * 2 ** (self._failures - 1)
 
 
-def is_due(state: RangeState, triggers: BaseTriggers, *, interval_is_over: bool) -> bool:
-    """True if a trigger asks for bases of `state`. Never without a changelog: there is nothing to replace."""
+def is_due(state: RangeState, triggers: BaseTriggers, *, interval_is_over: bool, in_files: bool = False) -> bool:
+    """True if a trigger asks for bases of `state`. Never without a changelog: there is nothing to replace.
+
+    `in_files`: the bases would be RocksDB's files.
+    """
     if not state.changelog:
         return False
     if interval_is_over or 0 < triggers.handles_max <= len(state.changelog):
@@ -106,14 +106,14 @@ def is_due(state: RangeState, triggers: BaseTriggers, *, interval_is_over: bool)
         triggers.changelog_ratio * _base_bytes(state),
     )
     return log_bytes >= max(triggers.changelog_bytes_min, limit_bytes) or _is_long(
-        state, triggers, log_bytes, limit_bytes
+        state, triggers, log_bytes, limit_bytes, in_files=in_files
     )
 
 
-def _is_long(state: RangeState, triggers: BaseTriggers, log_bytes: int, limit_bytes: float) -> bool:
+def _is_long(state: RangeState, triggers: BaseTriggers, log_bytes: int, limit_bytes: float, *, in_files: bool) -> bool:
     """True if the changelog has many changes, and is large enough to be worth a base."""
     changes_min: float = triggers.changelog_changes_min
-    if triggers.rocksdb:
+    if in_files:
         changes_min, limit_bytes = changes_min * ROCKSDB_CHANGES_SHARE, limit_bytes * ROCKSDB_RATIO_SHARE
     return 0 < changes_min <= sum(handle.records for handle in state.changelog) and log_bytes >= limit_bytes
 

@@ -110,14 +110,17 @@ class BaseWriter:
         runs in the background, and `check` raises its errors.
         """
         now_s = self._clock.monotonic()
-        if self._phase is not _Phase.IDLE or not self._schedule.is_due(committed, now_s, due=due):
+        rocksdb = self._rocksdb if self._states.are_in_files else None
+        if self._phase is not _Phase.IDLE or not self._schedule.is_due(
+            committed, now_s, in_files=rocksdb is not None, due=due
+        ):
             return
         handles = len(committed.changelog)
         # Here, not in the task: soon the states are no longer the commit's.
-        if self._rocksdb is not None and self._states.are_in_files:
+        if rocksdb is not None:
             key_groups = frozenset(self._states.key_groups)
-            begun = self._rocksdb.begin(checkpoint_id)
-            write = partial(self._write_files, self._rocksdb, begun, key_groups, handles)
+            begun = rocksdb.begin(checkpoint_id)
+            write = partial(self._write_files, rocksdb, begun, key_groups, handles)
         else:
             key_groups = key_groups_to_write(self._changed, committed.bases, committed.rocksdb)
             write = partial(

@@ -37,6 +37,7 @@ from statebackend._ranges.contribution import Contribution, combine
 from statebackend._ranges.range_backend import RangeBackend
 from statebackend._ranges.shared_local_copies import HostCopies
 from statebackend._ranges.shared_store import SharedStore
+from statebackend._state.declared import COLUMNAR
 from statebackend._tasks import foreign, open_tasks
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
@@ -181,7 +182,13 @@ class RangeOwners:
         schedule, committed = schedules[task.key_groups], range_of(base, task.key_groups)
         schedule.check()
         schedule.note_bases(committed, now_s)
-        return schedule if schedule.is_due(committed, now_s) else None
+        in_files = task.settings.table == "rocksdb" and task.settings.rocksdb_bases and not _has_columns(base)
+        return schedule if schedule.is_due(committed, now_s, in_files=in_files) else None
+
+
+def _has_columns(base: Commit | None) -> bool:
+    """True if a state of the job lies in memory, so that its bases are entries."""
+    return base is not None and any(state.kind == COLUMNAR for state in base.states)
 
 
 @asynccontextmanager

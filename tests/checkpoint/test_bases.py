@@ -86,8 +86,8 @@ def commit_of(*ranges: RangeState) -> Commit:
 # ------------------------------------------------------------------------------------------------------------- when
 
 
-def due(state: RangeState, *, over: bool = False, **changed: Any) -> bool:
-    return is_due(state, BaseTriggers(**changed), interval_is_over=over)
+def due(state: RangeState, *, over: bool = False, in_files: bool = False, **changed: Any) -> bool:
+    return is_due(state, BaseTriggers(**changed), interval_is_over=over, in_files=in_files)
 
 
 def test_nothing_is_due_where_nothing_was_logged_since_the_last_bases() -> None:
@@ -162,24 +162,26 @@ def test_a_rocksdb_base_is_worth_it_sooner() -> None:
     by_changes: dict[str, Any] = {"changelog_ratio": 1.0, "changelog_bytes_min": 500, "changelog_changes_min": 1000}
     for changes, length, is_worth in ((500, 6400, True), (499, 6400, False), (500, 6401, False), (1, 400, False)):
         found = of_changes(changes, base("a", *range(16), length=length))
-        assert due(found, **by_changes, rocksdb=True) == is_worth
+        assert due(found, **by_changes, in_files=True) == is_worth
         assert not due(found, **by_changes)
     for length, is_worth in ((499, False), (500, True)):
-        assert due(of_changes(1, length=length), **by_changes, rocksdb=True) == is_worth
+        assert due(of_changes(1, length=length), **by_changes, in_files=True) == is_worth
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 3000), st.booleans())
 def test_a_changelog_that_grows_becomes_due_and_stays_due(
-    changes: int, length: int, base_bytes: int, rocksdb: bool
+    changes: int, length: int, base_bytes: int, in_files: bool
 ) -> None:
     """Whatever there is, and sooner or later; with RocksDB never later than without."""
     by_changes: dict[str, Any] = {"changelog_ratio": 1.0, "changelog_bytes_min": 500, "changelog_changes_min": 1000}
     bases = base("a", *range(16), length=base_bytes)
-    found = [due(of_changes(changes * n, bases, length=length * n), **by_changes, rocksdb=rocksdb) for n in range(1, 9)]
+    found = [
+        due(of_changes(changes * n, bases, length=length * n), **by_changes, in_files=in_files) for n in range(1, 9)
+    ]
     assert found == sorted(found)
-    assert due(of_changes(changes * 3000, bases, length=length * 3000), **by_changes, rocksdb=rocksdb)
+    assert due(of_changes(changes * 3000, bases, length=length * 3000), **by_changes, in_files=in_files)
     if due(of_changes(changes, bases, length=length), **by_changes):
-        assert due(of_changes(changes, bases, length=length), **by_changes, rocksdb=True)
+        assert due(of_changes(changes, bases, length=length), **by_changes, in_files=True)
 
 
 def test_the_first_interval_is_spread_by_job_and_range() -> None:

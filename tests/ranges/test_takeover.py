@@ -235,6 +235,53 @@ async def test_an_interval_counts_from_rocksdb_bases_too(settings: sb.Settings) 
     assert 2 <= len(written) <= 4
 
 
+async def add_in_a_process(run: Run, store: sb.ObjectStore, number: int, *, columns: bool = True) -> Contribution:
+    """Forty values under new keys, and a row of columns counted up, by a process of its own, which commits nothing."""
+    async with open_range_owners(store=store) as owners, owners.attempt(run.tasks()[0]) as attempt:
+        attempt.backend.value_state("n", int).update({f"{number} {key}": number for key in range(40)})
+        if columns:
+            pa = pytest.importorskip("pyarrow")
+            fleet = attempt.backend.columnar_state("fleet", pa.schema({"n": pa.int64()}), key=pa.string())
+            fleet.merge(pa.table({"k": ["a"]}), on="k", how={"n": "count"})
+        return await attempt.contribute()
+
+
+async def test_columns_are_not_left_on_the_host(settings: sb.Settings) -> None:
+    """Files without the columns are not the whole state: the next process reads all of it again, and has lost nothing.
+
+    Nor does it believe what an earlier process left before there were columns.
+    """
+    store, seen = MemoryStore(), list[str]()
+    async with open_run(settings, 1, store) as run:
+        for number in range(5):
+            contribution = await add_in_a_process(run, store, number, columns=number >= 2)
+            await run.commit([contribution])
+            seen.append(contribution.found)
+    assert seen == ["new", "host", "host", "primary", "primary"]
+    async with sb.open_backend(settings, store=store, read_only=True) as backend:
+        pa = pytest.importorskip("pyarrow")
+        assert dict(backend.columnar_state("fleet", pa.schema({"n": pa.int64()}), key=pa.string())) == {"a": {"n": 3}}
+        expected = {f"{number} {key}": number for number in range(5) for key in range(40)}
+        assert dict(backend.value_state("n", int)) == expected
+
+
+@pytest.mark.parametrize(("columns", "written"), [(True, [False] * 3 + [True]), (False, [False] * 2 + [True] * 2)])
+async def test_a_range_with_columns_has_no_bases_by_half_the_changes(
+    settings: sb.Settings, columns: bool, written: list[bool]
+) -> None:
+    """Those of RocksDB are due sooner, as only new files are written; with columns a base has all entries."""
+    settings = msgspec.structs.replace(
+        settings, materialize_changelog_changes_min=100, materialize_interval_s=0.0, materialize_handles_max=0
+    )
+    store, seen = MemoryStore(), list[bool]()
+    async with open_run(settings, 1, store) as run:
+        for number in range(4):
+            await run.commit([await add_in_a_process(run, store, number, columns=columns)])
+            assert run.coordinator.base is not None
+            seen.append(bool(run.coordinator.base.ranges[0].all_bases))
+    assert seen == written
+
+
 async def test_tables_may_lie_elsewhere_in_each_process(settings: sb.Settings, tmp_path: Path) -> None:
     """On the heap, in RocksDB, in RocksDB whose directory was lost."""
     store, model, number = MemoryStore(), Model(), 0
