@@ -4,9 +4,12 @@ import asyncio
 import os
 import random
 import signal
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import pyarrow as pa
 
 import statebackend as sb
 from statebackend.objectstore import LocalStore
@@ -20,6 +23,7 @@ WAYS: Final[dict[str, dict[str, Any]]] = {
     "segments": {"inline_bytes_max": 0},
     "both": {"preemptive_persist_threshold_bytes": 2_000},
     "bases": {"materialize_handles_max": 1, "materialize_retry_delay_s": 0.0},  # and nothing else lies in segments
+    "columns": {"materialize_handles_max": 1, "materialize_retry_delay_s": 0.0},  # the same for a columnar state
     "native": {
         "materialize_handles_max": 1,
         "materialize_retry_delay_s": 0.0,
@@ -57,6 +61,33 @@ def apply(state: Any, changes: Changes) -> None:
             state[key] = value + state.get(key, 0)  # not idempotent: a batch applied twice shows
 
 
+class InColumns(MutableMapping[sb.Key, int]):
+    """The numbers of a columnar state of one column, as a mapping that `apply` can write to."""
+
+    def __init__(self, backend: sb.StateBackend) -> None:
+        self._rows = backend.columnar_state("columns", pa.schema({"n": pa.int64()}), key=pa.int64())
+
+    def __getitem__(self, key: sb.Key) -> int:
+        return int(self._rows[key]["n"])
+
+    def __setitem__(self, key: sb.Key, value: int) -> None:
+        self._rows[key] = {"n": value}
+
+    def __delitem__(self, key: sb.Key) -> None:
+        del self._rows[key]
+
+    def __iter__(self) -> Iterator[sb.Key]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+def state_of(backend: sb.StateBackend, way: str) -> MutableMapping[sb.Key, int]:
+    """The state that the batches are applied to."""
+    return InColumns(backend) if way == "columns" else backend.value_state("n", int)
+
+
 @dataclass(kw_only=True, eq=False)
 class Suicide(Fault):
     """SIGKILL for this process."""
@@ -77,7 +108,7 @@ def live(report: Report, directory: Path, way: str, **death: Any) -> None:
 async def _commit(report: Report, directory: Path, way: str, fault: Suicide | None) -> None:
     store = FaultyStore(LocalStore(directory / "primary"), [fault] if fault is not None else [])
     async with sb.open_backend(settings_in(directory, way), store=store) as backend:
-        state = backend.value_state("n", int)
+        state = state_of(backend, way)
         newest = backend.newest.source if backend.newest is not None else None
         batch = 0 if newest is None else newest.batch_id + 1
         while True:

@@ -12,7 +12,7 @@ import pytest
 
 import statebackend as sb
 from tests.backend.conftest import Tree, tree_of
-from tests.backend.killed_child import apply, batch_changes, live, settings_in
+from tests.backend.killed_child import apply, batch_changes, live, settings_in, state_of
 from tests.backend.reachable import (
     assert_copies_are_of_use,
     assert_rocksdb_copies_are_of_use,
@@ -30,7 +30,7 @@ async def check(directory: Path, way: str, acknowledged: int) -> tuple[int, sb.R
     The number of that batch, and what opening restored.
     """
     async with sb.open_backend(settings_in(directory, way)) as backend:
-        state = backend.value_state("n", int)
+        state = state_of(backend, way)
         source = backend.newest.source if backend.newest is not None else None
         committed = -1 if source is None else source.batch_id
         assert committed >= acknowledged
@@ -91,13 +91,14 @@ async def test_killed_at_every_request_of_the_protocol(tmp_path: Path, way: str)
     assert acknowledged > 20
 
 
-async def test_killed_while_bases_are_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["bases", "columns"])
+async def test_killed_while_bases_are_written(tmp_path: Path, way: str) -> None:
     """At the upload of the first ones of a life, and of those that come when these are in a commit."""
     acknowledged = -1
     for nth in (1, 2):
         for moment in ("before", "after"):
-            last = last_word(live, tmp_path, "bases", nth=nth, moment=moment, key="killed/segments/*")
-            acknowledged, _ = await check(tmp_path, "bases", max(acknowledged, last))
+            last = last_word(live, tmp_path, way, nth=nth, moment=moment, key="killed/segments/*")
+            acknowledged, _ = await check(tmp_path, way, max(acknowledged, last))
     newest = newest_of(below(tree_of(tmp_path), PLACES[0]), "killed")
     assert any(part.bases for part in newest.ranges)
 

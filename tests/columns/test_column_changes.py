@@ -1,7 +1,9 @@
 """The bytes of changes of columns: there and back, and no damage does more than raise `ValueError`."""
 
+import itertools
 import random
-from typing import Any
+from contextlib import suppress
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -10,12 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend._codec.changes import GROUP
+from statebackend._codec.changes import GROUP, change_set
 from statebackend._codec.column_changes import ColumnChanges, Typed
 from statebackend._codec.columns import Fixed, Strings
+from statebackend._codec.segment import decode_segment, encode_segment
 from statebackend._columns.arrow import array_of, column_of
-from statebackend._columns.schema import words_of
-from statebackend.ids import KeyGroupRange
+from statebackend._columns.schema import table_schema, words_of
+from statebackend._columns.table import ColumnTable
+from statebackend._tables.key_groups import OwnedKeys
+from statebackend.errors import CorruptSegmentError
+from statebackend.ids import KeyGroupRange, SequenceNumber
+from tests.codec.samples import COMPRESSIONS
 from tests.columns.column_types import TYPES, array
 
 
@@ -141,6 +148,51 @@ def test_no_damage_does_more_than_raise_value_error() -> None:
         for each in (*found.keys, *found.columns.values()):
             items(each.column)
         list(found.body())
+
+
+def of_a_table(kind: str) -> tuple[ColumnTable, ColumnChanges]:
+    """A small table with nulls, and its base, or its last changes with a dropped key."""
+    keys = OwnedKeys(KeyGroupRange(0, 127), 128)
+    table = ColumnTable(table_schema(pa.schema({"n": pa.int64(), "s": pa.string()}), pa.string()), keys)
+    rows, _ = table.find_or_add(pa.array(["a", "N14228", "", "gone"]))
+    table.scatter(rows, pa.record_batch({"n": pa.array([0] * 4), "s": pa.array(["x"] * 4)}))
+    list(table.drain(7))
+    table.drop(rows[3:])
+    table.scatter(rows[:3], pa.record_batch({"n": pa.array([1, None, 300]), "s": pa.array(["x", "", None])}))
+    (changes,) = table.base(7, range(128)) if kind == "base" else table.drain(7)
+    return table, changes
+
+
+@pytest.mark.parametrize("kind", ["log", "base"])
+def test_every_flipped_bit_of_a_segment_is_found(kind: str) -> None:
+    """Of changes with a dropped key and of a base with its hashes: an error with the place, and no changes."""
+    _, changes = of_a_table(kind)
+    assert (changes.hashes is not None, changes.drops) == (kind == "base", kind == "log")
+    for compression in COMPRESSIONS:
+        whole = b"".join(encode_segment([change_set("a", SequenceNumber(1), [changes])], compression).chunks)
+        ((_, (found,)),) = decode_segment(whole, "segments/a")
+        assert plain(cast("ColumnChanges", found)) == plain(changes)
+        for offset, bit in itertools.product(range(len(whole)), range(8)):
+            damaged = bytearray(whole)
+            damaged[offset] ^= 1 << bit
+            with pytest.raises(CorruptSegmentError) as caught:
+                list(decode_segment(bytes(damaged), "segments/a"))
+            assert caught.value.facts["object"] == "segments/a"
+
+
+@pytest.mark.parametrize("kind", ["log", "base"])
+def test_no_flipped_bit_of_a_body_does_more_than_raise_a_documented_error(kind: str) -> None:
+    """If the checksums fit the damage. Nor does a table that such changes are applied to."""
+    table, changes = of_a_table(kind)
+    body = body_of(changes)
+    for offset, bit in itertools.product(range(len(body)), range(8)):
+        damaged = bytearray(body)
+        damaged[offset] ^= 1 << bit
+        with suppress(ValueError):
+            found = decoded(bytes(damaged), changes.records)
+            other = ColumnTable(table.described, OwnedKeys(KeyGroupRange(0, 127), 128))
+            other.apply(found)
+            other.gather(other.live_rows())
 
 
 @pytest.mark.parametrize(

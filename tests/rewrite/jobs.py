@@ -5,6 +5,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pyarrow as pa
+
 import statebackend as sb
 from statebackend._codec.commit import Commit
 from statebackend._tables.key_groups import key_group
@@ -15,7 +17,7 @@ from tests.knobs import settings_with
 JOB = "fleet"
 BATCH = sb.SourceMark("query", 7, "run")
 Write = tuple[str, sb.Key, int]
-KINDS = ("value", "list", "map", "total", "mean", "timers", "recent", "dropped")
+KINDS = ("value", "list", "map", "total", "mean", "timers", "recent", "columns", "dropped")
 
 
 def settings_of(max_parallelism: int, **changed: Any) -> sb.Settings:
@@ -36,10 +38,11 @@ class States:
         self.mean = backend.aggregating_state("mean", Mean())
         self.timers = backend.timers("timers")
         self.recent = backend.value_state("recent", int, ttl=ttl)
+        self.columns = backend.columnar_state("columns", pa.schema({"sum": pa.int64()}), key=pa.string())
         self.offsets = backend.operator_state("offsets", int)
 
     def write(self, writes: Sequence[Write]) -> None:
-        """Write to each kind in its own way; `dropped` removes the key from the value, the list and the map."""
+        """Write to each kind in its own way; `dropped` removes the key from those that can."""
         for kind, key, number in writes:
             if kind == "value":
                 self.value[key] = number
@@ -57,10 +60,13 @@ class States:
                 self.now_s = 500.0 if number < 0 else 1000.0
                 self.recent[key] = number
                 self.now_s = 1000.0
+            elif kind == "columns":
+                self.columns.merge(pa.table({"k": [repr(key)], "n": [number]}), on="k", how={"sum": ("sum", "n")})
             else:
                 self.value.pop(key, None)
                 self.list[key].clear()
                 self.map[key].clear()
+                self.columns.rows([repr(key)]).drop()
 
     def read(self) -> dict[str, Any]:
         """Everything."""
@@ -72,6 +78,7 @@ class States:
             "mean": dict(self.mean),
             "timers": {key: self.timers.registered(key) for key in self.timers},
             "recent": dict(self.recent),
+            "columns": dict(self.columns),
             "offsets": list(self.offsets),
         }
 
