@@ -135,6 +135,11 @@ class WorkerThreads(FileThreads):
         shares = [anyio.CapacityLimiter(half // count) for _ in range(count)]
         self._roots = {Path(root): RootThreads(shares[place % count], io) for place, root in enumerate(roots)}
 
+    @property
+    def cpu_threads_max(self) -> int:
+        """How many calls of `cpu` may be at work at a time."""
+        return int(self._cpu.total_tokens)
+
     async def cpu(self, function: Callable[[*Args], T], *args: *Args) -> T:
         """Run `function(*args)`, which computes, as `in_thread` does."""
         return await in_thread(function, *args, limiter=self._cpu)

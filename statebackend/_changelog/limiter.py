@@ -44,12 +44,16 @@ class ByteLimiter:
                 self._queue.remove((admitted, size_bytes))
             raise
 
+    def has_spare(self, size_bytes: int) -> bool:
+        """True if `acquire_spare` would return at once."""
+        return not self._queue and (not self.held_bytes or 2 * (self.held_bytes + size_bytes) <= self.bytes_max)
+
     async def acquire_spare(self, size_bytes: int) -> None:
         """As `acquire`, with low priority: wait until at most half the limit would be held, or nothing else is held.
 
         So others always find room, unless these bytes alone exceed the limit. A cancelled call holds nothing.
         """
-        while self._queue or (self.held_bytes and 2 * (self.held_bytes + size_bytes) > self.bytes_max):
+        while not self.has_spare(size_bytes):
             await self._freed.wait()
         self.held_bytes += size_bytes
 

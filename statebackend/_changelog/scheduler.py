@@ -1,15 +1,18 @@
 """Batches the change sets of many writers into segments and has them uploaded.
 
 The first change set in the queue starts the persist delay, during which others join it. Reaching the size threshold
-sends the queue at once, and so does the moment from which no writer could join it any more. Only the race of upload
-attempts decides that an upload failed. Every attempt writes under a fresh name. Each waiting call learns how its upload
-ended, also when the backend ends first.
+sends the queue at once, and so does the moment from which no writer could join it any more. While nobody waits for
+anything in it, because its writers are about to bring more, it gathers beyond the delay, and is encoded meanwhile: the
+pieces of one checkpoint go in one segment. Only the race of upload attempts decides that an upload failed. Each attempt
+writes under a fresh name. Each waiting call learns how its upload ended, also when the backend ends first.
 """
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
 import anyio
@@ -19,39 +22,18 @@ from anyio.abc import TaskGroup
 from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.limiter import ByteLimiter
 from statebackend._changelog.ownership import Ownership
-from statebackend._changelog.segment_upload import SegmentSender, UploadAttempt
+from statebackend._changelog.requests import EarlyFrames, Request, end_all, results_of
+from statebackend._changelog.segment_upload import INLINE_ENCODE_BYTES_MAX, SegmentSender, UploadAttempt
 from statebackend._codec.changes import ChangeSet
-from statebackend._codec.segment import EncodedSegment
+from statebackend._codec.segment import EncodedFrame, EncodedSegment
 from statebackend._retry import Race
 from statebackend.abc import Clock, Observer, UploadedSegment
 from statebackend.errors import BackendClosedError
-from statebackend.ids import ChangeSetHandle
 from statebackend.settings import MiB
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-class _Request:
-    """The change sets of one call of `upload`; `done` is set when there are results, or an error."""
-
-    __slots__ = ("abandoned", "change_sets", "count", "done", "error", "results", "size_bytes")
-
-    def __init__(self, change_sets: Sequence[ChangeSet]) -> None:
-        self.change_sets = change_sets  # none once they are encoded: they would be in memory twice
-        self.count = len(change_sets)
-        self.size_bytes = sum(change_set.size_bytes for change_set in change_sets)
-        self.done = anyio.Event()
-        self.results: Sequence[UploadedChangeSet] = ()
-        self.error: Exception | None = None
-        self.abandoned = False
-
-    def end(self, results: Sequence[UploadedChangeSet] = (), error: Exception | None = None) -> None:
-        """Tell the call how its upload ended. Only the first time counts."""
-        if not self.done.is_set():
-            self.results, self.error = results, error
-            self.done.set()
 
 
 class UploadScheduler:
@@ -86,10 +68,12 @@ class UploadScheduler:
         self._observer = observer
         self._room = ByteLimiter(in_flight_bytes_max)
         self._ownership = Ownership()
-        self._queue: list[_Request] = []
+        self._queue: list[Request] = []
         self._queued_bytes = 0
         self._timer: anyio.CancelScope | None = None  # while something is queued
-        self._due_s = 0.0  # when it goes off
+        self._due_s = 0.0  # when it goes off; never, while the queue gathers
+        self._since_s = 0.0  # when the queue began
+        self._bases_waiting = 0  # for room
         self._writers: list[Callable[[], bool]] = []
 
     def register(self, may_join: Callable[[], bool]) -> None:
@@ -128,15 +112,18 @@ class UploadScheduler:
         with self._waiting_for_room():
             await self._room.room()
 
-    async def upload(self, change_sets: Sequence[ChangeSet]) -> Sequence[UploadedChangeSet]:
+    async def upload(
+        self, change_sets: Sequence[ChangeSet], may_join: Callable[[], bool] | None = None
+    ) -> Sequence[UploadedChangeSet]:
         """Make change sets of one writer durable; results in the same order. Waits while too much is in flight.
 
+        `may_join`: as registered by the writer. While it is true, this call may wait beyond the persist delay.
         Raises the error of the last upload attempt, or `BackendClosedError` if `tasks` end first. After a cancelled
         call, change sets not sent yet are never sent; those sent are uploaded with their segment, and then released.
         """
         if not change_sets:
             return ()
-        request = _Request(change_sets)
+        request = Request(change_sets, may_join)
         del change_sets  # so that they can be freed as they are encoded
         try:
             with self._waiting_for_room():
@@ -172,7 +159,7 @@ class UploadScheduler:
     async def _upload_spare(
         self, sender: SegmentSender, size_bytes: int, encode: Callable[[], Awaitable[EncodedSegment]]
     ) -> UploadedSegment:
-        await self._room.acquire_spare(size_bytes)
+        await self._spare_room(size_bytes)
         ended: anyio.Event | None = None  # of the race: attempts that lost hold the bytes until then
         try:
             self._observer.in_flight_changed(self.in_flight_bytes)
@@ -182,6 +169,16 @@ class UploadScheduler:
             return await self._decide(race, lambda uploaded: uploaded)
         finally:
             self._tasks.start_soon(self._give_back, size_bytes, ended)
+
+    async def _spare_room(self, size_bytes: int) -> None:
+        """As `ByteLimiter.acquire_spare`. What the queue gathers is sent for it: nothing else need end it."""
+        self._bases_waiting += 1
+        try:
+            if not self._room.has_spare(size_bytes):
+                self.hurry()
+            await self._room.acquire_spare(size_bytes)
+        finally:
+            self._bases_waiting -= 1
 
     def discard(self, segments: Sequence[UploadedSegment]) -> anyio.Event:
         """Begin to delete segments stored by `upload_alone` or `upload_file`. The event is set when they are gone.
@@ -241,12 +238,14 @@ class UploadScheduler:
         finally:
             self._observer.waited_for_room(self._clock.monotonic() - begun)
 
-    def _free(self, batch: Iterable[_Request]) -> None:
+    def _free(self, batch: Iterable[Request]) -> None:
         """Release the bytes of these requests, and admit the next ones."""
         self._room.release(sum(request.size_bytes for request in batch))
         self._observer.in_flight_changed(self.in_flight_bytes)
 
-    def _enqueue(self, request: _Request) -> None:
+    def _enqueue(self, request: Request) -> None:
+        if not self._queue:
+            self._since_s = self._clock.monotonic()
         self._queue.append(request)
         self._queued_bytes += request.size_bytes
         self._observer.queue_changed(len(self._queue))
@@ -255,27 +254,38 @@ class UploadScheduler:
                 self._flush()
             else:
                 self._set_timer()
+                self._encode_early(request)
         except RuntimeError as error:  # anyio: the task group has ended
             raise BackendClosedError("the backend has ended: nothing can be uploaded any more") from error
 
     def _set_timer(self) -> None:
-        """Begin the delay of the queue, unless it runs. Cut it short if no writer could join the queue any more."""
-        is_complete = bool(self._writers) and not any(may_join() for may_join in self._writers)
-        if self._timer is not None and not is_complete:
-            return
-        delay_s = max(0.0 if is_complete else self._delay_s, self._budget_wait_s())
-        due_s = self._clock.monotonic() + delay_s
+        """Let the queue be sent when it is due, at once if it is. Nothing changes if that is already so."""
+        now_s, due_s = self._clock.monotonic(), math.inf
+        if not all(map(self._gathers, self._queue)):
+            is_complete = bool(self._writers) and not any(may_join() for may_join in self._writers)
+            due_s = max(self._since_s + (0 if is_complete else self._delay_s), now_s + self._budget_wait_s())
         if self._timer is not None and due_s >= self._due_s:
             return
         self._disarm()
-        if delay_s == 0:
+        if due_s <= now_s:
             self._flush()
             return
         timer = anyio.CancelScope()
-        self._tasks.start_soon(self._flush_later, timer, delay_s)
+        self._tasks.start_soon(self._flush_later, timer, due_s - now_s)
         self._timer, self._due_s = timer, due_s
 
-    def _abandon(self, request: _Request) -> None:
+    def _gathers(self, request: Request) -> bool:
+        """True if nobody waits for this request, and its writer is about to bring more."""
+        may_join = request.may_join
+        return may_join in self._writers and may_join is not None and may_join() and not self._bases_waiting
+
+    def _encode_early(self, request: Request) -> None:
+        """Encode a request while the queue gathers."""
+        if self._timer is not None and self._due_s == math.inf and request.size_bytes > INLINE_ENCODE_BYTES_MAX:
+            request.early = EarlyFrames(self._sender.encode_frames)
+            self._tasks.start_soon(request.early.run, list(request.take()))
+
+    def _abandon(self, request: Request) -> None:
         """The call was cancelled, or could not be queued."""
         request.abandoned = True  # if it was sent, `_hand_out` releases its results
         if request in self._queue:
@@ -291,7 +301,7 @@ class UploadScheduler:
     async def _flush_later(self, timer: anyio.CancelScope, delay_s: float) -> None:
         try:
             with timer:
-                await anyio.sleep(delay_s)
+                await (anyio.sleep_forever() if delay_s == math.inf else anyio.sleep(delay_s))
         except BaseException:  # `tasks` are ending: nothing else would wake the queued calls
             if self._timer is timer:
                 self._refuse_queue()
@@ -315,44 +325,53 @@ class UploadScheduler:
         batch, self._queue, self._queued_bytes, self._timer = self._queue, [], 0, None
         self._free(batch)
         self._observer.queue_changed(0)
-        _end(batch, BackendClosedError("the backend ended before the changes were sent"))
+        end_all(batch, BackendClosedError("the backend ended before the changes were sent"))
 
-    async def _send(self, batch: list[_Request]) -> None:
+    async def _send(self, batch: list[Request]) -> None:
         """Upload a batch and tell its calls. Its bytes are in flight until no upload attempt holds them."""
         try:
             await self._upload_batch(batch)
         except BaseException:
-            _end(batch, BackendClosedError("the backend ended before the changes were durable"))
+            end_all(batch, BackendClosedError("the backend ended before the changes were durable"))
             raise
         finally:
             self._free(batch)
 
-    async def _upload_batch(self, batch: list[_Request]) -> None:
-        change_sets = [each for request in batch for each in request.change_sets]
-        for request in batch:
-            request.change_sets = ()  # `encode` empties the one list that is left
+    async def _upload_batch(self, batch: list[Request]) -> None:
         try:
-            encoded = await self._sender.encode(change_sets)
+            encoded = await self._encode(batch)
         except Exception as error:  # noqa: BLE001  # handed to every caller of `upload` in this batch
-            _end(batch, error)
+            end_all(batch, error)
             return
         self._observer.batch_sent(uploads=len(batch), change_sets=len(encoded.entries), size_bytes=encoded.size_bytes)
         race = self._sender.race(encoded)
         try:
             unwanted = await self._decide(race, partial(self._hand_out, batch, encoded))
         except Exception as error:  # noqa: BLE001  # as above
-            _end(batch, error)
+            end_all(batch, error)
         else:
             await self.release(unwanted)
         await race.ended.wait()  # until then attempts that lost hold the bytes
 
+    async def _encode(self, batch: Sequence[Request]) -> EncodedSegment:
+        late = [request for request in batch if request.early is None]
+        change_sets = [each for request in late for each in request.take()]  # emptied as they are encoded
+        if len(late) == len(batch):
+            return await self._sender.encode(change_sets)
+        encoded = iter(await self._sender.encode_frames(change_sets))
+        frames: list[EncodedFrame] = []
+        for request in batch:
+            early = request.early
+            frames += islice(encoded, request.count) if early is None else await early.frames()
+        return await self._sender.joined(frames)
+
     def _hand_out(
-        self, batch: list[_Request], encoded: EncodedSegment, uploaded: UploadedSegment
+        self, batch: list[Request], encoded: EncodedSegment, uploaded: UploadedSegment
     ) -> Sequence[UploadedChangeSet]:
         """Give each call its results. Returns those of cancelled calls, for this caller to release."""
         self._ownership.start(uploaded, [(entry.log_id, entry.sequence_number) for entry in encoded.entries])
         unwanted: list[UploadedChangeSet] = []
-        results = iter(_results(encoded, uploaded))
+        results = iter(results_of(encoded, uploaded))
         for request in batch:
             own = [next(results) for _ in range(request.count)]
             if request.abandoned:
@@ -378,22 +397,3 @@ class UploadScheduler:
         while remaining:
             await anyio.lowlevel.checkpoint()  # each removal is shielded; a cancellation must get in between
             await self._sender.discard(remaining.pop())
-
-
-def _end(batch: Iterable[_Request], error: Exception) -> None:
-    for request in batch:
-        request.end(error=error)
-
-
-def _results(encoded: EncodedSegment, uploaded: UploadedSegment) -> Iterable[UploadedChangeSet]:
-    for entry in encoded.entries:
-        handle = ChangeSetHandle(
-            segment=uploaded.primary,
-            log_id=entry.log_id,
-            sequence_number=entry.sequence_number,
-            offset=entry.offset,
-            length=entry.length,
-            key_groups=entry.key_groups,
-            records=entry.records,
-        )
-        yield UploadedChangeSet(handle, uploaded.local is not None)

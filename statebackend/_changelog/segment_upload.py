@@ -1,7 +1,8 @@
 """Sends one segment: encodes it off the loop, uploads it in a race of attempts, discards what the losers stored."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -9,9 +10,16 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from statebackend._codec.changes import ChangeSet
-from statebackend._codec.segment import EncodedSegment, checksum_of, encode_segment
+from statebackend._codec.segment import (
+    EncodedFrame,
+    EncodedSegment,
+    checksum_of,
+    encode_for_segment,
+    encode_segment,
+    segment_of,
+)
 from statebackend._retry import Race, RetryPolicy
-from statebackend._tasks import foreign
+from statebackend._tasks import foreign, in_order
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, Observer, Segment, StateChangeUploader, UploadedSegment
 from statebackend.settings import Compression, KiB
@@ -20,6 +28,8 @@ _log = logging.getLogger(__name__)
 
 INLINE_ENCODE_BYTES_MAX: Final = 32 * KiB
 """Encoding less than this is quicker than the hop to a thread and back."""
+BYTES_PER_THREAD: Final = 256 * KiB
+"""Another thread encodes the change sets of a segment for each of these bytes: about a millisecond of work."""
 
 
 class UploadAttempt(msgspec.Struct, frozen=True):
@@ -63,12 +73,42 @@ class SegmentSender:
         # Each change set is freed as soon as it is encoded, so that a batch is never in memory twice. The list is
         # emptied for that: an idle worker thread keeps the arguments of its last call.
         size_bytes = sum(change_set.size_bytes for change_set in change_sets)
+        if pause is None and size_bytes > INLINE_ENCODE_BYTES_MAX and len(change_sets) > 1:
+            return await self.joined(await self.encode_frames(change_sets))
         change_sets.reverse()
         if size_bytes <= INLINE_ENCODE_BYTES_MAX:
             return encode_segment(_taken(change_sets), self._compression)
         if pause is None:
             return await self._threads.cpu(encode_segment, _taken(change_sets), self._compression)
         return await self._threads.background(encode_segment, _taken(change_sets, pause), self._compression)
+
+    async def encode_frames(self, change_sets: list[ChangeSet]) -> Sequence[EncodedFrame]:
+        """Encode change sets for `joined`, large ones in several threads at a time; the list is emptied.
+
+        The frames are in the order of the list. A cancelled call leaves nothing behind.
+        """
+        size_bytes = sum(change_set.size_bytes for change_set in change_sets)
+        threads = min(self._threads.cpu_threads_max, len(change_sets), 1 + size_bytes // BYTES_PER_THREAD)
+        remaining = deque(enumerate(change_sets))
+        change_sets.clear()
+        frames: dict[int, EncodedFrame] = {}
+        encode = partial(_encode_some, remaining, self._compression)
+        if size_bytes <= INLINE_ENCODE_BYTES_MAX:
+            frames = encode()
+        else:
+
+            async def keep(_: int, encoded: Mapping[int, EncodedFrame]) -> None:
+                frames.update(encoded)
+
+            hops = range(threads)
+            await in_order(hops, lambda _: self._threads.cpu(encode), keep, concurrency_max=threads)
+        return [frames[number] for number in range(len(frames))]
+
+    async def joined(self, frames: Sequence[EncodedFrame]) -> EncodedSegment:
+        """Return the segment of these frames, in this order. A cancelled call leaves nothing behind."""
+        if sum(frame.entry.length for frame in frames) <= INLINE_ENCODE_BYTES_MAX:
+            return segment_of(frames)
+        return await self._threads.cpu(segment_of, frames)
 
     async def read(self, read: Callable[[], bytes]) -> EncodedSegment:
         """Read a file in a thread, to be sent as it is, like a segment."""
@@ -113,6 +153,18 @@ class SegmentSender:
             await foreign(self._uploader.discard(uploaded))
         except Exception:  # noqa: BLE001
             _log.warning("could not discard segment %s", uploaded.primary.key, exc_info=True)
+
+
+def _encode_some(remaining: deque[tuple[int, ChangeSet]], compression: Compression) -> dict[int, EncodedFrame]:
+    """Encode change sets until none remains; other threads take from the same ones. Each is freed once encoded."""
+    frames: dict[int, EncodedFrame] = {}
+    while True:
+        try:
+            number, change_set = remaining.popleft()
+        except IndexError:
+            return frames
+        frames[number] = encode_for_segment(change_set, compression)
+        del change_set
 
 
 def _taken(change_sets: list[ChangeSet], pause: Callable[[], None] = lambda: None) -> Iterator[ChangeSet]:

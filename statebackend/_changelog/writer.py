@@ -154,7 +154,7 @@ class ChangelogWriter:
     async def _upload(self, change_sets: Sequence[ChangeSet]) -> None:
         numbers = [change_set.sequence_number for change_set in change_sets]
         self._coming -= 1  # `upload` queues them in this very turn, unless it has to wait for room
-        upload = self._scheduler.upload(change_sets)
+        upload = self._scheduler.upload(change_sets, self._may_join)
         del change_sets  # as in `persist`
         try:
             results = await upload

@@ -17,7 +17,7 @@ ReadBuffer = bytes | bytearray | memoryview
 
 class _Codec(NamedTuple):
     code: int
-    compress: Callable[[ReadBuffer], bytes]
+    compress: Callable[[ReadBuffer], ReadBuffer]
     decompress_into: Callable[[ReadBuffer, bytearray], int]
     expansion_max: int
     """Most raw bytes that one stored byte can stand for, by the rules of the codec's format."""
@@ -30,20 +30,20 @@ def _copy_into(stored: ReadBuffer, output: bytearray) -> int:
     return len(output)
 
 
-def _lz4(raw: ReadBuffer) -> bytes:
-    return bytes(cramjam.lz4.compress_block(raw, store_size=False))
+def _lz4(raw: ReadBuffer) -> memoryview:
+    return memoryview(cramjam.lz4.compress_block(raw, store_size=False))
 
 
 def _lz4_into(stored: ReadBuffer, output: bytearray) -> int:
     return cramjam.lz4.decompress_block_into(stored, output, output_len=len(output))
 
 
-def _snappy(raw: ReadBuffer) -> bytes:
-    return bytes(cramjam.snappy.compress_raw(raw))
+def _snappy(raw: ReadBuffer) -> memoryview:
+    return memoryview(cramjam.snappy.compress_raw(raw))
 
 
-def _zstd(raw: ReadBuffer) -> bytes:
-    return bytes(cramjam.zstd.compress(raw, level=1))
+def _zstd(raw: ReadBuffer) -> memoryview:
+    return memoryview(cramjam.zstd.compress(raw, level=1))
 
 
 # Expansion: a byte lengthens an lz4 match by 255; 3 bytes are a snappy copy of 64, 4 bytes a zstd block of 128 KiB.
@@ -57,8 +57,11 @@ _CODECS: Final[dict[Compression, _Codec]] = {
 _BY_CODE: Final = {codec.code: codec for codec in _CODECS.values()}
 
 
-def compress(raw: ReadBuffer, compression: Compression) -> tuple[int, bytes]:
-    """Return the codec's code and the stored bytes; the code of `none` if compression would not make them smaller."""
+def compress(raw: ReadBuffer, compression: Compression) -> tuple[int, ReadBuffer]:
+    """Return the codec's code and the stored bytes; the code of `none` if compression would not make them smaller.
+
+    The stored bytes are the library's own, not copied: a copy of megabytes costs a third of compressing them.
+    """
     codec = _CODECS[compression]
     stored = codec.compress(raw)
     if len(stored) < len(raw) or compression == "none":

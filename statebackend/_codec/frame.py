@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from statebackend._codec.changes import Changes, ChangeSet
-from statebackend._codec.compression import compress, decompress
+from statebackend._codec.compression import ReadBuffer, compress, decompress
 from statebackend._codec.keyed_changes import keyed_changes
 from statebackend._codec.parts import UnknownKindError, decode_parts, encode_parts
 from statebackend._codec.records import decode_rows
@@ -53,6 +53,13 @@ class FrameHeader(msgspec.Struct, frozen=True):
 
 def encode_frame(change_set: ChangeSet, compression: Compression, *, raw_bytes_max: int = FRAME_RAW_BYTES_MAX) -> bytes:
     """Return the frame of one change set. Raises `ValueError` if its changes exceed `raw_bytes_max`."""
+    return b"".join(frame_chunks(change_set, compression, raw_bytes_max=raw_bytes_max))
+
+
+def frame_chunks(
+    change_set: ChangeSet, compression: Compression, *, raw_bytes_max: int = FRAME_RAW_BYTES_MAX
+) -> tuple[bytes, ReadBuffer]:
+    """As `encode_frame`, but in two chunks, what is before the payload and the payload: that may be large."""
     raw = encode_parts(change_set.changes)
     if len(raw) > raw_bytes_max:
         raise ValueError(f"a change set of {len(raw)} bytes exceeds {raw_bytes_max}")
@@ -66,7 +73,7 @@ def encode_frame(change_set: ChangeSet, compression: Compression, *, raw_bytes_m
     checksum = 0
     for part in (size, header, log_id, payload):
         checksum = zlib.crc32(part, checksum)
-    return b"".join((struct.pack("<I", checksum), size, header, log_id, payload))
+    return b"".join((struct.pack("<I", checksum), size, header, log_id)), payload
 
 
 def frame_length(head: memoryview, reject: Reject) -> int:
@@ -76,10 +83,10 @@ def frame_length(head: memoryview, reject: Reject) -> int:
     return _PREFIX.size + int(_PREFIX.unpack_from(head)[1])
 
 
-def compressed_away(frame: bytes) -> int:
-    """Bytes by which compression made this frame shorter; negative if it made it longer."""
-    _, _, _, _, raw_length, _, log_id_length = _HEADER.unpack_from(frame, _PREFIX.size)
-    return int(raw_length) + HEAD_BYTES + int(log_id_length) - len(frame)
+def compressed_away(head: ReadBuffer, length: int) -> int:
+    """Bytes by which compression made a frame of this length shorter, by its head; negative if it made it longer."""
+    _, _, _, _, raw_length, _, log_id_length = _HEADER.unpack_from(head, _PREFIX.size)
+    return int(raw_length) + HEAD_BYTES + int(log_id_length) - length
 
 
 def open_frame(

@@ -22,12 +22,13 @@ from typing import Final, NamedTuple
 import msgspec
 
 from statebackend._codec.changes import Changes, ChangeSet
+from statebackend._codec.compression import ReadBuffer
 from statebackend._codec.frame import (
     HEAD_BYTES,
     FrameHeader,
     Reject,
     compressed_away,
-    encode_frame,
+    frame_chunks,
     frame_length,
     open_frame,
 )
@@ -58,7 +59,7 @@ class FrameEntry(msgspec.Struct, frozen=True, array_like=True):
 class EncodedSegment(msgspec.Struct, frozen=True):
     """A segment ready to be stored: its bytes in chunks, its index, and the crc32 of the whole."""
 
-    chunks: tuple[bytes, ...]
+    chunks: tuple[ReadBuffer, ...]
     size_bytes: int
     checksum: int
     entries: tuple[FrameEntry, ...]
@@ -66,31 +67,50 @@ class EncodedSegment(msgspec.Struct, frozen=True):
     @property
     def raw_bytes(self) -> int:
         """The size of the segment if nothing were compressed."""
-        return self.size_bytes + sum(map(compressed_away, self.chunks[1 : 1 + len(self.entries)]))
+        heads = self.chunks[1 : 1 + 2 * len(self.entries) : 2]
+        return self.size_bytes + sum(map(compressed_away, heads, (entry.length for entry in self.entries)))
 
 
 _index_decoder = msgspec.msgpack.Decoder(list[FrameEntry])
 
 
+class EncodedFrame(NamedTuple):
+    """The frame of a change set that has no place in a segment yet."""
+
+    head: bytes
+    payload: ReadBuffer
+    entry: FrameEntry
+    """At offset 0."""
+
+
 def encode_segment(change_sets: Iterable[ChangeSet], compression: Compression) -> EncodedSegment:
     """Encode change sets, in the order given. Raises `ValueError` if there are none: no segment is empty."""
-    chunks: list[bytes] = [HEAD]
+    return segment_of(encode_for_segment(change_set, compression) for change_set in change_sets)
+
+
+def encode_for_segment(change_set: ChangeSet, compression: Compression) -> EncodedFrame:
+    """Encode one change set, for `segment_of`."""
+    head, payload = frame_chunks(change_set, compression)
+    entry = FrameEntry(
+        change_set.log_id,
+        change_set.sequence_number,
+        0,
+        len(head) + len(payload),
+        change_set.key_groups,
+        change_set.records,
+    )
+    return EncodedFrame(head, payload, entry)
+
+
+def segment_of(frames: Iterable[EncodedFrame]) -> EncodedSegment:
+    """Return the segment of these frames, in the order given. Raises `ValueError` if there are none."""
+    chunks: list[ReadBuffer] = [HEAD]
     entries: list[FrameEntry] = []
     offset = len(HEAD)
-    for change_set in change_sets:
-        frame = encode_frame(change_set, compression)
-        entries.append(
-            FrameEntry(
-                change_set.log_id,
-                change_set.sequence_number,
-                offset,
-                len(frame),
-                change_set.key_groups,
-                change_set.records,
-            )
-        )
-        chunks.append(frame)
-        offset += len(frame)
+    for head, payload, entry in frames:
+        entries.append(msgspec.structs.replace(entry, offset=offset))
+        chunks += (head, payload)
+        offset += entry.length
     if not entries:
         raise ValueError("a segment holds at least one change set")
     index = msgspec.msgpack.encode(entries)

@@ -101,7 +101,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     persist_size_threshold_bytes: Amount = 10 * MiB
     """Waiting bytes at which a segment is sent at once. At most `in_flight_bytes_max`."""
     preemptive_persist_threshold_bytes: PreemptiveBytes = 5 * MiB
-    """Bytes in a writer's open change set above which it is sealed and uploaded before a checkpoint asks for it."""
+    """Bytes in a writer's open change set above which it is sealed before a checkpoint asks for it. It is encoded then,
+    and uploaded as soon as `persist_size_threshold_bytes` have gathered or a checkpoint asks."""
     inline_bytes_max: InlineBytes = None
     """A checkpoint that takes at most this many bytes, encoded, travels in its commit, unless `uploader=` is given. 0:
     never. None: 1 MiB where the primary is a file system, for which a second file is dearer than a longer one, and 64

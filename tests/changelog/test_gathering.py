@@ -1,0 +1,128 @@
+"""Pieces of a checkpoint that is being drained share a segment, however long the draining takes."""
+
+import anyio
+import pytest
+
+from statebackend._changelog import segment_upload
+from statebackend._changelog.writer import ChangelogWriter
+from statebackend._codec.changes import ChangeSet
+from statebackend._codec.segment import EncodedFrame
+from statebackend._tasks import open_tasks
+from statebackend.ids import SequenceNumber
+from statebackend.settings import Compression, KiB, MiB
+from statebackend.testing.virtual_time import VirtualClock, run_virtual, settle
+from tests.changelog.fakes import Uploader, change, open_log, scheduler_of, set_of, writer_on
+
+FIRST = SequenceNumber(0)
+PIECES = 8
+DELAYED = {"persist_delay_s": 1, "persist_size_threshold_bytes": 10 * MiB}
+
+
+async def drain(writer: ChangelogWriter, *, piece_bytes: int = 600 * KiB, pieces: int = PIECES) -> None:
+    """As a backend drains its states: the loop goes on in between, and time passes."""
+    for number in range(pieces):
+        writer.append(change(bytes([number]) * piece_bytes))
+        await writer.room()
+        await anyio.sleep(0.7)
+
+
+@pytest.mark.parametrize("threshold_bytes", [512 * KiB, 5 * MiB])
+@run_virtual
+async def test_a_checkpoint_is_one_segment_whatever_the_pre_emptive_threshold_is(threshold_bytes: int) -> None:
+    """Pieces sealed early wait for the rest: nobody else waits for them. The persist sends all at once."""
+    uploader = Uploader()
+    async with open_log(uploader, threshold_bytes=threshold_bytes, **DELAYED) as log:
+        await drain(log.writer)
+        drained_s = VirtualClock().monotonic()
+        assert uploader.sent == []
+        await log.writer.persist(FIRST)
+    assert len(uploader.sent) == 1
+    assert VirtualClock().monotonic() == drained_s
+
+
+@run_virtual
+async def test_more_than_the_size_threshold_does_not_wait_for_the_rest() -> None:
+    """What is gathered is bounded: the pieces that reach the threshold are sent while the draining goes on."""
+    uploader = Uploader()
+    async with open_log(
+        uploader, threshold_bytes=512 * KiB, persist_delay_s=1, persist_size_threshold_bytes=2 * MiB
+    ) as log:
+        await drain(log.writer)
+        assert [len(names) for names in uploader.sent] == [4, 4]
+
+
+@run_virtual
+async def test_early_pieces_are_encoded_while_they_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left for the persist is the last piece, and to put the frames together in order."""
+    encoded: list[int] = []
+    really_encode = segment_upload.encode_for_segment
+
+    def encode(change_set: ChangeSet, compression: Compression) -> EncodedFrame:
+        encoded.append(change_set.sequence_number)
+        return really_encode(change_set, compression)
+
+    monkeypatch.setattr(segment_upload, "encode_for_segment", encode)
+    uploader = Uploader()
+    async with open_log(uploader, threshold_bytes=512 * KiB, **DELAYED) as log:
+        await drain(log.writer)
+        assert sorted(encoded) == list(range(PIECES))
+        log.writer.append(change(b"x"))
+        await log.writer.persist(FIRST)
+    assert encoded[-1] == PIECES
+    assert uploader.sent == [[("a", number) for number in range(PIECES + 1)]]
+
+
+@run_virtual
+async def test_gathered_pieces_are_not_held_back_from_who_waits() -> None:
+    """Another writer persists: it waits as long as the delay lasts, and what is gathered goes with it."""
+    uploader = Uploader()
+    async with open_tasks() as tasks:
+        scheduler = scheduler_of(uploader, tasks, **DELAYED)
+        draining, waiting = (writer_on(scheduler, tasks, log=name, threshold_bytes=512 * KiB) for name in "ab")
+        draining.append(change(bytes(600 * KiB)))
+        await anyio.sleep(3)
+        assert uploader.sent == []
+        waiting.append(change())
+        await waiting.persist(FIRST)
+    assert uploader.sent == [[("a", 0), ("b", 0)]]
+    assert VirtualClock().monotonic() == 3
+
+
+@run_virtual
+async def test_gathered_pieces_make_room_for_a_base() -> None:
+    """Nobody else may ever come: a base that waits for room has them sent."""
+    uploader = Uploader()
+    async with open_log(
+        uploader, threshold_bytes=20, persist_delay_s=1, persist_size_threshold_bytes=100, in_flight_bytes_max=100
+    ) as log:
+        log.writer.append(change(bytes(60)))
+        await anyio.sleep(3)
+        assert uploader.sent == []
+        await log.scheduler.upload_alone([set_of(60, log="base")])
+    assert uploader.sent == [[("a", 0)], [("base", 0)]]
+
+
+@run_virtual
+async def test_gathered_pieces_of_a_writer_that_leaves_go() -> None:
+    """It will not bring more. What nothing wants is discarded."""
+    uploader = Uploader()
+    async with open_log(uploader, threshold_bytes=20, **DELAYED) as log:
+        log.writer.append(change(bytes(60)))
+        await anyio.sleep(3)
+        await log.writer.aclose()
+        await settle()
+        assert uploader.stored == {}
+        assert log.scheduler.in_flight_bytes == 0
+    assert len(uploader.sent) == 1
+
+
+@run_virtual
+async def test_the_order_in_a_segment_is_that_of_the_queue_with_several_threads() -> None:
+    """Large change sets are encoded by several threads, and may end in any order."""
+    uploader = Uploader()
+    sizes = [2 * MiB, 300 * KiB, 1, 40 * KiB, 1 * MiB]
+    async with open_tasks() as tasks:
+        scheduler = scheduler_of(uploader, tasks, cpu_threads_max=4, persist_delay_s=0)
+        results = await scheduler.upload([set_of(size, number=number) for number, size in enumerate(sizes)])
+    assert uploader.sent == [[("a", number) for number in range(len(sizes))]]
+    assert [each.handle.sequence_number for each in results] == list(range(len(sizes)))
