@@ -11,6 +11,7 @@ since the last drain is there when the drain looks for it, unless it takes more 
 from collections.abc import Iterable, Sequence
 from sys import getsizeof
 from typing import Any, Final, Generic, TypeVar, cast
+from weakref import WeakSet
 
 from statebackend.ids import Key
 
@@ -26,7 +27,7 @@ class RowCache:
     def __init__(self, bytes_max: int) -> None:
         self._young_bytes_max = bytes_max // 2
         self._young_bytes = self._old_bytes = 0
-        self._tables: list[Rows[Any]] = []
+        self._tables: WeakSet[Rows[Any]] = WeakSet()  # or each of them would grow old for ever, one by one
 
     @property
     def size_bytes(self) -> int:
@@ -36,7 +37,7 @@ class RowCache:
     def rows(self) -> "Rows[Any]":
         """The rows of one more table."""
         rows = Rows[Any](self)
-        self._tables.append(rows)
+        self._tables.add(rows)
         return rows
 
     def took(self, size_bytes: int) -> None:
@@ -61,7 +62,7 @@ class Rows(Generic[E]):
     true of a key that is not in `young`.
     """
 
-    __slots__ = ("_cache", "_counted", "old", "young")
+    __slots__ = ("__weakref__", "_cache", "_counted", "old", "young")
 
     def __init__(self, cache: RowCache) -> None:
         self._cache = cache

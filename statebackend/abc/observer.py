@@ -12,7 +12,8 @@ class CheckpointInfo(msgspec.Struct, frozen=True):
     """The size and the cost of a committed checkpoint.
 
     `requests` counts the requests to the primary while it ran, `requests_by_kind` by the method of `ObjectStore`; `usd`
-    is their price. `local` is true if every byte of it has a local copy, too.
+    is their price. `local` is true if every byte of it has a local copy, too. On executors `local_bytes` does not count
+    the copies of the commit, and what is inline in it: each host makes its copy with the next batch.
 
     `usd_month` is the cost of 30 days of requests at the rate of the last ten minutes. `persist_delay_s` is the persist
     delay, as lengthened by `put_budget_usd_month`: about the wait at the beginning of the next checkpoint, so a caller

@@ -1,6 +1,8 @@
 """The rows that RocksDB tables cache: bounded, always what was written last, and there for the next drain."""
 
+import gc
 import itertools
+import weakref
 from collections.abc import Generator, Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -124,6 +126,19 @@ def test_the_cache_is_bounded(one: list[int], other: list[int]) -> None:
         rows.count(size_bytes)
         held = [row for each in tables for row in (*each.young.values(), *each.old.values())]
         assert sum(len(row or b"") + ROW_BYTES for row in held) == cache.size_bytes <= 10_000 + 3000 + ROW_BYTES
+
+
+def test_rows_of_a_table_that_is_gone_are_not_kept() -> None:
+    """A store may have had any number of tables: an owner's restores and copies leave nothing to go through again."""
+    cache = RowCache(10_000)
+    rows = [cache.rows() for _ in range(3)]
+    gone = [weakref.ref(each) for each in rows[:2]]
+    del rows[:2]
+    gc.collect()
+    assert [each() for each in gone] == [None, None]
+    rows[0].young["a"] = b"1"
+    rows[0].count(6000)
+    assert (rows[0].young, rows[0].old) == ({}, {"a": b"1"}), "those of the others grow old as ever"
 
 
 _ids = itertools.count()
