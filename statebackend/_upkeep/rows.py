@@ -196,7 +196,7 @@ def _value(state: StateDescriptor, data: Sequence[bytes]) -> Any:
     if state.kind == timers.KIND:
         return list(struct.unpack(f"<{len(data[0]) // _TIME_BYTES}d", data[0]))
     if state.kind == list_state.KIND:
-        return [decode(cell) for row in data for cell in split(row)]
+        return [decode(cell) for cell in split(b"".join(data))]  # a part may end in the middle of an element
     if state.kind == map_state.KIND:
         decode_key = _decoder_of(state.key_schema)
         entries = [(decode_key(entry_key), decode(cell)) for entry_key, cell in map(split, data)]

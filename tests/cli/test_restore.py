@@ -157,6 +157,17 @@ def test_columns_are_verified_and_rewritten(kinds: Place) -> None:
     assert [row["key_group"] for row in after] == [key_group("k", 7)]
 
 
+async def test_a_long_list_is_shown_whole() -> None:
+    """It lies in several changes of a base, cut in the middle of elements."""
+    settings, store = settings_of(64), MemoryStore()
+    hops = ["x" * 700_000, "y" * 700_000, "z"]
+    async with sb.open_backend(settings, store=store) as backend:
+        backend.list_state("hops", str)["k"] = hops
+        await backend.checkpoint(1)
+    async with sb.open_rows(settings, store=store) as found:
+        assert [(row.key, row.value) for row in found] == [("k", hops)]
+
+
 def test_an_older_checkpoint_or_a_savepoint_is_read_if_asked_for(place: Place) -> None:
     """And the newest otherwise."""
     assert [lines(place.run("restore", *options)[1])[0]["value"] for options in ((), ("--checkpoint-id", "11"))] == [
