@@ -38,11 +38,13 @@ class ChangelogWriter:
     def append(self, changes: Changes) -> None:
         """Add changes in memory. A full open set is sealed, and its upload begins at once, not only with `persist`.
 
-        Changes that do not fit into the open set are cut: each set ends with the change that fills it. Never waits, and
-        never raises the error of an earlier upload. A caller that appends much must also await `room`.
+        Changes larger than a full set are cut: each set ends with the change that fills it. Others stay whole, so that
+        a set is at most twice a full one: their bytes may be encoded already, and to cut those is to decode them. Never
+        waits, and never raises the error of an earlier upload. A caller that appends much must also await `room`.
         """
         full_bytes = self._threshold_bytes
-        for piece in changes.cut(full_bytes, full_bytes - self._ledger.open_bytes):
+        whole = changes.size_bytes <= full_bytes
+        for piece in (changes,) if whole else changes.cut(full_bytes, full_bytes - self._ledger.open_bytes):
             self._ledger.append(piece)
             if self._ledger.open_bytes >= full_bytes:
                 self._submit(self._ledger.take_open())

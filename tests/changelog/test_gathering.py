@@ -1,11 +1,14 @@
 """Pieces of a checkpoint that is being drained share a segment, however long the draining takes."""
 
 import anyio
+import numpy as np
 import pytest
 
 from statebackend._changelog import segment_upload
 from statebackend._changelog.writer import ChangelogWriter
-from statebackend._codec.changes import ChangeSet
+from statebackend._codec import keyed_changes
+from statebackend._codec.changes import GROUP, ChangeSet
+from statebackend._codec.keyed_changes import SET, KeyedChanges
 from statebackend._codec.segment import EncodedFrame
 from statebackend._tasks import open_tasks
 from statebackend.ids import SequenceNumber
@@ -126,3 +129,20 @@ async def test_the_order_in_a_segment_is_that_of_the_queue_with_several_threads(
         results = await scheduler.upload([set_of(size, number=number) for number, size in enumerate(sizes)])
     assert uploader.sent == [[("a", number) for number in range(len(sizes))]]
     assert [each.handle.sequence_number for each in results] == list(range(len(sizes)))
+
+
+@run_virtual
+async def test_changes_that_are_encoded_already_are_not_decoded_to_fill_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is cut unless it is larger than a full set by itself: two pieces of 60 are a set of 120, not of 100."""
+    decoded: list[int] = []
+    monkeypatch.setattr(keyed_changes, "_keys_and_data", lambda records, body: decoded.append(records))
+    uploader = Uploader()
+    async with open_log(uploader, threshold_bytes=100) as log:
+        pieces = [KeyedChanges(0, np.zeros(4, GROUP), SET * 4, [number] * 4, [b""] * 4).packed() for number in range(4)]
+        assert all(50 < piece.size_bytes <= 100 for piece in pieces)
+        for piece in pieces:
+            log.writer.append(piece)
+        monkeypatch.undo()
+        handles = await log.writer.persist(FIRST)
+    assert decoded == []
+    assert [each.handle.records for each in handles] == [8, 8]
