@@ -1,19 +1,28 @@
 """Groups the rows of a batch by key, without sorting them: each row gets the number of its key.
 
-Arrow's dictionary encoding numbers the distinct keys in the order in which they first occur. With those numbers an
-aggregate is one pass of numpy (`np.add.at`), a tenth of a millisecond for 50,000 rows, where a sort takes two.
+Keys whose hashes differ are not the same, which is seen in no time. Where some are alike, Arrow's dictionary
+encoding numbers the distinct keys in the order in which they first occur. With those numbers an aggregate is one pass
+of numpy (`np.add.at`), a tenth of a millisecond for 50,000 rows, where a sort takes two.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from statebackend._codec.xxh64 import Hashes
 from statebackend._columns.arrow import pa
+from statebackend._columns.keys import HashedKeys
 from statebackend.errors import InputError
 
 Ints = npt.NDArray[np.int64]
+
+SAMPLE: Final = 1024
+"""Keys of which a batch with repeated keys usually has some twice, so that the others need not be hashed."""
+SLOTS_PER_KEY: Final = 4
+ROUNDS_MAX: Final = 16
 
 
 class Grouped:
@@ -22,10 +31,11 @@ class Grouped:
     `codes` is `None` where no key occurs twice: then row and key have the same number.
     """
 
-    __slots__ = ("_num_rows", "_sorted", "codes", "keys")
+    __slots__ = ("_num_rows", "_sorted", "codes", "hashed", "keys")
 
-    def __init__(self, keys: Any, codes: Ints | None, num_rows: int) -> None:
+    def __init__(self, keys: Any, hashed: HashedKeys, codes: Ints | None, num_rows: int) -> None:
         self.keys: Final = keys
+        self.hashed: Final = hashed
         self.codes: Final = codes
         self._num_rows = num_rows
         self._sorted: tuple[Ints, Ints] | None = None
@@ -73,12 +83,32 @@ def column_in(batch: Any, name: str) -> Any:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
 
 
-def grouped(keys: Any) -> Grouped:
-    """The keys, an array without nulls, grouped. Takes 2.5 ms for 50,000 texts, 1.4 for numbers."""
+def grouped(keys: Any, hash_keys: Callable[[Any], HashedKeys]) -> Grouped:
+    """The keys, an array without nulls, grouped. Takes 2.5 ms for 50,000 texts, 1.4 for numbers, less if all differ."""
+    if _all_differ(hash_keys(keys.slice(0, SAMPLE)).hashes) and _all_differ((hashed := hash_keys(keys)).hashes):
+        return Grouped(keys, hashed, None, len(keys))
     codes, distinct = _codes(keys)
     if len(distinct) == len(keys):
-        return Grouped(keys, None, len(keys))
-    return Grouped(distinct, codes.astype(np.int64), len(keys))
+        return Grouped(keys, hash_keys(keys), None, len(keys))
+    return Grouped(distinct, hash_keys(distinct), codes.astype(np.int64), len(keys))
+
+
+def _all_differ(hashes: Hashes) -> bool:
+    """True only if no hash is there twice. Those that meet in a slot are compared with the one that has it."""
+    bits = max(1, SLOTS_PER_KEY * len(hashes)).bit_length()
+    owners: npt.NDArray[np.int32] = np.empty(1 << bits, np.int32)
+    for _ in range(ROUNDS_MAX):
+        slots = (hashes >> np.uint64(64 - bits)).view(np.int64)
+        numbers = np.arange(len(hashes), dtype=np.int32)
+        owners[slots] = numbers
+        found = owners[slots]
+        lost = np.flatnonzero(found != numbers)
+        if not len(lost):
+            return True
+        others, hashes = hashes[found[lost]], hashes[lost]
+        if (others == hashes).any():
+            return False
+    return False
 
 
 def _codes(keys: Any) -> tuple[npt.NDArray[Any], Any]:

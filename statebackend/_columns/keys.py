@@ -6,7 +6,7 @@ It is the hash that gives a key its key group, and its place in the index.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, Self, TypeAlias, cast
+from typing import Any, Final, NamedTuple, Self, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,17 @@ def hash_parts(parts: Parts) -> Hashes:
         else:
             hashes = hash_strings(part.data, part.starts, part.lengths, hashes)
     return cast("Hashes", hashes)
+
+
+class HashedKeys(NamedTuple):
+    """Keys with the hash of each."""
+
+    parts: Parts
+    hashes: Hashes
+
+    def taken(self, chosen: Any) -> "HashedKeys":
+        """The keys at these places."""
+        return HashedKeys(taken(self.parts, chosen), self.hashes[chosen])
 
 
 def count_of(parts: Parts) -> int:

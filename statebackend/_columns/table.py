@@ -30,6 +30,7 @@ from statebackend._columns.growable import FixedColumn, StringColumn, grown
 from statebackend._columns.key_rows import KeyRows
 from statebackend._columns.keys import (
     KEY_BYTES_MAX,
+    HashedKeys,
     HashKeys,
     IntegerKeys,
     KeyColumns,
@@ -88,16 +89,35 @@ class ColumnTable(Table):
         """Bytes of memory of all arrays, pages never written included."""
         return self._rows.nbytes + self._is_touched.nbytes + sum(each.nbytes for each in self._columns.values())
 
-    def find(self, keys: Array) -> Integers:
-        """The row of each key. Raises `KeyTypeError` for nulls or another type, `KeyGroupError` for foreign keys."""
-        return self._rows.find(*self._hashed(keys))
+    def hashed(self, keys: Array) -> HashedKeys:
+        """Keys to look up. Raises `KeyTypeError` for nulls or another type, `KeyGroupError` for foreign keys."""
+        keys = in_one(keys)
+        if keys.type != self._key_type:
+            raise KeyTypeError(
+                "the keys are of another type than the state's: cast them",
+                type=str(keys.type),
+                type_declared=str(self._key_type),
+            )
+        arrays = keys.flatten() if self._described.has_tuples else [keys]
+        if keys.null_count or any(each.null_count for each in arrays):
+            raise KeyTypeError("a key cannot be null: filter the rows without one", nulls=keys.null_count)
+        parts = [column_of(each) for each in arrays]
+        if any(isinstance(each, Strings) and each.lengths.max(initial=0) > KEY_BYTES_MAX for each in parts):
+            raise KeyTypeError("a key is too long", bytes_max=KEY_BYTES_MAX)
+        hashes = self._rows.hash(parts)
+        self._rows.check_owned(hashes)
+        return HashedKeys(parts, hashes)
 
-    def find_or_add(self, keys: Array) -> tuple[Integers, Flags]:
+    def find(self, keys: Array | HashedKeys) -> Integers:
+        """The row of each key. Raises what `hashed` does."""
+        return self._rows.find(*(keys if isinstance(keys, HashedKeys) else self.hashed(keys)))
+
+    def find_or_add(self, keys: Array | HashedKeys) -> tuple[Integers, Flags]:
         """The row of each key, and whether it is new: then every column of it is null, until it is written.
 
-        Raises what `find` does, before anything is added.
+        Raises what `hashed` does, before anything is added.
         """
-        rows, is_new = self._find_or_add(*self._hashed(keys))
+        rows, is_new = self._find_or_add(*(keys if isinstance(keys, HashedKeys) else self.hashed(keys)))
         self._touch(rows[is_new])
         return rows, is_new
 
@@ -268,24 +288,6 @@ class ColumnTable(Table):
             columns[each.name] = column
         self._described, self._columns = schema, columns
         self._types = {each.name: type_in(each.type) for each in schema.columns}
-
-    def _hashed(self, keys: Array) -> tuple[Parts, Hashes]:
-        keys = in_one(keys)
-        if keys.type != self._key_type:
-            raise KeyTypeError(
-                "the keys are of another type than the state's: cast them",
-                type=str(keys.type),
-                type_declared=str(self._key_type),
-            )
-        arrays = keys.flatten() if self._described.has_tuples else [keys]
-        if keys.null_count or any(each.null_count for each in arrays):
-            raise KeyTypeError("a key cannot be null: filter the rows without one", nulls=keys.null_count)
-        parts = [column_of(each) for each in arrays]
-        if any(isinstance(each, Strings) and each.lengths.max(initial=0) > KEY_BYTES_MAX for each in parts):
-            raise KeyTypeError("a key is too long", bytes_max=KEY_BYTES_MAX)
-        hashes = self._rows.hash(parts)
-        self._rows.check_owned(hashes)
-        return parts, hashes
 
     def _find_or_add(self, parts: Parts, hashes: Hashes) -> tuple[Integers, Flags]:
         used = self._rows.used

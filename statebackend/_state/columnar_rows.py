@@ -23,7 +23,7 @@ class ColumnarRows:
     They can be used up to the next checkpoint. After that every method raises `InputError`.
     """
 
-    __slots__ = ("_columns", "_drains", "_found", "_rows", "_version", "is_new", "keys")
+    __slots__ = ("_columns", "_drains", "_found", "_hashed", "_rows", "_version", "is_new", "keys")
 
     def __init__(self, rows: ExpiringRows, columns: Any, keys: Any) -> None:
         self.keys: Final = keys
@@ -32,7 +32,8 @@ class ColumnarRows:
         self._columns: Final = columns
         self._drains: Final = rows.drains
         self._version: tuple[int, int] = rows.version
-        self._found = rows.find(keys)
+        self._hashed: Final = rows.table.hashed(keys)
+        self._found = rows.find(self._hashed)
         self.is_new: Final[Flags] = self._found < 0
         """For each key, True if the state had no row of it when the rows were asked for."""
 
@@ -61,8 +62,8 @@ class ColumnarRows:
         written = {
             name: column_for(array, self._columns.field(name).type, name, len(self)) for name, array in given.items()
         }
-        self._check_distinct(found)
-        rows, is_added = self._rows.find_or_add(self.keys)
+        self._check_distinct()
+        rows, is_added = self._rows.find_or_add(self._hashed)
         try:
             is_fresh = is_added | (found < 0)  # an expired row is there, but nothing of it shows any more
             if (is_fresh & ~is_added).any():
@@ -82,7 +83,7 @@ class ColumnarRows:
         if self._rows.drains != self._drains:
             raise InputError("rows can be used up to the next checkpoint only: ask the state for them again")
         if self._rows.version != self._version:
-            self._found, self._version = self._rows.find(self.keys), self._rows.version
+            self._found, self._version = self._rows.find(self._hashed), self._rows.version
         return self._found
 
     def _whole(self, rows: Integers, is_fresh: Flags) -> Mapping[str, Any]:
@@ -98,9 +99,8 @@ class ColumnarRows:
                     known=self._columns.names,
                 )
 
-    def _check_distinct(self, found: Integers) -> None:
-        there, missing = found[found >= 0], self.keys.filter(pa.array(found < 0))
-        if len(np.unique(there)) < len(there) or grouped(missing).codes is not None:
+    def _check_distinct(self) -> None:
+        if grouped(self.keys, self._rows.table.hashed).codes is not None:
             raise InputError("a key is there twice, so it is not clear what to write: give each key once")
 
     def _given(self, columns: Any) -> dict[str, Any]:

@@ -85,8 +85,8 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
         batch, names = _batch(batch), [on] if isinstance(on, str) else [*on]
         self._check_key_names(names)
         steps = planned(how, self._schema, batch.schema, order_by)
-        groups = grouped(keys_of(batch, on, self.key_type))
-        rows, is_new = self._rows.find_or_add(groups.keys)
+        groups = grouped(keys_of(batch, on, self.key_type), self._rows.table.hashed)
+        rows, is_new = self._rows.find_or_add(groups.hashed)
         added = rows[is_new]
         try:
             is_expired = self._rows.expired(rows)

@@ -54,7 +54,7 @@ class ExpiringRows:
         return self.drains, self._moves
 
     def find(self, keys: Any) -> Integers:
-        """The rows of keys; -1 for those that are not there. Raises as `ColumnTable.find`."""
+        """The rows of keys, an array or hashed; -1 for those that are not there. Raises as `ColumnTable.find`."""
         rows = self.table.find(keys)
         there = np.flatnonzero(rows >= 0)
         is_expired = self.expired(rows[there])

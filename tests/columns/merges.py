@@ -7,11 +7,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from statebackend._columns.arrow import column_of
 from statebackend._columns.grouping import grouped
+from statebackend._columns.keys import HashedKeys, hash_parts
 from statebackend._columns.merging import How, Merging, planned
 from statebackend._columns.user_keys import keys_of
 
 Row = dict[str, Any]
+
+
+def hashed_keys(keys: Any) -> HashedKeys:
+    """Keys, an array, with their hashes."""
+    parts = [column_of(part) for part in (keys.flatten() if pa.types.is_struct(keys.type) else [keys])]
+    return HashedKeys(parts, hash_parts(parts))
 
 
 class Merged:
@@ -25,7 +33,7 @@ class Merged:
     def merge(self, batch: Any, how: How, *, on: str | Sequence[str] = "key", order_by: str | None = None) -> None:
         """One merge: either all of it, or an error and nothing."""
         steps = planned(how, self.schema, batch.schema, order_by)
-        groups = grouped(keys_of(batch, on, self.key_type))
+        groups = grouped(keys_of(batch, on, self.key_type), hashed_keys)
         keys = [_hashable(key) for key in groups.keys.to_pylist()]
         none = dict.fromkeys(self.schema.names)
         old = pa.RecordBatch.from_pylist([self.rows.get(key, none) for key in keys], schema=self.schema)

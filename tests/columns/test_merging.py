@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statebackend._columns.grouping import grouped
+from statebackend._columns.keys import HashedKeys, plain_keys
 from statebackend._columns.merging import GroupedColumns, How
 from statebackend._columns.user_keys import keys_of
 from statebackend.errors import InputError, KeyTypeError
-from tests.columns.merges import Merged, plain_merge
+from tests.columns.merges import Merged, hashed_keys, plain_merge
 from tests.examples import name_of
 
 UTC = dt.UTC
@@ -286,9 +287,28 @@ def test_how_is_checked_before_anything_is_touched(how: Any, order_by: str | Non
 )
 def test_keys_fit_however_they_are_laid_out(keys: Any, key_type: Any) -> None:
     """Text is text; an int32 is an int64."""
-    found = grouped(keys_of(pa.table({"key": keys}), "key", key_type))
+    taken = keys_of(pa.table({"key": keys}), "key", key_type)
+    found = grouped(taken, hashed_keys)
     assert (found.keys.type, found.keys.to_pylist()) == (key_type, keys.to_pylist()[:2])
     assert found.counts().tolist() == [2, 1]
+
+
+@given(st.lists(st.tuples(st.text("ab", max_size=2), st.integers(0, 2))), st.booleans())
+def test_keys_are_grouped_in_the_order_in_which_they_first_occur(rows: list[tuple[str, int]], collide: bool) -> None:
+    """Also if all of them have the same hash: equal hashes are not equal keys."""
+    keys = pa.StructArray.from_arrays(
+        [pa.array([row[0] for row in rows], pa.string()), pa.array([row[1] for row in rows], pa.int64())],
+        fields=list(PAIR),
+    )
+    hashed = hashed_keys if not collide else lambda keys: HashedKeys(hashed_keys(keys).parts, np.zeros(len(keys), "u8"))
+    found, distinct = grouped(keys, hashed), list(dict.fromkeys(rows))
+    assert [tuple(key.values()) for key in found.keys.to_pylist()] == distinct
+    codes = range(len(rows)) if found.codes is None else found.codes.tolist()
+    assert [distinct[code] for code in codes] == rows
+    assert (found.codes is None) == (len(distinct) == len(rows))
+    expected = hashed(found.keys)
+    assert found.hashed.hashes.tolist() == expected.hashes.tolist()
+    assert [*plain_keys(found.hashed.parts)] == [*plain_keys(expected.parts)]
 
 
 PAIR = pa.struct([("carrier", pa.string()), ("day", pa.int64())])
