@@ -3,13 +3,19 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
-from statebackend._columns.arrow import pa
+import numpy as np
+
+from statebackend._codec.columns import Fixed
+from statebackend._columns.arrow import OFFSETS_MAX, array_of, pa
 from statebackend._columns.fitting import fits, fitted
 from statebackend._columns.grouping import column_in
 from statebackend.errors import InputError, KeyTypeError
 from statebackend.ids import Key
 
 _types: Any = pa.types
+
+FEW: Final = 1024
+"""Keys up to which it is not worth the import of pandas to have an array of them a little faster."""
 
 _PLAIN: Final[tuple[tuple[Callable[[Any], bool], type], ...]] = (
     (_types.is_string, str),
@@ -81,9 +87,22 @@ def _part_from(keys: Sequence[object], type_: Any) -> Any:
         if type(key) is not wanted:  # not isinstance: True is an int and equals 1
             raise KeyTypeError("the key is of another type than the state's", key=ascii(key)[:80], key_type=str(type_))
     try:
-        return pa.array(keys, type_)
+        if wanted is int:
+            return array_of(Fixed(np.array(keys, np.int64)), type_)
+        return _string_array(cast("Sequence[str | bytes]", keys), type_)
     except (UnicodeEncodeError, OverflowError) as error:
         raise KeyTypeError(f"a key cannot be stored: {error}", key_type=str(type_)) from error
+
+
+def _string_array(keys: Sequence[str | bytes], type_: Any) -> Any:
+    """Texts or bytes as an array. `pa.array` takes half a second to import pandas, if that is there: not for a few."""
+    if len(keys) <= FEW:
+        raw = [key.encode() if isinstance(key, str) else key for key in keys]
+        ends = np.cumsum([0, *map(len, raw)])
+        if ends[-1] <= OFFSETS_MAX:
+            parts = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(raw))]
+            return pa.Array.from_buffers(type_, len(raw), parts)
+    return pa.array(keys, type_)
 
 
 def _nulls(keys: Any) -> int:

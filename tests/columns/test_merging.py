@@ -1,6 +1,8 @@
 """Merges against plain Python, and what they refuse before anything is changed."""
 
 import datetime as dt
+import subprocess
+import sys
 from decimal import Decimal
 from typing import Any
 
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from statebackend._columns.grouping import grouped
 from statebackend._columns.keys import HashedKeys, plain_keys
 from statebackend._columns.merging import GroupedColumns, How
-from statebackend._columns.user_keys import keys_of
+from statebackend._columns.user_keys import FEW, keys_from, keys_of
 from statebackend.errors import InputError, KeyTypeError
 from tests.columns.merges import Merged, hashed_keys, plain_merge
 from tests.examples import name_of
@@ -368,3 +370,26 @@ def test_distinct_values_are_counted_by_sketch() -> None:
     for wrong in ({"users": ("count_distinct", "real")}, {"users_sketch": ("count_distinct", "user")}):
         with pytest.raises(InputError):
             state.merge(batch(key=["a"], user=["x"], real=[0.5]), wrong)  # type: ignore[arg-type]
+
+
+def test_a_few_keys_do_not_import_pandas() -> None:
+    """It takes half a second, which the first lookup after a restart would wait for."""
+    program = (
+        "import sys, pyarrow as pa\n"
+        "from statebackend._columns.user_keys import keys_from\n"
+        "for keys, type_ in ((['a', 'ä'], pa.string()), ([1, -1], pa.int64()), ([b'', b'x'], pa.binary())):\n"
+        "    assert keys_from(keys, type_).to_pylist() == keys\n"
+        "assert 'pandas' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("keys", [[], ["a", "", "ä"], ["k"] * (FEW + 1)], ids=len)
+def test_texts_become_an_array_however_many_there_are(keys: list[str]) -> None:
+    """Few take another way than many."""
+    found = keys_from(keys, pa.string())
+    found.validate(full=True)
+    assert (found.type, found.to_pylist()) == (pa.string(), keys)
+    found = keys_from([key.encode() for key in keys], pa.binary())
+    found.validate(full=True)
+    assert found.to_pylist() == [key.encode() for key in keys]
