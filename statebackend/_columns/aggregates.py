@@ -54,7 +54,7 @@ def stored(vector: Vector, type_: Any, column: str, keys: Any) -> Any:
     """The array of these numbers for a column of the state. Raises `InputError` where one does not fit its type."""
     if len(wrong := outside(vector, type_)):
         raise InputError(
-            "a number does not fit the state's column: widen the column; nothing was changed",
+            "a number does not fit the state's column, and nothing was changed: widen the column",
             column=column,
             type=str(type_),
             key=keys[int(wrong[0])].as_py(),

@@ -16,7 +16,7 @@ try:
     import pyarrow  # noqa: ICN001  # `pa` is the same without a type, since it ships none
     import pyarrow.compute
 except ImportError as error:
-    raise SettingsError("columnar state is made of Arrow's columns: it needs the extra 'columns'") from error
+    raise SettingsError("columnar state needs the extra `columns`: pip install statebackend[columns]") from error
 
 pa: Final[Any] = pyarrow
 pc: Final[Any] = pyarrow.compute
@@ -44,7 +44,9 @@ def item_of(type_: DataType) -> np.dtype[Any] | None:
         return np.dtype(f"V{type_.byte_width}")
     if is_string(type_):
         return None
-    raise InputError("a column of this type cannot be kept in columnar state", type=str(type_))
+    raise InputError(
+        "columnar state has no columns of this type: cast it, or use another kind of state", type=str(type_)
+    )
 
 
 def is_string(type_: DataType) -> bool:
@@ -66,7 +68,7 @@ def column_of(array: Array) -> Column:
     """The values of an Arrow array. They share its memory where they can: use them before it changes."""
     array, item, count = in_one(array), item_of(array.type), len(array)
     if isinstance(array, pa.ChunkedArray):  # without chunks, or with more than fit into one
-        raise InputError("an array is too large to be one", type=str(array.type))
+        raise InputError("an array is too large for one call: give fewer rows at a time", type=str(array.type))
     valid = _valid_of(array)
     buffers = array.buffers()
     if item is None:
@@ -89,7 +91,10 @@ def array_of(column: Column, type_: DataType) -> Array:
     offsets = np.zeros(len(column.lengths) + 1, np.int64)
     np.cumsum(column.lengths, out=offsets[1:])
     if not is_large and offsets[-1] > OFFSETS_MAX:
-        raise InputError("more bytes than one array of this type holds: take fewer rows", type=str(type_))
+        raise InputError(
+            "more bytes than one array of this type holds: take fewer rows",
+            type=str(type_),
+        )
     offsets = offsets if is_large else offsets.astype(np.int32)
     octets = gathered(column.data, column.starts, column.lengths)
     parts = [validity, pa.py_buffer(offsets), pa.py_buffer(octets)]

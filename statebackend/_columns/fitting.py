@@ -58,6 +58,14 @@ def array_of_values(values: Sequence[Any], target: Any, name: str) -> Any:
     return array
 
 
+def check_names(names: Sequence[str], schema: Any) -> None:
+    """Raise `InputError` unless each is the name of a column of the state, and there once."""
+    if unknown := [name for name in names if name not in schema.names or names.count(name) > 1]:
+        raise InputError(
+            "the state has no column of that name, or it is named twice", column=unknown[0], known=schema.names
+        )
+
+
 def column_for(made: Any, target: Any, name: str, length: int) -> Any:
     """A column that a user made, from Arrow, numpy or Python, as an array of type `target`.
 

@@ -75,7 +75,10 @@ def column_in(batch: Any, name: str) -> Any:
     """The column of that name as one array. Raises `InputError` unless there is exactly one."""
     if (found := batch.schema.names.count(name)) != 1:
         raise InputError(
-            "there must be exactly one column of that name", column=name, found=found, known=batch.schema.names
+            "the batch must have exactly one column of that name",
+            column=name,
+            found=found,
+            known=batch.schema.names,
         )
     column = batch.column(name)
     if not isinstance(column, pa.ChunkedArray):

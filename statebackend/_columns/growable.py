@@ -91,11 +91,6 @@ class FixedColumn:
         """The type of the values."""
         return self._values.dtype
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory, pages never written included."""
-        return self._values.nbytes + self._valid.nbytes
-
 
 class StringColumn:
     """Strings by row. New ones are appended to a heap of bytes, which is compacted when most of it is unused."""
@@ -160,8 +155,3 @@ class StringColumn:
         copied._starts, copied._lengths = self._starts[:used].copy(), self._lengths[:used].copy()
         copied._valid = self._valid[:used].copy()
         return copied
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory, pages never written included."""
-        return self._heap.nbytes + self._starts.nbytes + self._lengths.nbytes + self._valid.nbytes

@@ -42,11 +42,6 @@ class HashIndex:
         self._shift = _BITS
         self._places: npt.NDArray[np.int32] = np.full(self._groups + _ROOM_BEHIND, EMPTY, np.int32)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory."""
-        return self._places.nbytes
-
     def has_room(self, count: int) -> bool:
         """True if as many rows can be added before the index must grow."""
         return self._used + count <= LOAD_MAX * len(self._places)

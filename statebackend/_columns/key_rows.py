@@ -40,11 +40,6 @@ class KeyRows:
         self._settle_repeated()
         return self.used - self._dead
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory, pages never written included."""
-        return self._hashes.nbytes + self._is_live.nbytes + self._index.nbytes + self._keys.nbytes
-
     def live(self) -> Integers:
         """The rows of all keys."""
         self._settle_repeated()

@@ -125,11 +125,6 @@ class IntegerKeys:
         copied._values = self._values[:used] if shared else self._values[:used].copy()
         return copied
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory, pages never written included."""
-        return self._values.nbytes
-
 
 class StringKeys:
     """One part of the keys, text or bytes, by row. Their bytes are only appended.
@@ -184,11 +179,6 @@ class StringKeys:
         self._spans[live] = starts_of(kept.lengths) << LENGTH_BITS | kept.lengths
         self._heap, self._end, self._unused = heap, len(heap), 0
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory, pages never written included."""
-        return self._heap.nbytes + self._spans.nbytes
-
 
 class KeyColumns:
     """The keys by row, in a column for each part."""
@@ -226,8 +216,3 @@ class KeyColumns:
         for part in self._parts:
             if isinstance(part, StringKeys):
                 part.tidy(live)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory, pages never written included."""
-        return sum(part.nbytes for part in self._parts)

@@ -60,7 +60,12 @@ class GroupedColumns:
             return source.take(pa.array(self._groups.first_rows() if kind == "first" else self._groups.last_rows()))
         type_ = _type_of_sum(source.type) if kind == "sum" else source.type
         if kind not in AGGREGATES or not AGGREGATES[kind].has(type_):
-            raise InputError("this type has no such aggregate", aggregate=kind, column=column, type=str(source.type))
+            raise InputError(
+                "this type has no such aggregate",
+                aggregate=kind,
+                column=column,
+                type=str(source.type),
+            )
         if is_text_or_bytes(type_):
             rows = picked(self._groups, ranked(source)[0], last=kind == "max")
             return _taken(source, rows, rows >= 0, pa.nulls(len(rows), type_))
@@ -127,7 +132,7 @@ class _Planner:
             elif isinstance(into, str):
                 yield self.step(into, what)
             else:
-                raise InputError("several columns at a time come from a function only", columns=names, what=repr(what))
+                raise InputError("only a function makes several columns at a time", columns=names, what=repr(what))
 
     def step(self, name: str, what: object) -> Step:
         kind, column = self.checked(name, what)
@@ -166,7 +171,7 @@ class _Planner:
         kept = next((into for into, what in self.how.items() if what == wanted), None)
         if kept is None:
             raise InputError(
-                "to know rows that come late, the state must keep how far it is: add such a column to `how`",
+                "to recognise rows that come late, the state must keep this aggregate: add a column for it to `how`",
                 order_by=self.order_by,
                 column=name,
                 aggregate=wanted,
@@ -201,7 +206,7 @@ class _Planner:
     def type_in_batch(self, column: str) -> Any:
         if (found := self.batch_schema.names.count(column)) != 1:
             raise InputError(
-                "there must be exactly one column of that name in the batch",
+                "the batch must have exactly one column of that name",
                 column=column,
                 found=found,
                 known=self.batch_schema.names,
@@ -222,7 +227,10 @@ class _Planner:
     def check_type(self, name: str, has: Callable[[Any], bool], kind: str) -> None:
         if not has(type_ := self.schema.field(name).type):
             raise InputError(
-                "a column of this type does not have this aggregate", column=name, type=str(type_), aggregate=kind
+                "the state's column is of a type that has no such aggregate",
+                column=name,
+                type=str(type_),
+                aggregate=kind,
             )
 
 

@@ -26,7 +26,8 @@ import numpy as np
 
 from statebackend._codec.columns import Column, Fixed, Strings
 from statebackend._columns.arrow import DataType, Schema, column_of, item_of, pa
-from statebackend.errors import InputError, UnsupportedVersionError
+from statebackend._columns.fitting import array_of_values
+from statebackend.errors import InputError, UnsupportedVersionError, ValueEncodeError
 
 _INTEGER: Final = re.compile(r"(u?)int(\d+)")
 _DECIMAL: Final = re.compile(r"decimal128\((\d+),(-?\d+)\)")
@@ -90,13 +91,17 @@ def table_schema(schema: Schema, key: DataType, defaults: Mapping[str, Any] | No
     Raises `InputError` for no columns, two of one name, a type that cannot be kept, and a default that does not fit.
     """
     if not isinstance(schema, pa.Schema) or not len(schema):
-        raise InputError("the schema of a columnar state is a pyarrow.Schema of at least one column", schema=schema)
+        raise InputError(
+            "the schema of a columnar state must be a pyarrow.Schema of at least one column", schema=schema
+        )
     names = list(schema.names)
     if len(set(names)) < len(names) or not all(names):
-        raise InputError("the columns of a state have different names, none of them empty", names=names)
+        raise InputError("the columns of a state need different names, none of them empty", names=names)
     defaults = defaults or {}
     if unknown := defaults.keys() - set(names):
-        raise InputError("a default is for a column that is not there", columns=sorted(unknown), names=names)
+        raise InputError(
+            "a default is for a column that the schema does not have", columns=sorted(unknown), names=names
+        )
     columns = [ColumnSchema(each.name, _words_of(each), _default_of(each, defaults)) for each in schema]
     return TableSchema(tuple(columns), _key_parts(key))
 
@@ -124,9 +129,9 @@ def misread_columns(written: str, declared: TableSchema) -> str | None:
         if old is None:
             continue
         if old.type != each.type and not is_wider(each.type, old.type):
-            return f"{each.name}: {old.type} is no {each.type}"
+            return f"{each.name}: {old.type} cannot become {each.type}"
         if old.default != each.default:
-            return f"{each.name}: its default is another one"
+            return f"{each.name}: its default cannot change"
     return None
 
 
@@ -216,10 +221,13 @@ def _default_of(field: Any, defaults: Mapping[str, Any]) -> str | None:
     if value is None:
         return None
     try:
-        column = column_of(pa.array([value], field.type))
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as error:
+        column = column_of(array_of_values([value], field.type, field.name))
+    except ValueEncodeError as error:
         raise InputError(
-            "a default is not of its column's type", column=field.name, type=str(field.type), default=repr(value)
+            "a default is not of its column's type: convert it",
+            column=field.name,
+            type=str(field.type),
+            default=repr(value),
         ) from error
     if isinstance(column, Fixed):
         return column.values.tobytes().hex()
@@ -228,20 +236,20 @@ def _default_of(field: Any, defaults: Mapping[str, Any]) -> str | None:
 
 def _key_parts(key: DataType) -> tuple[ColumnSchema, ...]:
     if not isinstance(key, pa.DataType):
-        raise InputError("the type of a columnar state's keys is a pyarrow.DataType", key=repr(key))
+        raise InputError("the type of a columnar state's keys must be a pyarrow.DataType", key=repr(key))
     if not pa.types.is_struct(key):
         return (ColumnSchema("", _key_words(key, key)),)
     fields = [key.field(number) for number in range(key.num_fields)]
     names = [field.name for field in fields]
     if not names or not all(names) or len(set(names)) < len(names):
-        raise InputError("the parts of a key have different names, none of them empty", names=names)
+        raise InputError("the parts of a key need different names, none of them empty", names=names)
     return tuple(ColumnSchema(field.name, _key_words(field.type, key)) for field in fields)
 
 
 def _key_words(type_: DataType, key: DataType) -> str:
     if pa.types.is_int64(type_) or pa.types.is_string(type_) or pa.types.is_binary(type_):
         return words_of(type_)
-    raise InputError("keys are string, int64, binary, or a struct of these: cast them", key=str(key))
+    raise InputError("the type of keys must be string, int64, binary, or a struct of these", key=str(key))
 
 
 def _text(plain: Any) -> str:

@@ -25,7 +25,7 @@ def check_sketches(schema: Any, name: str, sketch: str, column: str, source: Any
     _library()
     if not _types.is_integer(schema.field(name).type) or not _types.is_binary(schema.field(sketch).type):
         raise InputError(
-            "a count of distinct values is kept in a column of integers, and its sketch in one of binary",
+            "a count of distinct values needs a column of integers, and one of binary for its sketch: declare them",
             column=name,
             type=str(schema.field(name).type),
             sketch=sketch,

@@ -1,7 +1,7 @@
 """Rows by key, in columns: what a columnar state reads and writes, logs, restores and makes its bases of.
 
-A row number stands for a key as long as `generation` stays the same. A dropped key's row is used again for another key,
-but only after its drop was drained. A key that was never written in a column is null there.
+A row number stands for a key until the key is dropped. The row is used again for another key, but only after the drop
+was drained. A key that was never written in a column is null there.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from statebackend._codec.changes import PART_RECORDS_MAX, Changes, KeyGroups
+from statebackend._codec.changes import PART_BYTES_MAX, PART_RECORDS_MAX, Changes, KeyGroups
 from statebackend._codec.column_changes import ColumnChanges, Typed
 from statebackend._codec.columns import Column, Fixed, Flags, Integers, Strings
 from statebackend._codec.xxh64 import Hashes
@@ -39,10 +39,9 @@ from statebackend._columns.keys import (
     hash_parts,
     taken,
 )
-from statebackend._columns.placed_rows import PlacedRows
 from statebackend._columns.schema import TableSchema, default_column, is_wider, type_in
 from statebackend._tables.key_groups import OwnedKeys
-from statebackend._tables.table import Table
+from statebackend._tables.table import PlacedInMemory, Table
 from statebackend.errors import DataError, InputError, KeyTypeError, ValueDecodeError
 
 
@@ -62,7 +61,6 @@ class ColumnTable(Table):
         self._types = {each.name: type_in(each.type) for each in schema.columns}
         self._is_touched: Flags = np.zeros(0, np.bool_)
         self._touched: list[Integers] = []
-        self.generation = 0
 
     @property
     def schema(self) -> Schema:
@@ -84,11 +82,6 @@ class ColumnTable(Table):
         """The number of keys."""
         return len(self._rows)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory of all arrays, pages never written included."""
-        return self._rows.nbytes + self._is_touched.nbytes + sum(each.nbytes for each in self._columns.values())
-
     def hashed(self, keys: Array) -> HashedKeys:
         """Keys to look up. Raises `KeyTypeError` for nulls or another type, `KeyGroupError` for foreign keys."""
         keys = in_one(keys)
@@ -103,7 +96,7 @@ class ColumnTable(Table):
             raise KeyTypeError("a key cannot be null: filter the rows without one", nulls=keys.null_count)
         parts = [column_of(each) for each in arrays]
         if any(isinstance(each, Strings) and each.lengths.max(initial=0) > KEY_BYTES_MAX for each in parts):
-            raise KeyTypeError("a key is too long", bytes_max=KEY_BYTES_MAX)
+            raise KeyTypeError("a key is too long: use a hash of it", bytes_max=KEY_BYTES_MAX)
         hashes = self._rows.hash(parts)
         self._rows.check_owned(hashes)
         return HashedKeys(parts, hashes)
@@ -209,7 +202,6 @@ class ColumnTable(Table):
         is_gone = self._rows.find(self._rows.keys(dropped), self._rows.hashes(dropped)) < 0
         drained = self._changes(state_id, rows, dropped[is_gone])
         self._rows.release(dropped)
-        self.generation += 1
         return iter(drained)
 
     def __len__(self) -> int:
@@ -234,7 +226,6 @@ class ColumnTable(Table):
             rows, _ = self._find_or_add(taken(parts, slice(0, sets)), hashes[:sets])
         for name, column in columns.items():
             self._columns[name].write(rows, column)
-        self.generation += 1
         self._tidy()
 
     def copy(self) -> Self:
@@ -244,17 +235,10 @@ class ColumnTable(Table):
         copied._columns = {name: column.copy(self._rows.used) for name, column in self._columns.items()}
         return copied
 
-    def base(
-        self, state_id: int, groups: Collection[int], pause: Callable[[], None] = lambda: None
-    ) -> Iterator[ColumnChanges]:
-        """The changes that rebuild the rows of these key groups: by key group, within it by place, with hashes."""
-        for changes in self.placed(state_id, self._owned, sorted(groups), None, pause).changes(self._owned.key_groups):
-            pause()
-            yield changes
-
     def placed(
         self, state_id: int, keys: OwnedKeys, groups: Sequence[int], renew: object, pause: Callable[[], None]
-    ) -> PlacedRows:
+    ) -> PlacedInMemory:
+        """The rows by key group, within it by place, with their hashes."""
         rows = self.live_rows()
         wanted = np.zeros(1 << 15, np.bool_)
         wanted[list(groups)] = True
@@ -263,9 +247,12 @@ class ColumnTable(Table):
         pause()
         rows = rows[np.argsort(self._rows.orders(self._rows.hashes(rows)), kind="stable")]
         pause()
-        return PlacedRows(
-            self.groups(rows), lambda start, end: self._changes(state_id, rows[start:end], rows[:0], hashed=True)
-        )
+
+        def changes_of(start: int, end: int) -> Iterator[ColumnChanges]:
+            for changes in self._changes(state_id, rows[start:end], rows[:0], hashed=True):
+                yield from changes.cut(PART_BYTES_MAX)
+
+        return PlacedInMemory(self.groups(rows), changes_of, at_once=PART_RECORDS_MAX)
 
     def evolve(self, schema: TableSchema) -> None:
         """Give the table another schema of the same keys: columns are added, dropped, widened, or change their order.
@@ -328,7 +315,7 @@ class ColumnTable(Table):
 
     def _check_rows(self, rows: Integers, count: int) -> None:
         if len(rows) != count:
-            raise InputError("as many values as rows are written", rows=len(rows), values=count)
+            raise InputError("a column must have one value per row", rows=len(rows), values=count)
         if not self._rows.are_live(rows):
             raise InputError("a row is not there: its key was dropped, or never added")
 

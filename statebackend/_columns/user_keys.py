@@ -35,9 +35,9 @@ def keys_of(batch: Any, on: str | Sequence[str], key_type: Any) -> Any:
     if not pa.types.is_struct(key_type):
         if len(names) == 1:
             return keys_of(batch, names[0], key_type)
-        raise KeyTypeError("the state's keys are no tuples: name one column", on=names, key_type=str(key_type))
+        raise KeyTypeError("the state's keys are not tuples: name one column", on=names, key_type=str(key_type))
     if len(names) != key_type.num_fields:
-        raise KeyTypeError("there must be a column for each part of the key", on=names, key_type=str(key_type))
+        raise KeyTypeError("a key of several parts needs a column for each of them", on=names, key_type=str(key_type))
     fields = [key_type.field(index) for index in range(key_type.num_fields)]
     columns = [
         checked_keys(column_in(batch, name), field.type, name) for name, field in zip(names, fields, strict=True)

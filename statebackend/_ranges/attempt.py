@@ -113,9 +113,7 @@ class Attempt:
 def settings_of(task: RangeTask) -> Settings:
     """The settings of an attempt: no other change set joins its uploads, and the other ranges share the commit."""
     shared = task.settings.inline_bytes_max
-    if (
-        shared is None
-    ):  # wherever the primary is: what is inline goes through the driver, and with the base to each task
+    if shared is None:  # also in a file system, since what is inline goes through the driver and on to each task
         shared = INLINE_BYTES
     return msgspec.structs.replace(
         task.settings,

@@ -7,7 +7,7 @@ import numpy as np
 
 from statebackend._codec.columns import Flags, Integers
 from statebackend._columns.arrow import pa
-from statebackend._columns.fitting import column_for
+from statebackend._columns.fitting import check_names, column_for
 from statebackend._columns.grouping import grouped
 from statebackend._state.expiring_rows import ExpiringRows
 from statebackend.errors import InputError
@@ -43,7 +43,7 @@ class ColumnarRows:
     def gather(self, columns: Sequence[str] | None = None) -> Any:
         """The columns, or some of them, a `pyarrow.RecordBatch` with a row per key: nulls for a key without a row."""
         names = self._columns.names if columns is None else [*columns]
-        self._check_names(names)
+        check_names(names, self._columns)
         found = self._now()
         is_missing = found < 0
         self._rows.note_read(found[~is_missing])
@@ -57,7 +57,7 @@ class ColumnarRows:
         not fit, another number of values than keys, and a key that is there twice.
         """
         given = self._given(columns)
-        self._check_names([*given])
+        check_names([*given], self._columns)
         found = self._now()
         written = {
             name: column_for(array, self._columns.field(name).type, name, len(self)) for name, array in given.items()
@@ -90,25 +90,16 @@ class ColumnarRows:
         old = self._rows.gather(rows, is_fresh)
         return dict(zip(old.schema.names, old.columns, strict=True))
 
-    def _check_names(self, names: Sequence[str]) -> None:
-        for name in names:
-            if name not in self._columns.names or names.count(name) > 1:
-                raise InputError(
-                    "the state has no column of that name, or it is named twice",
-                    column=name,
-                    known=self._columns.names,
-                )
-
     def _check_distinct(self) -> None:
         if grouped(self.keys, self._rows.table.hashed).codes is not None:
             raise InputError("a key is there twice, so it is not clear what to write: give each key once")
 
     def _given(self, columns: Any) -> dict[str, Any]:
         if isinstance(columns, pa.Table | pa.RecordBatch):
-            self._check_names(columns.schema.names)
+            check_names(columns.schema.names, self._columns)
             return dict(zip(columns.schema.names, columns.columns, strict=True))
         if isinstance(columns, Mapping):
             return dict(cast("Mapping[str, Any]", columns))
         raise InputError(
-            "columns are a RecordBatch, a Table, or a mapping from names to arrays", given=repr(columns)[:80]
+            "columns must be a RecordBatch, a Table, or a mapping from names to arrays", given=repr(columns)[:80]
         )

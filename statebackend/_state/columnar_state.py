@@ -7,7 +7,7 @@ import numpy as np
 
 from statebackend._codec.changes import Changes
 from statebackend._columns.arrow import pa
-from statebackend._columns.fitting import array_of_values
+from statebackend._columns.fitting import array_of_values, check_names
 from statebackend._columns.grouping import grouped
 from statebackend._columns.merging import How, Merging, planned
 from statebackend._columns.schema import TableSchema
@@ -196,12 +196,7 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
 
     def _scanned_schema(self, columns: Sequence[str] | None, key: str) -> Any:
         names = self._schema.names if columns is None else [*columns]
-        if unknown := [name for name in names if name not in self._schema.names or names.count(name) > 1]:
-            raise InputError(
-                "the state has no column of that name, or it is named twice",
-                column=unknown[0],
-                known=self._schema.names,
-            )
+        check_names(names, self._schema)
         self._check_key_names([key])
         fields = [self._schema.field(name) for name in names]
         return pa.schema([pa.field(key, self.key_type), *fields])
@@ -209,7 +204,8 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
     def _check_key_names(self, names: Sequence[str]) -> None:
         if taken := [name for name in names if name in self._schema.names or names.count(name) > 1]:
             raise InputError(
-                "a column of keys needs a name that no column of the state has: rename one of them", column=taken[0]
+                "a column of keys needs a name that no other column has: rename one of them",
+                column=taken[0],
             )
 
 
@@ -217,5 +213,8 @@ def _batch(batch: Any) -> Any:
     if isinstance(batch, pa.Table | pa.RecordBatch):
         return batch
     if not hasattr(batch, "__arrow_c_stream__"):
-        raise InputError("a batch is a pyarrow.Table or RecordBatch", given=repr(cast("object", type(batch))))
+        raise InputError(
+            "a batch must be a pyarrow.Table or RecordBatch",
+            given=repr(cast("object", type(batch))),
+        )
     return pa.table(batch)

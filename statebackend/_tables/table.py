@@ -4,7 +4,7 @@ States read and write entries, a restore applies changes, and a base is made of 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
@@ -130,30 +130,32 @@ class EntryTable(Table, Generic[E]):
         wanted = np.flatnonzero(is_wanted[of_all])
         order = wanted[np.argsort(of_all[wanted], kind="stable")]
 
-        def entries_of(start: int, end: int) -> Iterator[KeyedChanges]:
+        def changes_of(start: int, end: int) -> Iterator[KeyedChanges]:
             places = order[start:end].tolist()
             entries = list(map(values.__getitem__, places))
-            return self.rebuilding(
-                state_id, of_all[order[start:end]], list(map(found.__getitem__, places)), entries, renew
-            )
+            some_keys = list(map(found.__getitem__, places))
+            for changes in self.rebuilding(state_id, of_all[order[start:end]], some_keys, entries, renew):
+                for piece in changes.cut(PART_BYTES_MAX):
+                    yield piece.packed()
 
         values = list(self.entries.values())
-        return _InMemory(of_all[order], entries_of)
+        return PlacedInMemory(of_all[order], changes_of, at_once=REBUILT_AT_ONCE)
 
 
-class _InMemory(Placed):
-    """`sorted_groups`: the group of each entry, ascending. `entries_of`: the changes of entries from one to another."""
+class PlacedInMemory(Placed):
+    """`sorted_groups`: the group of each entry, ascending. `changes_of`: the changes of entries from one to another."""
 
-    def __init__(self, sorted_groups: KeyGroups, entries_of: Callable[[int, int], Iterator[KeyedChanges]]) -> None:
+    def __init__(
+        self, sorted_groups: KeyGroups, changes_of: Callable[[int, int], Iterable[Changes]], *, at_once: int
+    ) -> None:
         self._groups = sorted_groups
-        self._entries_of = entries_of
+        self._changes_of = changes_of
+        self._at_once = at_once
 
     def changes(self, span: KeyGroupRange) -> Iterator[Changes]:
         start, end = np.searchsorted(self._groups, (span.first, span.last + 1)).tolist()
-        for at in range(start, end, REBUILT_AT_ONCE):
-            for changes in self._entries_of(at, min(end, at + REBUILT_AT_ONCE)):
-                for piece in changes.cut(PART_BYTES_MAX):
-                    yield piece.packed()
+        for at in range(start, end, self._at_once):
+            yield from self._changes_of(at, min(end, at + self._at_once))
 
 
 AnyTable = EntryTable[Any]

@@ -1,15 +1,17 @@
 """Columnar states on their tables alone, without a backend."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 from statebackend import TimeToLive
+from statebackend._codec.column_changes import ColumnChanges
 from statebackend._columns.arrow import pa
 from statebackend._columns.schema import table_schema
 from statebackend._columns.table import ColumnTable
 from statebackend._state.columnar_state import ColumnarState
 from statebackend._state.expiring_rows import WRITTEN
 from statebackend._tables.key_groups import OwnedKeys
-from statebackend.ids import KeyGroupRange
+from statebackend.ids import KeyGroupRange, all_key_groups
 
 ALL = KeyGroupRange(0, 127)
 
@@ -22,6 +24,13 @@ def columnar(schema: Any, key: Any, *, key_groups: KeyGroupRange = ALL, ttl: Tim
     state = ColumnarState("fleet", ColumnTable(table_schema(schema, key), keys), keys)
     state.declare(table_schema(schema, key), ttl)
     return state
+
+
+def base_of(table: ColumnTable, groups: Sequence[int], max_parallelism: int, state_id: int = 0) -> list[ColumnChanges]:
+    """The changes that rebuild the rows of these key groups."""
+    all_groups = all_key_groups(max_parallelism)
+    placed = table.placed(state_id, OwnedKeys(all_groups, max_parallelism), groups, None, lambda: None)
+    return [cast("ColumnChanges", changes) for changes in placed.changes(all_groups)]
 
 
 def restored(

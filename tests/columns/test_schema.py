@@ -83,7 +83,7 @@ def test_bad_schemas_are_refused() -> None:
     for key in (pa.int32(), pa.float64(), pa.struct([]), pa.struct({"a": pa.int32()}), pa.struct({"a": pa.struct({})})):
         with pytest.raises(InputError):
             table_schema(pa.schema({"n": pa.int64()}), key)
-    for defaults in ({"n": "x"}, {"n": 2**63}, {"m": 1}):
+    for defaults in ({"n": "x"}, {"n": 2**63}, {"n": 1.5}, {"m": 1}):
         with pytest.raises(InputError):
             schema({"n": pa.int64()}, **defaults)
     for words in ("x", "[]x", '[["n"]]', '[["n","int65"]]', '[["n","decimal128(x)"]]', '{"n":"int64"}'):

@@ -9,6 +9,7 @@ from statebackend._columns.table import ColumnTable
 from statebackend._tables.key_groups import OwnedKeys, key_group
 from statebackend.errors import InputError, KeyGroupError, KeyTypeError
 from statebackend.ids import KeyGroupRange, all_key_groups
+from tests.columns.states import base_of
 
 TEXT = pa.string()
 SCHEMA = pa.schema({"n": pa.int64(), "name": pa.string()})
@@ -97,11 +98,11 @@ def test_a_base_rebuilds_the_rows_of_its_groups() -> None:
     list(of.drain(0))
     more, _ = of.find_or_add(pa.array([f"more {number}" for number in range(20)]))
     of.scatter(more, batch(n=list(range(20))))
-    base = list(copied.base(0, range(16)))
+    base = base_of(copied, range(16), 16)
     groups = [group for changes in base for group in changes.groups.tolist()]
     assert groups == sorted(groups)
     assert content(restored(base)) == before
-    some = list(copied.base(0, [3, 5]))
+    some = base_of(copied, [3, 5], 16)
     assert content(restored(some)) == {key: row for key, row in before.items() if key_group(key, 16) in (3, 5)}
 
 

@@ -16,6 +16,7 @@ from statebackend._columns.table import ColumnTable
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.ids import all_key_groups
 from tests.columns.column_types import KEYS, TYPES, array
+from tests.columns.states import base_of
 
 GROUPS = 3
 Key = Any
@@ -135,7 +136,7 @@ class TableMachine(RuleBasedStateMachine):
         """The bases of a copy rebuild what there was, also over stale rows of the same keys."""
         for copied, content in self.copies:
             rebuilt = self.empty()
-            found = list(copied.base(3, range(GROUPS)))
+            found = base_of(copied, range(GROUPS), GROUPS)
             if halved and found:
                 rebuilt.apply(found[0].between(0, (found[0].records + 1) // 2))
             for changes in found:

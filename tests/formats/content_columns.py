@@ -11,6 +11,7 @@ from statebackend._columns.table import ColumnTable
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.ids import SequenceNumber, all_key_groups
 from tests.columns.column_types import array
+from tests.columns.states import base_of
 
 EXAMPLE = {"n": ("int64", [7, None]), "name": ("string", ["EWR", "x"])}
 EXAMPLE_KEYS = ["N14228", "N24211"]
@@ -76,7 +77,7 @@ def example() -> list[ChangeSet]:
 def every_type() -> list[ChangeSet]:
     """A column of each type: as logged, and in a base, with hashes."""
     of = filled(COLUMNS, KEY_TYPE, KEYS)
-    return [_set_of("0-127", 1, list(of.drain(3))), _set_of("base", 0, list(of.copy().base(3, range(128))))]
+    return [_set_of("0-127", 1, list(of.drain(3))), _set_of("base", 0, base_of(of.copy(), range(128), 128, 3))]
 
 
 def _set_of(log_id: str, number: int, changes: list[ColumnChanges]) -> ChangeSet:
