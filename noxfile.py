@@ -18,7 +18,7 @@ NO_JAVA_STATUS = 3  # of benchmarks/java.py
 NO_CEPH_STATUS = 3  # of benchmarks/radosgw.py
 NO_POSTGRES_STATUS = 3  # of benchmarks/upserts/postgres.py
 MINISTACK = "ministack==1.5.33"
-WORKERS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+WORKERS = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 """Tests of a file stay together, because they share fixtures. Files are not sorted by their number of tests, or files
 of few long tests would come last."""
 PYTHON_FILES = ("statebackend", "benchmarks", "tests", "noxfile.py")
@@ -26,7 +26,7 @@ PYTHON_FILES = ("statebackend", "benchmarks", "tests", "noxfile.py")
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """The whole suite, Spark included, in two processes. Arguments after `--` go to pytest: `-n 0` makes it one."""
+    """The whole suite, Spark included, in three processes. Arguments after `--` go to pytest: `-n 0` makes it one."""
     session.install("-e", ".[spark,test]")
     environment = spark_environment(session) | ministack_environment(session)
     session.run("python", "-m", "pytest", *WORKERS, *session.posargs, env=environment)
