@@ -24,6 +24,7 @@ from statebackend.errors import CorruptSegmentError
 from statebackend.ids import KeyGroupRange, SequenceNumber
 from tests.codec.samples import COMPRESSIONS
 from tests.columns.column_types import TYPES, array
+from tests.columns.states import base_of
 
 
 def body_of(changes: ColumnChanges) -> bytes:
@@ -159,7 +160,7 @@ def of_a_table(kind: str) -> tuple[ColumnTable, ColumnChanges]:
     list(table.drain(7))
     table.drop(rows[3:])
     table.scatter(rows[:3], pa.record_batch({"n": pa.array([1, None, 300]), "s": pa.array(["x", "", None])}))
-    (changes,) = table.base(7, range(128)) if kind == "base" else table.drain(7)
+    (changes,) = base_of(table, range(128), 128, 7) if kind == "base" else table.drain(7)
     return table, changes
 
 

@@ -112,7 +112,9 @@ async def test_what_cannot_be_removed_is_nobodys(disk: Disk) -> Fate:
 async def test_what_no_checkpoint_took_goes_when_the_backend_is_left(disk: Disk) -> Fate:
     """Uploaded in full for a checkpoint that was cancelled while it waited for another segment."""
     disk.primary.plan.append(Hold(operation="put", key=SEGMENTS, nth=2))
-    async with disk.backend(preemptive_persist_threshold_bytes=1, upload__timeout_s=0.0) as backend:
+    async with disk.backend(
+        preemptive_persist_threshold_bytes=1, persist_size_threshold_bytes=1, upload__timeout_s=0.0
+    ) as backend:
         numbers = backend.value_state("n", int)
         numbers["a"], numbers["b"] = 1, 2
         async with anyio.create_task_group() as tasks:
@@ -131,7 +133,9 @@ async def test_what_no_checkpoint_took_goes_when_the_backend_is_cancelled(disk: 
     """As above, but the block round the backend is cancelled, and with it every task that could delete."""
     disk.primary.plan.append(Hold(operation="put", key=SEGMENTS, nth=2))
     with anyio.CancelScope() as scope:
-        async with disk.backend(preemptive_persist_threshold_bytes=1, upload__timeout_s=0.0) as backend:
+        async with disk.backend(
+            preemptive_persist_threshold_bytes=1, persist_size_threshold_bytes=1, upload__timeout_s=0.0
+        ) as backend:
             numbers = backend.value_state("n", int)
             numbers["a"], numbers["b"] = 1, 2
             with anyio.move_on_after(60.0):
