@@ -13,7 +13,7 @@ import msgspec
 
 from benchmarks.contest import Line, Report, contest, ratio
 from statebackend import ValueState
-from statebackend._codec.changes import change_set
+from statebackend._codec.change_sets.changes import change_set
 from statebackend._codec.frame import encode_frame
 from statebackend._codec.serializers import MsgspecSerializer
 from statebackend._state.values import Values

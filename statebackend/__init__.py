@@ -65,7 +65,7 @@ from statebackend.settings import Settings
 
 if TYPE_CHECKING:
     from statebackend import spark as spark
-    from statebackend._state.columnar_state import ColumnarState
+    from statebackend._state.columnar.columnar_state import ColumnarState
 
 __all__ = [
     "Aggregate",
@@ -110,5 +110,5 @@ def __getattr__(name: str) -> Any:
     if name == "spark":  # on first use: it imports pyspark, which not every process has
         return importlib.import_module("statebackend.spark")
     if name == "ColumnarState":  # as above, of pyarrow
-        return importlib.import_module("statebackend._state.columnar_state").ColumnarState
+        return importlib.import_module("statebackend._state.columnar.columnar_state").ColumnarState
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from statebackend._codec.changes import Changes, ChangeSet, change_set
-from statebackend._codec.keyed_changes import KeyedChanges, keyed_changes
-from statebackend._codec.records import StateChange
+from statebackend._codec.change_sets.changes import Changes, ChangeSet, change_set
+from statebackend._codec.change_sets.keyed_changes import KeyedChanges, keyed_changes
+from statebackend._codec.change_sets.records import StateChange
 from statebackend._state.declared import KeyedStates
 from statebackend.ids import SequenceNumber
 

@@ -16,8 +16,8 @@ from statebackend._backend.assembly import upload_scheduler
 from statebackend._backend.stores import threads_of
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._clock import SystemClock
-from statebackend._codec.changes import GROUP, KeyGroups
-from statebackend._codec.keyed_changes import SET, KeyedChanges
+from statebackend._codec.change_sets.changes import GROUP, KeyGroups
+from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges
 from statebackend._tasks import open_tasks
 from statebackend.abc import Body
 from statebackend.objectstore.scoped import ScopedStore

@@ -24,10 +24,10 @@ import anyio
 import statebackend as sb
 from benchmarks.contest import Line, Report, contest, ratio
 from benchmarks.restore.parts import JOB, directory, settings_of, write, write_bases
-from statebackend._codec.changes import Changes
+from statebackend._codec.change_sets.changes import Changes
+from statebackend._codec.change_sets.keyed_changes import KeyedChanges
+from statebackend._codec.change_sets.parts import decode_parts
 from statebackend._codec.frame import HEAD_BYTES
-from statebackend._codec.keyed_changes import KeyedChanges
-from statebackend._codec.parts import decode_parts
 from statebackend._codec.segment import MAGIC, read_index
 
 CHECKPOINTS = 20

@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from statebackend._codec.changes import Changes, ChangeSet, change_set
+from statebackend._codec.change_sets.changes import Changes, ChangeSet, change_set
 from statebackend.errors import BackendClosedError, InputError, UploadError
 from statebackend.ids import ChangeSetHandle, CheckpointId, SequenceNumber
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from statebackend._codec.changes import Changes
+from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.segment import (
     HEAD,
     FrameEntry,

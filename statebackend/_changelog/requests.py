@@ -6,7 +6,7 @@ from typing import Final
 import anyio
 
 from statebackend._changelog.ledger import UploadedChangeSet
-from statebackend._codec.changes import ChangeSet
+from statebackend._codec.change_sets.changes import ChangeSet
 from statebackend._codec.segment import EncodedFrame, EncodedSegment
 from statebackend.abc import UploadedSegment
 from statebackend.errors import BackendClosedError

@@ -24,7 +24,7 @@ from statebackend._changelog.limiter import ByteLimiter
 from statebackend._changelog.ownership import Ownership
 from statebackend._changelog.requests import EarlyFrames, Request, end_all, results_of
 from statebackend._changelog.segment_upload import INLINE_ENCODE_BYTES_MAX, SegmentSender, UploadAttempt
-from statebackend._codec.changes import ChangeSet
+from statebackend._codec.change_sets.changes import ChangeSet
 from statebackend._codec.segment import EncodedFrame, EncodedSegment
 from statebackend._retry import Race
 from statebackend.abc import Clock, Observer, UploadedSegment

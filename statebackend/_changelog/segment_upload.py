@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from anyio.abc import TaskGroup
 
-from statebackend._codec.changes import ChangeSet
+from statebackend._codec.change_sets.changes import ChangeSet
 from statebackend._codec.segment import (
     EncodedFrame,
     EncodedSegment,

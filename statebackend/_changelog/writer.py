@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 
 from statebackend._changelog.ledger import Ledger, UploadedChangeSet
 from statebackend._changelog.scheduler import UploadScheduler
-from statebackend._codec.changes import Changes, ChangeSet
+from statebackend._codec.change_sets.changes import Changes, ChangeSet
 from statebackend.errors import BackendClosedError
 from statebackend.ids import CheckpointId, SequenceNumber
 

@@ -27,7 +27,7 @@ from statebackend._checkpoint.base_schedule import BaseSchedule
 from statebackend._checkpoint.bases import Bases, key_groups_to_write
 from statebackend._checkpoint.entry_bases import EntryBases
 from statebackend._checkpoint.rocksdb_bases import RocksDBBaseFiles, RocksDBBases
-from statebackend._codec.changes import Changes
+from statebackend._codec.change_sets.changes import Changes
 from statebackend._state.declared import KeyedStates
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, Observer, UploadedSegment

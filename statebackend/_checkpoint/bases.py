@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from statebackend._codec.changes import Changes, ChangeSet, change_set
+from statebackend._codec.change_sets.changes import Changes, ChangeSet, change_set
 from statebackend.ids import Base, Handle, KeyGroupRange, RangeState, RocksDBBase, SequenceNumber
 from statebackend.settings import KiB, MiB
 

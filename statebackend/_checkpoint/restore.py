@@ -23,7 +23,7 @@ from statebackend._checkpoint.fetch import (
 )
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
-from statebackend._codec.changes import Changes
+from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.commit import Commit
 from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.segments import LocalSegments

@@ -20,7 +20,7 @@ from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.base_writer import BaseWriter
 from statebackend._checkpoint.bases import Bases, with_bases
 from statebackend._checkpoint.lineage import extended
-from statebackend._codec.changes import Changes, ChangeSet
+from statebackend._codec.change_sets.changes import Changes, ChangeSet
 from statebackend._codec.commit import IN_HERE, encode_inline
 from statebackend._local.removal import LocalRetention
 from statebackend._state.declared import KeyedStates

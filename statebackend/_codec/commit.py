@@ -23,7 +23,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from statebackend._codec.changes import ChangeSet
+from statebackend._codec.change_sets.changes import ChangeSet
 from statebackend._codec.frame import encode_frame
 from statebackend._codec.segment import checksum_of
 from statebackend.errors import CorruptCommitError, InputError, UnsupportedVersionError, WrongJobError

@@ -21,11 +21,11 @@ from typing import Final
 
 import msgspec
 
-from statebackend._codec.changes import Changes, ChangeSet
+from statebackend._codec.change_sets.changes import Changes, ChangeSet
+from statebackend._codec.change_sets.keyed_changes import keyed_changes
+from statebackend._codec.change_sets.parts import UnknownKindError, decode_parts, encode_parts
+from statebackend._codec.change_sets.records import decode_rows
 from statebackend._codec.compression import ReadBuffer, compress, decompress
-from statebackend._codec.keyed_changes import keyed_changes
-from statebackend._codec.parts import UnknownKindError, decode_parts, encode_parts
-from statebackend._codec.records import decode_rows
 from statebackend.errors import UnsupportedVersionError, ValueDecodeError
 from statebackend.ids import KeyGroupRange, SequenceNumber
 from statebackend.settings import Compression, MiB

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from statebackend._codec.changes import Changes, ChangeSet
+from statebackend._codec.change_sets.changes import Changes, ChangeSet
 from statebackend._codec.compression import ReadBuffer
 from statebackend._codec.frame import (
     HEAD_BYTES,

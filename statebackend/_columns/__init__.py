@@ -1,6 +1,6 @@
 """Keyed state in columns: numpy arrays, and a hash index from keys to rows. Arrow goes in and comes out.
 
 `table` is the whole. `key_rows` gives each key its row: `index` finds it, `keys` holds the keys; `growable` holds the
-columns. `schema` says what columns there may be, `arrow` is the way from Arrow arrays to numpy's and back. `merging` is
-what a batch does to the rows: `grouping` numbers its keys, `aggregates` calculates.
+columns. `schema` says what columns there may be, `arrow` is the way from Arrow arrays to numpy's and back. `batch` is
+what a batch of rows does to them.
 """

@@ -5,7 +5,7 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from statebackend._codec.changes import KeyGroups
+from statebackend._codec.change_sets.changes import KeyGroups
 from statebackend._codec.columns import Flags, Integers
 from statebackend._codec.xxh64 import Hashes
 from statebackend._columns.growable import grown

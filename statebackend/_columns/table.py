@@ -10,8 +10,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from statebackend._codec.changes import PART_BYTES_MAX, PART_RECORDS_MAX, Changes, KeyGroups
-from statebackend._codec.column_changes import ColumnChanges, Typed
+from statebackend._codec.change_sets.changes import PART_BYTES_MAX, PART_RECORDS_MAX, Changes, KeyGroups
+from statebackend._codec.change_sets.column_changes import ColumnChanges, Typed
 from statebackend._codec.columns import Column, Fixed, Flags, Integers, Strings
 from statebackend._codec.xxh64 import Hashes
 from statebackend._columns.arrow import (

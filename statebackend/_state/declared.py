@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, get_args
 
 from msgspec import UNSET, UnsetType
 
-from statebackend._codec.changes import Changes
+from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.serializers import is_serializer
 from statebackend._state import (
     aggregating_state,
@@ -44,7 +44,7 @@ from statebackend.errors import DataError, InputError, StateTypeError, Unsupport
 from statebackend.ids import KeyGroupRange, OperatorElements, RangeState, StateDescriptor, all_key_groups
 
 if TYPE_CHECKING:
-    from statebackend._state.columnar_state import ColumnarState
+    from statebackend._state.columnar.columnar_state import ColumnarState
 
 V = TypeVar("V")
 K = TypeVar("K")
@@ -270,12 +270,12 @@ class KeyedStates(StateDeclarations):
         self, name: str, schema: Any, key: Any, ttl: TimeToLive | None, defaults: Mapping[str, Any]
     ) -> "ColumnarState":
         """The columnar state of this name."""
-        from statebackend._state import columnar_declaration, columnar_state  # noqa: PLC0415  # they need an extra
+        from statebackend._state.columnar import columnar_state, declaration  # noqa: PLC0415  # they need an extra
 
         found = self._descriptors.get(name) if type(name) is str else None
-        columns = columnar_declaration.columns_of(found, schema, key, ttl, defaults)
-        declaration = columnar_declaration.declaration_of(columns, found)
-        state = self.declare(name, columnar_state.ColumnarState, (schema, key), declaration)
+        columns = declaration.columns_of(found, schema, key, ttl, defaults)
+        declared = declaration.declaration_of(columns, found)
+        state = self.declare(name, columnar_state.ColumnarState, (schema, key), declared)
         state.declare(columns, ttl)
         return state
 

@@ -5,9 +5,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Container, Iterator, Mapping, MutableMapping
 from typing import Final, Generic, TypeVar
 
-from statebackend._codec.changes import PART_BYTES_MAX, KeyGroups
-from statebackend._codec.keyed_changes import KeyedChanges
-from statebackend._codec.records import SCALARS
+from statebackend._codec.change_sets.changes import PART_BYTES_MAX, KeyGroups
+from statebackend._codec.change_sets.keyed_changes import KeyedChanges
+from statebackend._codec.change_sets.records import SCALARS
 from statebackend._state.ttl import SWEEP_KEYS
 from statebackend._state.values import Values
 from statebackend._tables.key_groups import OwnedKeys

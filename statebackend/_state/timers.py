@@ -6,8 +6,8 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal
 
-from statebackend._codec.changes import KeyGroups
-from statebackend._codec.keyed_changes import KeyedChanges, of_cells
+from statebackend._codec.change_sets.changes import KeyGroups
+from statebackend._codec.change_sets.keyed_changes import KeyedChanges, of_cells
 from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
 from statebackend._state.every_kind import KeyedState
 from statebackend._state.values import Values

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from typing import Final, Self
 
 from statebackend._codec.cells import framed, split
-from statebackend._codec.changes import KeyGroups
-from statebackend._codec.keyed_changes import SET, ChangeColumns, KeyedChanges
-from statebackend._codec.records import Operation
+from statebackend._codec.change_sets.changes import KeyGroups
+from statebackend._codec.change_sets.keyed_changes import SET, ChangeColumns, KeyedChanges
+from statebackend._codec.change_sets.records import Operation
 from statebackend._tables.table import EntryTable, Renew, Table
 from statebackend.errors import UnsupportedVersionError
 from statebackend.ids import Key

@@ -16,7 +16,7 @@ from typing import Final, cast
 import numpy as np
 from xxhash import xxh64_intdigest
 
-from statebackend._codec.changes import GROUP, KeyGroups
+from statebackend._codec.change_sets.changes import GROUP, KeyGroups
 from statebackend._codec.xxh64 import Hashes, hash_integers
 from statebackend.errors import KeyGroupError, KeyTypeError
 from statebackend.ids import Key, KeyGroupRange, all_key_groups

@@ -18,9 +18,9 @@ import msgspec
 import numpy as np
 
 from statebackend._codec.cells import framed, split
-from statebackend._codec.changes import GROUP, PART_BYTES_MAX, Changes
-from statebackend._codec.keyed_changes import KeyedChanges
-from statebackend._codec.records import as_key
+from statebackend._codec.change_sets.changes import GROUP, PART_BYTES_MAX, Changes
+from statebackend._codec.change_sets.keyed_changes import KeyedChanges
+from statebackend._codec.change_sets.records import as_key
 from statebackend._tables.heap import ListTable, MapTable, ValueTable, cell_of
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.rocksdb import PointInTimeView, RocksStore

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from statebackend._codec.changes import Changes
+from statebackend._codec.change_sets.changes import Changes
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.table import Placed, Renew, Table
 from statebackend.ids import KeyGroupRange

@@ -10,8 +10,8 @@ from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
-from statebackend._codec.changes import GROUP, PART_BYTES_MAX, Changes, KeyGroups
-from statebackend._codec.keyed_changes import KeyedChanges
+from statebackend._codec.change_sets.changes import GROUP, PART_BYTES_MAX, Changes, KeyGroups
+from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._tables.files_copy import FilesCopy
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.errors import DataError

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from statebackend._codec.changes import GROUP, Changes
-from statebackend._codec.column_changes import ColumnChanges
-from statebackend._codec.keyed_changes import KeyedChanges
+from statebackend._codec.change_sets.changes import GROUP, Changes
+from statebackend._codec.change_sets.column_changes import ColumnChanges
+from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._columns.keys import hash_parts
 from statebackend._state.operator_state import Mode
 from statebackend._tables.key_groups import OwnedKeys

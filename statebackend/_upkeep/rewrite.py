@@ -20,7 +20,7 @@ from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.bases import Piece, base_of, base_segment_bytes, pack
 from statebackend._checkpoint.restore import Restore
 from statebackend._clock import SystemClock
-from statebackend._codec.changes import Changes
+from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.commit import Commit
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.fresh_names import new_names

@@ -20,9 +20,9 @@ import numpy as np
 from statebackend._backend.job import Job
 from statebackend._clock import SystemClock
 from statebackend._codec.cells import split, unpack
-from statebackend._codec.changes import Changes
+from statebackend._codec.change_sets.changes import Changes
+from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._codec.commit import Commit
-from statebackend._codec.keyed_changes import KeyedChanges
 from statebackend._codec.serializers import OWN
 from statebackend._state import list_state, map_state, timers
 from statebackend._state.declared import COLUMNAR
@@ -136,7 +136,7 @@ def _keyed_rows(changes: Iterable[Changes], states: Sequence[StateDescriptor]) -
 
 def _columns() -> Any:
     """The module that reads columns, which needs an extra."""
-    return importlib.import_module("statebackend._state.columnar_plain")
+    return importlib.import_module("statebackend._state.columnar.plain")
 
 
 def _operator_rows(commit: Commit, states: Iterable[StateDescriptor]) -> Iterator[Row]:

@@ -9,10 +9,10 @@ from functools import lru_cache
 
 import msgspec
 
-from statebackend._codec.changes import Changes
+from statebackend._codec.change_sets.changes import Changes
+from statebackend._codec.change_sets.keyed_changes import KeyedChanges
+from statebackend._codec.change_sets.records import Operation, StateChange
 from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
-from statebackend._codec.keyed_changes import KeyedChanges
-from statebackend._codec.records import Operation, StateChange
 from statebackend._codec.segment import checksum_of, decode_change_set, decode_segment
 from statebackend._log.names import COMMITS, FLOORS, HINT_KEY, SAVEPOINTS, entry_key
 from statebackend.ids import ChangeSetHandle, CommitSummary, Handle, Key, RangeState
@@ -238,7 +238,7 @@ def _rows_of(changes: Iterable[Changes]) -> Sequence[StateChange]:
 
 def _rows_in_columns(changes: Changes) -> Iterator[StateChange]:
     """A change for each row and each dropped key. Imported here, because columns need an extra."""
-    from statebackend._state.columnar_plain import keys_in, rows_in  # noqa: PLC0415
+    from statebackend._state.columnar.plain import keys_in, rows_in  # noqa: PLC0415
 
     keys, groups, rows = keys_in(changes), changes.groups.tolist(), 0
     for group, key, row in rows_in(changes):

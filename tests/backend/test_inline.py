@@ -8,7 +8,7 @@ import pytest
 
 import statebackend as sb
 from statebackend._checkpoint.snapshots import InlineEncoder
-from statebackend._codec.changes import ChangeSet
+from statebackend._codec.change_sets.changes import ChangeSet
 from statebackend._log.names import entry_key
 from statebackend._log.writer import HINT_EVERY
 from statebackend._threads import WorkerThreads

@@ -14,8 +14,8 @@ from statebackend._backend.assembly import upload_scheduler
 from statebackend._backend.stores import threads_of
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._changelog.writer import ChangelogWriter
-from statebackend._codec.changes import GROUP, ChangeSet
-from statebackend._codec.keyed_changes import SET, KeyedChanges
+from statebackend._codec.change_sets.changes import GROUP, ChangeSet
+from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges
 from statebackend._codec.segment import decode_segment
 from statebackend._tasks import open_tasks
 from statebackend.abc import Observer, Segment, StateChangeUploader, UploadedSegment

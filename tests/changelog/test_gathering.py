@@ -6,9 +6,9 @@ import pytest
 
 from statebackend._changelog import segment_upload
 from statebackend._changelog.writer import ChangelogWriter
-from statebackend._codec import keyed_changes
-from statebackend._codec.changes import GROUP, ChangeSet
-from statebackend._codec.keyed_changes import SET, KeyedChanges
+from statebackend._codec.change_sets import keyed_changes
+from statebackend._codec.change_sets.changes import GROUP, ChangeSet
+from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges
 from statebackend._codec.segment import EncodedFrame
 from statebackend._tasks import open_tasks
 from statebackend.ids import SequenceNumber

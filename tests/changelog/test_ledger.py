@@ -3,7 +3,7 @@
 import pytest
 
 from statebackend._changelog.ledger import Ledger, UploadedChangeSet
-from statebackend._codec.keyed_changes import CHANGE_OVERHEAD_BYTES
+from statebackend._codec.change_sets.keyed_changes import CHANGE_OVERHEAD_BYTES
 from statebackend.errors import BackendClosedError, InputError, UploadError
 from statebackend.ids import ChangeSetHandle, CheckpointId, Handle, KeyGroupRange, SequenceNumber
 from tests.changelog.fakes import change

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from statebackend._changelog.ledger import Ledger, Persist, UploadedChangeSet
-from statebackend._codec.changes import ChangeSet
-from statebackend._codec.keyed_changes import CHANGE_OVERHEAD_BYTES
+from statebackend._codec.change_sets.changes import ChangeSet
+from statebackend._codec.change_sets.keyed_changes import CHANGE_OVERHEAD_BYTES
 from statebackend.errors import BackendClosedError, InputError, UploadError
 from statebackend.ids import ChangeSetHandle, CheckpointId, Handle, KeyGroupRange, SequenceNumber
 from tests.changelog.fakes import change

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.scheduler import UploadScheduler
-from statebackend._codec.changes import ChangeSet
+from statebackend._codec.change_sets.changes import ChangeSet
 from statebackend._tasks import StrayCancellationError, hops_under_way
 from statebackend.abc import Segment
 from statebackend.errors import BackendClosedError, StoreUnavailableError, UploadError

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statebackend._changelog.reader import changes_of, frames_of, plan_reads, verify
-from statebackend._codec.records import StateChange
+from statebackend._codec.change_sets.records import StateChange
 from statebackend._codec.segment import read_index
 from statebackend.errors import CorruptSegmentError
 from statebackend.ids import EMPTY_RANGE, ChangeSetHandle, Handle, KeyGroupRange, SequenceNumber

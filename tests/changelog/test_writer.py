@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from statebackend._changelog.ledger import UploadedChangeSet
-from statebackend._codec.keyed_changes import CHANGE_OVERHEAD_BYTES
+from statebackend._codec.change_sets.keyed_changes import CHANGE_OVERHEAD_BYTES
 from statebackend.errors import BackendClosedError, InputError, UploadError
 from statebackend.ids import CheckpointId, SequenceNumber
 from statebackend.testing.virtual_time import run_virtual, settle

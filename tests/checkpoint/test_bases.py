@@ -23,9 +23,9 @@ from statebackend._checkpoint.bases import (
     with_bases,
 )
 from statebackend._checkpoint.rescale import range_of
+from statebackend._codec.change_sets.keyed_changes import KeyedChanges, keyed_changes
+from statebackend._codec.change_sets.records import Operation, StateChange
 from statebackend._codec.commit import Commit, encode_entry
-from statebackend._codec.keyed_changes import KeyedChanges, keyed_changes
-from statebackend._codec.records import Operation, StateChange
 from statebackend.ids import (
     EMPTY_RANGE,
     Base,

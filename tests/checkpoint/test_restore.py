@@ -13,8 +13,8 @@ from statebackend._changelog.reader import SegmentRead
 from statebackend._checkpoint.fetch import Fetcher
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import GROUP_BYTES_MAX, GROUP_FILES_MAX, grouped
+from statebackend._codec.change_sets.records import Operation, StateChange
 from statebackend._codec.commit import Commit, encode_entry
-from statebackend._codec.records import Operation, StateChange
 from statebackend._codec.segment import checksum_of, encode_segment
 from statebackend._local.segments import LocalSegments
 from statebackend._log.names import entry_key

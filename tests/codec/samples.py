@@ -5,9 +5,9 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from statebackend._codec.changes import ChangeSet
+from statebackend._codec.change_sets.changes import ChangeSet
+from statebackend._codec.change_sets.records import Operation, StateChange
 from statebackend._codec.frame import encode_frame
-from statebackend._codec.records import Operation, StateChange
 from statebackend._codec.segment import decode_segment
 from statebackend.ids import SequenceNumber
 from statebackend.settings import Compression

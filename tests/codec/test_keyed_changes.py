@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend._codec.changes import Changes
-from statebackend._codec.keyed_changes import CHANGE_OVERHEAD_BYTES, KeyedChanges, keyed_changes
-from statebackend._codec.parts import UnknownKindError, decode_parts, encode_parts
-from statebackend._codec.records import Operation, StateChange
+from statebackend._codec.change_sets.changes import Changes
+from statebackend._codec.change_sets.keyed_changes import CHANGE_OVERHEAD_BYTES, KeyedChanges, keyed_changes
+from statebackend._codec.change_sets.parts import UnknownKindError, decode_parts, encode_parts
+from statebackend._codec.change_sets.records import Operation, StateChange
 from statebackend.errors import ValueDecodeError
 from statebackend.ids import KeyGroupRange
 from tests.codec.samples import CHANGES, KEYS

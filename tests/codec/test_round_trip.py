@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend._codec.changes import ChangeSet, change_set
+from statebackend._codec.change_sets.changes import ChangeSet, change_set
+from statebackend._codec.change_sets.keyed_changes import keyed_changes
+from statebackend._codec.change_sets.parts import encode_parts
+from statebackend._codec.change_sets.records import Operation, StateChange
 from statebackend._codec.compression import compress, decompress
 from statebackend._codec.frame import FrameHeader, encode_frame, open_frame
-from statebackend._codec.keyed_changes import keyed_changes
-from statebackend._codec.parts import encode_parts
-from statebackend._codec.records import Operation, StateChange
 from statebackend._codec.segment import decode_change_set, encode_segment, read_index
 from statebackend.ids import SequenceNumber
 from statebackend.settings import Compression

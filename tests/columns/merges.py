@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from statebackend._columns.arrow import column_of
-from statebackend._columns.grouping import grouped
+from statebackend._columns.batch.grouping import grouped
+from statebackend._columns.batch.merging import How, Merging, planned
+from statebackend._columns.batch.user_keys import keys_of
 from statebackend._columns.keys import HashedKeys, hash_parts
-from statebackend._columns.merging import How, Merging, planned
-from statebackend._columns.user_keys import keys_of
 
 Row = dict[str, Any]
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from statebackend import TimeToLive
-from statebackend._codec.column_changes import ColumnChanges
+from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._columns.arrow import pa
 from statebackend._columns.schema import table_schema
 from statebackend._columns.table import ColumnTable
-from statebackend._state.columnar_state import ColumnarState
-from statebackend._state.expiring_rows import WRITTEN
+from statebackend._state.columnar.columnar_state import ColumnarState
+from statebackend._state.columnar.expiring_rows import WRITTEN
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.ids import KeyGroupRange, all_key_groups
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend._codec.changes import GROUP, change_set
-from statebackend._codec.column_changes import ColumnChanges, Typed
+from statebackend._codec.change_sets.changes import GROUP, change_set
+from statebackend._codec.change_sets.column_changes import ColumnChanges, Typed
 from statebackend._codec.columns import Fixed, Strings
 from statebackend._codec.segment import decode_segment, encode_segment
 from statebackend._columns.arrow import array_of, column_of

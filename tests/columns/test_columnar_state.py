@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from statebackend import TimeToLive
-from statebackend._state.columnar_state import ColumnarState
+from statebackend._state.columnar.columnar_state import ColumnarState
 from statebackend.errors import InputError, KeyGroupError, KeyTypeError, ValueEncodeError
 from statebackend.ids import KeyGroupRange
 from tests.columns.states import columnar, restored

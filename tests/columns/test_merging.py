@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend._columns.grouping import grouped
+from statebackend._columns.batch.grouping import grouped
+from statebackend._columns.batch.merging import GroupedColumns, How
+from statebackend._columns.batch.user_keys import FEW, keys_from, keys_of
 from statebackend._columns.keys import HashedKeys, plain_keys
-from statebackend._columns.merging import GroupedColumns, How
-from statebackend._columns.user_keys import FEW, keys_from, keys_of
 from statebackend.errors import InputError, KeyTypeError
 from tests.columns.merges import Merged, hashed_keys, plain_merge
 from tests.examples import name_of
@@ -376,7 +376,7 @@ def test_a_few_keys_do_not_import_pandas() -> None:
     """It takes half a second, which the first lookup after a restart would wait for."""
     program = (
         "import sys, pyarrow as pa\n"
-        "from statebackend._columns.user_keys import keys_from\n"
+        "from statebackend._columns.batch.user_keys import keys_from\n"
         "for keys, type_ in ((['a', 'ä'], pa.string()), ([1, -1], pa.int64()), ([b'', b'x'], pa.binary())):\n"
         "    assert keys_from(keys, type_).to_pylist() == keys\n"
         "assert 'pandas' not in sys.modules\n"

@@ -5,7 +5,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from statebackend._codec.column_changes import ColumnChanges
+from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._columns.schema import (
     TableSchema,
     misread_columns,

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from statebackend._codec.column_changes import ColumnChanges
+from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._columns.schema import table_schema
 from statebackend._columns.table import ColumnTable
 from statebackend._tables.key_groups import OwnedKeys, key_group

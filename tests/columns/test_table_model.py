@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from statebackend._codec.column_changes import ColumnChanges
-from statebackend._codec.parts import decode_parts, encode_parts
+from statebackend._codec.change_sets.column_changes import ColumnChanges
+from statebackend._codec.change_sets.parts import decode_parts, encode_parts
 from statebackend._columns.keys import Parts, hash_parts
 from statebackend._columns.schema import table_schema
 from statebackend._columns.table import ColumnTable

@@ -4,8 +4,8 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from statebackend._codec.changes import ChangeSet, change_set
-from statebackend._codec.column_changes import ColumnChanges
+from statebackend._codec.change_sets.changes import ChangeSet, change_set
+from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._columns.schema import TableSchema, table_schema, type_in
 from statebackend._columns.table import ColumnTable
 from statebackend._tables.key_groups import OwnedKeys

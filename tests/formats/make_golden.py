@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from statebackend._codec.changes import ChangeSet
+from statebackend._codec.change_sets.changes import ChangeSet
+from statebackend._codec.change_sets.records import StateChange
 from statebackend._codec.commit import Claim, Commit, encode_entry, encode_inline
 from statebackend._codec.local_snapshot import LocalSnapshot, encode_local_snapshot
-from statebackend._codec.records import StateChange
 from statebackend._codec.segment import encode_segment
 from statebackend._codec.staged import decode_part, encode_part
 from statebackend.settings import Compression

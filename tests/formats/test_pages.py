@@ -10,19 +10,8 @@ import msgspec
 import pytest
 
 from statebackend._codec import cells as cell_format
-from statebackend._codec import (
-    column_changes,
-    commit,
-    compression,
-    frame,
-    keyed_changes,
-    local_snapshot,
-    parts,
-    records,
-    schema,
-    segment,
-    staged,
-)
+from statebackend._codec import commit, compression, frame, local_snapshot, schema, segment, staged
+from statebackend._codec.change_sets import column_changes, keyed_changes, parts, records
 from statebackend._codec.commit import Claim, Commit
 from statebackend._columns import schema as column_schema
 from statebackend._log import names

@@ -5,7 +5,7 @@ from collections.abc import Generator
 
 import pytest
 
-from statebackend._codec import keyed_changes
+from statebackend._codec.change_sets import keyed_changes
 from statebackend._state import every_kind
 
 ON_HEAP_ONLY = {"test_key_groups", "test_rocksdb", "test_row_cache", "test_changing_it_while_iterating_is_an_error"}

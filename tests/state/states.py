@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import Any
 
-from statebackend._codec.changes import Changes
+from statebackend._codec.change_sets.changes import Changes
+from statebackend._codec.change_sets.keyed_changes import keyed_changes
+from statebackend._codec.change_sets.parts import decode_parts, encode_parts
+from statebackend._codec.change_sets.records import StateChange
 from statebackend._codec.commit import StateDescriptor
-from statebackend._codec.keyed_changes import keyed_changes
-from statebackend._codec.parts import decode_parts, encode_parts
-from statebackend._codec.records import StateChange
 from statebackend._state.declared import KeyedStates
 from statebackend._state.value_state import ValueState
 from statebackend._tables.heap import heap_table

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from statebackend._codec.keyed_changes import keyed_changes
-from statebackend._codec.records import Operation, StateChange
+from statebackend._codec.change_sets.keyed_changes import keyed_changes
+from statebackend._codec.change_sets.records import Operation, StateChange
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import DataError, InputError, KeyGroupError, StateTypeError, UnsupportedVersionError

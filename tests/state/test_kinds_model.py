@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from statebackend import TimeToLive
-from statebackend._codec.changes import Changes
-from statebackend._codec.records import StateChange
+from statebackend._codec.change_sets.changes import Changes
+from statebackend._codec.change_sets.records import StateChange
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.snapshot import StatesSnapshot
 from statebackend.ids import KeyGroupRange

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from statebackend._codec import keyed_changes
-from statebackend._codec.records import Operation, StateChange
+from statebackend._codec.change_sets import keyed_changes
+from statebackend._codec.change_sets.records import Operation, StateChange
 from statebackend._state import every_kind
 from statebackend._state.aggregating_state import AggregatingState
 from statebackend._state.declared import KeyedStates

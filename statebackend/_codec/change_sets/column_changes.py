@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from statebackend._codec.changes import GROUP, Changes, KeyGroups
+from statebackend._codec.change_sets.changes import GROUP, Changes, KeyGroups
 from statebackend._codec.columns import Column, Fixed, Flags, Integers, Octets, Strings, gathered, starts_of
 
 _HEAD_LENGTH: Final = struct.Struct("<I")

@@ -13,12 +13,12 @@ from typing import Any, Final, cast
 import numpy as np
 import numpy.typing as npt
 
-from statebackend._columns.aggregates import AGGREGATES, counted, is_text_or_bytes, picked, stored
 from statebackend._columns.arrow import pa, pc
+from statebackend._columns.batch.aggregates import AGGREGATES, counted, is_text_or_bytes, picked, stored
+from statebackend._columns.batch.grouping import Grouped, Ints, column_in
+from statebackend._columns.batch.sketches import check_sketches, merged_sketches
+from statebackend._columns.batch.vectors import Vector, ranked, sortable, valid_of, vector_of
 from statebackend._columns.fitting import column_for, fits, fitted
-from statebackend._columns.grouping import Grouped, Ints, column_in
-from statebackend._columns.sketches import check_sketches, merged_sketches
-from statebackend._columns.vectors import Vector, ranked, sortable, valid_of, vector_of
 from statebackend.errors import InputError
 
 _types: Any = pa.types

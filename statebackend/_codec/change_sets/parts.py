@@ -13,9 +13,9 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from statebackend._codec.changes import Changes
-from statebackend._codec.column_changes import ColumnChanges
-from statebackend._codec.keyed_changes import KeyedChanges
+from statebackend._codec.change_sets.changes import Changes
+from statebackend._codec.change_sets.column_changes import ColumnChanges
+from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 
 KINDS: Final[Mapping[int, type[Changes]]] = {each.kind: each for each in (KeyedChanges, ColumnChanges)}
 """The kinds of changes by their code. Codes are stored: never reuse one."""

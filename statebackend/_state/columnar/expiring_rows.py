@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from statebackend._codec.changes import PART_BYTES_MAX, Changes
+from statebackend._codec.change_sets.changes import PART_BYTES_MAX, Changes
 from statebackend._codec.columns import Flags, Integers
 from statebackend._columns.arrow import pa
 from statebackend._columns.schema import TableSchema, misread_columns

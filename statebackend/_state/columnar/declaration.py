@@ -11,8 +11,8 @@ from statebackend._columns.schema import (
     returned_column,
     table_schema,
 )
+from statebackend._state.columnar.expiring_rows import WRITTEN
 from statebackend._state.descriptors import Declaration
-from statebackend._state.expiring_rows import WRITTEN
 from statebackend._state.ttl import TimeToLive
 from statebackend.errors import InputError
 from statebackend.ids import StateDescriptor

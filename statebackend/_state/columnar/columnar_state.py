@@ -5,17 +5,17 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from statebackend._codec.changes import Changes
+from statebackend._codec.change_sets.changes import Changes
 from statebackend._columns.arrow import pa
+from statebackend._columns.batch.grouping import grouped
+from statebackend._columns.batch.merging import How, Merging, planned
+from statebackend._columns.batch.user_keys import checked_keys, keys_from, keys_of, plain_keys
 from statebackend._columns.fitting import array_of_values, check_names
-from statebackend._columns.grouping import grouped
-from statebackend._columns.merging import How, Merging, planned
 from statebackend._columns.schema import TableSchema
 from statebackend._columns.table import ColumnTable
-from statebackend._columns.user_keys import checked_keys, keys_from, keys_of, plain_keys
 from statebackend._state.bulk_arguments import as_list
-from statebackend._state.columnar_rows import ColumnarRows
-from statebackend._state.expiring_rows import WRITTEN, ExpiringRows
+from statebackend._state.columnar.expiring_rows import WRITTEN, ExpiringRows
+from statebackend._state.columnar.rows import ColumnarRows
 from statebackend._state.ttl import TimeToLive
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.errors import InputError

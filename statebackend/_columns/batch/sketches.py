@@ -8,12 +8,12 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 from statebackend._columns.arrow import pa
-from statebackend._columns.grouping import column_in
-from statebackend._columns.vectors import Vector
+from statebackend._columns.batch.grouping import column_in
+from statebackend._columns.batch.vectors import Vector
 from statebackend.errors import InputError, SettingsError, ValueDecodeError
 
 if TYPE_CHECKING:
-    from statebackend._columns.merging import Merging
+    from statebackend._columns.batch.merging import Merging
 
 _types: Any = pa.types
 

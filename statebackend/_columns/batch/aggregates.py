@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from statebackend._columns.arrow import pa
-from statebackend._columns.grouping import Grouped, Ints
-from statebackend._columns.vectors import Vector, array_from, exact, outside, sortable
+from statebackend._columns.batch.grouping import Grouped, Ints
+from statebackend._columns.batch.vectors import Vector, array_from, exact, outside, sortable
 from statebackend.errors import InputError
 
 _types: Any = pa.types

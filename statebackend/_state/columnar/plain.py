@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from statebackend._codec.changes import Changes
-from statebackend._codec.column_changes import ColumnChanges, Typed
+from statebackend._codec.change_sets.changes import Changes
+from statebackend._codec.change_sets.column_changes import ColumnChanges, Typed
 from statebackend._columns.arrow import array_of
 from statebackend._columns.schema import type_in
-from statebackend._state.expiring_rows import WRITTEN
+from statebackend._state.columnar.expiring_rows import WRITTEN
 from statebackend.errors import DataError
 from statebackend.ids import Key
 
