@@ -8,6 +8,7 @@ import msgspec
 
 import statebackend as sb
 from statebackend._log.coordinator import Committed
+from statebackend._log.outbox import Staged
 from statebackend._ranges.owners import Contribution, RangeOwners, RangeTask, combine
 from statebackend._tables.key_groups import key_group
 
@@ -68,6 +69,7 @@ class Run:
         *,
         source: sb.SourceMark | None = None,
         savepoint: str | None = None,
+        staged: Staged | None = None,
     ) -> Committed:
         checkpoint_id = self.coordinator.next_checkpoint_id
         snapshots, inline = combine(
@@ -77,7 +79,7 @@ class Run:
             checkpoint_id=checkpoint_id,
             epoch=self.coordinator.epoch,
         )
-        return await self.coordinator.commit(checkpoint_id, snapshots, source, savepoint, inline=inline)
+        return await self.coordinator.commit(checkpoint_id, snapshots, source, savepoint, inline=inline, staged=staged)
 
     async def batch(self, owners: RangeOwners, changes: Changes) -> Sequence[Contribution]:
         """A batch without trouble: the ranges that it brings something to, one after the other, and the commit."""
