@@ -6,7 +6,8 @@ because a writer that opened an older checkpoint has begun a new branch there.
 
 The end is found from the hint by probing forward. The hint may be old or absent and does no harm then, since it only
 says where to begin. A sweep removes the oldest entries, so an entry that is missing at the low end is not retained.
-From the sweep floor on there is no gap; below it only single entries stay, such as those of savepoints.
+From the sweep floor on there is no gap; below it only single entries stay, such as those of savepoints. A sweep that
+begins meanwhile moves the hint, which is why it is read again at the end.
 """
 
 import contextlib
@@ -232,14 +233,16 @@ class LogReader:
 
     async def end(self) -> LogEnd | None:
         """Find where the log ends, from the hint by probing; `None` for a job without entries."""
-        if (hint := await self.hint()) is not None:
-            sequence = await self._probe(hint.sequence)
-            with contextlib.suppress(MissingObjectError):
-                found = await self._end_at(sequence)
-                # Without a successor, the entry must also bear the hint's stamp. Otherwise the hinted one was swept
-                # since, what lies there is a stray, and the real end is somewhere above.
-                if sequence > hint.sequence or (found.entry is not None and hint.names(found.entry)):
+        hint = await self.hint()
+        while hint is not None:
+            found = await self._end_from(hint)
+            # A sweep moves a hint that lies below its floor, and only then deletes. So if the hint is as it was, there
+            # was no gap behind it. If not, an entry that was missed may have been swept, and need not be the end.
+            before, hint = hint, await self.hint()
+            if hint == before:
+                if found is not None:
                     return found
+                break
         last = await self._list_last()
         return None if last is None else await self._end_at(await self._probe(last))
 
@@ -253,6 +256,17 @@ class LogReader:
             return parse_hint(await self._store.get(HINT_KEY))
         except ObjectNotFoundError:
             return None
+
+    async def _end_from(self, hint: Hint) -> LogEnd | None:
+        """The last entry that follows the hinted one without a gap; `None` if the hinted one itself was swept."""
+        sequence = await self._probe(hint.sequence)
+        with contextlib.suppress(MissingObjectError):
+            found = await self._end_at(sequence)
+            # Without a successor, the entry must also bear the hint's stamp. Otherwise the hinted one was swept since,
+            # what lies there is a stray, and the real end is somewhere above.
+            if sequence > hint.sequence or (found.entry is not None and hint.names(found.entry)):
+                return found
+        return None
 
     async def _end_at(self, sequence: int) -> LogEnd:
         try:

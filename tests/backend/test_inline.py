@@ -88,9 +88,9 @@ async def test_changes_come_back_from_the_commits_that_carry_them(
         assert backend.restored is not None
         assert backend.restored.fallbacks == ()
         assert (backend.restored.files_local, backend.restored.files_primary) == ((4, 0) if local else (0, 3))
-    hint_and_newest = 2
+    hint_twice_and_newest = 3
     older = {} if local else {"get_range": 3}
-    assert store.requests == {"get": hint_and_newest, "head": 1, **older}
+    assert store.requests == {"get": hint_twice_and_newest, "head": 1, **older}
     assert await state_of(settings, checkpoint_id=2) == {1: 1, 2: 2}
 
 
@@ -110,7 +110,7 @@ async def test_a_lost_local_copy_of_a_commit_is_repaired(inline: sb.Settings, tm
             (entry_key(2), True),
         ]
         assert backend.restored.files_primary == 1
-        assert store.requests["get"] == 3  # the hint, the newest commit, the one before
+        assert store.requests["get"] == 4  # the hint twice, the newest commit, the one before
         assert {path.name: path.read_bytes() for path in copies.iterdir()} == before
         assert (await backend.checkpoint(3)).local
 

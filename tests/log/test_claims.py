@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from statebackend._codec.commit import Claim, encode_entry
-from statebackend._log.names import HINT_KEY, entry_key
+from statebackend._log.names import HINT_KEY, entry_key, hint_of
 from statebackend._log.writer import LOG_CONTACT_MAX_S
 from statebackend.errors import (
     CheckpointNotFoundError,
@@ -199,6 +199,26 @@ async def test_a_writer_that_slept_past_a_sweep_is_fenced(oldest: int, tick: boo
     assert await store.head(entry_key(9)) is not None
 
 
+@pytest.mark.parametrize("kept", [{3}, {3, 4}, {3, 5}, {2, 3, 4, 5, 12}])
+@pytest.mark.parametrize("oldest", [20, 39])
+async def test_a_sweep_between_the_hint_and_the_look_behind_it_hides_nothing(kept: set[int], oldest: int) -> None:
+    """It moves the hint and deletes; single entries stay. One that the old hint leads to is not the end of the log."""
+    store = await swept(40, oldest=0)
+    newest_hint = await store.get(HINT_KEY)
+    await store.put(HINT_KEY, [hint_of(await log_on(store).load(3))])
+
+    class Sweep(Fail):
+        async def strike(self) -> None:
+            await store.put(HINT_KEY, [newest_hint])
+            for sequence in set(range(oldest)) - kept:
+                await store.delete(entry_key(sequence))
+
+    reading = FaultyStore(store, [Sweep(operation="get", key=HINT_KEY, nth=1, moment="after")])
+    end = await log_on(reading).end()
+    assert end is not None
+    assert end.sequence == 39
+
+
 @pytest.mark.parametrize("oldest", [3, 4, 9])
 @pytest.mark.parametrize("hint", [None, b"2 newer", b"9 mine"])
 async def test_what_it_has_made_there_is_not_part_of_the_log(oldest: int, hint: bytes | None) -> None:
@@ -249,7 +269,7 @@ async def test_a_late_commit_that_another_opened_behind_is_committed_all_the_sam
 async def test_a_late_commit_that_cannot_be_looked_up_is_unknown() -> None:
     """The store made it, and does not say whether it is the end."""
     clock, store = HandClock(), MemoryStore()
-    writer = writer_on(FaultyStore(store, [Fail(operation="get", key=HINT_KEY, nth=2)]), clock=clock)
+    writer = writer_on(FaultyStore(store, [Fail(operation="get", key=HINT_KEY, nth=3)]), clock=clock)
     await claim(writer)
     clock.monotonic_s += 2 * LOG_CONTACT_MAX_S
     with pytest.raises(OutcomeUnknownError):
