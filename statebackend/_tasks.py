@@ -209,6 +209,46 @@ async def open_tasks() -> AsyncGenerator[TaskGroup]:
         )
 
 
+@asynccontextmanager
+async def open_tasks_apart() -> AsyncGenerator[TaskGroup]:
+    """As `open_tasks`, but the group lies in a task of its own: it adds no scope around the caller's block.
+
+    For what one caller may open by the hundred, one within the other: anyio asks every scope around a call whether that
+    is cancelled. An unexpected error of a task ends the group at once, so that nothing can be started in it any more,
+    and is raised when the block has ended; it does not cut the block short.
+    """
+    opened: asyncio.Future[TaskGroup] = asyncio.get_running_loop().create_future()
+    ended = asyncio.Event()
+
+    async def host() -> None:
+        async with anyio.create_task_group() as tasks:
+            opened.set_result(tasks)
+            await ended.wait()
+            tasks.cancel_scope.cancel()
+
+    hosting = asyncio.create_task(host())  # noqa: TID251  # owned by this block, which waits for it
+    try:
+        yield await opened
+    finally:
+        ended.set()
+        await _outlast(hosting)
+    if not hosting.cancelled() and (error := hosting.exception()) is not None:
+        raise error
+
+
+async def _outlast(task: asyncio.Task[None]) -> None:
+    """Wait until the task has ended, however the caller is cancelled; only then is the cancellation delivered."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait((task,))
+        except asyncio.CancelledError as error:  # by `task.cancel()`, which breaks through a shield
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
 async def in_order(
     items: Sequence[Item],
     fetch: Callable[[Item], Awaitable[T]],

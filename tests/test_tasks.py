@@ -8,10 +8,20 @@ from functools import partial
 import anyio
 import anyio.lowlevel
 import pytest
+from anyio._backends._asyncio import _task_states
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend._tasks import StrayCancellationError, finish, foreign, hops_under_way, in_order, in_thread, open_tasks
+from statebackend._tasks import (
+    StrayCancellationError,
+    finish,
+    foreign,
+    hops_under_way,
+    in_order,
+    in_thread,
+    open_tasks,
+    open_tasks_apart,
+)
 from statebackend.testing.virtual_time import VirtualClock, run_virtual
 
 SAFETY_NET_S = 20.0  # ends a test that would otherwise hang; no test depends on it
@@ -223,6 +233,102 @@ async def test_tasks_end_with_their_block_and_its_error_comes_out_as_it_is() -> 
         async with open_tasks():
             await anyio.sleep_forever()
     assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize("how", ["end", "error", "scope", "task", "task, twice"])
+@run_virtual
+async def test_tasks_apart_end_with_their_block_however_it_ends(how: str) -> None:
+    """What still runs is cancelled and awaited, also if that takes a while; then the block's outcome is delivered."""
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(5)
+            ended.append("work")
+
+    async def block() -> None:
+        async with open_tasks_apart() as tasks:
+            tasks.start_soon(work)
+            await anyio.sleep(1)
+            if how == "error":
+                raise KeyError
+            if how != "end":
+                await anyio.sleep_forever()
+
+    async def call() -> None:
+        try:
+            with anyio.move_on_after(2 if how == "scope" else 100):
+                await block()
+        finally:
+            ended.append("caller")
+
+    task = asyncio.ensure_future(call())
+    await anyio.sleep(2)
+    for _ in range({"task": 1, "task, twice": 2}.get(how, 0)):
+        task.cancel()
+        await anyio.sleep(1)
+    await asyncio.wait([task])
+    assert ended == ["work", "caller"]
+    assert task.cancelled() == how.startswith("task")
+    if how == "error":
+        assert isinstance(task.exception(), KeyError)
+
+
+@run_virtual
+async def test_an_error_of_a_task_apart_ends_the_others_and_is_raised_after_the_block() -> None:
+    """Nothing can be started any more; the block itself, which has scopes of its own, is not cut short."""
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append("work")
+
+    async def block() -> None:
+        async with open_tasks_apart() as tasks:
+            tasks.start_soon(work)
+            tasks.start_soon(_raise, KeyError())
+            await anyio.sleep(1)
+            assert ended == ["work"]
+            with pytest.raises(RuntimeError):
+                tasks.start_soon(work)
+            ended.append("block")
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await block()
+    assert raised.group_contains(KeyError)
+    assert ended == ["work", "block"]
+
+
+@run_virtual
+async def test_tasks_apart_add_no_scope_around_their_block() -> None:
+    """Asking whether a call is cancelled takes as long as there are scopes: with 256 owners, half of a checkpoint."""
+
+    def depth() -> int:
+        state = _task_states.get(asyncio.current_task())
+        scope, found = None if state is None else state.cancel_scope, 0
+        while scope is not None:
+            scope, found = scope._parent_scope, found + 1
+        return found
+
+    inside: list[int] = []
+
+    async def work() -> None:
+        inside.append(depth())
+
+    with anyio.CancelScope():
+        async with open_tasks():
+            assert depth() == 2
+        async with open_tasks_apart() as tasks, open_tasks_apart(), open_tasks_apart() as last:
+            assert depth() == 1
+            tasks.start_soon(work)
+            last.start_soon(work)
+            await anyio.sleep(1)
+    assert inside == [2, 2]  # the task's own and its group's, however many groups there are
 
 
 @pytest.mark.parametrize("how", ["scope", "task", "task, twice"])

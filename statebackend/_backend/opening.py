@@ -23,7 +23,7 @@ from statebackend._log.fresh_names import new_names
 from statebackend._log.names import changelog_id
 from statebackend._log.sweep import sweep_every
 from statebackend._observers import Observers
-from statebackend._tasks import open_tasks
+from statebackend._tasks import open_tasks, open_tasks_apart
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import SettingsError
 from statebackend.ids import KeyGroupRange, all_key_groups
@@ -115,7 +115,7 @@ async def open_backend(
             telling_requests(primary.spending),
             open_local(settings, local_stores, threads, read_only=read_only) as local,
             open_tables(settings, owned, threads) as tables,
-            open_tasks() as tasks,
+            open_tasks() if key_groups is None else open_tasks_apart() as tasks,  # owners: many in one process
         ):
             if commits:
                 position = await job.claim(position)
