@@ -165,6 +165,8 @@ async def open_backend(
                 sweep = open_sweep(primary.store, settings, threads, clock=clock)
                 tasks.start_soon(sweep_every, settings.sweep_interval_s, sweep)
             try:
+                if not read_only:
+                    backend.begin_due_bases()
                 yield backend
             finally:
                 with anyio.move_on_after(settings.close_timeout_s, shield=True):

@@ -108,6 +108,13 @@ class KeyedBackend(StateDeclarations):
         """Stages the rows that a batch puts out, and holds what is still to be published."""
         return self._coordinator.outbox
 
+    def begin_due_bases(self) -> None:
+        """Begin to write bases if they are due now that the backend is opened. Its first checkpoint waits for them."""
+        if self.newest is not None and self.restored is not None:
+            self._base_writer.begin_at_opening(
+                self._snapshots.committed, self.newest.checkpoint_id, restored_s=self.restored.seconds
+            )
+
     async def close(self) -> None:
         """Stop what runs in the background, and delete uploads that no checkpoint needs. Closing twice is fine.
 

@@ -17,6 +17,12 @@ from statebackend.ids import Base, KeyGroupRange, RangeState, RocksDBBase
 
 ROCKSDB_CHANGES_SHARE: Final = 0.5
 """Replaying a change into RocksDB takes twice as long as on the heap, or longer."""
+OPENING_HANDLES_MAX: Final = 64
+"""An opening asks for bases of a changelog with this many change sets, where `handles_max` is not smaller.
+
+It has just read the whole state and as many files, so bases cost a run a small part of what it costs anyway, and only
+every 64th run of one batch writes them.
+"""
 ROCKSDB_RATIO_SHARE: Final = 1 / 64
 """Of a RocksDB base only new files are written: if a 64th of the entries has changed, about a tenth of its bytes."""
 
@@ -56,14 +62,18 @@ class BaseSchedule:
                 "bases cannot be written: mend the store, then reopen, and replay", failures=self._failures
             ) from self._failure
 
-    def is_due(self, committed: RangeState, now_s: float, *, in_files: bool, due: bool = False) -> bool:
+    def is_due(
+        self, committed: RangeState, now_s: float, *, in_files: bool, due: bool = False, opening: bool = False
+    ) -> bool:
         """True if bases of what is committed should be written now.
 
         `in_files`: they would be RocksDB's files, and not entries. `due`: they are due by another schedule; only the
-        pause after a failure is heeded.
+        pause after a failure is heeded. `opening`: all of it was just read.
         """
         interval_is_over = self._triggers.interval_s > 0 and self._interval_ends_s <= now_s
-        due = due or is_due(committed, self._triggers, interval_is_over=interval_is_over, in_files=in_files)
+        due = due or is_due(
+            committed, self._triggers, interval_is_over=interval_is_over, in_files=in_files, opening=opening
+        )
         return due and now_s >= self._pause_ends_s
 
     def begin_interval(self, now_s: float) -> None:
@@ -90,14 +100,22 @@ class BaseSchedule:
         self._pause_ends_s = now_s + self._triggers.retry_delay_s * 2 ** (self._failures - 1)
 
 
-def is_due(state: RangeState, triggers: BaseTriggers, *, interval_is_over: bool, in_files: bool = False) -> bool:
+def is_due(
+    state: RangeState,
+    triggers: BaseTriggers,
+    *,
+    interval_is_over: bool,
+    in_files: bool = False,
+    opening: bool = False,
+) -> bool:
     """True if a trigger asks for bases of `state`. Never without a changelog: there is nothing to replace.
 
-    `in_files`: the bases would be RocksDB's files.
+    `in_files`: the bases would be RocksDB's files. `opening`: all of the state was just read.
     """
     if not state.changelog:
         return False
-    if interval_is_over or 0 < triggers.handles_max <= len(state.changelog):
+    handles_max = min(triggers.handles_max, OPENING_HANDLES_MAX) if opening else triggers.handles_max
+    if interval_is_over or 0 < handles_max <= len(state.changelog):
         return True
     if triggers.changelog_ratio == 0:
         return False

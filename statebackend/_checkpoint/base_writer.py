@@ -7,6 +7,7 @@
 
 A run starts at a commit, from a snapshot of the states in that commit, and continues while later commits are made. Once
 all its bases are durable, the next commit lists them instead of the changelog of the commit that the run started at.
+A run that starts when the job is opened is waited for by the first commit: there may be no other.
 Until they are offered to a commit the bases belong to the writer, which deletes them if the run fails or the backend is
 closed. It never deletes bases that a commit may hold.
 
@@ -18,6 +19,7 @@ import enum
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
@@ -33,6 +35,11 @@ from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, Observer, UploadedSegment
 from statebackend.errors import BackendClosedError
 from statebackend.ids import CheckpointId, RangeState
+
+FIRST_WAIT_MIN_S: Final = 1.0
+FIRST_WAIT_SHARE: Final = 4.0
+"""The first checkpoint waits for bases begun at the opening this many times as long as the restore took, or
+`FIRST_WAIT_MIN_S`. A restore takes longer the longer bases are missing, so in the end the wait is long enough."""
 
 _log = logging.getLogger(__name__)
 
@@ -81,6 +88,7 @@ class BaseWriter:
         self._bases: Bases | None = None
         self._scope = anyio.CancelScope()
         self._ended: anyio.Event | None = None
+        self._first_wait_s = 0.0
         self._discarded = anyio.Event()
         self._discarded.set()
 
@@ -102,17 +110,28 @@ class BaseWriter:
         """Raise `MaterializationError` if bases could not be written too many times in a row."""
         self._schedule.check()
 
-    def begin_if_due(self, committed: RangeState, checkpoint_id: CheckpointId, *, due: bool = False) -> None:
+    def begin_at_opening(self, committed: RangeState, checkpoint_id: CheckpointId, *, restored_s: float) -> None:
+        """As `begin_if_due`, for a backend that was just restored to `committed`, which took `restored_s`.
+
+        `settled_for_first` waits for what is begun here.
+        """
+        self.begin_if_due(committed, checkpoint_id, opening=True)
+        if self._phase is _Phase.WRITING:
+            self._first_wait_s = max(FIRST_WAIT_MIN_S, FIRST_WAIT_SHARE * restored_s)
+
+    def begin_if_due(
+        self, committed: RangeState, checkpoint_id: CheckpointId, *, due: bool = False, opening: bool = False
+    ) -> None:
         """Begin to write bases, if they are due. `committed` is in that checkpoint, with the states as they are now.
 
-        `due`: they are, by a schedule that outlives this backend. When the call returns the states may be changed
-        again: there is a reference to each entry, or RocksDB's files are being copied while new writes wait. The rest
-        runs in the background, and `check` raises its errors.
+        `due`: they are, by a schedule that outlives this backend. `opening`: all of it was just read. When the call
+        returns the states may be changed again: there is a reference to each entry, or RocksDB's files are being copied
+        while new writes wait. The rest runs in the background, and `check` raises its errors.
         """
         now_s = self._clock.monotonic()
         rocksdb = self._rocksdb if self._states.are_in_files else None
         if self._phase is not _Phase.IDLE or not self._schedule.is_due(
-            committed, now_s, in_files=rocksdb is not None, due=due
+            committed, now_s, in_files=rocksdb is not None, due=due, opening=opening
         ):
             return
         handles = len(committed.changelog)
@@ -153,6 +172,16 @@ class BaseWriter:
         """No commit holds these bases or ever will: they are offered to the next one. Otherwise as `confirmed`."""
         if bases is not None and bases is self._bases and self._phase is _Phase.OFFERED:
             self._phase = _Phase.WRITTEN
+
+    async def settled_for_first(self) -> None:
+        """Wait until bases that were begun at the opening are written, but not for ever. Later calls do not wait.
+
+        A cancelled call has changed nothing.
+        """
+        if self._first_wait_s:
+            with anyio.move_on_after(self._first_wait_s):
+                await self.settled()
+            self._first_wait_s = 0.0
 
     async def settled(self) -> None:
         """Wait until nothing is being written. A cancelled call does not end the run."""

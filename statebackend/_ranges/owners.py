@@ -177,13 +177,14 @@ class RangeOwners:
         if found is None or found[0] != task.epoch:
             found = self._schedules[job] = task.epoch, Schedules()
         _, schedules = found
-        if task.key_groups not in schedules:
+        opening = task.key_groups not in schedules
+        if opening:
             schedules[task.key_groups] = base_schedule(task.settings, task.key_groups, now_s=now_s)
         schedule, committed = schedules[task.key_groups], range_of(base, task.key_groups)
         schedule.check()
         schedule.note_bases(committed, now_s)
         in_files = task.settings.table == "rocksdb" and task.settings.rocksdb_bases and not _has_columns(base)
-        return schedule if schedule.is_due(committed, now_s, in_files=in_files) else None
+        return schedule if schedule.is_due(committed, now_s, in_files=in_files, opening=opening) else None
 
 
 def _has_columns(base: Commit | None) -> bool:

@@ -132,7 +132,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     takes a good part of a second. RocksDB bases are cheaper, and a replay into RocksDB is slower: for them it is half
     of this, and a 64th of `materialize_changelog_ratio`. 0: the number of changes does not matter."""
     materialize_handles_max: Amount = 512
-    """Bases are written when the changelog has this many change sets: each adds 70 bytes to a commit. 0: no limit."""
+    """Bases are written when the changelog has this many change sets: each adds 70 bytes to a commit. When a job is
+    opened, 64 are enough. 0: no limit."""
     materialize_failures_max: Amount = 3
     """How often in a row writing bases may fail. After one failure more the next checkpoint fails."""
     materialize_retry_delay_s: Pause = 10.0

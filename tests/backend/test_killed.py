@@ -103,6 +103,18 @@ async def test_killed_while_bases_are_written(tmp_path: Path, way: str) -> None:
     assert any(part.bases for part in newest.ranges)
 
 
+async def test_killed_in_the_moment_of_each_commit(tmp_path: Path) -> None:
+    """Runs of one batch that end before they know of their commit: bases come in, and nothing is listed twice."""
+    for batch in range(6):
+        killed = {"operation": "put_if_absent", "key": "killed/commits/*", "nth": 2, "moment": "after"}
+        assert last_word(live, tmp_path, "short", **killed) == -1  # the first entry was its claim
+        newest = newest_of(below(tree_of(tmp_path), PLACES[0]), "killed")
+        assert newest.source == sb.SourceMark("q", batch)
+        assert all(len(part.changelog) <= 2 for part in newest.ranges)
+    assert any(part.bases for part in newest.ranges)
+    await check(tmp_path, "short", 5)
+
+
 async def test_killed_while_rocksdb_bases_are_written(tmp_path: Path) -> None:
     """At the upload of one of their files, and from outside, wherever it is: copying, linking, or opening them."""
     pytest.importorskip("rocksdict", reason="the extra rocksdb")

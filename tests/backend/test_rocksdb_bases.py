@@ -347,7 +347,7 @@ async def test_it_is_restored_by_whatever_owners_there_are(job: RocksDBJob, tabl
     """1 -> 2 -> 3 -> 1, a commit by each: nobody's base is written anew, and each takes what is his."""
     state = await with_a_base(job)
     for number, parts in enumerate((TWO, THREE)):
-        async with job.open_parts(*parts, changes={"table": table}) as owners:
+        async with job.open_parts(*parts, changes={"table": table, "materialize_handles_max": 0}) as owners:
             assert owners.contents == state
             changed = numbered(range(number, 120, 7), 10 + number)
             await owners.checkpoint(changed)

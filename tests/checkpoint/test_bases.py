@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend._checkpoint.base_schedule import BaseTriggers, first_interval_s, is_due
+from statebackend._checkpoint.base_schedule import OPENING_HANDLES_MAX, BaseTriggers, first_interval_s, is_due
 from statebackend._checkpoint.bases import (
     FRAME_BYTES_MAX,
     FRAME_BYTES_MIN,
@@ -86,8 +86,20 @@ def commit_of(*ranges: RangeState) -> Commit:
 # ------------------------------------------------------------------------------------------------------------- when
 
 
-def due(state: RangeState, *, over: bool = False, in_files: bool = False, **changed: Any) -> bool:
-    return is_due(state, BaseTriggers(**changed), interval_is_over=over, in_files=in_files)
+def due(
+    state: RangeState, *, over: bool = False, in_files: bool = False, opening: bool = False, **changed: Any
+) -> bool:
+    return is_due(state, BaseTriggers(**changed), interval_is_over=over, in_files=in_files, opening=opening)
+
+
+def test_an_opening_asks_for_bases_of_fewer_change_sets() -> None:
+    """It has read as many files. No trigger, no bases: not at an opening either; and a smaller one holds."""
+    long, shorter = state(OPENING_HANDLES_MAX), state(OPENING_HANDLES_MAX - 1)
+    assert due(long, opening=True, handles_max=512)
+    assert not due(long, handles_max=512)
+    assert not due(shorter, opening=True, handles_max=512)
+    assert not due(long, opening=True, handles_max=0)
+    assert due(shorter, opening=True, handles_max=OPENING_HANDLES_MAX - 1)
 
 
 def test_nothing_is_due_where_nothing_was_logged_since_the_last_bases() -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 import statebackend as sb
+from statebackend._checkpoint.base_schedule import OPENING_HANDLES_MAX
 from statebackend._checkpoint.rescale import range_of
 from statebackend._ranges.owners import open_range_owners
 from statebackend.errors import MaterializationError, StoreAccessError
@@ -56,6 +57,19 @@ async def test_the_changelog_of_ranges_does_not_grow_for_ever() -> None:
         await model.check(SETTINGS, store)
         assert all(bases > 0 for _, bases in sizes(run))
     assert found == ["new"] * 2 + ["process"] * 20 + ["primary"] * 2 + ["process"] * 22 + ["primary"] * 2
+
+
+async def test_a_process_that_has_read_many_change_sets_writes_bases_at_once() -> None:
+    """One that keeps the state goes on to `materialize_handles_max`; one that comes new has opened as many files."""
+    store, settings = MemoryStore(), msgspec.structs.replace(SETTINGS, materialize_handles_max=512)
+    async with open_run(settings, 1, store) as run:
+        async with open_range_owners(store=store) as first:
+            for number in range(OPENING_HANDLES_MAX):
+                await run.batch(first, batch(number, 1))
+        assert sizes(run) == [(OPENING_HANDLES_MAX, 0)]
+        async with open_range_owners(store=store) as fresh:
+            await run.batch(fresh, batch(OPENING_HANDLES_MAX, 1))
+        assert sizes(run) == [(1, 1)]
 
 
 async def test_only_groups_that_were_changed_are_written_anew() -> None:
