@@ -38,14 +38,14 @@ _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 class KeyGroupRange(msgspec.Struct, frozen=True, array_like=True, order=True):
     """Key groups `first` to `last`, both included. `EMPTY_RANGE` is the only range with no groups.
 
-    Raises `ValueError` for a negative end or `first > last`.
+    Raises `ValueError` for a negative end, for `first > last`, and for a group that no job can have.
     """
 
     first: int
     last: int
 
     def __post_init__(self) -> None:
-        if (self.first, self.last) != (0, -1) and not 0 <= self.first <= self.last:
+        if (self.first, self.last) != (0, -1) and not 0 <= self.first <= self.last < MAX_PARALLELISM_LIMIT:
             raise ValueError(f"not a key-group range: [{self.first}, {self.last}]")
 
     def __len__(self) -> int:
@@ -250,6 +250,14 @@ class SnapshotResult(msgspec.Struct, frozen=True):
     """The epoch in which it was uploaded: a sweep may have deleted it before a commit of another epoch names it."""
     states: tuple[StateDescriptor, ...] = ()
     """Every state that the owner knows."""
+    base: CheckpointId | None = None
+    """The checkpoint that the owner stood on: `state` is that and all changes since. `None` before the first."""
+    pending: tuple[CheckpointId, ...] = ()
+    """Checkpoints that had no outcome yet when it was taken: `state` has the changes of these, too."""
+
+    def continues(self, checkpoint_id: CheckpointId | None) -> bool:
+        """True if the state is that of the checkpoint, and changes since. `None`: if it begins with nothing."""
+        return checkpoint_id == self.base or checkpoint_id in self.pending
 
 
 class SourceMark(msgspec.Struct, frozen=True):

@@ -270,6 +270,7 @@ def machinery_of(
             base_writer,
             retention,
             epoch=opened.epoch,
+            base=None if position.base is None else position.base.checkpoint_id,
             committed=msgspec.structs.replace(range_of(position.base, states.key_groups), history=history or UNSET),
             restored=restored.report,
         ),

@@ -8,6 +8,7 @@ import msgspec
 from statebackend._codec.commit import Claim, Commit
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.fresh_names import new_names, new_stamp
+from statebackend._log.names import check_checkpoint_id
 from statebackend._log.outbox import JobOutbox
 from statebackend._log.reader import LogEnd, LogReader
 from statebackend._log.savepoints import Savepoints
@@ -83,6 +84,8 @@ class Job:
     async def look(self) -> Position:
         """The position of the job now. Raises `CheckpointNotFoundError` and its like, `SettingsError`, `InputError`."""
         checkpoint_id, savepoint = self._checkpoint_id, self._savepoint
+        if checkpoint_id is not None:
+            check_checkpoint_id(checkpoint_id)
         end = await self._writer.find_end()
         if checkpoint_id is not None and savepoint is not None:
             raise InputError(
@@ -95,7 +98,7 @@ class Job:
             if savepoint is not None:
                 base = await self._savepoints.find(savepoint)
             else:
-                base = await self._find(end, CheckpointId(checkpoint_id or 0))
+                base = await self._find(end, check_checkpoint_id(checkpoint_id))
             newest = readable or base
         if not self._any_parallelism:
             self._check_parallelism(base)

@@ -22,7 +22,7 @@ from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.snapshots import InlineEncoder, Snapshots
 from statebackend._checkpoint.spending import Spending
 from statebackend._log.coordinator import CheckpointCoordinator, Committed
-from statebackend._log.names import check_savepoint_name, entry_key
+from statebackend._log.names import check_checkpoint_id, check_savepoint_name, entry_key
 from statebackend._log.outbox import JobOutbox, Output, Staged, check_source
 from statebackend._state.declared import KeyedStates, StateDeclarations
 from statebackend._tasks import finish
@@ -133,7 +133,7 @@ class KeyedBackend(StateDeclarations):
     ) -> tuple[SnapshotResult, Sequence[bytes]]:
         """A snapshot for others to commit, and the frames of it that `inline` took. Holds `_checkpointing`."""
         self._check_usable()  # here and not earlier: what held the lock before may have failed
-        if checkpoint_id <= self._snapshots.newest or checkpoint_id < self.next_checkpoint_id:
+        if check_checkpoint_id(checkpoint_id) <= self._snapshots.newest or checkpoint_id < self.next_checkpoint_id:
             raise CheckpointExistsError("checkpoint ids grow: use a larger one", checkpoint_id=checkpoint_id)
         with self._failing():
             return await self._snapshots.take(CheckpointId(checkpoint_id), inline=inline)

@@ -93,7 +93,7 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class Snapshots:
-    """The snapshots of the owner of `states`, which continues from `committed`.
+    """The snapshots of the owner of `states`, which continues from `committed`, its part of the checkpoint `base`.
 
     If `committed` has a history, each snapshot extends it. `restored` says which committed files have no local copy.
     """
@@ -106,10 +106,12 @@ class Snapshots:
         retention: LocalRetention | None,
         *,
         epoch: Epoch,
+        base: CheckpointId | None,
         committed: RangeState,
         restored: RestoreReport | None,
     ) -> None:
         self.committed = committed
+        self._base = base
         self._states = states
         self._writer = writer
         self._base_writer = base_writer
@@ -182,6 +184,8 @@ class Snapshots:
             local_bytes=local_bytes,
             epoch=self._epoch,
             states=self._states.descriptors,
+            base=self._base,
+            pending=tuple(self._pending),
         )
         self._to = to
         self._pending[checkpoint_id] = Pending(to, snapshot, sum(handle.records for handle in handles), bases)
@@ -194,7 +198,7 @@ class Snapshots:
         pending = self._pending[checkpoint_id]
         self._writer.confirm(self._committed_to, pending.to, checkpoint_id)
         self._base_writer.confirmed(pending.bases)
-        self.committed, self._committed_to = state, pending.to
+        self.committed, self._committed_to, self._base = state, pending.to, checkpoint_id
         self._only_primary &= state.segments()
         self._pending = {newer: each for newer, each in self._pending.items() if newer > checkpoint_id}
         if self._retention is not None:

@@ -19,7 +19,7 @@ import itertools
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import Final, Generic, TypeVar
+from typing import Annotated, Final, Generic, TypeVar
 
 import msgspec
 
@@ -28,6 +28,7 @@ from statebackend._codec.frame import encode_frame
 from statebackend._codec.segment import checksum_of
 from statebackend.errors import CorruptCommitError, InputError, UnsupportedVersionError, WrongJobError
 from statebackend.ids import (
+    MAX_PARALLELISM_LIMIT,
     ChangeSetHandle,
     CheckpointId,
     CommitSequence,
@@ -63,7 +64,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
     epoch: Epoch
     parent: CommitSequence | None
     stamp: str
-    max_parallelism: int
+    max_parallelism: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARALLELISM_LIMIT)]
     ranges: tuple[RangeState, ...]
     states: tuple[StateDescriptor, ...]
     source: SourceMark | None = None

@@ -30,7 +30,10 @@ _Types = tuple[inspect.Type, ...]
 
 
 def schema_of(type_: Any) -> str:
-    """Return the schema of a type. Raises `TypeError` or `NameError` if msgspec does not know all of it."""
+    """Return the schema of a type. Raises `TypeError` or `NameError` if msgspec does not know all of it.
+
+    Raises `RecursionError` for a type that is nested too deeply.
+    """
     return _text(_plain(inspect.type_info(type_), ()))
 
 
@@ -41,7 +44,10 @@ def misread(schema: str, type_: Any) -> str | None:
     likewise, but only at its end. A union, an enum or a literal may have gained choices, and a type may have become one
     choice of a union. Nothing else is allowed: an int cannot be read as a float, since not every int is one.
     """
-    return _misread(json.loads(schema), _plain(inspect.type_info(type_), (), reading=True), "value")
+    try:
+        return _misread(json.loads(schema), _plain(inspect.type_info(type_), (), reading=True), "value")
+    except (ValueError, RecursionError):
+        return "what was stored as its schema is none, or is nested too deeply"
 
 
 def _text(plain: Any) -> str:

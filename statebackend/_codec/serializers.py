@@ -45,6 +45,8 @@ class MsgspecSerializer(Generic[T]):
             self.schema: Final = schema_of(type_)
         except (TypeError, NameError) as error:
             raise InputError(f"not a type that can be stored: {error}", type=repr(type_)) from error
+        except RecursionError as error:  # its `repr` would be one, too
+            raise InputError("not a type that can be stored: it is nested too deeply") from error
         self._type = type_
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode_list = msgspec.msgpack.Decoder(list[type_]).decode  # type: ignore[valid-type]

@@ -114,7 +114,7 @@ def read_schema(words: str, key_words: str) -> TableSchema:
         parts = [ColumnSchema("", keys)] if isinstance(keys, str) else [ColumnSchema(*each) for each in keys]
         for each in (*columns, *parts):
             type_in(each.type)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UnsupportedVersionError(
             "this release does not know the schema of a columnar state", schema=words, keys=key_words
         ) from error

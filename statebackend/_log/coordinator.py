@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from statebackend._codec.commit import Commit, EncodedEntry, encode_entry
-from statebackend._log.names import entry_key
+from statebackend._log.names import check_checkpoint_id, entry_key
 from statebackend._log.outbox import JobOutbox, Staged, check_source
 from statebackend._log.savepoints import Savepoints
 from statebackend._log.writer import LogWriter
@@ -124,14 +124,14 @@ class CheckpointCoordinator:
     def check(self, checkpoint_id: CheckpointId) -> None:
         """Raise `CheckpointExistsError` unless `checkpoint_id` may be the next one.
 
-        Raises `BackendClosedError` after `close`, `InputError` without a claim.
+        Raises `BackendClosedError` after `close`, `InputError` without a claim or for what is no checkpoint id.
         """
         self._check_open()
         if not self.can_commit:
             raise InputError(
                 "opened for reading, or for a part of the key groups: it cannot commit", checkpoint_id=checkpoint_id
             )
-        if checkpoint_id < self.next_checkpoint_id:
+        if check_checkpoint_id(checkpoint_id) < self.next_checkpoint_id:
             raise CheckpointExistsError(
                 "checkpoint ids grow: use a larger one", checkpoint_id=checkpoint_id, smallest=self.next_checkpoint_id
             )
@@ -150,8 +150,9 @@ class CheckpointCoordinator:
 
         With `savepoint` it is kept under that name. Raises `CheckpointExistsError`, `SavepointExistsError`,
         `BackendClosedError`, or `InputError` if the snapshots do not cover every key group once, are of another
-        checkpoint or epoch, or disagree on a state: then nothing was committed, `notify_aborted` them. Raises
-        `FencedError` or `OutcomeUnknownError`: then close, and open the job again. A cancelled call finishes first.
+        checkpoint or epoch, continue another checkpoint than `base`, or disagree on a state: then nothing was
+        committed, `notify_aborted` them. Raises `FencedError` or `OutcomeUnknownError`: then close, and open the job
+        again. A cancelled call finishes first.
 
         `inline`: frames for the commit to carry; the snapshots' handles into them are those of `encode_inline`.
         `staged`: the output rows of the batch of `source`, which the commit makes an output to be published: see
@@ -159,10 +160,11 @@ class CheckpointCoordinator:
         """
         self.check(CheckpointId(checkpoint_id))
         ordered = sorted(snapshots, key=lambda snapshot: snapshot.state.key_groups)
-        _check_coverage([snapshot.state.key_groups for snapshot in ordered], self._max_parallelism)
+        check_coverage([snapshot.state.key_groups for snapshot in ordered], self._max_parallelism)
         _check_equal("another checkpoint", checkpoint_id, [snapshot.checkpoint_id for snapshot in ordered])
         # A sweep may have deleted what another epoch uploaded: it does so as soon as that epoch is over.
         _check_equal("another epoch: open its owner again", self.epoch, [snapshot.epoch for snapshot in ordered])
+        _check_base(None if self.base is None else self.base.checkpoint_id, ordered)
         commit = self._writer.next_commit(
             checkpoint_id=CheckpointId(checkpoint_id),
             parent=None if self.base is None else self.base.sequence,
@@ -245,6 +247,16 @@ def _check_equal(what: str, expected: int, found: Sequence[int]) -> None:
         raise InputError(f"a snapshot is of {what}", expected=expected, found=found)
 
 
+def _check_base(base: CheckpointId | None, snapshots: Sequence[SnapshotResult]) -> None:
+    """All on our base: an owner that stands on another checkpoint contributes state that is older, or of a branch."""
+    if not all(snapshot.continues(base) for snapshot in snapshots):
+        raise InputError(
+            "an owner stands on another checkpoint: open it again, at the coordinator's",
+            checkpoint_id=base,
+            found={str(snapshot.state.key_groups): snapshot.base for snapshot in snapshots},
+        )
+
+
 def _merged(snapshots: Sequence[SnapshotResult]) -> tuple[StateDescriptor, ...]:
     """The states of every owner. A number must mean the same state everywhere: changes name their state by it."""
     states = {descriptor.state_id: descriptor for snapshot in snapshots for descriptor in snapshot.states}
@@ -261,14 +273,13 @@ def _merged(snapshots: Sequence[SnapshotResult]) -> tuple[StateDescriptor, ...]:
     return tuple(states[state_id] for state_id in sorted(states))
 
 
-def _check_coverage(ranges: Sequence[KeyGroupRange], max_parallelism: int) -> None:
-    """Every key group exactly once: a gap would lose state silently, an overlap would apply it twice."""
-    expected = 0
-    for key_groups in ranges:
-        if key_groups.first != expected:
-            break
-        expected = key_groups.last + 1
-    if expected != max_parallelism:
+def check_coverage(ranges: Sequence[KeyGroupRange], max_parallelism: int) -> None:
+    """Every key group exactly once: a gap would lose state silently, an overlap would apply it twice.
+
+    All borders are compared, so that nothing behind the last key group goes unseen.
+    """
+    ends = [key_groups.last + 1 for key_groups in ranges]
+    if not all(ranges) or [0, *ends] != [*(key_groups.first for key_groups in ranges), max_parallelism]:
         raise InputError(
             "the snapshots must cover every key group once",
             ranges=[str(key_groups) for key_groups in ranges],

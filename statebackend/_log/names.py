@@ -23,7 +23,7 @@ import msgspec
 
 from statebackend._codec.commit import Commit, Entry
 from statebackend.errors import InputError
-from statebackend.ids import CommitSequence, Epoch, KeyGroupRange
+from statebackend.ids import CheckpointId, CommitSequence, Epoch, KeyGroupRange
 
 COMMITS: Final = "commits/"
 HINT_KEY: Final = "newest"
@@ -31,12 +31,15 @@ SAVEPOINTS: Final = "savepoints/"
 FLOORS: Final = "swept/"
 OUTBOX: Final = "outbox/"
 
+CHECKPOINT_ID_MAX: Final = 2**63 - 1
+"""More than any job needs. The ids above could be stored only in part: the next one would have no room."""
 NAMES_PER_ATTEMPT: Final = 1_000_000
 """How many data names one attempt at a range can have. Log positions are multiplied by it to make room for them."""
 
 _SAVEPOINT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _MARKER: Final = re.compile(rf"savepoints/({_SAVEPOINT_NAME.pattern})/(\d{{12,}})-([A-Za-z0-9]{{1,64}})")
 _DATA_NAME: Final = re.compile(r"(\d{8,})-(\d{8,})-[0-9a-f]{32}")
+_SEQUENCE_DIGITS_MAX: Final = 18  # no log is as long as that, and `int` does not read thousands of digits
 _DIGITS: Final = 8
 _ATTEMPT_DIGITS: Final = 14  # more than `_DIGITS`: by its length alone a number tells that an attempt made it
 
@@ -74,7 +77,16 @@ def hint_of(entry: Entry) -> bytes:
 def parse_hint(content: bytes) -> Hint | None:
     """The hint with this content, or `None` if it is damaged."""
     sequence, _, stamp = content.partition(b" ")
-    return Hint(CommitSequence(int(sequence)), stamp) if sequence.isdigit() else None
+    if not sequence.isdigit() or len(sequence) > _SEQUENCE_DIGITS_MAX:
+        return None
+    return Hint(CommitSequence(int(sequence)), stamp)
+
+
+def check_checkpoint_id(checkpoint_id: object) -> CheckpointId:
+    """Return `checkpoint_id`, or raise `InputError` if no checkpoint can have it. Callers may be untyped."""
+    if type(checkpoint_id) is not int or checkpoint_id > CHECKPOINT_ID_MAX:
+        raise InputError("a checkpoint id is an int from 0 to 2**63 - 1", checkpoint_id=checkpoint_id)
+    return CheckpointId(checkpoint_id)
 
 
 # ------------------------------------------------------------------------------------------ savepoints, sweep floors

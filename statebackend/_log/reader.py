@@ -72,6 +72,14 @@ class LogReader:
             entry = decode_entry(data, key, job=self.job)
         else:
             entry = await self._threads.cpu(lambda: decode_entry(data, key, job=self.job))
+        if entry.sequence != sequence:
+            raise CorruptCommitError(
+                "an entry of another place in the log lies here: put the right object back, or open an older"
+                " checkpoint by its id",
+                object=key,
+                offset=0,
+                sequence_found=entry.sequence,
+            )
         if isinstance(entry, Commit):
             self._last_read = (key, data)
         return entry

@@ -108,6 +108,7 @@ def _unchanged(
         local=False,  # on which host?
         epoch=epoch,
         states=() if base is None or described else base.states,
+        base=None if base is None else base.checkpoint_id,
     )
 
 

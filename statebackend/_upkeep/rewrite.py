@@ -291,6 +291,7 @@ class Rewrite:
                 local=False,
                 epoch=coordinator.epoch,
                 states=self._base.states,
+                base=self._base.checkpoint_id,
             )
             for place, owner in enumerate(self._owners)
         ]

@@ -12,6 +12,7 @@ from statebackend._log.names import entry_key
 from statebackend.errors import (
     CorruptCommitError,
     CorruptSegmentError,
+    InputError,
     KeyGroupError,
     KeyTypeError,
     LocalRootError,
@@ -211,3 +212,33 @@ async def test_another_max_parallelism_is_refused(
         await _open(with_settings(max_parallelism=64))
     assert caught.value.facts == {"max_parallelism": 64, "committed": 128}
     assert tree_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("checkpoint_id", [2**64 - 1, 2**63, "1", 1.0, True, None])
+async def test_what_is_no_checkpoint_id_is_refused_and_costs_nothing(settings: sb.Settings, checkpoint_id: Any) -> None:
+    """An id that cannot be stored, or that leaves no room for a next one, closed the job for good."""
+    async with sb.open_backend(settings) as backend:
+        backend.value_state("legs", Leg)["N1"] = Leg("EWR", "IAH", 1)
+        with pytest.raises(InputError, match="an int from 0 to"):
+            await backend.checkpoint(checkpoint_id)
+        await backend.checkpoint(1)
+        if checkpoint_id is not None:
+            with pytest.raises(InputError, match="an int from 0 to"):
+                async with sb.open_backend(settings, checkpoint_id=checkpoint_id, read_only=True):
+                    pass
+    everything = sb.owners.KeyGroupRange(0, settings.max_parallelism - 1)
+    async with sb.open_backend(settings, key_groups=everything) as owner:
+        assert owner.value_state("legs", Leg)["N1"].flown == 1
+        with pytest.raises(InputError, match="an int from 0 to"):
+            await owner.snapshot(checkpoint_id)
+
+
+async def test_the_largest_checkpoint_id_leaves_a_job_that_can_be_read(settings: sb.Settings) -> None:
+    """There is no larger one, and that is said."""
+    async with sb.open_backend(settings) as backend:
+        backend.value_state("legs", Leg)["N1"] = Leg("EWR", "IAH", 1)
+        await backend.checkpoint(2**63 - 1)
+    async with sb.open_backend(settings) as backend:
+        assert backend.value_state("legs", Leg)["N1"].flown == 1
+        with pytest.raises(InputError, match="an int from 0 to"):
+            await backend.checkpoint(backend.next_checkpoint_id)

@@ -191,6 +191,14 @@ def test_every_cut_is_found() -> None:
             read_commit(encode_entry(sample(), NAME).body) | {"ranges": [{"key_groups": [9, 3], "changelog": []}]},
             id="key groups the wrong way round",
         ),
+        pytest.param(
+            read_commit(encode_entry(sample(), NAME).body) | {"ranges": [{"key_groups": [0, 10**12], "changelog": []}]},
+            id="more key groups than any job can have",
+        ),
+        pytest.param(
+            read_commit(encode_entry(sample(), NAME).body) | {"max_parallelism": 10**12}, id="parallelism of 10**12"
+        ),
+        pytest.param(read_commit(encode_entry(sample(), NAME).body) | {"max_parallelism": 0}, id="no parallelism"),
     ],
 )
 def test_manifest_that_is_none_is_refused(manifest: Any) -> None:

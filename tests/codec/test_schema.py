@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statebackend._codec.schema import misread, schema_of
+from statebackend._codec.serializers import MsgspecSerializer
+from statebackend.errors import InputError
 from tests.examples import name_of
 
 
@@ -367,3 +369,19 @@ def test_what_may_be_read_is_read(old: Any, new: Any, by_position: bool, forbids
     found = msgspec.msgpack.decode(msgspec.msgpack.encode(old_type(**values)), type=new_type)
     for name, (type_, _) in new.items():
         assert getattr(found, name) == values.get(name, EXAMPLES[type_][0])
+
+
+@pytest.mark.parametrize("depth", [0, 1000, 10_000])
+def test_a_stored_schema_that_is_none_is_a_reason_and_no_crash(depth: int) -> None:
+    """Nested deeper than Python recurses, or not JSON at all."""
+    assert misread("[" * depth + "]" * (depth - 1), int) is not None
+    assert misread('{"list":{"item_type":' * depth + '"int"' + "}}" * depth, list[int]) is not None
+
+
+def test_a_type_nested_too_deeply_is_refused() -> None:
+    """When it is declared, before anything is stored with it."""
+    nested: Any = int
+    for _ in range(10_000):
+        nested = list[nested]
+    with pytest.raises(InputError, match="nested too deeply"):
+        MsgspecSerializer(nested)

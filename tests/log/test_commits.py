@@ -6,12 +6,18 @@ from typing import Any
 import pytest
 
 import statebackend as sb
-from statebackend._codec.commit import Commit
+from statebackend._codec.commit import Commit, encode_entry
 from statebackend._log.names import HINT_KEY, entry_key
 from statebackend._log.reader import LogEnd, LogReader
 from statebackend._log.writer import HINT_EVERY
 from statebackend.abc import ObjectStore
-from statebackend.errors import CheckpointNotFoundError, FencedError, OutcomeUnknownError, StoreAccessError
+from statebackend.errors import (
+    CheckpointNotFoundError,
+    CorruptCommitError,
+    FencedError,
+    OutcomeUnknownError,
+    StoreAccessError,
+)
 from statebackend.ids import CheckpointId
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore
@@ -55,7 +61,14 @@ async def test_the_newest_is_found_from_the_hint_without_listing(count: int) -> 
     assert store.requests.total() <= 2 * HINT_EVERY.bit_length() + 2
 
 
-@pytest.mark.parametrize("hint", [None, b"nonsense", b"19", b"19 other", b"999 mine", b"", b" mine", b"-3 mine"])
+@pytest.mark.parametrize(
+    "hint",
+    [
+        *(None, b"nonsense", b"19", b"19 other", b"999 mine", b"", b" mine", b"-3 mine"),
+        pytest.param(b"9" * 5000 + b" mine", id="5,000 digits"),
+        pytest.param(b"1" + b"0" * 17 + b" mine", id="18 digits"),
+    ],
+)
 async def test_a_useless_hint_costs_a_listing_and_nothing_else(hint: bytes | None) -> None:
     """Absent, damaged or ahead of the log: the hint is never believed."""
     store = await filled(20)
@@ -65,6 +78,20 @@ async def test_a_useless_hint_costs_a_listing_and_nothing_else(hint: bytes | Non
     newest = await newest_on(store)
     assert newest is not None
     assert newest.sequence == 19
+
+
+@pytest.mark.parametrize("other", [5, 20, 18, 1])
+async def test_an_entry_under_another_name_is_damage(other: int) -> None:
+    """With an older entry's bytes under the newest name, a job went on from the old state."""
+    store = await filled(20)
+    body = await store.get(entry_key(other)) if other < 20 else encode_entry(commit(20), entry_key(20)).body
+    await store.put(entry_key(19), [body])
+    log = log_on(store)
+    assert (await end_of(log)).entry is None
+    with pytest.raises(CorruptCommitError, match="another place") as caught:
+        await log.newest(await end_of(log))
+    assert caught.value.facts == {"object": entry_key(19), "offset": 0, "sequence_found": other}
+    assert (await log.find(await end_of(log), CheckpointId(180))).sequence == 18
 
 
 @pytest.mark.parametrize("number", ["7", "99", "0000000000099"])

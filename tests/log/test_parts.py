@@ -1,5 +1,6 @@
 """Owners of parts of the key groups upload, one coordinator commits: all parts of a checkpoint, or none."""
 
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, cast
@@ -7,8 +8,11 @@ from typing import Any, cast
 import anyio
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import statebackend as sb
+from statebackend._log.coordinator import check_coverage
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import BackendClosedError, CheckpointExistsError, FencedError, InputError
 from statebackend.objectstore import MemoryStore
@@ -172,6 +176,7 @@ async def test_snapshots_that_do_not_make_a_checkpoint_are_refused() -> None:
         for wrong in (
             [first, third],
             [first, second, second, third],
+            [first, second, third, third],
             [],
             *([first, bad, third] for bad in (stale, other, renamed, twice)),
         ):
@@ -180,6 +185,94 @@ async def test_snapshots_that_do_not_make_a_checkpoint_are_refused() -> None:
         await parts.coordinator.commit(1, [third, first, second])
         with pytest.raises(CheckpointExistsError):
             await parts.coordinator.commit(1, [first, second, third])
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)).map(sorted).map(tuple), max_size=5))
+def test_ranges_cover_every_key_group_once_or_are_refused(ends: list[tuple[int, int]]) -> None:
+    """There twice, overlapping, missing, beyond the last, in any order: by counting each key group."""
+    ranges = sorted(sb.owners.KeyGroupRange(*pair) for pair in ends)
+    counts = Counter(group for each in ranges for group in each)
+    if counts == Counter(range(4)):
+        check_coverage(ranges, 4)
+    else:
+        with pytest.raises(InputError):
+            check_coverage(ranges, 4)
+
+
+async def test_a_snapshot_that_is_given_twice_is_applied_never() -> None:
+    """At the end of the list it was committed once, and its changes were applied twice."""
+    store = MemoryStore()
+    async with opened(store, [WHOLE[0]]) as parts:
+        parts.owners[0].list_state("hops", str)["k"].append("a")
+        (whole,) = await parts.snapshots(1)
+        empty = msgspec.structs.replace(
+            whole, state=msgspec.structs.replace(whole.state, key_groups=sb.ids.EMPTY_RANGE)
+        )
+        for wrong in ([whole, whole], [empty, whole]):
+            with pytest.raises(InputError, match="every key group once"):
+                await parts.coordinator.commit(1, wrong)
+        await parts.coordinator.commit(1, [whole])
+    async with sb.open_backend(SETTINGS, store=store, read_only=True) as backend:
+        assert list(backend.list_state("hops", str)["k"]) == ["a"]
+
+
+@pytest.mark.parametrize("stale", range(len(RANGES)))
+async def test_owners_on_different_checkpoints_are_not_committed_together(stale: int) -> None:
+    """Otherwise its part of the state would be that of the older checkpoint. Opened again, it contributes."""
+    store = MemoryStore()
+    async with opened(store) as parts:
+        for checkpoint_id in (1, 2):
+            parts.write(range(40), checkpoint_id)
+            await parts.checkpoint(checkpoint_id)
+        options: dict[str, Any] = {"store": store, "key_groups": RANGES[stale]}
+        async with sb.open_backend(SETTINGS, checkpoint_id=1, **options) as old:
+            old.value_state("n", int)
+            snapshots = await parts.snapshots(3)
+            snapshots[stale] = await old.snapshot(3)
+            with pytest.raises(InputError, match="stands on another checkpoint") as caught:
+                await parts.coordinator.commit(3, snapshots)
+        assert caught.value.facts["checkpoint_id"] == 2
+        assert caught.value.facts["found"][str(RANGES[stale])] == 1
+        async with sb.open_backend(SETTINGS, **options) as again:
+            again.value_state("n", int)
+            snapshots[stale] = await again.snapshot(3)
+            await parts.coordinator.commit(3, snapshots)
+    assert await state_of(store) == dict.fromkeys(range(40), 2)
+
+
+async def test_owners_on_the_newest_do_not_join_a_branch_from_an_older_checkpoint() -> None:
+    """Nor the other way round: the coordinator says which checkpoint is continued."""
+    store = MemoryStore()
+    async with opened(store) as parts:
+        for checkpoint_id in (1, 2):
+            parts.write(range(40), checkpoint_id)
+            await parts.checkpoint(checkpoint_id)
+    async with (
+        sb.owners.open_coordinator(SETTINGS, store=store, checkpoint_id=1) as coordinator,
+        sb.open_backend(SETTINGS, store=store, key_groups=WHOLE[0]) as owner,
+    ):
+        with pytest.raises(InputError, match="stands on another checkpoint"):
+            await coordinator.commit(3, [await owner.snapshot(3)])
+    assert await state_of(store) == dict.fromkeys(range(40), 2)
+
+
+async def test_a_new_owner_does_not_join_a_job_that_has_committed() -> None:
+    """Told of a checkpoint that was never committed, or of none: its base is none of the coordinator's."""
+    store = MemoryStore()
+    async with opened(store) as parts:
+        parts.write(range(40), 1)
+        first = await parts.snapshots(1)
+        await parts.coordinator.commit(1, first)
+        late = [msgspec.structs.replace(each, checkpoint_id=sb.ids.CheckpointId(2)) for each in first]
+        with pytest.raises(InputError, match="stands on another checkpoint"):
+            await parts.coordinator.commit(2, late)
+        for owner in parts.owners:
+            await owner.notify_complete(1)
+        await parts.snapshots(2)
+        for owner in parts.owners:
+            await owner.notify_complete(2)  # which was not committed
+        with pytest.raises(InputError, match="stands on another checkpoint"):
+            await parts.coordinator.commit(3, await parts.snapshots(3))
 
 
 async def test_nothing_is_committed_by_a_claim_that_was_left() -> None:

@@ -10,7 +10,14 @@ import statebackend as sb
 from statebackend._log.coordinator import CommittedBase
 from statebackend._log.names import entry_key
 from statebackend._ranges.owners import RangeTask, open_range_owners
-from statebackend.errors import BatchError, CheckpointExistsError, FencedError, InputError, MissingObjectError
+from statebackend.errors import (
+    BatchError,
+    CheckpointExistsError,
+    CorruptCommitError,
+    FencedError,
+    InputError,
+    MissingObjectError,
+)
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore
 from tests.knobs import replaced
@@ -192,3 +199,16 @@ def test_a_task_takes_no_secrets_along() -> None:
     assert b"hush" not in pickle.dumps(task)
     assert "hush" not in repr(task)
     assert pickle.loads(pickle.dumps(task)).settings.s3.access_key_id == "me"
+
+
+async def test_a_base_that_came_along_under_another_key_is_refused() -> None:
+    """The bytes of a commit are checked against the place that the task names, as those that are read."""
+    store = MemoryStore()
+    async with open_run(SETTINGS, 1, store) as run, open_range_owners(store=store) as owners:
+        await run.batch(owners, batch(0))
+        (task,) = run.tasks()
+        assert task.base is not None
+        foreign = msgspec.structs.replace(task.base, key=entry_key(7))
+        with pytest.raises(CorruptCommitError, match="another place"):
+            async with owners.attempt(msgspec.structs.replace(task, base=foreign)):
+                pass
