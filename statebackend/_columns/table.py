@@ -4,7 +4,7 @@ A row number stands for a key until the key is dropped. The row is used again fo
 was drained. A key that was never written in a column is null there.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -41,7 +41,8 @@ from statebackend._columns.keys import (
 )
 from statebackend._columns.schema import TableSchema, default_column, is_wider, type_in
 from statebackend._tables.key_groups import OwnedKeys
-from statebackend._tables.table import PlacedInMemory, Table
+from statebackend._tables.placed import PlacedInMemory, WantedEntries
+from statebackend._tables.table import Table
 from statebackend.errors import DataError, InputError, KeyTypeError, ValueDecodeError
 
 
@@ -235,21 +236,17 @@ class ColumnTable(Table):
         copied._columns = {name: column.copy(self._rows.used) for name, column in self._columns.items()}
         return copied
 
-    def placed(
-        self, state_id: int, keys: OwnedKeys, groups: Sequence[int], renew: object, pause: Callable[[], None]
-    ) -> PlacedInMemory:
+    def placed(self, wanted: WantedEntries) -> PlacedInMemory:
         """The rows by key group, within it by place, with their hashes."""
         rows = self.live_rows()
-        wanted = np.zeros(1 << 15, np.bool_)
-        wanted[list(groups)] = True
-        pause()
-        rows = rows[wanted[self.groups(rows)]]
-        pause()
+        wanted.pause()
+        rows = rows[wanted.which()[self.groups(rows)]]
+        wanted.pause()
         rows = rows[np.argsort(self._rows.orders(self._rows.hashes(rows)), kind="stable")]
-        pause()
+        wanted.pause()
 
         def changes_of(start: int, end: int) -> Iterator[ColumnChanges]:
-            for changes in self._changes(state_id, rows[start:end], rows[:0], hashed=True):
+            for changes in self._changes(wanted.state_id, rows[start:end], rows[:0], hashed=True):
                 yield from changes.cut(PART_BYTES_MAX)
 
         return PlacedInMemory(self.groups(rows), changes_of, at_once=PART_RECORDS_MAX)

@@ -11,7 +11,8 @@ from statebackend._codec.change_sets.records import SCALARS
 from statebackend._state.ttl import SWEEP_KEYS
 from statebackend._state.values import Values
 from statebackend._tables.key_groups import OwnedKeys
-from statebackend._tables.table import AnyTable, Renew
+from statebackend._tables.placed import Renew
+from statebackend._tables.table import AnyTable
 from statebackend.ids import Key
 
 E = TypeVar("E")

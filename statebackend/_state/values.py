@@ -9,7 +9,7 @@ import msgspec
 from statebackend._codec.cells import Cell, joined, pack, split, unpack
 from statebackend._codec.serializers import BLOCK_VALUES, MsgspecSerializer, decode_many, encode_many, serializer_of
 from statebackend._state.ttl import TimeToLive
-from statebackend._tables.table import Renew
+from statebackend._tables.placed import Renew
 from statebackend.abc import Serializer
 from statebackend.errors import InputError, ValueDecodeError
 

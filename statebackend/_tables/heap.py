@@ -18,7 +18,8 @@ from statebackend._codec.cells import framed, split
 from statebackend._codec.change_sets.changes import KeyGroups
 from statebackend._codec.change_sets.keyed_changes import SET, ChangeColumns, KeyedChanges
 from statebackend._codec.change_sets.records import Operation
-from statebackend._tables.table import EntryTable, Renew, Table
+from statebackend._tables.placed import Renew
+from statebackend._tables.table import EntryTable, Table
 from statebackend.errors import UnsupportedVersionError
 from statebackend.ids import Key
 
@@ -56,6 +57,9 @@ class ValueTable(EntryTable[bytes]):
     def copy(self) -> Self:
         """A copy of the dictionary: cells never change."""
         return type(self)(dict(self.entries))
+
+    def set_data(self, entries: Sequence[bytes], renew: Renew | None) -> Sequence[bytes | None]:
+        return entries if renew is None else list(map(renew, entries))
 
     def rebuilding(
         self, state_id: int, groups: KeyGroups, keys: Sequence[Key], entries: Sequence[bytes], renew: Renew | None
@@ -114,15 +118,18 @@ class ListTable(EntryTable[bytearray]):
         self._own = set()
         return type(self)(dict(self.entries))
 
+    def set_data(self, entries: Sequence[bytearray], renew: Renew | None) -> Sequence[bytes | bytearray | None] | None:
+        if max(map(len, entries), default=0) > CHUNK_BYTES:
+            return None
+        return entries if renew is None else [_renewed(row, renew) or None for row in entries]
+
     def rebuilding(
         self, state_id: int, groups: KeyGroups, keys: Sequence[Key], entries: Sequence[bytearray], renew: Renew | None
     ) -> Iterator[KeyedChanges]:
         """For each key one `SET`, then one `ADD` for each further chunk."""
         columns = ChangeColumns(state_id)
         for group, key, found in zip(groups.tolist(), keys, entries, strict=True):
-            row = bytes(found)
-            if renew is not None:
-                row = b"".join(framed(cell) for cell in map(renew, split(row)) if cell is not None)
+            row = bytes(found) if renew is None else _renewed(found, renew)
             for operation, chunk in row_changes(row, _SET):
                 columns.add(group, operation, key, chunk)
                 if columns.is_full:
@@ -231,6 +238,10 @@ def row_changes(row: bytes, first: int) -> Iterable[tuple[int, bytes]]:
     There are none for no elements, and several for more than `CHUNK_BYTES`.
     """
     return [(_ADD if at else first, row[at : at + CHUNK_BYTES]) for at in range(0, len(row), CHUNK_BYTES)]
+
+
+def _renewed(row: bytearray, renew: Renew) -> bytes:
+    return b"".join(framed(cell) for cell in map(renew, split(bytes(row))) if cell is not None)
 
 
 def _unknown(operation: int) -> UnsupportedVersionError:

@@ -23,9 +23,10 @@ from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._codec.change_sets.records import as_key
 from statebackend._tables.heap import ListTable, MapTable, ValueTable, cell_of
 from statebackend._tables.key_groups import OwnedKeys
+from statebackend._tables.placed import Placed, WantedEntries
 from statebackend._tables.rocksdb import PointInTimeView, RocksStore
 from statebackend._tables.row_cache import Rows
-from statebackend._tables.table import EntryTable, Placed, Renew, Table
+from statebackend._tables.table import EntryTable, Table
 from statebackend.ids import Key, KeyGroupRange
 
 E = TypeVar("E")
@@ -258,26 +259,19 @@ class _InRocks(EntryTable[E]):
         """The keys as of now. They are never all in memory at once."""
         return iter(self.entries)
 
-    def placed(
-        self,
-        state_id: int,
-        keys: OwnedKeys,
-        groups: Sequence[int],
-        renew: Renew | None,
-        pause: Callable[[], None],
-    ) -> Placed:
+    def placed(self, wanted: WantedEntries) -> Placed:
         """The keys of each of these groups, read when they are asked for."""
-        return _InGroups(self, state_id, frozenset(groups).intersection(keys.key_groups), renew)
+        return _InGroups(self, wanted)
 
 
 class _InGroups(Placed):
     """Entries that lie in key groups already. They are never all in memory at once."""
 
-    def __init__(self, table: _InRocks[Any], state_id: int, groups: frozenset[int], renew: Renew | None) -> None:
+    def __init__(self, table: _InRocks[Any], wanted: WantedEntries) -> None:
         self._table = table
-        self._state_id = state_id
-        self._wanted = groups
-        self._renew = renew
+        self._state_id = wanted.state_id
+        self._wanted = frozenset(wanted.groups).intersection(wanted.keys.key_groups)
+        self._renew = wanted.renew
 
     def changes(self, span: KeyGroupRange) -> Iterator[Changes]:
         table, get = self._table, self._table.entries.__getitem__

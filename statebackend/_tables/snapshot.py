@@ -5,7 +5,8 @@ from typing import Final
 
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._tables.key_groups import OwnedKeys
-from statebackend._tables.table import Placed, Renew, Table
+from statebackend._tables.placed import Placed, Renew, WantedEntries
+from statebackend._tables.table import Table
 from statebackend.ids import KeyGroupRange
 from statebackend.settings import KiB
 
@@ -35,7 +36,7 @@ class StatesSnapshot:
         """
         wanted = sorted(groups)
         tables = [
-            table.placed(state_id, self._keys, wanted, self._renew.get(state_id), pause)
+            table.placed(WantedEntries(state_id, self._keys, wanted, self._renew.get(state_id), pause))
             for state_id, table in self._tables.items()
         ]
         return PlacedStates(tables, pause)

@@ -11,6 +11,7 @@ from statebackend._columns.table import ColumnTable
 from statebackend._state.columnar.columnar_state import ColumnarState
 from statebackend._state.columnar.expiring_rows import WRITTEN
 from statebackend._tables.key_groups import OwnedKeys
+from statebackend._tables.placed import WantedEntries
 from statebackend.ids import KeyGroupRange, all_key_groups
 
 ALL = KeyGroupRange(0, 127)
@@ -29,7 +30,7 @@ def columnar(schema: Any, key: Any, *, key_groups: KeyGroupRange = ALL, ttl: Tim
 def base_of(table: ColumnTable, groups: Sequence[int], max_parallelism: int, state_id: int = 0) -> list[ColumnChanges]:
     """The changes that rebuild the rows of these key groups."""
     all_groups = all_key_groups(max_parallelism)
-    placed = table.placed(state_id, OwnedKeys(all_groups, max_parallelism), groups, None, lambda: None)
+    placed = table.placed(WantedEntries(state_id, OwnedKeys(all_groups, max_parallelism), groups))
     return [cast("ColumnChanges", changes) for changes in placed.changes(all_groups)]
 
 

@@ -13,6 +13,7 @@ import pytest
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.heap import ListTable, MapTable, ValueTable
 from statebackend._tables.key_groups import OwnedKeys, key_group
+from statebackend._tables.placed import WantedEntries
 from statebackend.errors import BackendClosedError, KeyGroupError, StoreUnavailableError
 from statebackend.ids import KeyGroupRange, all_key_groups
 from tests.changes import drained, rows_of
@@ -222,7 +223,7 @@ def test_keys_of_a_group_are_found_without_the_others(store: "RocksStore") -> No
     for table in tables:
         table.entries.update(dict.fromkeys(mixed, b"cell"))
     for table in tables:
-        placed = table.placed(0, ALL_KEYS, range(MAX_PARALLELISM), None, lambda: None)
+        placed = table.placed(WantedEntries(0, ALL_KEYS, range(MAX_PARALLELISM)))
         for group in range(MAX_PARALLELISM):
             found = rows_of(placed.changes(KeyGroupRange(group, group)))
             assert {change.key for change in found} == {

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, starmap
 from operator import attrgetter, itemgetter
-from typing import Any, Final, Self, cast
+from typing import Any, Final, NamedTuple, Self, cast
 
 import msgspec
 import numpy as np
@@ -83,6 +83,12 @@ class KeyedChanges(Changes):
         """The argument of each operation."""
         return self._data if self.keys else ()
 
+    @classmethod
+    def of_arrays(cls, state_id: int, groups: KeyGroups, arity: int, arrays: Sequence[bytes]) -> Self:
+        """A `SET` of each key. `arrays`: the keys' columns, as `key_columns` has them, then the data, encoded."""
+        operations = SET * len(groups)
+        return cls(state_id, groups, operations, (), (), body=b"".join(_body(groups, operations, arity, arrays)))
+
     def packed(self) -> Self:
         """The same changes, with their bytes in place of keys and data, which are decoded if they are asked for.
 
@@ -136,13 +142,8 @@ class KeyedChanges(Changes):
     def body(self) -> Sequence[bytes | bytearray | memoryview]:
         if self._body:
             return (self._body,)
-        span = self.span
-        width = 1 if len(span) <= 256 else 2
-        columns = _columns_of(self.keys)
-        head = _HEAD.pack(span.first, width, 0 if columns is None else len(columns))
-        groups = (self.groups - span.first).astype(_WIDTHS[width]).tobytes()
-        encoded = list(map(_encode, (*([self.keys] if columns is None else columns), self.data)))
-        return [head, self.operations, groups, *(each for raw in encoded for each in (_LENGTH.pack(len(raw)), raw))]
+        columns = key_columns(self.keys)
+        return _body(self.groups, self.operations, columns.arity, list(map(_encode, (*columns.parts, self.data))))
 
     @classmethod
     def from_body(cls, state_id: int, records: int, body: memoryview) -> Self:
@@ -230,15 +231,29 @@ def as_keys(found: list[Any]) -> list[Key]:
     return found if SCALARS.issuperset(map(type, found)) else list(map(as_key, found))
 
 
-def _columns_of(keys: Sequence[Key]) -> Sequence[Sequence[object]] | None:
-    """The parts of keys that are all tuples of one length; `None` for other keys."""
-    if set(map(type, keys)) != {tuple}:
-        return None
-    tuples = cast("Sequence[tuple[Key, ...]]", keys)
-    arity = len(tuples[0])
-    if not 0 < arity <= ARITY_MAX or any(len(key) != arity for key in tuples):
-        return None
-    return list(zip(*tuples, strict=True))
+class KeyParts(NamedTuple):
+    """Keys in columns: of tuples that all have `arity` parts one for each part, of others one, and the arity is 0."""
+
+    arity: int
+    parts: Sequence[Sequence[object]]
+
+
+def key_columns(keys: Sequence[Key]) -> KeyParts:
+    """The columns of these keys."""
+    if set(map(type, keys)) == {tuple}:
+        tuples = cast("Sequence[tuple[Key, ...]]", keys)
+        arity = len(tuples[0])
+        if 0 < arity <= ARITY_MAX and all(len(key) == arity for key in tuples):
+            return KeyParts(arity, list(zip(*tuples, strict=True)))
+    return KeyParts(0, [keys])
+
+
+def _body(groups: KeyGroups, operations: bytes, arity: int, columns: Sequence[bytes]) -> list[bytes]:
+    first, last = int(groups.min()), int(groups.max())
+    width = 1 if last - first < 256 else 2
+    head = _HEAD.pack(max(0, first), width, arity)
+    offsets = (groups - max(0, first)).astype(_WIDTHS[width]).tobytes()
+    return [head, operations, offsets, *(each for raw in columns for each in (_LENGTH.pack(len(raw)), raw))]
 
 
 def _keys_and_data(records: int, body: memoryview) -> tuple[Sequence[Key], Sequence[bytes]]:
