@@ -1,7 +1,8 @@
 """Keeps track of where every change of one writer is. Pure: it decides, `writer` carries out.
 
     append -> open -> seal -> sealed -> persist -> in flight -> succeed -> uploaded -> confirm -> confirmed -> gone
-                               │  ^                   └-> fail -> gone, remembered by its number only
+                               │  ^ ^                 │  └-> fail -> gone, remembered by its number only
+                               │  │ └-----------------┘ take back
                                v  │ reset, or asked for again
                               inline -> confirm -> gone
 
@@ -20,7 +21,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from statebackend._codec.change_sets.changes import Changes, ChangeSet, change_set
+from statebackend._codec.change_sets.changes import Changes, change_set
+from statebackend._codec.segment import EncodedFrame, SealedSet
 from statebackend.errors import BackendClosedError, InputError, UploadError
 from statebackend.ids import ChangeSetHandle, CheckpointId, SequenceNumber
 
@@ -83,8 +85,8 @@ class Ledger:
         self._lowest = SequenceNumber(0)  # everything below is truncated
         self._inline_to = SequenceNumber(0)  # below it, something lies in a commit and nowhere else
         self._end: SequenceNumber | None = None  # closed: nothing from here on is wanted
-        self._sealed: dict[SequenceNumber, ChangeSet] = {}
-        self._inline: dict[SequenceNumber, ChangeSet] = {}  # handed out, for a commit to carry
+        self._sealed: dict[SequenceNumber, SealedSet] = {}
+        self._inline: dict[SequenceNumber, SealedSet] = {}  # handed out, for a commit to carry
         self._in_flight: set[SequenceNumber] = set()
         self._uploaded: dict[SequenceNumber, UploadedChangeSet] = {}
         self._detached: dict[SequenceNumber, UploadedChangeSet] = {}  # out of the log, but a request wants them
@@ -97,6 +99,11 @@ class Ledger:
     def is_awaited(self) -> bool:
         """True if a request waits for its results."""
         return bool(self._waiting)
+
+    @property
+    def in_flight(self) -> int:
+        """Number of change sets in flight."""
+        return len(self._in_flight)
 
     def append(self, changes: Changes) -> None:
         """Add changes to the open set. The sequence number stays. After `close` they are dropped.
@@ -115,7 +122,7 @@ class Ledger:
             self._next = SequenceNumber(self._next + 1)
         return self._next
 
-    def take_open(self) -> Sequence[ChangeSet]:
+    def take_open(self) -> Sequence[SealedSet]:
         """Seal the open set and return it, now in flight: the caller uploads it before it is asked for.
 
         Sets sealed earlier stay where they are: they may never be asked for.
@@ -124,11 +131,12 @@ class Ledger:
         self.seal()
         return self._take(number)
 
-    def take_inline(self, from_: SequenceNumber, bytes_max: int) -> Sequence[ChangeSet] | None:
+    def take_inline(self, from_: SequenceNumber, bytes_max: int) -> Sequence[SealedSet] | None:
         """Return every change set from `from_` on, sealed and in order, if all are here and small; otherwise `None`.
 
-        Here: neither uploaded nor in flight. Small: at most `bytes_max` together, by their estimates. They stay, to be
-        returned again or uploaded, until `confirm` says that a commit holds them. Raises as `persist` does.
+        Here: neither uploaded nor in flight. Small: at most `bytes_max` together, by their estimates, or by the bytes
+        of their frames. They stay, to be returned again or uploaded, until `confirm` says that a commit holds them.
+        Raises as `persist` does.
         """
         self._check(from_)
         here = [self._sealed.get(number) or self._inline.get(number) for number in _numbers(from_, self._next)]
@@ -141,9 +149,24 @@ class Ledger:
                 self._inline[number] = self._sealed.pop(number)
         return [self._inline[number] for number in _numbers(from_, self._next)]
 
+    def take_back(self, sealed: Iterable[SealedSet]) -> None:
+        """Change sets in flight were not sent: they are sealed again. Called only while nobody waits for them.
+
+        Those that were truncated, or are in a log that was closed, are forgotten.
+        """
+        assert not self._waiting, "a request would wait for nothing in flight"
+        for each in sealed:
+            self._in_flight.remove(each.sequence_number)
+            if self._is_in_log(each.sequence_number):
+                self._sealed[each.sequence_number] = each
+
+    def encoded(self, frames: Iterable[EncodedFrame]) -> None:
+        """Keep the frames of change sets that `take_inline` returned in their place, for an upload after all."""
+        self._inline.update({frame.sequence_number: frame for frame in frames if frame.sequence_number in self._inline})
+
     def persist(
         self, from_: SequenceNumber, checkpoint_id: CheckpointId | None = None
-    ) -> tuple[Persist, Sequence[ChangeSet]]:
+    ) -> tuple[Persist, Sequence[SealedSet]]:
         """Ask for everything from `from_` on; return the request to wait for, and the change sets to upload now.
 
         What is uploaded or in flight already is not uploaded again. With a checkpoint id the range is wanted until the
@@ -295,7 +318,7 @@ class Ledger:
         assert all(self._reachable(request) for request in self._waiting), "a request waits for nothing in flight"
         assert all(request.error is None for request in self._undecided), "a failed request is remembered"
 
-    def _take(self, from_: SequenceNumber) -> Sequence[ChangeSet]:
+    def _take(self, from_: SequenceNumber) -> Sequence[SealedSet]:
         here = self._sealed | self._inline
         taken = [here[number] for number in sorted(here) if number >= from_]
         for each in taken:

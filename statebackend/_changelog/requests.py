@@ -6,13 +6,12 @@ from typing import Final
 import anyio
 
 from statebackend._changelog.ledger import UploadedChangeSet
-from statebackend._codec.change_sets.changes import ChangeSet
-from statebackend._codec.segment import EncodedFrame, EncodedSegment
+from statebackend._codec.segment import EncodedFrame, EncodedSegment, SealedSet
 from statebackend.abc import UploadedSegment
 from statebackend.errors import BackendClosedError
 from statebackend.ids import ChangeSetHandle
 
-Encode = Callable[[list[ChangeSet]], Awaitable[Sequence[EncodedFrame]]]
+Encode = Callable[[list[SealedSet]], Awaitable[Sequence[EncodedFrame]]]
 
 
 class Request:
@@ -20,7 +19,7 @@ class Request:
 
     __slots__ = ("_change_sets", "abandoned", "count", "done", "early", "error", "may_join", "results", "size_bytes")
 
-    def __init__(self, change_sets: Sequence[ChangeSet], may_join: Callable[[], bool] | None) -> None:
+    def __init__(self, change_sets: Sequence[SealedSet], may_join: Callable[[], bool] | None) -> None:
         self._change_sets = change_sets
         self.may_join: Final = may_join
         self.count: Final = len(change_sets)
@@ -31,10 +30,20 @@ class Request:
         self.error: Exception | None = None
         self.abandoned = False
 
-    def take(self) -> Sequence[ChangeSet]:
+    def take(self) -> Sequence[SealedSet]:
         """Return the change sets, once, to be encoded: with another reference they would be in memory twice."""
         taken, self._change_sets = self._change_sets, ()
         return taken
+
+    @property
+    def is_encoding(self) -> bool:
+        """True if it is being encoded early, or could not be."""
+        return self.early is not None and self.early.found is None
+
+    def take_back(self) -> Sequence[SealedSet]:
+        """End the call without results; return its change sets, as frames if they were encoded early."""
+        self.end()
+        return self.take() if self.early is None else self.early.found or ()
 
     def end(self, results: Sequence[UploadedChangeSet] = (), error: Exception | None = None) -> None:
         """Tell the call how its upload ended. Only the first time counts."""
@@ -44,29 +53,29 @@ class Request:
 
 
 class EarlyFrames:
-    """The frames of a request that is encoded while it is in the queue."""
+    """The frames of a request that is encoded while it is in the queue. `found` once they are there."""
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
-        self._frames: Sequence[EncodedFrame] = ()
-        self._error: Exception | None = BackendClosedError("the backend ended before the changes were encoded")
-        self._ended = anyio.Event()
+        self.found: Sequence[EncodedFrame] | None = None
+        self._error: Exception = BackendClosedError("the backend ended before the changes were encoded")
+        self.ended: Final = anyio.Event()
 
-    async def run(self, change_sets: list[ChangeSet]) -> None:
+    async def run(self, change_sets: list[SealedSet]) -> None:
         """Encode; never raises an `Exception`. The list is emptied."""
         try:
-            self._frames, self._error = await self._encode(change_sets), None
+            self.found = await self._encode(change_sets)
         except Exception as error:  # noqa: BLE001  # for `frames`
             self._error = error
         finally:
-            self._ended.set()
+            self.ended.set()
 
     async def frames(self) -> Sequence[EncodedFrame]:
         """Return the frames when they are there, or raise the error of `encode`. A cancelled call changes nothing."""
-        await self._ended.wait()
-        if self._error is not None:
+        await self.ended.wait()
+        if self.found is None:
             raise self._error
-        return self._frames
+        return self.found
 
 
 def end_all(batch: Iterable[Request], error: Exception) -> None:

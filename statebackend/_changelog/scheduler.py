@@ -1,19 +1,16 @@
 """Batches the change sets of many writers into segments and has them uploaded.
 
-The first change set in the queue starts the persist delay, during which others join it. Reaching the size threshold
-sends the queue at once, and so does the moment from which no writer could join it any more. While nobody waits for
-anything in it, because its writers are about to bring more, it gathers beyond the delay, and is encoded meanwhile: the
-pieces of one checkpoint go in one segment. Only the race of upload attempts decides that an upload failed. Each attempt
-writes under a fresh name. Each waiting call learns how its upload ended, also when the backend ends first.
+`UploadQueue` decides when they are sent; while they gather there, they are encoded. Only the race of upload attempts
+decides that an upload failed. Each attempt writes under a fresh name. Each waiting call learns how its upload ended,
+also when the backend ends first.
 """
 
 import logging
-import math
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -24,8 +21,9 @@ from statebackend._changelog.limiter import ByteLimiter
 from statebackend._changelog.ownership import Ownership
 from statebackend._changelog.requests import EarlyFrames, Request, end_all, results_of
 from statebackend._changelog.segment_upload import INLINE_ENCODE_BYTES_MAX, SegmentSender, UploadAttempt
+from statebackend._changelog.upload_queue import UploadQueue
 from statebackend._codec.change_sets.changes import ChangeSet
-from statebackend._codec.segment import EncodedFrame, EncodedSegment
+from statebackend._codec.segment import EncodedFrame, EncodedSegment, SealedSet
 from statebackend._retry import Race
 from statebackend.abc import Clock, Observer, UploadedSegment
 from statebackend.errors import BackendClosedError
@@ -59,43 +57,22 @@ class UploadScheduler:
         """`files` sends for `upload_file`. `budget_wait_s`: how long what is sent has to wait, in company or not."""
         self._sender = sender
         self._files = files
-        self._delay_s = persist_delay_s
-        self._budget_wait_s = budget_wait_s
-        self._size_threshold_bytes = persist_size_threshold_bytes
         self._close_timeout_s = close_timeout_s
         self._tasks = tasks
         self._clock = clock
         self._observer = observer
         self._room = ByteLimiter(in_flight_bytes_max)
         self._ownership = Ownership()
-        self._queue: list[Request] = []
-        self._queued_bytes = 0
-        self._timer: anyio.CancelScope | None = None  # while something is queued
-        self._due_s = 0.0  # when it goes off; never, while the queue gathers
-        self._since_s = 0.0  # when the queue began
-        self._bases_waiting = 0  # for room
-        self._writers: list[Callable[[], bool]] = []
-
-    def register(self, may_join: Callable[[], bool]) -> None:
-        """Expect a writer, until `unregister`. `may_join`: if it could still add to what is queued.
-
-        While no writer is registered, it is not known if any may come, and the persist delay is always kept.
-        """
-        self._writers.append(may_join)
-
-    def unregister(self, may_join: Callable[[], bool]) -> None:
-        """This writer will not come any more. Doing so again changes nothing."""
-        if may_join in self._writers:
-            self._writers.remove(may_join)
-            self.hurry()
-
-    def hurry(self) -> None:
-        """Send what is queued without the rest of its persist delay, if no writer could join it any more.
-
-        To be called when a writer begins to wait for what it has uploaded before.
-        """
-        if self._timer is not None:
-            self._set_timer()
+        self.queue: Final = UploadQueue(
+            self._send,
+            self._refuse,
+            delay_s=persist_delay_s,
+            budget_wait_s=budget_wait_s,
+            size_threshold_bytes=persist_size_threshold_bytes,
+            tasks=tasks,
+            clock=clock,
+            observer=observer,
+        )
 
     @property
     def in_flight_bytes(self) -> int:
@@ -113,11 +90,12 @@ class UploadScheduler:
             await self._room.room()
 
     async def upload(
-        self, change_sets: Sequence[ChangeSet], may_join: Callable[[], bool] | None = None
+        self, change_sets: Sequence[SealedSet], may_join: Callable[[], bool] | None = None
     ) -> Sequence[UploadedChangeSet]:
         """Make change sets of one writer durable; results in the same order. Waits while too much is in flight.
 
-        `may_join`: as registered by the writer. While it is true, this call may wait beyond the persist delay.
+        `may_join`: as registered by the writer. While it is true, this call may wait beyond the persist delay. Returns
+        nothing if the writer took its change sets back.
         Raises the error of the last upload attempt, or `BackendClosedError` if `tasks` end first. After a cancelled
         call, change sets not sent yet are never sent; those sent are uploaded with their segment, and then released.
         """
@@ -139,6 +117,26 @@ class UploadScheduler:
         if request.error is not None:
             raise request.error
         return request.results
+
+    async def encoded_early(self, may_join: Callable[[], bool]) -> None:
+        """Wait until nothing of this writer is being encoded in the queue. A cancelled call changes nothing."""
+        for request in self.queue.of(may_join):
+            if request.early is not None:
+                await request.early.ended.wait()
+
+    def take_back(self, may_join: Callable[[], bool], count: int, bytes_max: int) -> Sequence[SealedSet]:
+        """Take the change sets of this writer out of the queue, as frames if they are encoded, and return them.
+
+        None of them unless there are `count`, estimated at no more than `bytes_max`, and none is being encoded.
+        """
+        own = self.queue.of(may_join)
+        small = sum(request.count for request in own) == count and sum(each.size_bytes for each in own) <= bytes_max
+        if not small or any(request.is_encoding for request in own):
+            return ()
+        for request in own:
+            self.queue.remove(request)
+        self._free(own)
+        return [each for request in own for each in request.take_back()]
 
     async def upload_alone(
         self, change_sets: list[ChangeSet], pause: Callable[[], None] | None = None
@@ -172,13 +170,10 @@ class UploadScheduler:
 
     async def _spare_room(self, size_bytes: int) -> None:
         """As `ByteLimiter.acquire_spare`. What the queue gathers is sent for it: nothing else need end it."""
-        self._bases_waiting += 1
-        try:
+        with self.queue.not_gathering():
             if not self._room.has_spare(size_bytes):
-                self.hurry()
+                self.queue.hurry()
             await self._room.acquire_spare(size_bytes)
-        finally:
-            self._bases_waiting -= 1
 
     def discard(self, segments: Sequence[UploadedSegment]) -> anyio.Event:
         """Begin to delete segments stored by `upload_alone` or `upload_file`. The event is set when they are gone.
@@ -244,88 +239,27 @@ class UploadScheduler:
         self._observer.in_flight_changed(self.in_flight_bytes)
 
     def _enqueue(self, request: Request) -> None:
-        if not self._queue:
-            self._since_s = self._clock.monotonic()
-        self._queue.append(request)
-        self._queued_bytes += request.size_bytes
-        self._observer.queue_changed(len(self._queue))
+        """Queue a request, and encode it early if nobody waits for it."""
         try:
-            if self._queued_bytes >= self._size_threshold_bytes:
-                self._flush()
-            else:
-                self._set_timer()
-                self._encode_early(request)
+            self.queue.put(request)
+            if self.queue.gathers and request.size_bytes > INLINE_ENCODE_BYTES_MAX:
+                request.early = EarlyFrames(self._sender.encode_frames)
+                self._tasks.start_soon(request.early.run, list(request.take()))
         except RuntimeError as error:  # anyio: the task group has ended
             raise BackendClosedError("the backend has ended: nothing can be uploaded any more") from error
 
-    def _set_timer(self) -> None:
-        """Let the queue be sent when it is due, at once if it is. Nothing changes if that is already so."""
-        now_s, due_s = self._clock.monotonic(), math.inf
-        if not all(map(self._gathers, self._queue)):
-            is_complete = bool(self._writers) and not any(may_join() for may_join in self._writers)
-            due_s = max(self._since_s + (0 if is_complete else self._delay_s), now_s + self._budget_wait_s())
-        if self._timer is not None and due_s >= self._due_s:
-            return
-        self._disarm()
-        if due_s <= now_s:
-            self._flush()
-            return
-        timer = anyio.CancelScope()
-        self._tasks.start_soon(self._flush_later, timer, due_s - now_s)
-        self._timer, self._due_s = timer, due_s
-
-    def _gathers(self, request: Request) -> bool:
-        """True if nobody waits for this request, and its writer is about to bring more."""
-        may_join = request.may_join
-        return may_join in self._writers and may_join is not None and may_join() and not self._bases_waiting
-
-    def _encode_early(self, request: Request) -> None:
-        """Encode a request while the queue gathers."""
-        if self._timer is not None and self._due_s == math.inf and request.size_bytes > INLINE_ENCODE_BYTES_MAX:
-            request.early = EarlyFrames(self._sender.encode_frames)
-            self._tasks.start_soon(request.early.run, list(request.take()))
+    def _refuse(self, batch: list[Request]) -> None:
+        self._free(batch)
+        end_all(batch, BackendClosedError("the backend ended before the changes were sent"))
 
     def _abandon(self, request: Request) -> None:
         """The call was cancelled, or could not be queued."""
         request.abandoned = True  # if it was sent, `_hand_out` releases its results
-        if request in self._queue:
-            self._queue.remove(request)
-            self._queued_bytes -= request.size_bytes
+        if request in self.queue:
+            self.queue.remove(request)
             self._free([request])
-            self._observer.queue_changed(len(self._queue))
-            if not self._queue:
-                self._disarm()
         elif request.results:  # done and cancelled in the same turn of the loop: no caller has the results
             self._tasks.start_soon(self.release, request.results)
-
-    async def _flush_later(self, timer: anyio.CancelScope, delay_s: float) -> None:
-        try:
-            with timer:
-                await (anyio.sleep_forever() if delay_s == math.inf else anyio.sleep(delay_s))
-        except BaseException:  # `tasks` are ending: nothing else would wake the queued calls
-            if self._timer is timer:
-                self._refuse_queue()
-            raise
-        if self._timer is timer:  # it may have been disarmed in the turn in which it went off
-            self._flush()
-
-    def _flush(self) -> None:
-        assert self._queue, "an empty segment"  # FLINK-31139: a timer is armed only while something is queued
-        self._tasks.start_soon(self._send, self._queue)
-        self._queue, self._queued_bytes = [], 0
-        self._disarm()
-        self._observer.queue_changed(0)
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _refuse_queue(self) -> None:
-        batch, self._queue, self._queued_bytes, self._timer = self._queue, [], 0, None
-        self._free(batch)
-        self._observer.queue_changed(0)
-        end_all(batch, BackendClosedError("the backend ended before the changes were sent"))
 
     async def _send(self, batch: list[Request]) -> None:
         """Upload a batch and tell its calls. Its bytes are in flight until no upload attempt holds them."""

@@ -13,9 +13,9 @@ from statebackend._codec.change_sets.changes import ChangeSet
 from statebackend._codec.segment import (
     EncodedFrame,
     EncodedSegment,
+    SealedSet,
     checksum_of,
     encode_for_segment,
-    encode_segment,
     segment_of,
 )
 from statebackend._retry import Race, RetryPolicy
@@ -30,6 +30,9 @@ INLINE_ENCODE_BYTES_MAX: Final = 32 * KiB
 """Encoding less than this is quicker than the hop to a thread and back."""
 BYTES_PER_THREAD: Final = 256 * KiB
 """Another thread encodes the change sets of a segment for each of these bytes: about a millisecond of work."""
+
+Sealed = list[ChangeSet] | list[SealedSet]
+"""Change sets to encode, emptied while that is done. Those that are frames already are taken as they are."""
 
 
 class UploadAttempt(msgspec.Struct, frozen=True):
@@ -64,7 +67,7 @@ class SegmentSender:
         self._observer = observer
         self._new_name = new_name
 
-    async def encode(self, change_sets: list[ChangeSet], pause: Callable[[], None] | None = None) -> EncodedSegment:
+    async def encode(self, change_sets: Sealed, pause: Callable[[], None] | None = None) -> EncodedSegment:
         """Encode one segment of these change sets, in this order; the list is emptied.
 
         `pause` is called before each, in a background thread (`WorkerThreads`); without it, checkpoints wait for this
@@ -76,13 +79,14 @@ class SegmentSender:
         if pause is None and size_bytes > INLINE_ENCODE_BYTES_MAX and len(change_sets) > 1:
             return await self.joined(await self.encode_frames(change_sets))
         change_sets.reverse()
+        frames = _encoded(change_sets, self._compression, pause or (lambda: None))
         if size_bytes <= INLINE_ENCODE_BYTES_MAX:
-            return encode_segment(_taken(change_sets), self._compression)
+            return segment_of(frames)
         if pause is None:
-            return await self._threads.cpu(encode_segment, _taken(change_sets), self._compression)
-        return await self._threads.background(encode_segment, _taken(change_sets, pause), self._compression)
+            return await self._threads.cpu(segment_of, frames)
+        return await self._threads.background(segment_of, frames)
 
-    async def encode_frames(self, change_sets: list[ChangeSet]) -> Sequence[EncodedFrame]:
+    async def encode_frames(self, change_sets: Sealed) -> Sequence[EncodedFrame]:
         """Encode change sets for `joined`, large ones in several threads at a time; the list is emptied.
 
         The frames are in the order of the list. A cancelled call leaves nothing behind.
@@ -155,7 +159,7 @@ class SegmentSender:
             _log.warning("could not discard segment %s", uploaded.primary.key, exc_info=True)
 
 
-def _encode_some(remaining: deque[tuple[int, ChangeSet]], compression: Compression) -> dict[int, EncodedFrame]:
+def _encode_some(remaining: deque[tuple[int, SealedSet]], compression: Compression) -> dict[int, EncodedFrame]:
     """Encode change sets until none remains; other threads take from the same ones. Each is freed once encoded."""
     frames: dict[int, EncodedFrame] = {}
     while True:
@@ -163,11 +167,16 @@ def _encode_some(remaining: deque[tuple[int, ChangeSet]], compression: Compressi
             number, change_set = remaining.popleft()
         except IndexError:
             return frames
-        frames[number] = encode_for_segment(change_set, compression)
+        frames[number] = frame_of(change_set, compression)
         del change_set
 
 
-def _taken(change_sets: list[ChangeSet], pause: Callable[[], None] = lambda: None) -> Iterator[ChangeSet]:
+def _encoded(change_sets: Sealed, compression: Compression, pause: Callable[[], None]) -> Iterator[EncodedFrame]:
     while change_sets:
         pause()
-        yield change_sets.pop()
+        yield frame_of(change_sets.pop(), compression)
+
+
+def frame_of(sealed: SealedSet, compression: Compression) -> EncodedFrame:
+    """Encode a change set, unless it is encoded already."""
+    return sealed if isinstance(sealed, EncodedFrame) else encode_for_segment(sealed, compression)

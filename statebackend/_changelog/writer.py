@@ -5,7 +5,7 @@ the calls that wait. An upload belongs to the log, not to the caller: cancelling
 nothing twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final, Self
 
@@ -15,7 +15,8 @@ from anyio.abc import TaskGroup
 
 from statebackend._changelog.ledger import Ledger, UploadedChangeSet
 from statebackend._changelog.scheduler import UploadScheduler
-from statebackend._codec.change_sets.changes import Changes, ChangeSet
+from statebackend._codec.change_sets.changes import Changes
+from statebackend._codec.segment import EncodedFrame, SealedSet
 from statebackend.errors import BackendClosedError
 from statebackend.ids import CheckpointId, SequenceNumber
 
@@ -33,7 +34,7 @@ class ChangelogWriter:
         self._threshold_bytes = preemptive_persist_threshold_bytes
         self._progress = anyio.Event()
         self._coming = 0  # uploads on their way to the scheduler's queue
-        scheduler.register(self._may_join)
+        scheduler.queue.register(self._may_join)
 
     def append(self, changes: Changes) -> None:
         """Add changes in memory. A full open set is sealed, and its upload begins at once, not only with `persist`.
@@ -74,7 +75,7 @@ class ChangelogWriter:
         try:
             self._submit(to_upload)
             del to_upload  # frees the changes as soon as they are encoded, not only when they are durable
-            self._scheduler.hurry()  # nothing may be on its way there: it was all uploaded before
+            self._scheduler.queue.hurry()  # nothing may be on its way there: it was all uploaded before
             while not request.done:
                 await self._progress.wait()
             return request.result()
@@ -82,14 +83,22 @@ class ChangelogWriter:
             self._release_later(self._ledger.abandon(request))
             raise
 
-    def take_inline(self, from_: SequenceNumber, bytes_max: int) -> Sequence[ChangeSet] | None:
+    async def take_inline(self, from_: SequenceNumber, bytes_max: int) -> Sequence[SealedSet] | None:
         """Return every change set from `from_` up to now, in order, for a commit to carry; `None`: persist them.
 
-        `None` if anything of the range is uploaded or in flight, or all of it is estimated at more than `bytes_max`.
-        The change sets stay in the log, for the next call of this or of `persist`, until `confirm` says that a commit
-        holds them. Then only the commit does, and ranges begin behind them. Raises as `persist` does.
+        `None` if anything of the range is uploaded or being sent, or all of it is estimated at more than `bytes_max`.
+        What an early upload has only put into the queue is taken back. The change sets stay in the log, for the next
+        call of this or of `persist`, until `confirm` says that a commit holds them. Then only the commit does, and
+        ranges begin behind them. Raises as `persist` does. A cancelled call leaves the log as it was.
         """
+        if self._ledger.in_flight and not self._ledger.is_awaited:
+            await self._scheduler.encoded_early(self._may_join)
+            self._ledger.take_back(self._scheduler.take_back(self._may_join, self._ledger.in_flight, bytes_max))
         return self._ledger.take_inline(from_, bytes_max)
+
+    def encoded(self, frames: Iterable[EncodedFrame]) -> None:
+        """These are what `take_inline` returned, and too much for a commit: the next `persist` need not encode them."""
+        self._ledger.encoded(frames)
 
     def confirm(self, from_: SequenceNumber, to: SequenceNumber, checkpoint_id: CheckpointId) -> None:
         """A commit holds the handles of what was persisted for this checkpoint, and of `from_` to `to`.
@@ -139,7 +148,7 @@ class ChangelogWriter:
     async def _close(self, from_: SequenceNumber | None) -> None:
         unwanted = self._ledger.close(from_)
         self._wake()
-        self._scheduler.unregister(self._may_join)
+        self._scheduler.queue.unregister(self._may_join)
         await self._scheduler.release(unwanted)
 
     async def __aenter__(self) -> Self:
@@ -148,12 +157,12 @@ class ChangelogWriter:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    def _submit(self, change_sets: Sequence[ChangeSet]) -> None:
+    def _submit(self, change_sets: Sequence[SealedSet]) -> None:
         if change_sets:
             self._tasks.start_soon(self._upload, change_sets)
             self._coming += 1
 
-    async def _upload(self, change_sets: Sequence[ChangeSet]) -> None:
+    async def _upload(self, change_sets: Sequence[SealedSet]) -> None:
         numbers = [change_set.sequence_number for change_set in change_sets]
         self._coming -= 1  # `upload` queues them in this very turn, unless it has to wait for room
         upload = self._scheduler.upload(change_sets, self._may_join)

@@ -15,13 +15,14 @@ import msgspec
 from msgspec import UNSET
 
 from statebackend._changelog.ledger import UploadedChangeSet
-from statebackend._changelog.segment_upload import INLINE_ENCODE_BYTES_MAX
+from statebackend._changelog.segment_upload import INLINE_ENCODE_BYTES_MAX, frame_of
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.base_writer import BaseWriter
 from statebackend._checkpoint.bases import Bases, with_bases
 from statebackend._checkpoint.lineage import extended
 from statebackend._codec.change_sets.changes import Changes, ChangeSet
-from statebackend._codec.commit import IN_HERE, encode_inline
+from statebackend._codec.commit import IN_HERE, carried
+from statebackend._codec.segment import EncodedFrame, SealedSet
 from statebackend._local.removal import LocalRetention
 from statebackend._state.declared import KeyedStates
 from statebackend._threads import WorkerThreads
@@ -63,24 +64,26 @@ class InlineEncoder:
         It stays in the log until `ChangelogWriter.confirm`. Raises as `ChangelogWriter.persist`. A cancelled call
         leaves nothing behind.
         """
-        change_sets = writer.take_inline(from_, int(self._bytes_max / self._share))
-        if not change_sets:
+        sealed = await writer.take_inline(from_, int(self._bytes_max / self._share))
+        if not sealed:
             self._share = max(SHARE_MIN, self._share * SHARE_DECAY)
-            return None if change_sets is None else InlineFrames((), ())
-        size_bytes = sum(change_set.size_bytes for change_set in change_sets)
-        frames, handles = await self._encode(change_sets)
-        encoded_bytes = sum(map(len, frames))
-        share = encoded_bytes / size_bytes
+            return None if sealed is None else InlineFrames((), ())
+        frames = await self._encode(sealed)
+        encoded_bytes = sum(frame.size_bytes for frame in frames)
+        share = encoded_bytes / sum(each.size_bytes for each in sealed)
         if encoded_bytes > self._bytes_max:
             self._share = min(1.0, share * CAUTION)
+            writer.encoded(frames)
             return None
         self._share = min(1.0, max(SHARE_MIN, share))
-        return InlineFrames(frames, handles)
+        return InlineFrames(*carried(frames))
 
-    async def _encode(self, change_sets: Sequence[ChangeSet]) -> tuple[Sequence[bytes], tuple[ChangeSetHandle, ...]]:
-        if sum(change_set.size_bytes for change_set in change_sets) <= INLINE_ENCODE_BYTES_MAX:
-            return encode_inline(change_sets, self._compression)
-        return await self._threads.cpu(encode_inline, change_sets, self._compression)
+    async def _encode(self, sealed: Sequence[SealedSet]) -> Sequence[EncodedFrame]:
+        def encode() -> Sequence[EncodedFrame]:
+            return [frame_of(each, self._compression) for each in sealed]
+
+        to_encode = sum(each.size_bytes for each in sealed if isinstance(each, ChangeSet))
+        return encode() if to_encode <= INLINE_ENCODE_BYTES_MAX else await self._threads.cpu(encode)
 
 
 class Pending(msgspec.Struct, frozen=True):

@@ -23,9 +23,7 @@ from typing import Annotated, Final, Generic, TypeVar
 
 import msgspec
 
-from statebackend._codec.change_sets.changes import ChangeSet
-from statebackend._codec.frame import encode_frame
-from statebackend._codec.segment import checksum_of
+from statebackend._codec.segment import EncodedFrame, checksum_of
 from statebackend.errors import CorruptCommitError, InputError, UnsupportedVersionError, WrongJobError
 from statebackend.ids import (
     MAX_PARALLELISM_LIMIT,
@@ -40,7 +38,6 @@ from statebackend.ids import (
     StagedOutput,
     StateDescriptor,
 )
-from statebackend.settings import Compression
 
 MAGIC: Final = b"sbcommt"
 VERSION: Final = 3
@@ -136,23 +133,21 @@ def encode_entry(entry: _Entries, key: str, inline: Sequence[bytes] = ()) -> Enc
     return EncodedEntry(_resolve(entry, key, body, _START + len(manifest)), body)
 
 
-def encode_inline(
-    change_sets: Sequence[ChangeSet], compression: Compression
-) -> tuple[Sequence[bytes], tuple[ChangeSetHandle, ...]]:
-    """Return the frames of change sets, for `encode_entry`, and handles to them, for the commit that carries them."""
-    frames = [encode_frame(change_set, compression) for change_set in change_sets]
-    offsets = itertools.accumulate(map(len, frames), initial=0)
-    return frames, tuple(
+def carried(frames: Sequence[EncodedFrame]) -> tuple[Sequence[bytes], tuple[ChangeSetHandle, ...]]:
+    """Return the bytes of frames, for `encode_entry`, and handles to them, for the commit that carries them."""
+    entries = [frame.entry for frame in frames]
+    offsets = itertools.accumulate((entry.length for entry in entries), initial=0)
+    return [b"".join((head, payload)) for head, payload, _ in frames], tuple(
         ChangeSetHandle(
             segment=IN_HERE,
-            log_id=change_set.log_id,
-            sequence_number=change_set.sequence_number,
+            log_id=entry.log_id,
+            sequence_number=entry.sequence_number,
             offset=offset,
-            length=len(frame),
-            key_groups=change_set.key_groups,
-            records=change_set.records,
+            length=entry.length,
+            key_groups=entry.key_groups,
+            records=entry.records,
         )
-        for change_set, frame, offset in zip(change_sets, frames, offsets, strict=False)
+        for entry, offset in zip(entries, offsets, strict=False)
     )
 
 

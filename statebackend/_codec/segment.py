@@ -82,6 +82,20 @@ class EncodedFrame(NamedTuple):
     entry: FrameEntry
     """At offset 0."""
 
+    @property
+    def sequence_number(self) -> SequenceNumber:
+        """That of its change set."""
+        return self.entry.sequence_number
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the frame."""
+        return self.entry.length
+
+
+SealedSet = ChangeSet | EncodedFrame
+"""A change set that nothing joins any more: as it is, or as its frame if it is encoded already."""
+
 
 def encode_segment(change_sets: Iterable[ChangeSet], compression: Compression) -> EncodedSegment:
     """Encode change sets, in the order given. Raises `ValueError` if there are none: no segment is empty."""
@@ -89,7 +103,7 @@ def encode_segment(change_sets: Iterable[ChangeSet], compression: Compression) -
 
 
 def encode_for_segment(change_set: ChangeSet, compression: Compression) -> EncodedFrame:
-    """Encode one change set, for `segment_of`."""
+    """Encode one change set, for `segment_of` or for a commit to carry."""
     head, payload = frame_chunks(change_set, compression)
     entry = FrameEntry(
         change_set.log_id,

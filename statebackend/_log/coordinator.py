@@ -154,7 +154,7 @@ class CheckpointCoordinator:
         committed, `notify_aborted` them. Raises `FencedError` or `OutcomeUnknownError`: then close, and open the job
         again. A cancelled call finishes first.
 
-        `inline`: frames for the commit to carry; the snapshots' handles into them are those of `encode_inline`.
+        `inline`: frames for the commit to carry; the snapshots' handles into them are those of `carried`.
         `staged`: the output rows of the batch of `source`, which the commit makes an output to be published: see
         `take_output`. The commit also names the outputs that are pending already.
         """

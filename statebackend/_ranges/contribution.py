@@ -31,7 +31,7 @@ Found = Literal["process", "host", "primary", "new"]
 class Contribution(msgspec.Struct, frozen=True):
     """The result of one attempt at a range: every change is durable, or in here. Encodes as MessagePack.
 
-    `inline`: frames for the commit to carry; handles of `snapshot` into them are those of `encode_inline`. `base`: the
+    `inline`: frames for the commit to carry; handles of `snapshot` into them are those of `carried`. `base`: the
     commit that the attempt stood on. `report`: of what had to be read, `None` where nothing had.
     """
 

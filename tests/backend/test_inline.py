@@ -1,7 +1,7 @@
 """Small checkpoints travel in their commit: one request, and both copies all the same."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ import pytest
 import statebackend as sb
 from statebackend._checkpoint.snapshots import InlineEncoder
 from statebackend._codec.change_sets.changes import ChangeSet
+from statebackend._codec.segment import EncodedFrame
 from statebackend._log.names import entry_key
 from statebackend._log.writer import HINT_EVERY
 from statebackend._threads import WorkerThreads
@@ -16,6 +17,7 @@ from statebackend.errors import CorruptSegmentError, FencedError, InputError, Mi
 from statebackend.ids import SequenceNumber
 from statebackend.objectstore import LocalStore, MemoryStore
 from statebackend.objectstore.scoped import CountingStore
+from statebackend.settings import MiB
 from statebackend.testing import Fail, FaultyStore
 from statebackend.uploaders import PrimaryUploader
 from tests.backend.conftest import tree_of
@@ -235,8 +237,26 @@ async def test_what_counts_is_the_size_of_the_encoded_changes(
         assert backend.value_state("t", bytes)["k"] == content
 
 
+@pytest.mark.parametrize("threshold_bytes", [MiB, 100_000, 40_000])
+async def test_pieces_that_were_sealed_early_are_carried_by_the_commit_as_well(
+    with_settings: Callable[..., sb.Settings], threshold_bytes: int
+) -> None:
+    """None of them was uploaded yet: a lower pre-emptive threshold must not cost a segment."""
+    settings = with_settings(
+        inline_bytes_max=MiB, preemptive_persist_threshold_bytes=threshold_bytes, local=(), compression="none"
+    )
+    numbers = dict.fromkeys(range(20_000), 7)
+    async with sb.open_backend(settings) as backend:
+        state = backend.value_state("n", int)
+        for checkpoint_id in range(2):
+            state.update(numbers)
+            info = await backend.checkpoint(checkpoint_id)
+            assert (info.requests, info.changes) == (1, 20_000)
+    assert await state_of(settings) == numbers
+
+
 async def test_a_try_that_failed_is_not_repeated_at_once() -> None:
-    """It costs the encoding a second time. The next try comes after some checkpoints."""
+    """One thread encodes it alone, before an upload begins. The next try comes after some checkpoints."""
     threads = WorkerThreads(cpu_threads_max=1, io_threads_max=1)
     encoder = InlineEncoder(bytes_max=40_000, compression="none", threads=threads)
     tried: list[bool] = []
@@ -244,9 +264,12 @@ async def test_a_try_that_failed_is_not_repeated_at_once() -> None:
     class Log:
         """Has one change set of 50,000 bytes."""
 
-        def take_inline(self, from_: SequenceNumber, bytes_max: int) -> list[ChangeSet] | None:
+        async def take_inline(self, from_: SequenceNumber, bytes_max: int) -> list[ChangeSet] | None:
             tried.append(bytes_max >= 50_000)
             return [set_of(50_000)] if tried[-1] else None
+
+        def encoded(self, frames: Sequence[EncodedFrame]) -> None:
+            assert [frame.size_bytes > 50_000 for frame in frames] == [True], "kept, for the upload"
 
     for _ in range(60):
         assert await encoder.take(Log(), SequenceNumber(0)) is None  # type: ignore[arg-type]

@@ -178,7 +178,7 @@ async def test_a_base_is_no_company() -> None:
 
 
 def _logs_queued(scheduler: UploadScheduler) -> set[int]:
-    return {int(each.log_id) for request in scheduler._queue for each in request._change_sets}
+    return {int(each.log_id) for request in scheduler.queue._queue for each in request._change_sets}
 
 
 Step = tuple[str, int, float]
@@ -238,7 +238,7 @@ async def test_something_is_queued_only_while_somebody_may_come_and_nobody_waits
                     is_open[index] = False
                     await writers[index].aclose()
             await settle()
-            queued = tuple(scheduler._queue[:1])
+            queued = tuple(scheduler.queue._queue[:1])
             if queued != first:
                 first, queued_since = queued, clock.monotonic()
             may_come = any(up and not waits for up, waits in zip(is_open, persists, strict=True))

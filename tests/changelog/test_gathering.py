@@ -14,7 +14,7 @@ from statebackend._tasks import open_tasks
 from statebackend.ids import SequenceNumber
 from statebackend.settings import Compression, KiB, MiB
 from statebackend.testing.virtual_time import VirtualClock, run_virtual, settle
-from tests.changelog.fakes import Uploader, change, open_log, scheduler_of, set_of, writer_on
+from tests.changelog.fakes import HeldUploader, Uploader, change, contents, open_log, scheduler_of, set_of, writer_on
 
 FIRST = SequenceNumber(0)
 PIECES = 8
@@ -73,6 +73,78 @@ async def test_early_pieces_are_encoded_while_they_are_gathered(monkeypatch: pyt
         await log.writer.persist(FIRST)
     assert encoded[-1] == PIECES
     assert uploader.sent == [[("a", number) for number in range(PIECES + 1)]]
+
+
+@pytest.mark.parametrize("bytes_max", [100 * MiB, 1 * MiB])
+@run_virtual
+async def test_gathered_pieces_are_taken_back_for_a_commit_that_can_carry_them(
+    bytes_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those encoded early as frames. If no commit carries them after all, they are uploaded, and not encoded again."""
+    encoded: list[int] = []
+    really_encode = segment_upload.encode_for_segment
+
+    def encode(change_set: ChangeSet, compression: Compression) -> EncodedFrame:
+        encoded.append(change_set.sequence_number)
+        return really_encode(change_set, compression)
+
+    monkeypatch.setattr(segment_upload, "encode_for_segment", encode)
+    uploader = Uploader()
+    async with open_log(uploader, threshold_bytes=512 * KiB, **DELAYED) as log:
+        await drain(log.writer, pieces=3)
+        log.writer.append(change(b"x"))
+        taken = await log.writer.take_inline(FIRST, bytes_max)
+        if bytes_max < 2 * MiB:
+            assert taken is None
+            assert log.scheduler.in_flight_bytes > 0
+        else:
+            assert taken is not None
+            assert [isinstance(each, EncodedFrame) for each in taken] == [True, True, True, False]
+            assert log.scheduler.in_flight_bytes == 0
+            log.writer.encoded([really_encode(each, "none") for each in taken if isinstance(each, ChangeSet)])
+            encoded.append(3)
+        assert uploader.sent == []
+        assert [each.handle.sequence_number for each in await log.writer.persist(FIRST)] == [0, 1, 2, 3]
+    assert sorted(encoded) == [0, 1, 2, 3]
+    assert uploader.sent == [[("a", number) for number in range(4)]]
+    assert [len(data) for data in contents(uploader, "segment-1")] == [600 * KiB] * 3 + [1]
+
+
+@run_virtual
+async def test_what_is_being_sent_or_waited_for_is_not_taken_back() -> None:
+    """A part of the log is on its way: a commit could carry the rest only, and a waiting call would get nothing."""
+    uploader = HeldUploader()
+    async with open_log(
+        uploader, threshold_bytes=512 * KiB, persist_delay_s=1, persist_size_threshold_bytes=MiB
+    ) as log:
+        await drain(log.writer, pieces=3)  # two are sent, the third waits for company
+        assert len(uploader.sent) == 1
+        assert await log.writer.take_inline(FIRST, 100 * MiB) is None
+        log.tasks.start_soon(log.writer.persist, FIRST)
+        await settle()
+        assert await log.writer.take_inline(FIRST, 100 * MiB) is None
+        uploader.complete(1)
+        uploader.complete(2)
+        await settle()
+        assert len(await log.writer.persist(FIRST)) == 3
+    assert uploader.sent == [[("a", 0), ("a", 1)], [("a", 2)]]
+
+
+@run_virtual
+async def test_a_cancelled_look_for_gathered_pieces_leaves_them_in_the_queue() -> None:
+    """It waited for a piece that was still being encoded."""
+    uploader = Uploader()
+    async with open_log(uploader, threshold_bytes=512 * KiB, **DELAYED) as log:
+        log.writer.append(change(bytes(600 * KiB)))
+        await log.writer.room()
+        (request,) = log.scheduler.queue.of(log.writer._may_join)
+        assert request.is_encoding
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await log.writer.take_inline(FIRST, 100 * MiB)
+        assert uploader.sent == []
+        assert len(await log.writer.persist(FIRST)) == 1
+    assert uploader.sent == [[("a", 0)]]
 
 
 @run_virtual

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from statebackend._changelog.ledger import Ledger, Persist, UploadedChangeSet
-from statebackend._codec.change_sets.changes import ChangeSet
+from statebackend._changelog.segment_upload import frame_of
 from statebackend._codec.change_sets.keyed_changes import CHANGE_OVERHEAD_BYTES
+from statebackend._codec.segment import SealedSet, decode_change_set
 from statebackend.errors import BackendClosedError, InputError, UploadError
 from statebackend.ids import ChangeSetHandle, CheckpointId, Handle, KeyGroupRange, SequenceNumber
 from tests.changelog.fakes import change
@@ -121,6 +122,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger = Ledger("log")
         self.model = Model()
         self.batches: list[list[int]] = []  # handed out for upload, not ended yet
+        self.handed: dict[int, SealedSet] = {}
         self.released: list[int] = []
         self.confirmed: set[int] = set()  # a commit has them, for good
 
@@ -196,6 +198,29 @@ class LedgerMachine(RuleBasedStateMachine):
             request.missing.difference_update(numbers)
         self.settle_requests()
         self.release(unwanted)
+
+    @precondition(lambda self: self.batches and not self.ledger.is_awaited)
+    @rule(data=st.data(), encoded=st.booleans())
+    def take_back(self, data: st.DataObject, encoded: bool) -> None:
+        numbers = self.draw_batch(data)
+        assert self.ledger.in_flight == len(numbers) + sum(map(len, self.batches))
+        taken = [frame_of(self.handed[number], "none") if encoded else self.handed[number] for number in numbers]
+        self.ledger.take_back(taken)
+        for each in taken:
+            number = each.sequence_number
+            self.model.sets[number].place = Place.SEALED if self.model.in_log(number) else Place.GONE
+            self.model.sets[number].size_bytes = each.size_bytes
+
+    @precondition(lambda self: self.handed)
+    @rule(data=st.data())
+    def keep_frames(self, data: st.DataObject) -> None:
+        """Also of change sets that are not inline any more: those stay what they are."""
+        handed = data.draw(st.lists(st.sampled_from(list(self.handed.values())), unique_by=id))
+        frames = [frame_of(each, "none") for each in handed]
+        self.ledger.encoded(frames)
+        for frame in frames:
+            if self.model.sets[frame.sequence_number].place is Place.INLINE:
+                self.model.sets[frame.sequence_number].size_bytes = frame.size_bytes
 
     @precondition(lambda self: self.batches)
     @rule(data=st.data())
@@ -326,16 +351,19 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # --------------------------------------------------------------------------------------------------------- steps
 
-    def upload(self, change_sets: Sequence[ChangeSet], expected: list[int]) -> None:
+    def upload(self, change_sets: Sequence[SealedSet], expected: list[int]) -> None:
         """The ledger hands out change sets: those the model expects, with what was appended to them."""
         self.check_content(change_sets, expected)
         if expected:
             self.batches.append(expected)
 
-    def check_content(self, change_sets: Sequence[ChangeSet], expected: list[int]) -> None:
+    def check_content(self, change_sets: Sequence[SealedSet], expected: list[int]) -> None:
         assert [each.sequence_number for each in change_sets] == expected
         for each in change_sets:
-            assert [row.data for row in rows_of(each.changes)] == self.model.sets[each.sequence_number].data
+            self.handed[each.sequence_number] = each
+            head, payload, _ = frame_of(each, "none")
+            _, changes = decode_change_set(head + payload, "", 0)
+            assert [row.data for row in rows_of(changes)] == self.model.sets[each.sequence_number].data
 
     def release(self, unwanted: Sequence[UploadedChangeSet]) -> None:
         """The ledger lets go of change sets: those that nobody holds any more, and no other."""

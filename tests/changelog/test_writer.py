@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from statebackend._changelog.ledger import UploadedChangeSet
+from statebackend._codec.change_sets.changes import ChangeSet
 from statebackend._codec.change_sets.keyed_changes import CHANGE_OVERHEAD_BYTES
 from statebackend.errors import BackendClosedError, InputError, UploadError
 from statebackend.ids import CheckpointId, SequenceNumber
@@ -545,17 +546,17 @@ async def test_inline_change_sets_are_not_uploaded() -> None:
     uploader = Uploader()
     async with open_log(uploader) as log:
         data = append(log, 20)
-        inline = log.writer.take_inline(FIRST, 1000)
+        inline = await log.writer.take_inline(FIRST, 1000)
         assert inline is not None
-        assert [row.data for each in inline for row in rows_of(each.changes)] == [data]
-        assert log.writer.take_inline(FIRST, 1) is None
+        assert [row.data for each in inline if isinstance(each, ChangeSet) for row in rows_of(each.changes)] == [data]
+        assert await log.writer.take_inline(FIRST, 1) is None
         assert uploader.sent == []
         (uploaded,) = await log.writer.persist(FIRST, CP2)
         assert contents(uploader, uploaded.handle.segment.key) == [data]
         end = log.writer.next_sequence_number()
         log.writer.confirm(FIRST, end, CP2)
         append(log, 20)
-        assert log.writer.take_inline(end, 1000) is not None
+        assert await log.writer.take_inline(end, 1000) is not None
         log.writer.confirm(end, log.writer.next_sequence_number(), CP3)
         with pytest.raises(InputError):
             await log.writer.persist(end)

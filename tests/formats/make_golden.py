@@ -12,9 +12,9 @@ import msgspec
 
 from statebackend._codec.change_sets.changes import ChangeSet
 from statebackend._codec.change_sets.records import StateChange
-from statebackend._codec.commit import Claim, Commit, encode_entry, encode_inline
+from statebackend._codec.commit import Claim, Commit, carried, encode_entry
 from statebackend._codec.local_snapshot import LocalSnapshot, encode_local_snapshot
-from statebackend._codec.segment import encode_segment
+from statebackend._codec.segment import encode_for_segment, encode_segment
 from statebackend._codec.staged import decode_part, encode_part
 from statebackend.settings import Compression
 from tests.changes import set_of_rows
@@ -38,7 +38,9 @@ def segment(content: list[tuple[str, int, content_v1.Changes]], compression: Com
 
 def inline_commit() -> bytes:
     """The bytes of a commit that carries change sets, as this release writes it."""
-    frames, _ = encode_inline(change_sets([content_v2.SEGMENT[0], content_v2.SEGMENT[2]]), "none")
+    frames, _ = carried(
+        [encode_for_segment(each, "none") for each in change_sets([content_v2.SEGMENT[0], content_v2.SEGMENT[2]])]
+    )
     return encode_entry(msgspec.convert(content_v2.INLINE, Commit), "commit-v1-inline-parts.bin", frames).body
 
 
