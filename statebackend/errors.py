@@ -17,7 +17,8 @@
     ├── WrongOwnerError             point at the right place: the data there belongs to somebody else
     │   ├── WrongJobError               the commit belongs to another job
     │   ├── WrongQueryError             the commit was made by another streaming query
-    │   └── RewindError                 the query was rewound to a batch before the committed one
+    │   ├── RewindError                 the query was rewound to a batch before the committed one
+    │   └── StateGoneError              the query has batches behind it, and the job is empty
     ├── DataError                   restore from an older checkpoint or another copy
     │   ├── CorruptObjectError          bytes in storage are not what was written there
     │   │   ├── CorruptSegmentError         a segment, in every copy
@@ -137,6 +138,12 @@ class WrongQueryError(WrongOwnerError):
 class RewindError(WrongOwnerError):
     """Spark delivers a batch older than the committed one. Restore the newer Spark checkpoint, or ask for a rollback
     (`on_rewind="rollback"`).
+    """
+
+
+class StateGoneError(WrongOwnerError):
+    """The job is empty, and Spark delivers a batch that is not the query's first. Correct `Settings.job` or
+    `Settings.primary`, or put the state back; if it is meant to begin with this batch, say so by `first_batch_id`.
     """
 
 

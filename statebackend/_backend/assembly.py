@@ -1,5 +1,6 @@
 """Puts a backend together, once all is open that it is made of."""
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
@@ -8,7 +9,7 @@ from msgspec import UNSET
 
 from statebackend._backend.copy_writers import Copies, needed
 from statebackend._backend.job import Job, Position
-from statebackend._backend.stores import Primary
+from statebackend._backend.stores import Primary, roots_with_copies
 from statebackend._backend.tables import HEAP, Tables, rocksdb_bases, rocksdb_restore
 from statebackend._cache.download_cache import DownloadCache
 from statebackend._changelog.scheduler import UploadScheduler
@@ -32,6 +33,8 @@ from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore, Observer, RestoreReport, StateChangeUploader
 from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, RangeState, RocksDBBase
 from statebackend.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,12 +93,23 @@ def empty_states(
 
 
 async def restore(opened: Opened, cache: DownloadCache | None) -> Restored:
-    """Fill the states, and tell of it; nothing for a new job. Then no local copy stays that neither commit uses."""
+    """Fill the states, and tell of it; nothing for a new job. Then no local copy stays that neither commit uses.
+
+    If the job has no commit at all, its local copies stay: they may be all that is left of a lost primary.
+    """
     base, local, restored = opened.position.base, opened.local, Restored()
     if base is not None:
         at_hand = opened.job.log.take_body(base)
         restored = await fill(opened, base, at_hand=at_hand, cache=cache)
-    if local is not None and local.writable:
+    if opened.position.newest is None:
+        if left := await roots_with_copies(opened.settings, opened.threads):
+            _log.warning(
+                "job %s has no commit in %s, but local copies in %s: is that its primary? They stay until it has one",
+                opened.settings.job,
+                opened.settings.primary,
+                ", ".join(left),
+            )
+    elif local is not None and local.writable:
         await local.store.prune(needed(opened.position.newest, base))
         if local.rocksdb is not None:
             await local.rocksdb.prune(needed(opened.position.newest, base))

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import AsyncGenerator, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,7 +12,7 @@ import msgspec
 
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._checkpoint.spending import Spending
-from statebackend._local.job_directories import open_local_directories
+from statebackend._local.job_directories import has_copies, open_local_directories
 from statebackend._local.layout import segments_directory
 from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.segments import LocalSegments
@@ -134,6 +134,16 @@ async def open_local(
                 writable=all(owned),
                 rocksdb=rocksdb_copies(settings, threads, segments, writable=all(owned), hanging=hanging),
             )
+
+
+async def roots_with_copies(settings: Settings, threads: WorkerThreads | None = None) -> Sequence[str]:
+    """The local roots in which copies of the job lie, as far as they answer in time. Raises nothing."""
+    threads, found = threads or threads_of(settings), list[str]()
+    for root in settings.local:
+        with anyio.move_on_after(settings.local_read_timeout_s), suppress(OSError):
+            if await threads.of_root(root).io(has_copies, root, settings.job, abandon_after_s=0.0):
+                found.append(root)
+    return found
 
 
 def local_stores_of(settings: Settings, threads: WorkerThreads) -> Sequence[LocalStore]:

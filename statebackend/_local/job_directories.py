@@ -64,6 +64,13 @@ def lock_root(root: str | os.PathLike[str], job: str, *, shared: bool = False) -
         raise LocalRootError("a local root cannot be used", root=str(path), reason=reason) from error
 
 
+def has_copies(root: str | os.PathLike[str], job: str) -> bool:
+    """True if a local copy of the job lies in this root. Blocks on the disk."""
+    names = ("taskowned", "op_*_kg_*_*")
+    found = (path for name in names for path in job_directory(Path(root), job).glob(f"{name}/**/*"))
+    return any(path.is_file() for path in found)
+
+
 @asynccontextmanager
 async def open_local_directories(
     roots: Sequence[str | os.PathLike[str]],

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from statebackend.abc.uploader import Segment, UploadedSegment
-from statebackend.ids import CheckpointId, CommitSequence, Handle
+from statebackend.ids import CheckpointId, CommitSequence, Handle, SourceMark
 
 
 class CheckpointInfo(msgspec.Struct, frozen=True):
@@ -125,6 +125,13 @@ class Observer:
 
         "process", "host", "primary" if at least a part came from there, or "new" if there was none. Once per attempt,
         in the attempt's process.
+        """
+
+    def batches_missed(self, delivered: SourceMark, *, after: int) -> None:
+        """The batch `delivered` is not the one that follows batch `after`, the newest of its query in the state.
+
+        Spark has skipped the ids between, or the state has lost these batches. Once per such batch, before it is
+        processed.
         """
 
     def materialization_begun(self, key_groups: int) -> None:

@@ -7,7 +7,7 @@ the unit of a duration if it differs from Flink's. `docs/reference/metrics.md` i
 from collections.abc import Mapping
 
 from statebackend.abc import CheckpointInfo, Observer, RestoreReport, Segment, UploadedSegment
-from statebackend.ids import Handle
+from statebackend.ids import Handle, SourceMark
 from statebackend.observers.kinds import Counter, CounterByLabel, Gauge, Histogram, Level, Numbers, Total
 
 MISSING = "missing"
@@ -77,6 +77,11 @@ class Metrics(Numbers, Observer):
         "Attempts at a range of key groups, by where its state was: `process`, `host`, `primary`, or `new` if empty.",
         unit="attempts",
         label="found",
+    )
+
+    missed_batches = Counter(
+        "Batch ids between a delivered batch and the newest of its query in the state, which Spark must have skipped.",
+        unit="batches",
     )
 
     restores = Counter("Backends restored from a commit.", unit="restores")
@@ -164,6 +169,9 @@ class Metrics(Numbers, Observer):
 
     def range_opened(self, found: str) -> None:
         self._count(Metrics.ranges_opened, found)
+
+    def batches_missed(self, delivered: SourceMark, *, after: int) -> None:
+        self.record(Metrics.missed_batches, delivered.batch_id - after - 1)
 
     def materialization_begun(self, key_groups: int) -> None:
         self.record(Metrics.started_materializations, 1)

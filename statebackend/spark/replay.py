@@ -3,11 +3,13 @@
 Spark delivers each batch at least once, and only the newest batch of a query can come again. So the source mark of the
 newest commit is all that has to be remembered:
 
-    delivered batch                                     step
-    the newest committed one                            SKIP: the state has it already
-    a later one (gaps are legal), or nothing committed  PROCESS
-    an earlier one                                      `RewindError`, or ROLL_BACK if the sink allows it
-    another query's                                     `WrongQueryError`, or, if adopted, as above by its own marks
+    delivered batch                     step
+    the newest committed one            SKIP: the state has it already
+    a later one                         PROCESS; a gap is legal, since Spark may use up an id, but it is told
+    an earlier one                      `RewindError`, or ROLL_BACK if the sink allows it
+    another query's                     `WrongQueryError`, or, if adopted, as above by its own marks
+    0, and the job has no commit        PROCESS: the query begins
+    any other, and the job has none     `StateGoneError`, unless the sink says that the state begins with it
 
 Query id and batch id decide, never the run id: a replay arrives in another run.
 """
@@ -16,10 +18,13 @@ import enum
 from collections.abc import AsyncIterator
 from typing import Literal
 
-from statebackend.errors import RewindError, WrongQueryError
+import msgspec
+
+from statebackend.errors import RewindError, StateGoneError, WrongQueryError
 from statebackend.ids import CheckpointId, CommitSummary, SourceMark
 
 OnRewind = Literal["fail", "rollback"]
+FirstBatch = int | Literal["any"]
 
 
 class Step(enum.Enum):
@@ -30,14 +35,32 @@ class Step(enum.Enum):
     ROLL_BACK = "roll back"
 
 
-def decide(
-    delivered: SourceMark, *, newest: SourceMark | None, own: SourceMark | None, on_rewind: OnRewind, adopt: bool
-) -> Step:
-    """The step for `delivered`, given two source marks from the history of the state. Pure.
+class Marks(msgspec.Struct, frozen=True):
+    """The marks in the history of the state: the newest of any query, and the newest of the delivered query, `own`.
 
-    `newest` is the newest mark of any query, `own` the newest of the delivered query. They are equal unless another
-    query has advanced the state since. Raises `WrongQueryError` or `RewindError` if the policies forbid the batch.
+    They are equal unless another query has advanced the state since. `is_empty`: there is no commit at all.
     """
+
+    newest: SourceMark | None = None
+    own: SourceMark | None = None
+    is_empty: bool = False
+
+
+def decide(
+    delivered: SourceMark, marks: Marks, *, on_rewind: OnRewind, adopt: bool, first_batch_id: FirstBatch = 0
+) -> Step:
+    """The step for `delivered`, given the marks in the history of the state. Pure.
+
+    Raises `WrongQueryError`, `RewindError` or `StateGoneError` if the policies forbid the batch.
+    """
+    newest, own = marks.newest, marks.own
+    if marks.is_empty and first_batch_id != "any" and delivered.batch_id not in (0, first_batch_id):
+        raise StateGoneError(
+            "the job is empty, and this is not the first batch of the query: correct job or primary, or put the state "
+            f"back; if the state is to begin with this batch, give the sink first_batch_id={delivered.batch_id}",
+            query_id=delivered.query_id,
+            batch_id=delivered.batch_id,
+        )
     if newest is not None and newest.query_id != delivered.query_id and not adopt:
         raise WrongQueryError(
             "another streaming query made the newest commit: restore that query's Spark checkpoint, name another job, "
@@ -60,22 +83,25 @@ def decide(
     )
 
 
-async def newest_marks(
-    history: AsyncIterator[CommitSummary], query_id: str, *, adopt: bool
-) -> tuple[SourceMark | None, SourceMark | None]:
-    """The newest source mark of any query, and the newest of query `query_id`: `newest` and `own` of `decide`.
+def gap_after(delivered: SourceMark, own: SourceMark | None) -> int | None:
+    """The newest batch of the query in the state, `own`, if the delivered one comes later but is not the next one."""
+    return own.batch_id if own is not None and delivered.batch_id > own.batch_id + 1 else None
+
+
+async def newest_marks(history: AsyncIterator[CommitSummary], query_id: str, *, adopt: bool) -> Marks:
+    """The newest source mark of any query, and the newest of query `query_id`.
 
     Only an adopting query reads on below another query's commit. Commits made by hand have no mark and are passed over,
     since the state still contains the batches below them.
     """
-    newest = None
+    newest, is_empty = None, True
     async for summary in history:
-        newest = newest or summary.source
+        newest, is_empty = newest or summary.source, False
         if summary.source is not None and summary.source.query_id == query_id:
-            return newest, summary.source
+            return Marks(newest, summary.source)
         if newest is not None and not adopt:
             break
-    return newest, None
+    return Marks(newest, is_empty=is_empty)
 
 
 async def checkpoint_before(history: AsyncIterator[CommitSummary], delivered: SourceMark) -> CheckpointId | None:

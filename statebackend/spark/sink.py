@@ -18,9 +18,11 @@ from typing import Any, Final, Literal, Self, get_args
 from pyspark.sql import DataFrame
 
 from statebackend._backend.copy_writers import OpenUploader
+from statebackend._backend.stores import roots_with_copies
+from statebackend._observers import Observers
 from statebackend._portal import OpenContext, as_exception
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
-from statebackend.errors import InputError, RewindError, SettingsError
+from statebackend.errors import InputError, RewindError, SettingsError, StateGoneError
 from statebackend.ids import CheckpointId, SourceMark, StagedOutput
 from statebackend.settings import Settings
 from statebackend.spark.advice import advise_checkpoint_files
@@ -32,7 +34,16 @@ from statebackend.spark.frames import drain, source_mark
 from statebackend.spark.output import Outbox, OutputFunction, Publication
 from statebackend.spark.processor import KeyedProcessor
 from statebackend.spark.processor_runner import ProcessorRunner
-from statebackend.spark.replay import OnRewind, Step, checkpoint_before, decide, newest_marks
+from statebackend.spark.replay import (
+    FirstBatch,
+    Marks,
+    OnRewind,
+    Step,
+    checkpoint_before,
+    decide,
+    gap_after,
+    newest_marks,
+)
 
 ExecutionMode = Literal["driver", "executors"]
 
@@ -64,6 +75,8 @@ class StatefulSink:
     `query_id`: names the query where Spark does not (Spark Connect); takes precedence where it does.
     `on_rewind="rollback"`: if Spark returns to an earlier batch, take the state back with it; by default raise
     `RewindError`. `adopt=True`: continue from a state that another query made; by default raise `WrongQueryError`.
+    `first_batch_id`: the batch that the state begins with, if the query ran before it had this sink; any other batch
+    but 0 that finds the job empty raises `StateGoneError`. "any" accepts every batch, and so a lost state, too.
     `observer`, `store` and `uploader` go to `open_backend`. A sink serves one query at a time. It pickles without its
     state, which is opened with the first batch.
 
@@ -86,6 +99,7 @@ class StatefulSink:
         query_id: str | None = None,
         on_rewind: OnRewind = "fail",
         adopt: bool = False,
+        first_batch_id: FirstBatch = 0,
         observer: Observer | None = None,
         store: ObjectStore | None = None,
         uploader: StateChangeUploader | OpenUploader | None = None,
@@ -93,6 +107,8 @@ class StatefulSink:
         work = _work_of(function, key=key, order_by=order_by, output=output)
         if on_rewind not in get_args(OnRewind):
             raise SettingsError("on_rewind must be 'fail' or 'rollback'", on_rewind=on_rewind)
+        if first_batch_id != "any" and (type(first_batch_id) is not int or first_batch_id < 0):
+            raise SettingsError("first_batch_id must be the id of a batch, or 'any'", first_batch_id=first_batch_id)
         if execution not in get_args(ExecutionMode) or (execution == "executors") != (parallelism is not None):
             raise SettingsError(
                 "set execution to 'driver' without parallelism, or to 'executors' with a number as parallelism",
@@ -103,6 +119,8 @@ class StatefulSink:
         self._query_id = query_id
         self._on_rewind: OnRewind = on_rewind
         self._adopt = adopt
+        self._first_batch_id: FirstBatch = first_batch_id
+        self._observer = observer
         self._outbox = output if isinstance(output, Outbox) else None
         self._execution: Execution
         if parallelism is None:
@@ -201,18 +219,40 @@ class StatefulSink:
 
     def _apply(self, df: DataFrame, delivered: SourceMark, query: QueryThread) -> None:
         job = self._job_of(df, delivered, query)
-        newest, own = attend(
+        marks = attend(
             process_portal().start(lambda: newest_marks(job.history(), delivered.query_id, adopt=self._adopt)), query
         )
-        step = decide(delivered, newest=newest, own=own, on_rewind=self._on_rewind, adopt=self._adopt)
+        step = self._decide(delivered, marks, query)
         if step is Step.ROLL_BACK:
             job = self._roll_back(job, delivered, query)
+        elif (after := gap_after(delivered, marks.own)) is not None:
+            attend(process_portal().start(self._tell_missed, delivered, after), query)
         self._publish(df, job, query)  # left by an earlier run, and to come before anything newer
         if step is Step.SKIP:
             drain(df)
             return
         self._execution.apply(df, delivered, job, query)
         self._publish(df, job, query)
+
+    def _decide(self, delivered: SourceMark, marks: Marks, query: QueryThread) -> Step:
+        try:
+            return decide(
+                delivered, marks, on_rewind=self._on_rewind, adopt=self._adopt, first_batch_id=self._first_batch_id
+            )
+        except StateGoneError as error:
+            left = attend(process_portal().start(roots_with_copies, self.settings), query)
+            facts = {"job": self.settings.job, "primary": self.settings.primary, "local_copies": left}
+            raise StateGoneError(error.message, **error.facts, **facts) from None
+
+    async def _tell_missed(self, delivered: SourceMark, after: int) -> None:
+        _logger.warning(
+            "batch %d of query %s follows batch %d in the state: if Spark has not skipped the ids between, the state "
+            "lacks their batches",
+            delivered.batch_id,
+            delivered.query_id,
+            after,
+        )
+        Observers(self._observer or Observer()).batches_missed(delivered, after=after)
 
     def _job_of(self, df: DataFrame, delivered: SourceMark, query: QueryThread) -> OpenedJob:
         """The job, open since an earlier batch of this run, or opened now.

@@ -111,6 +111,8 @@ async def eventful_life(root: Path, observer: sb.Observer) -> tuple[list[dict[sb
         owners.attempt(run.tasks()[0]) as attempt,
     ):
         states.append(dict(attempt.backend.value_state("n", int)))
+    # Only a sink tells of it, which needs Spark.
+    Observers(observer).batches_missed(sb.SourceMark("query", 4, "run"), after=1)
     return states, Counter(operation for operation, _ in store.calls)
 
 

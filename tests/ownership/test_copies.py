@@ -1,5 +1,6 @@
 """The second part of the table: local copies, from the one that is late to the one in a root of somebody else."""
 
+import shutil
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -153,14 +154,35 @@ async def test_a_local_copy_whose_process_was_killed_is_pruned(killed: Callable[
 async def test_a_local_copy_of_a_commit_that_was_not_made_is_pruned(disk: Disk) -> Fate:
     """Nobody answered, and nobody had heard. The primary's copy is left to a sweep."""
     async with disk.backend() as backend:
+        await commit(backend, 1)
+        before = disk.copies
         disk.primary.plan.append(Fail(operation="put_if_absent"))
         with pytest.raises(OutcomeUnknownError):
-            await commit(backend, 1)
-    watch = Watch(disk.copies)
+            await commit(backend, 2)
+    watch = Watch(disk.copies - before)
     disk.primary.plan.clear()
-    assert await disk.reopen() is None
-    assert len(disk.segments) == 1
+    await disk.reopen()
+    assert len(disk.segments) == 2
     return watch.fate()
+
+
+@row("copy-alone")
+async def test_a_local_copy_stays_where_the_primary_has_no_commit(disk: Disk, caplog: pytest.LogCaptureFixture) -> Fate:
+    """However often that is opened. They are named; and the first commit makes them garbage."""
+    async with disk.backend() as backend:
+        await commit(backend, 1)
+    watch = Watch(disk.copies)
+    shutil.rmtree(disk.directory / "primary")
+    for _ in range(2):
+        await disk.reopen()
+        assert f"{disk.directory}/local0" in caplog.text
+        caplog.clear()
+    stayed = watch.fate()
+    async with disk.backend() as backend:
+        await commit(backend, 1)
+    await disk.reopen()
+    assert watch.fate() == "gone"
+    return stayed
 
 
 @row("copy-bad")

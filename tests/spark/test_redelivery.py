@@ -2,10 +2,13 @@
 
 import asyncio
 import shutil
+from pathlib import Path
 
+import msgspec
 import pytest
 
 import statebackend as sb
+from statebackend.observers import Metrics, Observers
 
 
 def test_a_batch_that_is_committed_already_is_not_applied_again(stream, open_sink, counting, read) -> None:
@@ -98,6 +101,104 @@ def test_a_rewind_to_before_everything_has_nothing_to_roll_back_to(stream, open_
     shutil.rmtree(stream.checkpoint)
     assert "cannot roll back" in stream.fail(sink)
     assert read(stream.settings).counts == {"a": 2}
+
+
+@pytest.fixture
+def bereft(stream, open_sink, counting, tmp_path):
+    """A stream whose state is gone: Spark's checkpoint is at batch 2, the primary is empty, local copies are left."""
+    stream.settings = msgspec.structs.replace(stream.settings, local=(str(tmp_path / "local"),), secondary_grace_s=60.0)
+    for key in "ab":
+        stream.feed(key)
+    stream.run(open_sink(counting, stream.settings))
+    shutil.rmtree(stream.settings.primary.removeprefix("file://"))
+    stream.feed("c")
+    counting.batches.clear()
+    return stream
+
+
+def copies(stream) -> list[Path]:
+    """The local copies that are there."""
+    return [path for root in stream.settings.local for path in Path(root).rglob("taskowned/**/*") if path.is_file()]
+
+
+@pytest.mark.parametrize("options", [{}, {"adopt": True, "on_rewind": "rollback"}])
+def test_a_batch_is_not_applied_to_a_state_that_is_gone(bereft, open_sink, counting, options, caplog) -> None:
+    """Nor is anything committed; the local copies are named and stay. The message says what to do in each case."""
+    before = copies(bereft)
+    assert before
+    message = bereft.fail(open_sink(counting, bereft.settings, **options))
+    assert "StateGoneError" in message
+    for told in ("first_batch_id=2", bereft.settings.primary, *bereft.settings.local, "job='stream'"):
+        assert told in message
+    assert counting.batches == []
+    assert copies(bereft) == before
+    assert "has no commit" in caplog.text
+
+
+def test_executors_do_not_work_on_a_state_that_is_gone(bereft, on_executors) -> None:
+    """The driver asks before it starts a task, and names the copies on its own host."""
+    message = bereft.fail(on_executors(settings=bereft.settings))
+    assert "StateGoneError" in message
+    assert bereft.settings.local[0] in message
+
+
+def test_a_mistyped_job_or_primary_is_refused(stream, open_sink, counting, tmp_path) -> None:
+    """The same from the sink's side: the job of that name, at that place, is empty."""
+    stream.feed("a")
+    stream.run(open_sink(counting, stream.settings))
+    stream.feed("b")
+    for changed in ({"job": "steam"}, {"primary": f"file://{tmp_path}/stale"}):
+        settings = msgspec.structs.replace(stream.settings, **changed)
+        assert "StateGoneError" in stream.fail(open_sink(counting, settings))
+    stream.run(open_sink(counting, stream.settings))
+    assert counting.batches == [0, 1]
+
+
+def test_a_sink_may_come_to_a_query_that_runs_already(stream, open_sink, counting, read) -> None:
+    """Only if it says so. Said of this batch it may stay in the code: it does not allow a later one to find nothing."""
+    for key in "abc":
+        stream.feed(key)
+    stream.run(lambda df, batch_id: None)
+    stream.feed("a")
+    assert "first_batch_id=3" in stream.fail(open_sink(counting, stream.settings))
+    stream.run(open_sink(counting, stream.settings, first_batch_id=3))
+    assert read(stream.settings).counts == {"a": 1}
+    stream.feed("a")
+    stream.run(open_sink(counting, stream.settings, first_batch_id=3))
+    assert read(stream.settings).batches == [4, 3]
+    shutil.rmtree(stream.settings.primary.removeprefix("file://"))
+    stream.feed("a")
+    sink = open_sink(counting, stream.settings, first_batch_id=3)
+    assert "StateGoneError" in stream.fail(sink)
+    stream.run(open_sink(counting, stream.settings, first_batch_id="any"))
+    assert read(stream.settings).batches == [5]
+
+
+@pytest.mark.parametrize("wrong", [-1, True, 1.5, "0", None])
+def test_a_first_batch_is_named_by_its_id(stream, counting, wrong) -> None:
+    with pytest.raises(sb.errors.SettingsError, match="first_batch_id"):
+        sb.spark.StatefulSink(counting, stream.settings, first_batch_id=wrong)
+
+
+def test_a_gap_in_the_batches_is_told(stream, open_sink, counting, read, caplog) -> None:
+    """The observer gets both batches, the log says what it may mean, and the batch is applied: Spark may skip ids."""
+    told = []
+
+    class Gaps(sb.Observer):
+        def batches_missed(self, delivered: sb.SourceMark, *, after: int) -> None:
+            told.append((delivered.batch_id, after))
+
+    metrics = Metrics()
+    sink = open_sink(counting, stream.settings, observer=Observers(Gaps(), metrics), query_id="mine")
+    for batch_id in (0, 1, 2):
+        sink(stream.spark.createDataFrame([("a",)], "key string"), batch_id)
+    assert (told, metrics.missed_batches) == ([], 0)
+    for batch_id in (6, 6, 7):
+        sink(stream.spark.createDataFrame([("a",)], "key string"), batch_id)
+    assert (told, metrics.missed_batches) == ([(6, 2)], 3)
+    logged = [record.getMessage() for record in caplog.records if "follows batch" in record.getMessage()]
+    assert [text.partition(":")[0] for text in logged] == ["batch 6 of query mine follows batch 2 in the state"]
+    assert read(stream.settings).batches == [7, 6, 2, 1, 0]
 
 
 def test_another_query_may_not_go_on_with_the_state(stream, open_sink, counting, read, tmp_path) -> None:
