@@ -26,6 +26,8 @@ _VERSION = struct.Struct("<I")
 _STAMP = struct.Struct("<d")
 _LENGTH = struct.Struct("<I")
 _SHORT_END: Final = 255
+_SMALL_END: Final = 128
+"""Lengths below this are the same byte as a small integer of MessagePack."""
 
 
 class Cell(msgspec.Struct, frozen=True, gc=False):
@@ -109,6 +111,22 @@ def joined(row: bytes | bytearray) -> tuple[int, bytearray] | None:
     data = bytearray(row)
     del data[::step]
     return len(lengths), data
+
+
+def count_small(row: bytes | bytearray) -> int:
+    """Return how many elements were framed; 0 if one of them has 128 bytes or more, or is cut off.
+
+    Such a row is MessagePack as it stands: each length is an integer, and its element follows. So an array of twice as
+    many items decodes it in one call, and nothing has to be cut out.
+    """
+    found, at, end = 0, 0, len(row)
+    while at < end:
+        length = row[at]
+        if length >= _SMALL_END:
+            return 0
+        at += length + 1
+        found += 1
+    return found if at == end else 0
 
 
 def count(row: bytes | bytearray) -> int:

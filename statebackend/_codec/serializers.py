@@ -4,7 +4,8 @@ A value that is accepted comes back: `encode` proves it at once, by decoding. ms
 it knows, whatever was declared; if that failed, or lost a part, only when it is read back, the value would be lost.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import GenericAlias
 from typing import Any, Final, Generic, TypeGuard, TypeVar, cast
 
 import msgspec
@@ -37,7 +38,7 @@ class MsgspecSerializer(Generic[T]):
     Raises `InputError` when made with a type that msgspec cannot decode.
     """
 
-    __slots__ = ("_bytes_max", "_decode", "_decode_list", "_encode", "_self_evident", "_type", "schema")
+    __slots__ = ("_bytes_max", "_decode", "_decode_list", "_encode", "_rows", "_self_evident", "_type", "schema")
 
     def __init__(self, type_: type[T], *, value_bytes_max: int = VALUE_BYTES_MAX) -> None:
         try:
@@ -50,6 +51,7 @@ class MsgspecSerializer(Generic[T]):
         self._type = type_
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode_list = msgspec.msgpack.Decoder(list[type_]).decode  # type: ignore[valid-type]
+        self._rows: dict[int, Callable[[bytes], tuple[Any, ...]]] = {}  # decoders of `decode_row`, by count
         self._self_evident = next((known for known in _SELF_EVIDENT if known is type_), None)
         self._bytes_max = value_bytes_max
 
@@ -94,6 +96,19 @@ class MsgspecSerializer(Generic[T]):
         """Return `count` fresh values, stored one after the other. Raises `ValueDecodeError`, naming none."""
         try:
             return self._decode_list(_array_head(count) + data)
+        except (ValueError, RecursionError) as error:
+            raise ValueDecodeError(f"stored values do not decode: {error}", schema=self.schema) from error
+
+    def decode_row(self, count: int, row: Buffer) -> list[T]:
+        """Return `count` fresh values of a row that `count_small` has counted. Raises `ValueDecodeError`, naming none.
+
+        For few values: each count has a decoder of its own, which is made once and then kept.
+        """
+        if (decode := self._rows.get(count)) is None:
+            pairs = GenericAlias(tuple, (int, self._type) * count)  # by place: a value may be an int, too
+            decode = self._rows[count] = msgspec.msgpack.Decoder(pairs).decode
+        try:
+            return list(decode(_array_head(2 * count) + row)[1::2])
         except (ValueError, RecursionError) as error:
             raise ValueDecodeError(f"stored values do not decode: {error}", schema=self.schema) from error
 

@@ -1,12 +1,11 @@
 """The values of one state: encoded with their version and time, decoded from whatever version they are of."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
-from statebackend._codec.cells import Cell, joined, pack, split, unpack
+from statebackend._codec.cells import Cell, count_small, joined, pack, split, unpack
 from statebackend._codec.serializers import BLOCK_VALUES, MsgspecSerializer, decode_many, encode_many, serializer_of
 from statebackend._state.ttl import TimeToLive
 from statebackend._tables.placed import Renew
@@ -18,6 +17,9 @@ V = TypeVar("V")
 Upcast = Callable[[Any], Any]
 """From a value of one version to the next version: builtins, or bytes if the state has a `Serializer` of its own."""
 
+SMALL_ROW_BYTES_MAX: Final = 256
+"""A row up to this is decoded by a decoder for its count, so that there are at most 128 of them."""
+
 
 class Values(Generic[V]):
     """Turns values into cells and back, with a serializer, upcasts, and a time-to-live.
@@ -26,7 +28,7 @@ class Values(Generic[V]):
     stored in the new version when it is next written or a base is made.
     """
 
-    __slots__ = ("_is_own", "_joined", "_upcasts", "decode_plain", "encode", "is_plain", "serializer", "ttl", "version")
+    __slots__ = ("_is_own", "_plain", "_upcasts", "decode_plain", "encode", "is_plain", "serializer", "ttl", "version")
 
     def __init__(
         self,
@@ -48,8 +50,7 @@ class Values(Generic[V]):
         self.is_plain: Final = self._is_own and not self.version and ttl is None
         """True if new cells are just what the serializer writes, without version or time."""
         self.encode: Callable[[V], bytes] = self.serializer.encode if self.is_plain else self._encode
-        plain = self.serializer if isinstance(self.serializer, MsgspecSerializer) and self.is_plain else None
-        self._joined = None if plain is None else plain.decode_joined
+        self._plain = self.serializer if isinstance(self.serializer, MsgspecSerializer) and self.is_plain else None
         self.decode_plain: Callable[[bytes], V] = self.serializer.decode if self.is_plain else self.decode
         """Quick `decode` for a cell that most likely has no version or time. If it raises, call `decode`."""
 
@@ -72,9 +73,14 @@ class Values(Generic[V]):
 
     def decode_row(self, row: bytes | bytearray) -> list[V]:
         """Fresh values of a row of framed cells, as `decode` gives them one by one, expired or not."""
-        if self._joined is not None and (found := joined(row)) is not None and found[0] <= BLOCK_VALUES:
-            with suppress(ValueDecodeError):  # as in `decode_many`
-                return self._joined(*found)
+        if (plain := self._plain) is not None:
+            try:
+                if (found := joined(row)) is not None and found[0] <= BLOCK_VALUES:
+                    return plain.decode_joined(*found)
+                if len(row) <= SMALL_ROW_BYTES_MAX and (count := count_small(row)):
+                    return plain.decode_row(count, row)
+            except ValueDecodeError:  # as in `decode_many`
+                pass
         return self.decode_many(split(bytes(row)))
 
     def decode(self, cell: bytes) -> V:

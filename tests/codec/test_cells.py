@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend._codec.cells import HEADER, Cell, count, framed, joined, pack, split, stamp_of, unpack
+from statebackend._codec.cells import HEADER, Cell, count, count_small, framed, joined, pack, split, stamp_of, unpack
 from statebackend.errors import ValueDecodeError
 
 VALUES = st.binary(max_size=20) | st.binary(max_size=20).map(lambda data: b"\xc1" + data)
@@ -80,6 +80,17 @@ def test_what_is_joined_at_once_is_what_is_split(parts: list[bytes]) -> None:
     for length in range(1, len(row)):
         if joined(row[:length]) is not None:
             split(row[:length])  # raises where it is cut within an element
+
+
+@given(st.lists(st.binary(max_size=3) | st.binary(min_size=126, max_size=129), max_size=5))
+def test_small_elements_are_counted_and_a_length_that_is_no_small_integer_is_not_taken_for_one(
+    parts: list[bytes],
+) -> None:
+    """As all of them are if each has less than 128 bytes; and none of a row that is cut off."""
+    row = b"".join(map(framed, parts))
+    assert count_small(row) == (len(parts) if all(len(part) < 128 for part in parts) else 0)
+    if parts and parts[-1]:
+        assert count_small(row[:-1]) == 0
 
 
 def test_row_that_is_cut_off_is_told() -> None:

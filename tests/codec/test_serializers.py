@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statebackend._codec.cells import framed
 from statebackend._codec.serializers import MsgspecSerializer
 from statebackend.errors import InputError, ValueDecodeError, ValueEncodeError
 from tests.examples import name_of
@@ -250,6 +251,24 @@ def test_type_that_names_an_unknown_one_is_refused() -> None:
     unknown = msgspec.defstruct("Unknown", [("field", "list[Nowhere]")])
     with pytest.raises(InputError):
         MsgspecSerializer(unknown)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(-(2**63), 2**64 - 1) | st.text(max_size=40), max_size=30))
+def test_row_is_decoded_as_its_elements_are_one_by_one(values: list[int | str]) -> None:
+    """Numbers too: a length before an element is not taken for one."""
+    serializer = MsgspecSerializer[int | str](int | str)  # type: ignore[arg-type]
+    row = b"".join(framed(serializer.encode(value)) for value in values)
+    assert (serializer.decode_row(len(values), row) if values else []) == values
+
+
+def test_row_is_decoded_as_declared_and_a_damaged_one_is_told() -> None:
+    """A float that was stored as an integer is a float."""
+    row = framed(msgspec.msgpack.encode(1)) + framed(msgspec.msgpack.encode(2.5))
+    assert list(map(repr, MsgspecSerializer(float).decode_row(2, row))) == ["1.0", "2.5"]
+    for damaged in (row[:-1], framed(b"\xc1\x00\x01") + row[2:], framed(b"\xa1a") + row[2:]):
+        with pytest.raises(ValueDecodeError):
+            MsgspecSerializer(float).decode_row(2, damaged)
 
 
 def test_value_beyond_the_limit_is_refused() -> None:
