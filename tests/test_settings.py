@@ -272,6 +272,63 @@ def test_any_other_primary_is_refused_with_the_known_forms(url: str) -> None:
         assert "s3://" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("url", "instead"),
+    [
+        ("abfss://container@account.dfs.core.windows.net/path", "mount it"),
+        ("ABFSS://container@account.dfs.core.windows.net/path", "mount it"),
+        ("wasbs://container@account.blob.core.windows.net", "mount it"),
+        ("hdfs://namenode:8020/state", "mount it"),
+        ("s3a://bucket/prefix", "S3 is s3://"),
+    ],
+)
+def test_a_scheme_that_spark_knows_is_refused_with_what_to_use_instead(url: str, instead: str) -> None:
+    """A container before an `@` is no password: the message is about the scheme."""
+    with pytest.raises(PrimaryUrlError, match=instead) as caught:
+        settings(primary=url)
+    assert caught.value.facts["primary"] == url
+
+
+def test_credentials_are_not_shown_whatever_the_scheme() -> None:
+    """Even where the scheme is refused anyway."""
+    with pytest.raises(PrimaryUrlError, match="must not hold credentials") as caught:
+        settings(primary="abfss://user:hush@account/path")
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("unfit", ["\0", "\ud800"])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda unfit: {"primary": f"file:///data/{unfit}"},
+        lambda unfit: {"primary": f"memory://{unfit}"},
+        lambda unfit: {"primary": f"s3://bucket/{unfit}"},
+        lambda unfit: {"local": ("/fine", f"/data/{unfit}")},
+        lambda unfit: {"cache_dir": f"/data/{unfit}"},
+        lambda unfit: {"table_dir": f"/data/{unfit}"},
+        lambda unfit: {"job": unfit},
+    ],
+)
+def test_a_text_that_no_file_can_be_named_by_is_refused_at_once(
+    changed: Callable[[str], dict[str, object]], unfit: str
+) -> None:
+    """Not by an error of `open` or of an encoder, when the stream has run for an hour. It names the setting."""
+    (name,) = changed(unfit)
+    with pytest.raises(SettingsError) as caught:
+        settings(**changed(unfit))
+    assert name in str(caught.value)
+    str(caught.value).encode()  # it can be printed
+
+
+def test_a_secret_that_no_header_can_have_is_refused_and_not_shown() -> None:
+    """As any other text; from a mapping too."""
+    with pytest.raises(SettingsError, match=r"s3\.secret_access_key") as caught:
+        Settings.from_mapping({**BASE, "s3.access_key_id": "id", "s3.secret_access_key": "hush\0hush"})
+    assert "hush" not in str(caught.value)
+    with pytest.raises(SettingsError, match=r"s3\.region"):
+        Settings.from_mapping({**BASE, "s3.region": "\ud800"})
+
+
 @pytest.mark.parametrize("root", ["relative", "./here", "~/state", ""])
 def test_a_local_root_is_absolute(root: str) -> None:
     """Where it lies must not depend on the directory that Spark was started in."""

@@ -54,6 +54,7 @@ def choose_copies(
             secondary_grace_s=settings.secondary_grace_s,
             dropped=observer.local_copy_dropped,
             root_of=local.store.root_of,
+            log=local.store.given_up,
             tasks=tasks,
         )
         return Copies(both, both.copies, settings.inline_bytes, PrimaryUploader(primary))
@@ -62,6 +63,7 @@ def choose_copies(
         grace_s=settings.secondary_grace_s,
         dropped=observer.local_copy_dropped,
         root_of=local.store.root_of,
+        log=local.store.given_up,
         tasks=tasks,
     )
     return Copies(_opened(uploader, primary, local.store), of_commits, 0)

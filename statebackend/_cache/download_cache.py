@@ -21,6 +21,7 @@ from anyio.abc import TaskGroup
 
 from statebackend._cache.cached_files import CachedFile, CachedFiles, FileState
 from statebackend._local.scratch import open_scratch
+from statebackend._once import OnceLog, reason_of
 from statebackend._tasks import foreign, open_tasks
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore, Observer
@@ -62,6 +63,7 @@ class DownloadCache:
         self._download_turns = anyio.Semaphore(downloads_max)
         self._released = anyio.Event()
         self._closed = False
+        self._log = OnceLog(_logger)
 
     @property
     def held_bytes(self) -> int:
@@ -93,7 +95,7 @@ class DownloadCache:
             reader.release()
 
     async def get(self, handle: Handle) -> bytes:
-        """The whole content, verified. If the cache's disk fails, it is logged, and the primary is read directly.
+        """The whole content, verified. If the cache's disk fails, the primary is read directly, and each reason logged.
 
         Raises what the primary raises, or `CorruptSegmentError`. Cancelling it does what cancelling `open` does.
         """
@@ -101,7 +103,8 @@ class DownloadCache:
             async with self.open(handle) as reader:
                 return await self._read_verified(reader)
         except CacheDiskError as error:
-            _logger.warning("reading the primary directly, without the download cache: %s", error)
+            reason = reason_of(error)
+            self._log.warning("get", reason, "reading the primary directly, without the download cache: %s", error)
         return await self._source.get(handle)
 
     def close(self) -> None:
@@ -188,6 +191,8 @@ class DownloadCache:
 
     async def _read(self, file: CachedFile, download: "_Download", offset: int, length: int) -> bytes:
         async with download.reading:
+            if self._closed:  # the file may still lie there, until the directory is removed
+                raise _closed()
             try:
                 with _disk_errors(file.handle):
                     return await self._threads.io(_read_exactly, download.path, offset, length)
@@ -227,7 +232,8 @@ class DownloadCache:
         try:
             await self._threads.io(_unlink, path)
         except OSError as error:
-            _logger.warning("a cached file stays until the cache is closed: path=%s reason=%s", path, error)
+            reason = reason_of(error)
+            self._log.warning("delete", reason, "a cached file stays until the cache is closed: reason=%s", error)
 
 
 class VerifiedSource:

@@ -22,6 +22,7 @@ from statebackend._local.disk import linked
 from statebackend._local.layout import LocalLayout, job_directory, owner_of
 from statebackend._local.segments import LocalSegments
 from statebackend._local.snapshots import SNAPSHOT_NAME, LocalSnapshots, open_local_snapshots
+from statebackend._once import OnceLog, reason_of
 from statebackend._threads import WorkerThreads
 from statebackend.errors import DataError, ObjectNotFoundError, StoreError, StoreFullError, StoreUnavailableError
 from statebackend.ids import Handle, KeyGroupRange, RocksDBBase, RocksDBFile
@@ -67,6 +68,7 @@ class RocksDBCopies:
         self._segments = segments
         self._snapshots: dict[tuple[int, KeyGroupRange], LocalSnapshots] = {}  # one per root: another root may hang
         self._slow = set(hanging)
+        self._log = OnceLog(_logger)
         self._threads = threads
 
     async def place(self, base: RocksDBBase, file: RocksDBFile, target: Path, verify: Verify) -> None:
@@ -91,8 +93,20 @@ class RocksDBCopies:
         return await self._in_time(self._root_of(base), lambda: _content(source))
 
     async def store(self, base: RocksDBBase, files: Path) -> None:
-        """Store a copy of the base, whose files lie in `files`, replacing one that is there. Raises `StoreError`s."""
+        """Store a copy of the base, whose files lie in `files`, replacing one that is there.
+
+        Raises `StoreError`s. The log has them once for each root and reason.
+        """
         root = self._root_of(base)
+        try:
+            await self._store(root, base, files)
+        except StoreError as error:
+            self._log.warning(
+                root, reason_of(error), "a local copy of a RocksDB base was given up: root=%d reason=%s", root, error
+            )
+            raise
+
+    async def _store(self, root: int, base: RocksDBBase, files: Path) -> None:
         if self._bytes_max:
             await self._in_time(root, lambda: self._check_room(base))
         snapshot = LocalSnapshot(

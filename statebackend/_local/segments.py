@@ -5,11 +5,12 @@ import math
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 import anyio
 
 from statebackend._local.budget import ByteBudget
+from statebackend._once import OnceLog
 from statebackend.abc import Body, Capability, ObjectInfo, ObjectStore
 from statebackend.errors import InputError, StoreAccessError, StoreError, StoreUnavailableError
 
@@ -57,6 +58,8 @@ class LocalSegments:
         self._read_timeout_s = read_timeout_s
         self._hanging = set(hanging)
         self._slow = set(hanging)
+        self.given_up: Final = OnceLog(_logger)
+        """For the writers of copies: one that was given up is logged once."""
         self._budgets = [ByteBudget(bytes_max) for _ in self._stores]
         assert len(self._owned) == len(self._stores) > 0
 

@@ -1,8 +1,9 @@
 """Bounds of settings: written beside the type, as `Annotated[int, Bound(...)]`, and checked when a record is made."""
 
 import math
-from collections.abc import Callable
-from typing import Annotated, Any, Final, get_args
+import re
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Final, cast, get_args
 
 import msgspec
 
@@ -49,6 +50,7 @@ Count = Annotated[int, at_least(1)]
 """Things, at least one: a limit of 0 would wait for ever."""
 
 _SECRET: Final = Secret | None
+_UNFIT: Final = re.compile("[\\0\\ud800-\\udfff]")
 
 
 def bounds_of(kind: Any) -> tuple[Bound, ...]:
@@ -59,6 +61,15 @@ def bounds_of(kind: Any) -> tuple[Bound, ...]:
 def record_type(kind: Any) -> type[msgspec.Struct] | None:
     """`kind`, if it is a record of settings, else `None`."""
     return kind if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else None
+
+
+def _texts(value: Any) -> Iterable[str]:
+    """The texts in the value of a setting."""
+    if isinstance(value, Secret):
+        value = value.reveal() or ""
+    if isinstance(value, str):
+        return (value,)
+    return cast("tuple[str, ...]", value) if isinstance(value, tuple) else ()
 
 
 def check_fields(record: msgspec.Struct, prefix: str = "") -> None:
@@ -78,6 +89,12 @@ def check_fields(record: msgspec.Struct, prefix: str = "") -> None:
             facts = {} if kind == _SECRET else {name: value}
             raise SettingsError(f"{name} has a wrong type or value: {error}", **facts) from error
         msgspec.structs.force_setattr(record, field.name, converted)  # a list of roots becomes a tuple
+        if any(map(_UNFIT.search, texts := [*_texts(converted)])):
+            hidden = kind == _SECRET or any("@" in text for text in texts)  # before an "@" there may be a password
+            raise SettingsError(
+                f"{name} has a NUL or a lone surrogate in it: no file, URL or header can have that",
+                **({} if hidden else {name: converted}),
+            )
         for bound in bounds_of(kind):
             if not bound.holds(converted):
                 raise SettingsError(f"{name} must be {bound.says}", **{name: converted})

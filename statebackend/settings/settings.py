@@ -52,9 +52,19 @@ Compression = Literal["none", "lz4", "snappy", "zstd"]
 
 PRIMARY_FORMS: Final = "memory://NAME, file:///ABSOLUTE/PATH or s3://BUCKET/PREFIX"
 
+_OF_OTHERS: Final = {
+    **dict.fromkeys(("s3a", "s3n"), "S3 is s3:// here"),
+    **dict.fromkeys(
+        ("abfs", "abfss", "adl", "dbfs", "gs", "hdfs", "wasb", "wasbs", "viewfs"),
+        "mount it and name the mount as file://, or pass a store of your own as `store=`",
+    ),
+}
+"""Schemes that Spark knows, and what to use instead. Before an `@` such a URL has a container, and no credentials."""
+
 _BUCKET = re.compile(r"[A-Za-z0-9._-]{3,255}")
 _S3_PREFIX = re.compile(r"(/[A-Za-z0-9_=][A-Za-z0-9._=-]{0,254}){0,16}/?")
 _CREDENTIALS = re.compile(r"[^/]*//[^/?#]*@")
+_PASSWORD = re.compile(r"[^/]*//[^/?#@]*:[^/?#]*@")
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -243,6 +253,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_primary(url: str) -> None:
     """Raise `PrimaryUrlError` unless `url` has one of the forms of `PRIMARY_FORMS`."""
+    scheme = url.partition(":")[0].lower()
+    if (instead := _OF_OTHERS.get(scheme)) is not None and not _PASSWORD.match(url):
+        raise PrimaryUrlError(f"no primary on {scheme}:// so far: {instead}; else use {PRIMARY_FORMS}", primary=url)
     if _CREDENTIALS.match(url):  # the URL is not shown
         raise PrimaryUrlError("the primary's URL must not hold credentials: use settings, or the usual AWS chain")
     try:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from anyio.abc import TaskGroup
 
+from statebackend._once import OnceLog
 from statebackend.abc import ObjectStore, Segment, UploadedSegment
 from statebackend.ids import Handle
 from statebackend.uploaders.local_copies import CopyWriter
@@ -35,7 +36,9 @@ class DuplicatingUploader:
         tasks: TaskGroup,
         remove_timeout_s: float = REMOVE_TIMEOUT_S,
         root_of: Callable[[str], int] = lambda _: 0,
+        log: OnceLog | None = None,
     ) -> None:
+        """`log`: as for `CopyWriter`."""
         self._primary = primary
         self.copies = CopyWriter(
             secondary,
@@ -44,6 +47,7 @@ class DuplicatingUploader:
             tasks=tasks,
             remove_timeout_s=remove_timeout_s,
             root_of=root_of,
+            log=log,
         )
         self._remove_timeout_s = remove_timeout_s
 

@@ -5,14 +5,18 @@ operation, because a thread that is stuck in fsync cannot be abandoned: waiting 
 The operation waits for an event instead, and can stop waiting at any time.
 """
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Hashable
 
 import anyio
 from anyio.abc import TaskGroup
 
+from statebackend._once import OnceLog, reason_of
 from statebackend._tasks import foreign
 from statebackend.abc import Body, ObjectStore
 from statebackend.uploaders.primary import REMOVE_TIMEOUT_S, remove_quietly
+
+_logger = logging.getLogger(__name__)
 
 
 class LocalCopy:
@@ -28,6 +32,8 @@ class LocalCopy:
         self.settled = anyio.Event()
         self.accepted = False
         self.reason = "cancelled"
+        self.cause: Hashable = None
+        """The reason without what is particular to this copy."""
         self._complete = False
         self._scope = anyio.CancelScope()
 
@@ -38,7 +44,7 @@ class LocalCopy:
                 await foreign(store.put(key, body))
                 self._complete = True
         except Exception as error:  # noqa: BLE001  best effort: whatever goes wrong here, the primary has it all
-            self.reason = repr(error)
+            self.reason, self.cause = repr(error), reason_of(error)
         finally:
             self.written.set()
 
@@ -51,13 +57,13 @@ class LocalCopy:
 
     def fail(self, reason: str) -> None:
         """Mark the copy as never begun, because of `reason`."""
-        self.reason = reason
+        self.reason = self.cause = reason
         self.written.set()
 
     def give_up(self, reason: str) -> None:
         """Settle without accepting, and cancel the writing. If it was still going on, `reason` is why."""
         if not self.written.is_set():
-            self.reason = reason
+            self.reason = self.cause = reason
         self.settled.set()
         self._scope.cancel()
 
@@ -66,8 +72,9 @@ class CopyWriter:
     """Writes copies into `secondary`, each in a task of `tasks`, and removes those that are given up.
 
     `dropped` is called on the loop with a name and a reason when a copy is given up although the operation succeeded;
-    it must not raise. While a copy that was given up still hangs, no new ones are begun on the same disk: a dead disk
-    costs one `grace_s`, not one per copy. `root_of` maps a key to the number of its disk.
+    it must not raise. The log has it once for each disk and reason. While a copy that was given up still hangs, no new
+    ones are begun on the same disk: a dead disk costs one `grace_s`, not one per copy. `root_of` maps a key to the
+    number of its disk.
     """
 
     def __init__(
@@ -79,7 +86,9 @@ class CopyWriter:
         tasks: TaskGroup,
         remove_timeout_s: float = REMOVE_TIMEOUT_S,
         root_of: Callable[[str], int] = lambda _: 0,
+        log: OnceLog | None = None,
     ) -> None:
+        """`log`: shared with others who write to the same disks."""
         self._secondary = secondary
         self._grace_s = grace_s
         self._dropped = dropped
@@ -87,6 +96,7 @@ class CopyWriter:
         self._remove_timeout_s = remove_timeout_s
         self._root_of = root_of
         self._hanging: set[LocalCopy] = set()
+        self._log = log or OnceLog(_logger)
 
     def start(self, key: str, body: Body) -> LocalCopy:
         """Begin to write. The caller must settle the copy, by `settle` or by its `give_up`."""
@@ -109,6 +119,14 @@ class CopyWriter:
         if not copy.written.is_set():
             self._hanging.add(copy)
         copy.give_up(f"not complete {self._grace_s} s after the primary")
+        self._log.warning(
+            copy.root,
+            copy.cause,
+            "a local copy was given up, and the primary has it all: root=%d name=%s reason=%s",
+            copy.root,
+            name,
+            copy.reason,
+        )
         self._dropped(name, copy.reason)
         return False
 

@@ -1,6 +1,9 @@
 """One download per file, however many readers want it, and never a trace of one that failed."""
 
 import asyncio
+import errno
+import logging
+import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -8,6 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from statebackend._cache import download_cache
 from statebackend._cache.download_cache import FileReader
 from statebackend._tasks import simulate_threads
 from statebackend.errors import (
@@ -201,6 +205,32 @@ async def test_a_disk_that_takes_nothing_fails_an_open_and_passes_a_get_on_to_th
         assert await setup.cache.get(handle) == CONTENT  # and this one has a place
         assert setup.downloads == ["a"] * 4
         assert setup.metrics.cache_downloads == 1
+
+
+@run_virtual
+async def test_a_full_disk_is_logged_once_however_often_the_primary_is_read_instead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was 3,584 times in 24 s. Another reason is news again."""
+    trouble = [errno.ENOSPC]
+
+    def refuse(path: Path, _: bytes) -> None:
+        raise OSError(trouble[0], os.strerror(trouble[0]), str(path))
+
+    monkeypatch.setattr(download_cache, "_write", refuse)
+    async with open_setup(tmp_path) as setup:
+        handles = [await setup.stored(f"a{number}", CONTENT) for number in range(20)]
+        for _ in range(3):
+            for handle in handles:
+                assert await setup.cache.get(handle) == CONTENT
+        trouble[0] = errno.EIO
+        for handle in handles:
+            assert await setup.cache.get(handle) == CONTENT
+    logged = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [os.strerror(number) in text for number, text in zip((errno.ENOSPC, errno.EIO), logged, strict=True)] == [
+        True,
+        True,
+    ]
 
 
 def remove(path: Path) -> None:
@@ -457,6 +487,22 @@ async def test_closing_while_files_are_in_use_is_said_at_their_next_read(tmp_pat
         assert setup.cache.held_bytes == setup.metrics.cache_bytes == 0
         with pytest.raises(BackendClosedError):
             await file.read()
+        with pytest.raises(BackendClosedError):
+            await setup.cache.get(handle)
+
+
+@run_virtual
+async def test_a_closed_cache_is_not_read_though_its_files_still_lie_there(tmp_path: Path) -> None:
+    """Nobody may count on a file that is being removed: it is said at once, and not when the disk is clean."""
+    async with open_setup(tmp_path) as setup:
+        handle = await setup.stored("a", CONTENT)
+        async with setup.cache.open(handle) as file, setup.cache.open(handle) as other:
+            assert await file.read(0, 3) == b"012"
+            setup.cache.close()
+            assert setup.files != []
+            for reader in (file, other):
+                with pytest.raises(BackendClosedError):
+                    await reader.read(0, 3)
         with pytest.raises(BackendClosedError):
             await setup.cache.get(handle)
 

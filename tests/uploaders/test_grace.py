@@ -1,5 +1,7 @@
 """How long a local copy can delay what: at most the grace, in virtual time, to the microsecond."""
 
+import errno
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -105,6 +107,33 @@ async def test_a_disk_that_is_stuck_costs_a_grace_for_each_time_it_gets_stuck_an
         await anyio.sleep(100.0)
     assert len(bench.dropped) == 100
     assert (await bench.keys())[1] == []
+
+
+@run_virtual
+async def test_copies_that_are_given_up_are_logged_once_for_each_root_and_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A full disk fails every copy, and says so with another path each time. The metrics count all of them."""
+    bench = Bench([], [])
+    full, broken = OSError(errno.ENOSPC, "No space left"), OSError(errno.EIO, "Input/output error")
+    async with open_tasks() as tasks:
+        uploader = DuplicatingUploader(
+            bench.primary,
+            bench.secondary,
+            secondary_grace_s=GRACE_S,
+            dropped=lambda name, _: bench.dropped.append(name),
+            root_of=lambda key: int(key[-1]) % 2,
+            tasks=tasks,
+        )
+        for cause in (full, full, broken):
+            for number in range(10):
+                error = StoreUnavailableError("the file system failed", key=str(number))
+                error.__cause__ = cause
+                bench.secondary.plan[:] = [Fail(operation="put", error=error)]
+                await uploader.upload(segment(str(number)))
+    assert len(bench.dropped) == 30
+    logged = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert sorted("root=0" in text for text in logged) == [False, False, True, True]
 
 
 TROUBLES = st.sampled_from(
