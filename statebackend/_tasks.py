@@ -6,6 +6,7 @@ after its caller was told that the call is over. The limiters bound how many thr
 
 import asyncio
 import math
+import os
 import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -18,12 +19,31 @@ import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
+from statebackend.errors import ForkedProcessError
+
 Args = TypeVarTuple("Args")
 Item = TypeVar("Item")
 T = TypeVar("T")
 
 BREATH_S: Final = 0.0001
 """Seconds to sleep: long enough for another thread to wake up."""
+
+
+class HomeProcess:
+    """The process in which something was opened, for it to refuse work in one that is forked from that."""
+
+    def __init__(self) -> None:
+        self._pid: Final = os.getpid()
+
+    def check(self) -> None:
+        """Raise `ForkedProcessError` in any other process. There threads would be waited for that do not exist."""
+        if os.getpid() != self._pid:
+            raise ForkedProcessError(
+                'opened in the process that this one was forked from: start processes with "spawn", and open in them',
+                opened_in=self._pid,
+                pid=os.getpid(),
+            )
+
 
 _hops: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, int]] = WeakKeyDictionary()
 _pauses: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Callable[[], Awaitable[None]]]] = WeakKeyDictionary()

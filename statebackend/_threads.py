@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import anyio
 import anyio.from_thread
 
-from statebackend._tasks import breathe, in_thread
+from statebackend._tasks import HomeProcess, breathe, in_thread
 
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
@@ -39,9 +39,13 @@ _borrower: ContextVar[object] = ContextVar("_borrower")
 
 
 class FileThreads:
-    """Runs functions that touch files in worker threads, at most `threads_max` at a time, as `in_thread` does."""
+    """Runs functions that touch files in worker threads, at most `threads_max` at a time, as `in_thread` does.
+
+    In a process that is forked from the one that made it, every call raises `ForkedProcessError`.
+    """
 
     def __init__(self, threads_max: int) -> None:
+        self._home = HomeProcess()
         self._io = anyio.CapacityLimiter(threads_max)
 
     @property
@@ -62,6 +66,7 @@ class FileThreads:
         threads as the job that may have most: 256 backends have threads of their own each, and so many fsyncs at a time
         make a disk slower.
         """
+        self._home.check()
         if writing_to is None:
             return await in_thread(function, *args, limiter=self._io, abandon_after_s=abandon_after_s)
         # In this order: what holds a place at the disk is at work, and never waits for one of its job's threads.
@@ -79,6 +84,7 @@ class FileThreads:
     @asynccontextmanager
     async def executor(self) -> AsyncGenerator[Executor]:
         """One of the threads, for a library that makes its own hops: an executor to be asked for one call at a time."""
+        self._home.check()
         async with self._io:
             yield self._executor
 
@@ -95,6 +101,7 @@ class RootThreads(FileThreads):
     """
 
     def __init__(self, share: anyio.CapacityLimiter, io: anyio.CapacityLimiter) -> None:
+        self._home = HomeProcess()
         self._share = share
         self._io = io
 
@@ -111,6 +118,7 @@ class RootThreads(FileThreads):
         writing_to: Path | None = None,
     ) -> T:
         """As `FileThreads.io`."""
+        self._home.check()
         async with self._share:
             return await super().io(function, *args, abandon_after_s=abandon_after_s, writing_to=writing_to)
 
@@ -142,6 +150,7 @@ class WorkerThreads(FileThreads):
 
     async def cpu(self, function: Callable[[*Args], T], *args: *Args) -> T:
         """Run `function(*args)`, which computes, as `in_thread` does."""
+        self._home.check()
         return await in_thread(function, *args, limiter=self._cpu)
 
     async def background(self, function: Callable[[*Args], T], *args: *Args) -> T:
@@ -150,6 +159,7 @@ class WorkerThreads(FileThreads):
         Only for a task that asyncio's own `task.cancel()` never cancels, such as one of a task group: the thread would
         go on without a place to give away.
         """
+        self._home.check()
         token = _borrower.set(asyncio.current_task())  # the thread gets a copy of this context
         try:
             return await in_thread(function, *args, limiter=self._cpu)

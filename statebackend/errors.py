@@ -42,6 +42,7 @@
     ├── FencedError                 stop: a newer writer owns this job now
     ├── OutcomeUnknownError         reopen: a commit may or may not have happened
     ├── BackendClosedError          open a new backend: this one is closed or has failed
+    │   └── ForkedProcessError          start processes with "spawn", and open in them
     └── BatchError                  see its cause: the user's function failed
 
 The facts of an error are in its `facts`; the message repeats them for people. An error that means the same as a builtin
@@ -217,7 +218,10 @@ class StoreThrottledError(StoreUnavailableError):
 
 
 class StoreFullError(StoreUnavailableError):
-    """The store has no room, or a quota is used up. Make room; until then retrying does not help."""
+    """The store has no room, or a quota is used up, and what was to be stored is not there. Make room: a sweep needs
+    none to free some, and dropped savepoints give it more to free. Then reopen, and replay the batch; until then
+    retrying does not help.
+    """
 
 
 class CacheDiskError(StoreError):
@@ -247,6 +251,12 @@ class OutcomeUnknownError(StateBackendError):
 
 class BackendClosedError(StateBackendError):
     """The backend is closed, or an earlier failure made it unusable. Open a new one."""
+
+
+class ForkedProcessError(BackendClosedError):
+    """This process was forked from the one that opened it, and has none of its threads, locks and connections. Start
+    processes with "spawn" (`multiprocessing.get_context("spawn")`), and open in them.
+    """
 
 
 class BatchError(StateBackendError, RuntimeError):

@@ -23,7 +23,7 @@ import msgspec
 
 from statebackend._codec.change_sets.changes import Changes, change_set
 from statebackend._codec.segment import EncodedFrame, SealedSet
-from statebackend.errors import BackendClosedError, InputError, UploadError
+from statebackend.errors import BackendClosedError, InputError, StoreFullError, UploadError
 from statebackend.ids import ChangeSetHandle, CheckpointId, SequenceNumber
 
 T = TypeVar("T")
@@ -379,7 +379,11 @@ def _pop(place: dict[SequenceNumber, T], ranges: Sequence[Persist]) -> dict[Sequ
     return {number: place.pop(number) for number in covered}
 
 
-def _upload_error(number: SequenceNumber, cause: Exception) -> UploadError:
+def _upload_error(number: SequenceNumber, cause: Exception) -> UploadError | StoreFullError:
+    if isinstance(cause, StoreFullError):
+        full = StoreFullError(f"{cause.message}: make room, reopen, and replay", **cause.facts)
+        full.__cause__ = cause
+        return full
     error = UploadError("changes could not be made durable: reopen, and replay them", sequence_number=number)
     error.__cause__ = cause
     return error

@@ -25,7 +25,7 @@ from statebackend._log.coordinator import CheckpointCoordinator, Committed
 from statebackend._log.names import check_checkpoint_id, check_savepoint_name, entry_key
 from statebackend._log.outbox import JobOutbox, Output, Staged, check_source
 from statebackend._state.declared import KeyedStates, StateDeclarations
-from statebackend._tasks import finish
+from statebackend._tasks import HomeProcess, finish
 from statebackend.abc import Buffer, CheckpointInfo, Clock, Observer, RestoreReport
 from statebackend.errors import (
     BackendClosedError,
@@ -72,6 +72,7 @@ class KeyedBackend(StateDeclarations):
         self._snapshots = machinery.snapshots
         self._coordinator = machinery.coordinator
         self._checkpointing = anyio.Lock()  # one checkpoint or snapshot at a time
+        self._home = HomeProcess()
         self._failure: Exception | None = None
         self._closed = False
 
@@ -154,6 +155,7 @@ class KeyedBackend(StateDeclarations):
             raise
 
     def _check_usable(self) -> None:
+        self._home.check()
         if self._failure is not None:
             raise BackendClosedError("the backend has failed: open a new one") from self._failure
         if self._closed:
@@ -193,8 +195,8 @@ class StateBackend(KeyedBackend):
 
         Raises `SavepointExistsError` if the name is taken, `CheckpointExistsError` for an id that is not larger than
         every committed one (nothing has changed, the backend stays usable), `UploadError` or its
-        `MaterializationError`, `FencedError` or `OutcomeUnknownError` (open a new backend), and `InputError` if the
-        backend was opened with `read_only`.
+        `MaterializationError`, `StoreFullError` (nothing is committed: make room first), `FencedError` or
+        `OutcomeUnknownError` (open a new backend), and `InputError` if the backend was opened with `read_only`.
 
         Takes up to `persist_delay_max_s` longer where `put_budget_usd_month` asks for it. Cancelled before its commit
         is sent, a checkpoint has committed nothing and lost nothing: the next one holds its changes. Cancelled later,

@@ -10,7 +10,7 @@ from statebackend._log.names import check_checkpoint_id, entry_key
 from statebackend._log.outbox import JobOutbox, Staged, check_source
 from statebackend._log.savepoints import Savepoints
 from statebackend._log.writer import LogWriter
-from statebackend._tasks import finish
+from statebackend._tasks import HomeProcess, finish
 from statebackend.abc import Buffer
 from statebackend.errors import BackendClosedError, CheckpointExistsError, InputError, OutcomeUnknownError
 from statebackend.ids import (
@@ -69,6 +69,7 @@ class CheckpointCoordinator:
         self.outbox: Final = outbox
         self._newest = newest
         self._is_closed = False
+        self._home = HomeProcess()
         self._writer = writer
         self._savepoints = savepoints
         self._max_parallelism = max_parallelism
@@ -201,6 +202,7 @@ class CheckpointCoordinator:
         self.outbox.published(output)
 
     def _check_open(self) -> None:
+        self._home.check()
         if self._is_closed:
             raise BackendClosedError("the job was left: open it again", job=self._writer.log.job)
 

@@ -29,6 +29,7 @@ from statebackend.errors import (
     InputError,
     MissingObjectError,
     ObjectNotFoundError,
+    StoreFullError,
     UploadError,
 )
 from statebackend.ids import Handle, SourceMark, StagedOutput
@@ -208,6 +209,8 @@ class JobOutbox:
             race = Race(attempt, policy=policy, discard=self._remove, tasks=tasks)
             try:
                 handle, _ = await race.run()
+            except StoreFullError:
+                raise
             except Exception as error:
                 raise UploadError("the rows of a batch could not be staged", size_bytes=len(encoded)) from error
         return handle

@@ -26,6 +26,8 @@ from statebackend.errors import (
     ObjectExistsError,
     OutcomeUnknownError,
     StoreError,
+    StoreFullError,
+    StoreThrottledError,
     StoreUnavailableError,
 )
 from statebackend.ids import CheckpointId, CommitSequence, Epoch, RangeState, SourceMark, StagedOutput, StateDescriptor
@@ -88,7 +90,8 @@ class LogWriter:
         `base` is the commit to continue from, by default the newest. Look for any other one again *after* the claim: a
         sweep that has not seen the claim does not know that it is wanted, and may delete it until then.
 
-        After `None`, find the end again. Raises `StoreUnavailableError` if the store gave no usable answer. A failed or
+        After `None`, find the end again. Raises `StoreFullError` if the store has no room for a claim, and
+        `StoreUnavailableError` if it gave no usable answer. A failed or
         cancelled call may have made a claim, which fences older writers and does no other harm.
         """
         if end is None:
@@ -149,8 +152,9 @@ class LogWriter:
     async def create(self, entry: Entry, body: bytes) -> None:
         """Append the entry that `body` encodes. When this returns it exists, and is part of the log.
 
-        Raises `FencedError` if another writer was first, `OutcomeUnknownError` if the store gave no usable answer
-        within `timeout_s`. A cancelled call leaves its outcome open: call it within `finish`.
+        Raises `FencedError` if another writer was first, `StoreFullError` if the store has no room and the entry is not
+        there, `OutcomeUnknownError` if the store gave no usable answer within `timeout_s`. A cancelled call leaves its
+        outcome open: call it within `finish`.
         """
         sent = self._now()
         with anyio.move_on_after(self._timeout_s) as bounded:
@@ -197,7 +201,7 @@ class LogWriter:
                 self._is_hint_due = False
 
     async def _create(self, entry: Entry, body: tuple[bytes]) -> None:
-        attempt, begun = 1, anyio.current_time()
+        attempt, begun, unanswered = 1, anyio.current_time(), False
         while True:
             try:
                 return await self._store.put_if_absent(entry_key(entry.sequence), body)
@@ -205,7 +209,10 @@ class LogWriter:
                 return await self._settle(entry, error)
             except StoreUnavailableError as error:
                 # Asking again is safe: the object is the same with the same stamp, whichever request makes it.
+                unanswered |= not isinstance(error, (StoreFullError, StoreThrottledError))
                 pause_s = self._policy.pause_s(attempt, error, anyio.current_time() - begun)
+                if pause_s is None and isinstance(error, StoreFullError) and not unanswered:
+                    return await self._settle(entry, error)
                 if pause_s is None:
                     raise OutcomeUnknownError("a commit got no answer", sequence=entry.sequence) from error
                 attempt += 1

@@ -31,8 +31,8 @@ from rocksdict import (
 
 from statebackend._tables.files_copy import FilesCopy
 from statebackend._tables.row_cache import ROW_BYTES, RowCache
-from statebackend._tasks import breathe
-from statebackend.errors import BackendClosedError, StoreError, StoreUnavailableError
+from statebackend._tasks import BREATH_S, breathe
+from statebackend.errors import BackendClosedError, ForkedProcessError, StoreError, StoreUnavailableError
 from statebackend.settings import MiB
 
 _logger = logging.getLogger(__name__)
@@ -41,6 +41,9 @@ PENDING_WRITES_MAX: Final = 2048
 """Writes in a batch: 400,000 at once would stop every other thread for half a second, these stop it for 5 ms."""
 PENDING_BYTES_MAX: Final = 4 * MiB
 """Bytes in a batch, of keys and entries."""
+FLUSH_S_MIN: Final = 60.0
+FLUSH_BYTES_PER_S: Final = MiB
+"""Writing out takes at most this long, and as much longer as a slow disk needs for all of `memory_bytes`."""
 FIT_BATCHES: Final = 64
 """Batches between two adjustments of the file sizes, while tables are being filled."""
 LEVEL_FACTOR: Final = 4
@@ -88,8 +91,8 @@ class RocksStore:
     read last, a quarter the tables' `cache` of rows. One thread at a time uses the store, any thread its views. Raises
     `StoreUnavailableError` where the disk fails: the writes then stay in memory, and the next write tries again.
 
-    A forked process cannot use the store: there every access raises `BackendClosedError`, and the parent's files stay
-    whole.
+    A forked process cannot use the store, nor open another: there that raises `ForkedProcessError`, and the parent's
+    files stay whole.
     """
 
     def __init__(
@@ -199,10 +202,14 @@ class RocksStore:
     def _write_files(self) -> None:
         with self.errors():
             self._db.flush(False)  # `True` would hold the interpreter's lock until it is done
+            breaths = int((FLUSH_S_MIN + self._memory_bytes / FLUSH_BYTES_PER_S) / BREATH_S)
             while self._db.property_int_value("rocksdb.num-immutable-mem-table"):
                 if self._db.property_int_value("rocksdb.background-errors"):
                     break
+                if breaths <= 0:
+                    raise TimeoutError("RocksDB does not write its files")
                 breathe()
+                breaths -= 1
             self._db.flush(True)  # has nothing left to do, but raises what went wrong
 
     def copy_files(self, directory: Path) -> FilesCopy:
@@ -306,7 +313,14 @@ class _Forked:
     """Takes the place of the database in a forked process."""
 
     def __getattr__(self, name: str) -> Any:
-        raise BackendClosedError("RocksDB does not survive a fork: open a backend in this process", pid=os.getpid())
+        raise ForkedProcessError(
+            'RocksDB does not survive a fork: start processes with "spawn", and open in them', pid=os.getpid()
+        )
+
+
+_threads_of: int | None = None
+"""The process whose RocksDB has begun its threads. They are for all databases, end with the process, and are in no
+process that is forked from it: there RocksDB would wait for them for ever."""
 
 
 def _forget_in_forked_child() -> None:
@@ -365,6 +379,14 @@ class PointInTimeView:
 
 
 def _opened(directory: Path, memory_bytes: int, *, reopen: bool, read_only: bool = False) -> Rdict:
+    global _threads_of  # noqa: PLW0603  # as RocksDB's own threads are
+    if _threads_of not in (None, os.getpid()):
+        raise ForkedProcessError(
+            "RocksDB was used in the process that this one was forked from, and waits for threads that only that has:"
+            ' start processes with "spawn", or use table="heap"',
+            pid=os.getpid(),
+        )
+    _threads_of = os.getpid()
     access = AccessType.read_only() if read_only else AccessType.read_write()
     db = Rdict(str(directory), _options(memory_bytes, reopen=reopen), access_type=access)
     if not read_only:

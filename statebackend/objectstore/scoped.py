@@ -7,16 +7,21 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
+from statebackend._tasks import HomeProcess
 from statebackend.abc import Body, Capability, CountsRequests, DeletesMany, ObjectInfo, ObjectStore
 
 
 class ScopedStore:
-    """The objects of a store whose keys begin with `prefix`, under their keys without it."""
+    """The objects of a store whose keys begin with `prefix`, under their keys without it.
+
+    Changed only by the process that made it: in a forked one every change raises `ForkedProcessError`.
+    """
 
     def __init__(self, store: ObjectStore, prefix: str) -> None:
         self.inside: Final = store
         self._store = store
         self._prefix = prefix
+        self._home = HomeProcess()
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -25,10 +30,12 @@ class ScopedStore:
 
     async def put(self, key: str, body: Body) -> None:
         """As the store inside."""
+        self._home.check()
         await self._store.put(self._prefix + key, body)
 
     async def put_if_absent(self, key: str, body: Body) -> None:
         """As the store inside."""
+        self._home.check()
         await self._store.put_if_absent(self._prefix + key, body)
 
     async def get(self, key: str) -> bytes:
@@ -46,10 +53,12 @@ class ScopedStore:
 
     async def delete(self, key: str) -> None:
         """As the store inside."""
+        self._home.check()
         await self._store.delete(self._prefix + key)
 
     async def delete_many(self, keys: Sequence[str]) -> None:
         """As the store inside, or one by one."""
+        self._home.check()
         await delete_many(self._store, [self._prefix + key for key in keys])
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
