@@ -6,12 +6,15 @@ Raising the floor before looking for claims makes this safe beside a writer that
 claims the job, names in its claim the commit that it continues from, and then reads the floor. So either it finds that
 the commit was swept, or the sweep finds its claim, and deletes nothing. In any other order both could miss each other.
 
+In a store without room the floor cannot be raised. Then what no opening could ever need goes first, and makes room for
+the floor: orphans, former floors, and claims below the hint.
+
 Entries go before data, so that no commit that can be opened ever lacks an object. A sweep that is killed, cancelled or
 refused between any two requests leaves every such commit whole, and the next sweep finishes the work.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 import anyio
@@ -19,13 +22,13 @@ import msgspec
 
 from statebackend._codec.commit import Commit, Entry
 from statebackend._log.inventory import Inventory, check_can_list, take_inventory
-from statebackend._log.names import HINT_KEY, data_name_of, entry_key, floor_key, hint_of, sequence_of
+from statebackend._log.names import HINT_KEY, data_name_of, entry_key, floor_key, floor_of, hint_of, sequence_of
 from statebackend._log.reader import LogReader
 from statebackend._log.retention import Ages, Classified, LogPlan, Reach, Verdict, classify, plan_log
 from statebackend._log.writer import LOG_CONTACT_MAX_S
 from statebackend._tasks import in_order
 from statebackend.abc import Clock, ObjectStore
-from statebackend.errors import InputError, StoreError
+from statebackend.errors import InputError, StoreError, StoreFullError
 from statebackend.ids import Epoch
 from statebackend.objectstore.scoped import delete_many, deletes_many
 
@@ -49,7 +52,8 @@ class SweepFailure(msgspec.Struct, frozen=True):
 class SweepReport(msgspec.Struct, frozen=True):
     """A verdict on every object of a job, and which of the garbage was deleted.
 
-    `stopped` says why the sweep gave up before it deleted anything, else `None`; a dry run is not `stopped`. `local`
+    `stopped` says why the sweep gave up, else `None`; a dry run is not `stopped`. It has deleted nothing then, or only
+    what no commit ever pointed into, to make room. `local`
     has the local copies; there, a key is the path of the file.
     """
 
@@ -133,11 +137,13 @@ class Sweep:
             pinned=found.pinned,
             ages=ages,
         )
-        reach = Reach()
+        reach, claims = Reach(), set[int]()
 
         def reached(sequence: int, entry: Entry) -> None:
             if isinstance(entry, Commit):
                 reach.add(entry, stays=sequence in log.keep)
+            else:
+                claims.add(sequence)
 
         # Entries that go are read too: what only they point into is superseded, even in the current epoch, where an
         # object that no commit points into has to stay.
@@ -152,10 +158,20 @@ class Sweep:
             found.objects, log=log, reach=reach, known=found.known, epoch=epoch, ages=ages, newest=newest
         )
         report = SweepReport(dry_run, tuple(classified))
-        return report if dry_run or not report.garbage else await self._delete(report, log, found)
+        return report if dry_run or not report.garbage else await self._delete(report, log, found, claims)
 
-    async def _delete(self, report: SweepReport, log: LogPlan, found: Inventory) -> SweepReport:
-        stopped = await self._raise_floor(log, found) or await self._wanted_again(log, found)
+    async def _delete(
+        self, report: SweepReport, log: LogPlan, found: Inventory, claims: Collection[int]
+    ) -> SweepReport:
+        try:
+            stopped = await self._raise_floor(log, found)
+        except StoreFullError:
+            report = await self._make_room(report, found, claims)
+            try:
+                stopped = await self._raise_floor(log, found)
+            except StoreFullError as error:
+                stopped = f"no room to say how far this sweep goes: make a little, and sweep again ({error})"
+        stopped = stopped or await self._wanted_again(log, found)
         if stopped is not None:
             return msgspec.structs.replace(report, stopped=stopped)
         deleted, failures = await self._delete_all([entry_key(sequence) for sequence in log.remove])
@@ -163,7 +179,28 @@ class Sweep:
         if failures:  # an entry is still there: then so must be what it points into
             data = [each for each in data if each.verdict is Verdict.ORPHAN]
         data_deleted, data_failures = await self._delete_all([each.key for each in data])
-        return msgspec.structs.replace(report, deleted=(*deleted, *data_deleted), failures=(*failures, *data_failures))
+        return msgspec.structs.replace(
+            report,
+            deleted=tuple(dict.fromkeys((*report.deleted, *deleted, *data_deleted))),
+            failures=(*failures, *data_failures),
+        )
+
+    async def _make_room(self, report: SweepReport, found: Inventory, claims: Collection[int]) -> SweepReport:
+        """Delete the garbage that no writer could open meanwhile, so that it needs no floor. Failures may pass.
+
+        No commit points into an orphan, only the highest floor counts, and nobody opens a claim. A claim goes only
+        below the hint: from there on a search for the end must not meet a gap.
+        """
+        below = found.hint or 0
+        needless = [
+            each.key
+            for each in report.garbage
+            if each.verdict is Verdict.ORPHAN
+            or floor_of(each.key) is not None
+            or ((sequence := sequence_of(each.key)) in claims and sequence is not None and sequence < below)
+        ]
+        deleted, _ = await self._delete_all(needless)
+        return msgspec.structs.replace(report, deleted=tuple(deleted))
 
     async def _raise_floor(self, log: LogPlan, found: Inventory) -> str | None:
         """Record how far this sweep goes, and move the hint if it is below. Returns why the sweep must stop, if so.

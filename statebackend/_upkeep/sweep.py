@@ -37,12 +37,13 @@ async def sweep(
     clock = clock or SystemClock()
     async with open_job_primary(settings, store) as primary:
         sweeping = open_sweep(primary.store, settings, primary.threads, clock=clock, min_age_s=min_age_s)
-        report = await sweeping.run(dry_run=dry_run)
-        check_exists(settings, report.objects)
         if isinstance(primary.store.inside, LocalStore) and not dry_run:
             # Files of writers that were killed in the middle of a write: nobody can still be writing what is this old.
+            # First, since a sweep may need their room.
             oldest_write_s = clock.time() - CLOCK_SKEW_MAX_S - max(min_age_s, ENTRY_AGE_MIN_S)
             await primary.store.inside.remove_leftovers(f"{settings.job}/", before_s=oldest_write_s)
+        report = await sweeping.run(dry_run=dry_run)
+        check_exists(settings, report.objects)
     needed = {each.key for each in report.objects if not each.verdict.is_garbage}  # commits have local copies, too
     delete_local = not dry_run and report.stopped is None
     files = [
