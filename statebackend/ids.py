@@ -32,6 +32,8 @@ MAX_PARALLELISM_LIMIT: Final = 32_768
 """Most key groups a job may have (the same bound as in the field: products of two must fit 31 bits)."""
 
 
+COLUMNS_PREFIX: Final = "columns-"
+"""The names of the files of columnar states begin with it. RocksDB gives no such name."""
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -162,12 +164,24 @@ class RocksDBFile(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def never_changes(self) -> bool:
-        """True if RocksDB only ever reads or removes the file once it is complete."""
+        """True if the file is only ever read or removed once it is complete."""
+        return self.is_table or self.is_columns
+
+    @property
+    def is_table(self) -> bool:
+        """True for a file with RocksDB's entries, which the next base of the same database may have too."""
         return self.name.endswith(".sst")
+
+    @property
+    def is_columns(self) -> bool:
+        """True for a segment with rows of columnar states, which lie beside RocksDB's files. Each base has its own."""
+        return self.name.startswith(COLUMNS_PREFIX)
 
 
 class RocksDBBase(msgspec.Struct, frozen=True, array_like=True):
     """The files of a RocksDB with every entry of `owner` as of `checkpoint_id`. It stands for `key_groups` now.
+
+    The rows of columnar states, which lie in memory, are in files of their own beside them.
 
     Several bases may name the same objects: a file that never changes is uploaded once.
     """
@@ -195,6 +209,11 @@ class RocksDBBase(msgspec.Struct, frozen=True, array_like=True):
     def size_bytes(self) -> int:
         """Stored bytes of all its files."""
         return sum(file.handle.length for file in self.files)
+
+    @property
+    def columns_bytes(self) -> int:
+        """Stored bytes of its files of columnar states."""
+        return sum(file.handle.length for file in self.files if file.is_columns)
 
 
 def _none() -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from statebackend._changelog.scheduler import UploadScheduler
+from statebackend._checkpoint.bases import base_segment_bytes
 from statebackend._checkpoint.fetch import Fetcher
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._checkpoint.rocksdb_bases import RocksDBBases
@@ -111,6 +112,8 @@ def rocksdb_bases(
         primary=primary,
         copies=None if local is None else local.rocksdb,
         concurrency_max=settings.restore_concurrency_max,
+        segment_bytes_max=base_segment_bytes(settings.in_flight_bytes_max),
+        compression=settings.compression,
         threads=threads,
         tasks=tasks,
         observer=observer,

@@ -132,7 +132,10 @@ def _is_long(state: RangeState, triggers: BaseTriggers, log_bytes: int, limit_by
     """True if the changelog has many changes, and is large enough to be worth a base."""
     changes_min: float = triggers.changelog_changes_min
     if in_files:
-        changes_min, limit_bytes = changes_min * ROCKSDB_CHANGES_SHARE, limit_bytes * ROCKSDB_RATIO_SHARE
+        changes_min *= ROCKSDB_CHANGES_SHARE
+        limit_bytes *= ROCKSDB_RATIO_SHARE
+        columns_bytes = sum(base.columns_bytes for base in state.rocksdb)  # all of them are written again
+        limit_bytes = max(limit_bytes, triggers.changelog_ratio * columns_bytes)
     return 0 < changes_min <= sum(handle.records for handle in state.changelog) and log_bytes >= limit_bytes
 
 

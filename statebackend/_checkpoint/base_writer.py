@@ -11,8 +11,8 @@ A run that starts when the job is opened is waited for by the first commit: ther
 Until they are offered to a commit the bases belong to the writer, which deletes them if the run fails or the backend is
 closed. It never deletes bases that a commit may hold.
 
-States in RocksDB are written as their files (`rocksdb_bases`), others entry by entry (`entry_bases`), and so are all
-states of an owner that also has columns, which lie in memory.
+States in RocksDB are written as their files, with the columns that lie in memory beside them in a file of their own
+(`rocksdb_bases`), others entry by entry (`entry_bases`).
 """
 
 import enum
@@ -138,7 +138,7 @@ class BaseWriter:
         # Here, not in the task: soon the states are no longer the commit's.
         if rocksdb is not None:
             key_groups = frozenset(self._states.key_groups)
-            begun = rocksdb.begin(checkpoint_id)
+            begun = rocksdb.begin(checkpoint_id, self._states.snapshot_in_memory())
             write = partial(self._write_files, rocksdb, begun, key_groups, handles)
         else:
             key_groups = key_groups_to_write(self._changed, committed.bases, committed.rocksdb)
@@ -218,7 +218,7 @@ class BaseWriter:
     async def _write_files(
         self, rocksdb: RocksDBBases, begun: RocksDBBaseFiles, key_groups: frozenset[int], handles: int
     ) -> Bases:
-        base, is_local = await rocksdb.write(begun, self._uploaded)
+        base, is_local = await rocksdb.write(begun, self._uploaded, self._pause)
         only_primary = () if is_local else (file.handle.key for file in base.files)
         return Bases((), key_groups, handles, frozenset(only_primary), base)
 

@@ -2,13 +2,16 @@
 
     begun -> copied -> each file: shared, or uploaded -> copied on this host -> in a commit: the next base may share it
 
+The rows of columnar states, which are in memory, are written beside the copied files, as segments of a few megabytes.
+
 A file is shared by the handle under which this very database uploaded or restored it, never by its name alone: two
 databases that began with the same files give one name to different content (FLINK-29095, 29913, 32761).
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,15 +19,20 @@ import anyio
 from anyio.abc import TaskGroup
 
 from statebackend._changelog.scheduler import UploadScheduler
+from statebackend._checkpoint.bases import pack
+from statebackend._codec.change_sets.changes import ChangeSet
+from statebackend._codec.segment import EncodedSegment, encode_segment
 from statebackend._local.disk import remove_directory
 from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._tables.files_copy import FilesCopy
+from statebackend._tables.snapshot import StatesSnapshot
 from statebackend._tables.table import TableFiles
 from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
 from statebackend.abc import ObjectStore, Observer, UploadedSegment
 from statebackend.errors import StoreError
-from statebackend.ids import CheckpointId, Handle, KeyGroupRange, RocksDBBase, RocksDBFile
+from statebackend.ids import COLUMNS_PREFIX, CheckpointId, Handle, KeyGroupRange, RocksDBBase, RocksDBFile
+from statebackend.settings import Compression
 
 REMOVE_TIMEOUT_S: Final = 1.0
 """Seconds that leaving a backend waits for directories to be removed. The next open prunes the others."""
@@ -38,12 +46,14 @@ class RocksDBBaseFiles(NamedTuple):
     checkpoint_id: CheckpointId
     directory: Path
     copy: FilesCopy
+    columns: StatesSnapshot
 
 
 class RocksDBBases:
     """The RocksDB bases of the owner of `key_groups`. Its entries lie in `tables`; `scratch` is on the same disk.
 
-    `adopted`: the base whose files the tables took over, if they were restored like that.
+    `adopted`: the base whose files the tables took over, if they were restored like that. `compression` is that of the
+    columns, in segments of about `segment_bytes_max`.
     """
 
     def __init__(
@@ -57,6 +67,8 @@ class RocksDBBases:
         primary: ObjectStore,
         copies: RocksDBCopies | None,
         concurrency_max: int,
+        segment_bytes_max: int,
+        compression: Compression,
         threads: WorkerThreads,
         tasks: TaskGroup,
         observer: Observer,
@@ -69,25 +81,31 @@ class RocksDBBases:
         self._primary = primary
         self._copies = copies
         self._concurrency_max = concurrency_max
+        self._segment_bytes_max = segment_bytes_max
+        self._compression: Compression = compression
         self._tasks = tasks
         self._observer = observer
         self._threads = threads
 
-    def begin(self, checkpoint_id: CheckpointId) -> "RocksDBBaseFiles":
+    def begin(self, checkpoint_id: CheckpointId, columns: StatesSnapshot) -> "RocksDBBaseFiles":
         """Begin a base of the tables as they are now, in the commit of `checkpoint_id`. They may be changed at once.
 
-        The caller writes it, or gives it up: until then new writes wait in memory.
+        `columns`: the states that are in no file of the tables, as they are now. The caller writes the base, or gives
+        it up: until then new writes wait in memory.
         """
         directory = self._scratch / f"base-{checkpoint_id}"
-        return RocksDBBaseFiles(checkpoint_id, directory, self._tables.copy_files(directory))
+        return RocksDBBaseFiles(checkpoint_id, directory, self._tables.copy_files(directory), columns)
 
-    async def write(self, begun: "RocksDBBaseFiles", uploaded: list[UploadedSegment]) -> tuple[RocksDBBase, bool]:
-        """Make a base durable; true if this host has a copy of it.
+    async def write(
+        self, begun: "RocksDBBaseFiles", uploaded: list[UploadedSegment], pause: Callable[[], None]
+    ) -> tuple[RocksDBBase, bool]:
+        """Make a base durable; true if this host has a copy of it. `pause`: as for `EntryBases.write`.
 
         What was stored is in `uploaded` and belongs to the caller, also after a failed or cancelled call.
         """
         try:
             await self._threads.io(begun.copy.run)
+            await self._write_columns(begun, pause)
             files = await self._stored(begun.directory, uploaded)
             base = RocksDBBase(self._key_groups, begun.checkpoint_id, (self._key_groups,), files)
             return base, await self._copy_on_host(base, begun.directory)
@@ -106,6 +124,16 @@ class RocksDBBases:
         """No commit holds this base or ever will. The caller removes what was uploaded for it."""
         if self._copies is not None:
             self._soon(self._copies.abort, base)
+
+    async def _write_columns(self, begun: "RocksDBBaseFiles", pause: Callable[[], None]) -> None:
+        """Write the columns into the directory, which must be there: a part at a time is in memory."""
+        groups = frozenset(self._key_groups)
+        pieces = pack(begun.columns.changes(groups, pause), groups, segment_bytes_max=self._segment_bytes_max)
+        for number in count():
+            if (piece := await self._threads.background(next, pieces, None)) is None:
+                return
+            encoded = await self._threads.background(encode_segment, _paused(piece.frames, pause), self._compression)
+            await self._threads.io(_write, begun.directory / f"{COLUMNS_PREFIX}{number:06d}", encoded)
 
     async def _stored(self, directory: Path, uploaded: list[UploadedSegment]) -> tuple[RocksDBFile, ...]:
         sizes = await self._threads.io(_sizes, directory)
@@ -162,8 +190,19 @@ class RocksDBBases:
 
 
 def shareable(base: RocksDBBase) -> Mapping[str, Handle]:
-    """The handles of the files of a base that never change, by name."""
-    return {file.name: file.handle for file in base.files if file.never_changes}
+    """The handles of the files of a base that a later one of the same database may have, by name."""
+    return {file.name: file.handle for file in base.files if file.is_table}
+
+
+def _paused(frames: Iterable[ChangeSet], pause: Callable[[], None]) -> Iterator[ChangeSet]:
+    for frame in frames:
+        pause()
+        yield frame
+
+
+def _write(path: Path, segment: EncodedSegment) -> None:
+    with path.open("xb") as file:
+        file.writelines(segment.chunks)
 
 
 def _sizes(directory: Path) -> Mapping[str, int]:

@@ -3,6 +3,8 @@
     same key groups, into RocksDB:    the files, linked or copied, become the database
     anything else:                    the files are opened for reading, and the wanted entries are applied
 
+Files of columnar states, which lie beside them, are read and removed first, whatever becomes of the others.
+
 A local copy that lacks a file, or has a bad one, is made anew as a whole from what was fetched.
 """
 
@@ -13,8 +15,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Final
 
-from statebackend._changelog.reader import verify
-from statebackend._checkpoint.fetch import Apply, Fetched, Fetcher, FileDone, try_repair
+from statebackend._changelog.reader import BaseRead, changes_of, verify
+from statebackend._checkpoint.fetch import Apply, Fetched, Fetcher, FileDone, frames_in, try_repair
 from statebackend._codec.commit import Commit
 from statebackend._local.disk import remove_directory
 from statebackend._local.rocksdb_copies import RocksDBCopies
@@ -23,7 +25,7 @@ from statebackend._tables.table import TableFiles
 from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
 from statebackend.errors import StoreUnavailableError
-from statebackend.ids import RangeState, RocksDBBase, RocksDBFile
+from statebackend.ids import Base, RangeState, RocksDBBase, RocksDBFile
 from statebackend.settings import MiB
 
 IN_MEMORY_BYTES_MAX: Final = 128 * MiB
@@ -70,6 +72,10 @@ class RocksDBRestore:
             for number, base in enumerate(part.rocksdb):
                 directory = scratch / f"restored-{number}"
                 await self._fetch(base, directory, file_done)
+                for file in base.files:
+                    if file.is_columns:
+                        rows = await self._threads.cpu(self._apply_columns, base, file, directory, apply)
+                        file_done(file.handle.key, 0, rows)
                 if self._tables is not None and is_whole(base, part):
                     await self._threads.io(self._tables.adopt, directory)
                     self.adopted = base
@@ -127,6 +133,19 @@ class RocksDBRestore:
             for changes in entries.changes(frozenset(_groups(base))):
                 apply((changes,))
                 count += changes.records
+        self.changes += count
+        return count
+
+    def _apply_columns(self, base: RocksDBBase, file: RocksDBFile, directory: Path, apply: Apply) -> int:
+        """Apply what the base stands for of one file, which was verified when it was fetched, and remove the file."""
+        path, count = directory / file.name, 0
+        with _disk(directory):
+            data = path.read_bytes()
+            path.unlink()
+        found = frames_in(BaseRead(Base(file.handle, base.key_groups, base.key_groups_written)), data)
+        for changes in changes_of(found.views, found.read.change_sets, found.read.key_groups):
+            apply((changes,))
+            count += changes.records
         self.changes += count
         return count
 

@@ -12,7 +12,8 @@ part of the outbox is stored the same way; made whole, it has this object's key,
 
 Within a version, a field may be added with a default; a reader passes over fields that it does not know. What a reader
 must not pass over needs a new version. Version 2 is 1 with an outbox, which a reader of 1 would forget to publish. 3 is
-either with RocksDB bases, without which the state would lack their key groups.
+either with RocksDB bases, without which the state would lack their key groups. 4 is 3 with a file of columnar states in
+one of them, whose rows a reader of 3 would leave out.
 """
 
 import itertools
@@ -40,7 +41,7 @@ from statebackend.ids import (
 )
 
 MAGIC: Final = b"sbcommt"
-VERSION: Final = 3
+VERSION: Final = 4
 """The newest known version. An entry is written in the oldest version that can say all of it."""
 _HEAD_LENGTH: Final = len(MAGIC) + 1
 _CHECKSUM = struct.Struct("<I")
@@ -172,7 +173,7 @@ def decode_entry(data: bytes, key: str, *, job: str) -> Commit | Claim:
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise CorruptCommitError(f"manifest does not decode: {error}", object=key, offset=_START) from error
     if _has_rocksdb(entry) and version < _version_of(entry):
-        raise CorruptCommitError("RocksDB bases in a version that has none", object=key, offset=len(MAGIC))
+        raise CorruptCommitError("RocksDB bases in a version that has none like them", object=key, offset=len(MAGIC))
     if entry.job != job:
         raise WrongJobError("the commit belongs to another job", object=key, job=job, job_found=entry.job)
     return _resolve(entry, key, data, _START + length) if isinstance(entry, Commit) else entry
@@ -180,6 +181,10 @@ def decode_entry(data: bytes, key: str, *, job: str) -> Commit | Claim:
 
 def _has_rocksdb(entry: Commit | Claim) -> bool:
     return isinstance(entry, Commit) and any(part.rocksdb for part in entry.ranges)
+
+
+def _has_columns(entry: Commit | Claim) -> bool:
+    return isinstance(entry, Commit) and any(base.columns_bytes for part in entry.ranges for base in part.rocksdb)
 
 
 def _resolve(entry: _Entries, key: str, body: bytes, inline_offset: int) -> _Entries:
@@ -208,5 +213,5 @@ def _resolve(entry: _Entries, key: str, body: bytes, inline_offset: int) -> _Ent
 
 def _version_of(entry: Entry) -> int:
     if _has_rocksdb(entry):
-        return 3
+        return 4 if _has_columns(entry) else 3
     return 2 if isinstance(entry, Commit) and entry.outbox else 1

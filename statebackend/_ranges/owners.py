@@ -38,6 +38,7 @@ from statebackend._ranges.range_backend import RangeBackend
 from statebackend._ranges.shared_local_copies import HostCopies
 from statebackend._ranges.shared_store import SharedStore
 from statebackend._state.declared import COLUMNAR
+from statebackend._state.operator_state import mode_of
 from statebackend._tasks import foreign, open_tasks
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
@@ -183,13 +184,14 @@ class RangeOwners:
         schedule, committed = schedules[task.key_groups], range_of(base, task.key_groups)
         schedule.check()
         schedule.note_bases(committed, now_s)
-        in_files = task.settings.table == "rocksdb" and task.settings.rocksdb_bases and not _has_columns(base)
+        in_files = task.settings.table == "rocksdb" and task.settings.rocksdb_bases and not _is_columns(base)
         return schedule if schedule.is_due(committed, now_s, in_files=in_files, opening=opening) else None
 
 
-def _has_columns(base: Commit | None) -> bool:
-    """True if a state of the job lies in memory, so that its bases are entries."""
-    return base is not None and any(state.kind == COLUMNAR for state in base.states)
+def _is_columns(base: Commit | None) -> bool:
+    """True if all states of the job under keys lie in memory, so that its bases are entries."""
+    kinds = {state.kind for state in base.states if mode_of(state.kind) is None} if base is not None else set[str]()
+    return kinds == {COLUMNAR}
 
 
 @asynccontextmanager

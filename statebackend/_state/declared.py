@@ -254,8 +254,8 @@ class KeyedStates(StateDeclarations):
 
     @property
     def are_in_files(self) -> bool:
-        """False if a state lies in memory even where the tables are files: then the files are not all of it."""
-        return all(isinstance(table, EntryTable) for table in self._tables.values())
+        """False if all states lie in memory even where the tables are files, as columns do."""
+        return not self._tables or any(isinstance(table, EntryTable) for table in self._tables.values())
 
     def declare(self, name: str, class_: type[S], types: tuple[Any, ...], declaration: Declaration) -> S:
         """The state of this name as a `class_`, the same object each time."""
@@ -317,9 +317,17 @@ class KeyedStates(StateDeclarations):
         To write it as a base, drain to the end first: a change that is in the base and is logged after it is applied
         twice, and a list would have its elements twice.
         """
+        return self._snapshot_of(self._tables)
+
+    def snapshot_in_memory(self) -> StatesSnapshot:
+        """As `snapshot`, of the states that lie in memory even where the tables are files."""
+        return self._snapshot_of(
+            {state_id: table for state_id, table in self._tables.items() if not isinstance(table, EntryTable)}
+        )
+
+    def _snapshot_of(self, tables: Mapping[int, Table]) -> StatesSnapshot:
         renew = {self._descriptors[name].state_id: state.renewed() for name, state in self._declared.items()}
-        tables = {state_id: table.copy() for state_id, table in self._tables.items()}
-        return StatesSnapshot(tables, renew, self._keys)
+        return StatesSnapshot({state_id: table.copy() for state_id, table in tables.items()}, renew, self._keys)
 
     def _declaring(self) -> "KeyedStates":
         return self

@@ -458,6 +458,17 @@ def test_rocksdb_bases_count_for_what_is_due() -> None:
         assert is_due(committed, triggers, interval_is_over=False) == due
 
 
+def test_columns_beside_a_rocksdb_base_count_whole() -> None:
+    """Of RocksDB's files only new ones are written, of columns all: a 64th of them is not worth it."""
+    by_changes: dict[str, Any] = {"changelog_ratio": 1.0, "changelog_bytes_min": 1 << 20, "changelog_changes_min": 1000}
+    rocksdb = rocksdb_base(*range(16), length=6400)
+    columns = RocksDBFile("columns-000000", msgspec.structs.replace(rocksdb.files[0].handle, length=200))
+    both = msgspec.structs.replace(rocksdb, files=(*rocksdb.files, columns))
+    for found, length, is_worth in ((rocksdb, 150, True), (both, 150, False), (both, 200, True)):
+        committed = msgspec.structs.replace(of_changes(1000, length=length), rocksdb=(found,))
+        assert due(committed, **by_changes, in_files=True) == is_worth
+
+
 @given(st.lists(st.integers(1, 15), unique=True, max_size=4), st.integers(0, 15), st.integers(0, 15))
 def test_a_rocksdb_base_is_divided_and_whole_again(borders: list[int], one: int, other: int) -> None:
     """Each new owner gets its own key groups of the base; where parts are joined, the files are named once."""

@@ -114,7 +114,9 @@ def read_commit(data: bytes) -> dict[str, Any]:
     manifest = msgspec.msgpack.decode(data[16 : 16 + length])
     assert isinstance(manifest, dict)
     rocksdb = any("native" in part for part in manifest.get("ranges", ()))
-    assert data[7] == (3 if rocksdb else 2 if "outbox" in manifest else 1)
+    files = [file for part in manifest.get("ranges", ()) for base in part.get("native", ()) for file in base[3]]
+    columns = any(name.startswith("columns-") for name, _ in files)
+    assert data[7] == (4 if columns else 3 if rocksdb else 2 if "outbox" in manifest else 1)
     return manifest
 
 

@@ -206,7 +206,7 @@ def test_manifest_that_is_none_is_refused(manifest: Any) -> None:
     assert corruption_of(write_commit(manifest)).facts["offset"] == 16
 
 
-@pytest.mark.parametrize("version", [0, 4, 255])
+@pytest.mark.parametrize("version", [0, 5, 255])
 def test_commit_of_another_release_is_told_from_damage(version: int) -> None:
     """Whatever its manifest is: a reader does not look into it."""
     error = error_of(UnsupportedVersionError, decode_entry, write_commit(b"?", version=version), NAME, job=JOB)
@@ -217,6 +217,14 @@ def test_commit_of_another_release_is_told_from_damage(version: int) -> None:
 def test_rocksdb_bases_in_a_version_that_has_none_are_refused(version: int) -> None:
     """A reader of that version would pass over them."""
     manifest = read_commit((GOLDEN / "commit-v3-native.bin").read_bytes())
+    error = error_of(CorruptCommitError, decode_entry, write_commit(manifest, version=version), NAME, job="fleet")
+    assert error.facts["offset"] == 7
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_columns_beside_rocksdb_in_a_version_that_has_none_are_refused(version: int) -> None:
+    """A reader of that version would restore the state without them."""
+    manifest = read_commit((GOLDEN / "commit-v4-columns.bin").read_bytes())
     error = error_of(CorruptCommitError, decode_entry, write_commit(manifest, version=version), NAME, job="fleet")
     assert error.facts["offset"] == 7
 

@@ -74,20 +74,23 @@ async def test_a_job_is_restored(settings: sb.Settings, table: TableKind, handle
         assert dict(backend.columnar_state("fleet", SCHEMA, key=KEY)) == expected
 
 
-@pytest.mark.parametrize(("columns", "bases"), [(True, [0, 0, 1]), (False, [0, 1, 1])])
+@pytest.mark.parametrize(
+    ("values", "columns", "bases"), [(False, True, [0, 0, 1]), (True, True, [0, 1, 1]), (True, False, [0, 1, 1])]
+)
 @run_virtual
-async def test_bases_of_columns_are_no_sooner_due_on_rocksdb(
-    settings: sb.Settings, columns: bool, bases: list[int]
+async def test_bases_of_columns_alone_are_no_sooner_due_on_rocksdb(
+    settings: sb.Settings, values: bool, columns: bool, bases: list[int]
 ) -> None:
     """A RocksDB base is due after half as many changes, since only new files are written of it; entries are not."""
     settings = msgspec.structs.replace(settings, table="rocksdb", materialize_changelog_changes_min=100)
     watcher, written = Watcher(), list[int]()
     async with sb.open_backend(settings, clock=VirtualClock(), observer=watcher) as backend:
-        runs = backend.value_state("runs", int)
-        for checkpoint_id, changes in enumerate((40, 40, 40), start=1):
+        for checkpoint_id in (1, 2, 3):
             if columns:
-                backend.columnar_state("fleet", SCHEMA, key=KEY)
-            runs.update({f"{checkpoint_id} {number}": 1 for number in range(changes)})
+                fleet = backend.columnar_state("fleet", SCHEMA, key=KEY)
+                fleet.merge(batch(100 * checkpoint_id, 1 if values else 40), on="k", how=HOW)
+            if values:
+                backend.value_state("runs", int).update({f"{checkpoint_id} {number}": 1 for number in range(40)})
             await backend.checkpoint(checkpoint_id)
             await settle()
             written.append(len(watcher.written))

@@ -150,6 +150,26 @@ NATIVE: dict[str, Any] = {
 }
 """Of version 3."""
 
+COLUMNS: dict[str, Any] = {
+    **NATIVE,
+    "ranges": [
+        {
+            **NATIVE["ranges"][0],
+            "native": [
+                [
+                    *NATIVE["ranges"][0]["native"][0][:3],
+                    [
+                        *NATIVE["ranges"][0]["native"][0][3],
+                        ["columns-000000", ["segments/0a1b2f", 0, 2048, 3735928559]],
+                    ],
+                ]
+            ],
+        },
+        NATIVE["ranges"][1],
+    ],
+}
+"""Of version 4."""
+
 LOCAL_NATIVE: dict[str, Any] = {
     "job": "fleet",
     "operator": "state",

@@ -72,6 +72,9 @@ def golden_files() -> dict[str, bytes]:
         "commit-v1-inline-parts.bin": inline_commit(),
         "commit-v2-outbox.bin": outbox_commit(),
         "commit-v3-native.bin": encode_entry(msgspec.convert(content_v1.NATIVE, Commit), "commit-v3-native.bin").body,
+        "commit-v4-columns.bin": encode_entry(
+            msgspec.convert(content_v1.COLUMNS, Commit), "commit-v4-columns.bin"
+        ).body,
         "local-snapshot-v1-native.bin": encode_local_snapshot(msgspec.convert(content_v1.LOCAL_NATIVE, LocalSnapshot)),
         "output-v1.bin": output(),
         "claim-v1.bin": encode_entry(msgspec.convert(content_v1.CLAIM, Claim), "claim-v1.bin").body,

@@ -45,6 +45,7 @@ def test_every_golden_file_is_tested() -> None:
         "local-snapshot-v1.bin",
         "commit-v2-outbox.bin",
         "commit-v3-native.bin",
+        "commit-v4-columns.bin",
         "local-snapshot-v1-native.bin",
         "output-v1.bin",
     }
@@ -209,6 +210,16 @@ def test_commit_with_rocksdb_bases_holds_what_was_written() -> None:
     assert commit.segments() == {"segments/0a1b2c", "segments/0a1b2d", "segments/0a1b2e"}
 
 
+def test_commit_with_columns_beside_rocksdb_holds_what_was_written() -> None:
+    """By both readers: one more file, which is a segment."""
+    data = (GOLDEN / "commit-v4-columns.bin").read_bytes()
+    assert grammar_v1.read_commit(data) == content_v1.COLUMNS
+    commit = decode_entry(data, "commit-v4-columns.bin", job="fleet")
+    assert isinstance(commit, Commit)
+    assert commit == msgspec.convert(content_v1.COLUMNS, Commit)
+    assert commit.ranges[0].rocksdb[0].columns_bytes == 2048
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -238,6 +249,7 @@ def test_local_snapshot_holds_what_was_written(name: str, content: dict[str, Any
         "local-snapshot-v1.bin",
         "commit-v2-outbox.bin",
         "commit-v3-native.bin",
+        "commit-v4-columns.bin",
         "local-snapshot-v1-native.bin",
         "output-v1.bin",
     ],
