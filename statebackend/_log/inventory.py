@@ -52,7 +52,7 @@ def check_can_list(store: ObjectStore) -> None:
 async def take_inventory(store: ObjectStore, log: LogReader, *, checkpoints_retained: int, begun_s: float) -> Inventory:
     """Return the job as it is, from `begun_s` on.
 
-    Raises `InputError` for a store that cannot list, a `DataError` if an entry that matters is damaged, and
+    Raises `InputError` for a store that cannot list, a `DataError` if an entry that matters is damaged or lost, and
     `WrongJobError`.
     """
     check_can_list(store)
@@ -66,6 +66,8 @@ async def take_inventory(store: ObjectStore, log: LogReader, *, checkpoints_reta
     if isinstance(end, Claim) and end.base is not None:
         # This writer has not committed yet. Until it does, nothing but its claim tells that the commit is needed.
         pinned[end.base] = f"the writer of epoch {end.epoch} continues it"
+    if (now := await log.end()) is not None:
+        now.check()
     hint = await log.hint()
     return Inventory(
         entries=entries,

@@ -1,7 +1,7 @@
 """The names of a job's objects in its primary: each is made, parsed and ordered here. Pure.
 
     entry    := "commits/" sequence                            an entry of the log
-    hint     := "newest"                                       content: sequence " " stamp, the sequence not padded
+    hint     := "newest"                                       content: sequence " " stamp " " checksum, none padded
     marker   := "savepoints/" name "/" sequence "-" stamp      an object of no bytes
     floor    := "swept/" sequence                              an object of no bytes
     data     := directory epoch "-" number "-" random          a segment, or staged output
@@ -17,6 +17,7 @@ newest, will never be reached. A name that does not parse is not ours, and nobod
 """
 
 import re
+import zlib
 from typing import Final
 
 import msgspec
@@ -59,10 +60,14 @@ def sequence_of(key: str) -> int | None:
 
 
 class Hint(msgspec.Struct, frozen=True):
-    """The content of the hint: an entry by its sequence and its stamp."""
+    """The content of the hint: an entry by its sequence and its stamp.
+
+    `verified`: by a checksum. Such a hint proves that the entry was there. Earlier releases wrote none.
+    """
 
     sequence: CommitSequence
     stamp: bytes
+    verified: bool = False
 
     def names(self, entry: Entry) -> bool:
         """True if the hint was written for `entry`."""
@@ -71,15 +76,18 @@ class Hint(msgspec.Struct, frozen=True):
 
 def hint_of(entry: Entry) -> bytes:
     """The content of the hint that names this entry."""
-    return b"%d %s" % (entry.sequence, entry.stamp.encode())
+    content = b"%d %s" % (entry.sequence, entry.stamp.encode())
+    return b"%s %08x" % (content, zlib.crc32(content))
 
 
 def parse_hint(content: bytes) -> Hint | None:
     """The hint with this content, or `None` if it is damaged."""
-    sequence, _, stamp = content.partition(b" ")
+    said, _, checksum = content.rpartition(b" ")
+    verified = checksum == b"%08x" % zlib.crc32(said)
+    sequence, _, stamp = (said if verified else content).partition(b" ")
     if not sequence.isdigit() or len(sequence) > _SEQUENCE_DIGITS_MAX:
         return None
-    return Hint(CommitSequence(int(sequence)), stamp)
+    return Hint(CommitSequence(int(sequence)), stamp, verified)
 
 
 def check_checkpoint_id(checkpoint_id: object) -> CheckpointId:

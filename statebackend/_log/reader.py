@@ -5,7 +5,8 @@ that a claim at the end names. From a commit its branch leads back over its pare
 because a writer that opened an older checkpoint has begun a new branch there.
 
 The end is found from the hint by probing forward. The hint may be old or absent and does no harm then, since it only
-says where to begin. A sweep removes the oldest entries, so an entry that is missing at the low end is not retained.
+says where to begin. But if the log ends before the entry that it names, that entry is lost: no sweep removes the last
+one. A sweep removes the oldest entries, so an entry that is missing at the low end is not retained.
 From the sweep floor on there is no gap; below it only single entries stay, such as those of savepoints. A sweep that
 begins meanwhile moves the hint, which is why it is read again at the end.
 """
@@ -36,15 +37,33 @@ DECODE_ON_LOOP_BYTES_MAX: Final = 32 * KiB
 
 
 class LogEnd(msgspec.Struct, frozen=True):
-    """The last entry of a log; `entry` is `None` if it is damaged."""
+    """The last entry of a log; `entry` is `None` if it is damaged.
+
+    `lost`: the hint, if the entry that it names is gone or another one lies there, and nothing follows it. Then
+    `sequence` is the last entry that is left, -1 if none is.
+    """
 
     sequence: CommitSequence
     entry: Entry | None
+    lost: Hint | None = None
 
     @property
     def newest(self) -> CommitSequence | None:
         """Sequence of the newest commit, or of a damaged entry that may be it; `None` if nobody has committed."""
-        return self.entry.newest if isinstance(self.entry, Claim) else self.sequence
+        if isinstance(self.entry, Claim):
+            return self.entry.newest
+        return None if self.sequence < 0 else self.sequence
+
+    def check(self) -> None:
+        """Raise `MissingObjectError` if an entry is lost: nobody knows then what the newest commit was."""
+        if self.lost is not None:
+            raise MissingObjectError(
+                "the newest entry of the log is gone, though the hint names it: put it back, open an older checkpoint"
+                " by its id, or delete the hint to go on from the last entry that is left",
+                object=entry_key(self.lost.sequence),
+                hint=HINT_KEY,
+                last_left=self.sequence,
+            )
 
 
 class LogReader:
@@ -103,7 +122,9 @@ class LogReader:
     # ------------------------------------------------------------------------------------------- branches, checkpoints
 
     async def newest(self, end: LogEnd | None) -> Commit | None:
-        """The newest commit of a log with that end, `None` if nobody has committed. Raises as `load`."""
+        """The newest commit of a log with that end, `None` if nobody has committed. Raises as `load` and `check`."""
+        if end is not None:
+            end.check()
         if end is None or end.newest is None:
             return None
         return end.entry if isinstance(end.entry, Commit) else await self.load_commit(end.newest)
@@ -252,7 +273,8 @@ class LogReader:
                     return found
                 break
         last = await self._list_last()
-        return None if last is None else await self._end_at(await self._probe(last))
+        found = None if last is None else await self._end_at(await self._probe(last))
+        return found if hint is None or not hint.verified else _checked(found, hint)
 
     async def exists(self, sequence: int) -> bool:
         """True if there is such an entry. One request, and the entry is not read."""
@@ -303,6 +325,17 @@ class LogReader:
         async for info in self._store.list(COMMITS):
             last = last if (sequence := sequence_of(info.key)) is None else sequence
         return last
+
+
+def _checked(found: LogEnd | None, hint: Hint) -> LogEnd:
+    """The end, as found after the hint was read, and whether the entry is lost that the hint names.
+
+    Of the entries from that one on the last is always there: a sweep removes none before it has seen a later one.
+    """
+    if found is None:
+        return LogEnd(CommitSequence(-1), None, hint)
+    replaced = found.sequence == hint.sequence and found.entry is not None and not hint.names(found.entry)
+    return msgspec.structs.replace(found, lost=hint) if found.sequence < hint.sequence or replaced else found
 
 
 def _pass_over(_sequence: int, error: DataError) -> None:

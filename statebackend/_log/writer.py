@@ -36,6 +36,8 @@ E = TypeVar("E", Commit, Claim)
 
 HINT_EVERY: Final = 64
 """Entries between two writes of the hint. After a crash, opening probes past at most that many, in log time."""
+LOST_MAX: Final = 1024
+"""Places of lost entries that a writer fills with claims. More are missing where a whole store was put back."""
 LOG_CONTACT_MAX_S: Final = 1800.0
 """A writer that has not known the end of the log for longer looks again before it believes that it has appended.
 
@@ -90,10 +92,25 @@ class LogWriter:
         `base` is the commit to continue from, by default the newest. Look for any other one again *after* the claim: a
         sweep that has not seen the claim does not know that it is wanted, and may delete it until then.
 
-        After `None`, find the end again. Raises `StoreFullError` if the store has no room for a claim, and
-        `StoreUnavailableError` if it gave no usable answer. A failed or
-        cancelled call may have made a claim, which fences older writers and does no other harm.
+        Where the entry that the hint names is lost, claims fill its place and those before it: the writer of the lost
+        entry may be alive and append behind it, and the log must have no gap.
+
+        After `None`, find the end again. Raises `StoreFullError` if the store has no room for a claim,
+        `StoreUnavailableError` if it gave no usable answer, and `MissingObjectError` if too many entries are lost to
+        fill their places. A failed or cancelled call may have made a claim, which fences older writers and does no
+        other harm.
         """
+        lost = None if end is None else end.lost
+        if end is not None and lost is not None and lost.sequence - end.sequence > LOST_MAX:
+            end.check()
+        while True:
+            claim = await self._claim(end, base)
+            if claim is None or lost is None or claim.sequence > lost.sequence:
+                return claim
+            end = LogEnd(claim.sequence, claim)
+
+    async def _claim(self, end: LogEnd | None, base: CommitSequence | None) -> Claim | None:
+        """Append one claim behind `end`; `None` if another entry was first."""
         if end is None:
             sequence, epoch = 0, 1
         else:  # the epoch of a damaged entry is unknown; but each takes an entry, so none is above its sequence + 1

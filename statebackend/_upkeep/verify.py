@@ -171,6 +171,7 @@ class Verification:
         listed = self._stores["primary"].list(SAVEPOINTS)
         markers = [marker async for info in listed if (marker := marker_of(info.key)) is not None]
         found: dict[int, Commit] = {}
+        await self._look_for_lost_entry()
         if entries:
             branch = self._log.branch(
                 max(entries), count_max=self._retained, listed=entries, damaged=self._note_damaged_entry
@@ -186,6 +187,13 @@ class Verification:
                 if isinstance(entry, Commit) and marker.names(entry):
                     found[marker.sequence] = entry
         return found
+
+    async def _look_for_lost_entry(self) -> None:
+        if (end := await self._log.end()) is not None and end.lost is not None:
+            try:
+                end.check()
+            except DataError as error:
+                self._note_damaged_entry(end.lost.sequence, error)
 
     def _note_damaged_entry(self, sequence: int, error: DataError) -> None:
         damage = _damage(entry_key(sequence), "primary", error, ())

@@ -52,7 +52,7 @@ def test_other_keys_are_no_floors(key: str) -> None:
 def test_the_hint_is_its_content() -> None:
     """There and back; it names one entry, by its stamp too."""
     hint = parse_hint(hint_of(commit(19)))
-    assert hint == Hint(CommitSequence(19), b"mine")
+    assert hint == Hint(CommitSequence(19), b"mine", verified=True)
     assert hint.names(commit(19))
     assert not hint.names(commit(19, stamp="other"))
     assert not hint.names(commit(18))
