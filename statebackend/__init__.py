@@ -11,6 +11,7 @@
     spark.StatefulSink              the callable for `foreachBatch` (needs the extra `spark`)
     CheckpointInfo, RestoreReport, CommitSummary    what happened; `statebackend.observers` counts it
     inspect, report, verify, open_rows      look at a job from outside, beside a running stream
+    repair                          put damaged commits back from local copies
     sweep                           delete what no retained checkpoint needs
     savepoints, drop_savepoint      names that keep a checkpoint
     rewrite                         give a job another number of key groups
@@ -43,6 +44,7 @@ from statebackend._state.timers import Timers
 from statebackend._state.ttl import TimeToLive
 from statebackend._state.value_state import ValueState
 from statebackend._upkeep.inspect import inspect
+from statebackend._upkeep.repair import repair
 from statebackend._upkeep.report import report
 from statebackend._upkeep.rewrite import rewrite
 from statebackend._upkeep.rows import open_rows
@@ -98,6 +100,7 @@ __all__ = [
     "inspect",
     "open_backend",
     "open_rows",
+    "repair",
     "report",
     "rewrite",
     "savepoints",

@@ -2,6 +2,7 @@
 
     sweep       SweepReport, made of Classified objects with a Verdict each, and SweepFailure
     verify      VerifyReport, made of Damage
+    repair      Repair
     inspect     Inspection, made of LogRow
     report      JobReport, made of RangeRow and Pace
     open_rows   Row
@@ -17,6 +18,7 @@ from statebackend._log.savepoints import SavepointInfo
 from statebackend._log.sweep import SweepFailure, SweepReport
 from statebackend._upkeep.inspect import Inspection, LogRow
 from statebackend._upkeep.progress import Progress
+from statebackend._upkeep.repair import Repair
 from statebackend._upkeep.report import JobReport, Pace, RangeRow
 from statebackend._upkeep.rewrite import RewriteReport
 from statebackend._upkeep.rows import Row
@@ -31,6 +33,7 @@ __all__ = [
     "Pace",
     "Progress",
     "RangeRow",
+    "Repair",
     "RewriteReport",
     "Row",
     "SavepointInfo",

@@ -25,6 +25,7 @@ from statebackend._checkpoint.restore import LocalCopies, Restore
 from statebackend._checkpoint.snapshots import InlineEncoder, Snapshots
 from statebackend._codec.commit import Commit
 from statebackend._local.removal import LocalRetention
+from statebackend._log.names import sequence_of
 from statebackend._observers import Observers
 from statebackend._retry import RetryPolicy
 from statebackend._state.declared import KeyedStates
@@ -110,7 +111,11 @@ async def restore(opened: Opened, cache: DownloadCache | None) -> Restored:
                 ", ".join(left),
             )
     elif local is not None and local.writable:
-        await local.store.prune(needed(opened.position.newest, base))
+        newest = opened.position.newest.sequence
+        # A commit above the newest that can be read may be damaged in the primary, and its copy all that is left of it.
+        await local.store.prune(
+            needed(opened.position.newest, base), spare=lambda key: (sequence_of(key) or -1) > newest
+        )
         if local.rocksdb is not None:
             await local.rocksdb.prune(needed(opened.position.newest, base))
     return restored

@@ -1,5 +1,6 @@
 """A job in its primary: where it stands, how it is claimed, who commits to it and who sweeps it."""
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -12,13 +13,21 @@ from statebackend._log.names import check_checkpoint_id
 from statebackend._log.outbox import JobOutbox
 from statebackend._log.reader import LogEnd, LogReader
 from statebackend._log.savepoints import Savepoints
+from statebackend._log.spares import Spare, Spares
 from statebackend._log.sweep import MIN_AGE_S, Sweep
 from statebackend._log.writer import LogWriter
 from statebackend._retry import RetryPolicy
 from statebackend._threads import WorkerThreads
 from statebackend._version import __version__
 from statebackend.abc import Clock, ObjectStore
-from statebackend.errors import CheckpointNotFoundError, FencedError, InputError, SettingsError
+from statebackend.errors import (
+    CheckpointNotFoundError,
+    CorruptCommitError,
+    FencedError,
+    InputError,
+    MissingObjectError,
+    SettingsError,
+)
 from statebackend.ids import CheckpointId, Epoch
 from statebackend.settings import Settings
 from statebackend.uploaders.local_copies import CopyWriter
@@ -26,17 +35,21 @@ from statebackend.uploaders.local_copies import CopyWriter
 CLAIM_ATTEMPTS_MAX: Final = 16
 """Each failure is another writer who opened the job, or committed, in that very moment."""
 
+_logger = logging.getLogger(__name__)
+
 
 class Position(msgspec.Struct, frozen=True):
     """The position of a job: the end of its log, its newest commit, and the one that the state is to be restored from.
 
-    `claim` is our claim, which lies behind that end; `None` if we have not claimed the job.
+    `claim` is our claim, which lies behind that end; `None` if we have not claimed the job. `spare`: the local copy
+    that stands for the newest commit, which cannot be read in the primary.
     """
 
     end: LogEnd | None
     newest: Commit | None
     base: Commit | None
     claim: Claim | None = None
+    spare: Spare | None = None
 
     @property
     def epoch(self) -> Epoch:
@@ -50,6 +63,7 @@ class Job:
     """The job in `primary`, which is confined to it, as of its newest checkpoint, `checkpoint_id` or `savepoint`.
 
     `any_parallelism`: accept any `max_parallelism` of it, to read it as it is or to commit it with another one.
+    `copies`: local copies, where the primary has damaged or lost the newest commit.
     """
 
     def __init__(
@@ -62,6 +76,7 @@ class Job:
         checkpoint_id: int | None = None,
         savepoint: str | None = None,
         any_parallelism: bool = False,
+        copies: ObjectStore | None = None,
     ) -> None:
         self.log: Final = LogReader(primary, settings.job, threads)
         self._writer = LogWriter(
@@ -80,6 +95,7 @@ class Job:
         self._checkpoint_id = checkpoint_id
         self._savepoint = savepoint
         self._any_parallelism = any_parallelism
+        self._spares = Spares(primary, self.log, copies)
 
     async def look(self) -> Position:
         """The position of the job now. Raises `CheckpointNotFoundError` and its like, `SettingsError`, `InputError`."""
@@ -91,8 +107,10 @@ class Job:
             raise InputError(
                 "a checkpoint id or a savepoint, not both", checkpoint_id=checkpoint_id, savepoint=savepoint
             )
+        spare: Spare | None = None
         if checkpoint_id is None and savepoint is None:
-            newest = base = await self.log.newest(end)
+            base, spare = await self._newest(end)
+            newest = base
         else:  # perhaps to go back behind damaged commits: the newest that can be read is the newest
             readable = None if end is None else await self.log.readable(end.sequence)
             if savepoint is not None:
@@ -102,11 +120,15 @@ class Job:
             newest = readable or base
         if not self._any_parallelism:
             self._check_parallelism(base)
-        return Position(end, newest, base)
+        return Position(end, newest, base, spare=spare)
 
     async def claim(self, position: Position) -> Position:
         """Claim the job, and say where it was then: nothing is committed between that position and the claim."""
         for _ in range(CLAIM_ATTEMPTS_MAX):
+            if position.spare is not None:  # before anything points into it; and nobody else repairs it then
+                await self._spares.put_back(position.spare)
+                position = await self.look()
+                continue
             base = None if position.base is None else position.base.sequence
             claim = await self._writer.claim(position.end, base=base)
             if claim is not None:
@@ -147,6 +169,22 @@ class Job:
             copies=copies,
             base_body=base_body,
         )
+
+    async def _newest(self, end: LogEnd | None) -> tuple[Commit | None, Spare | None]:
+        """The newest commit, or the local copy that is proved to be it, or an older one if the settings allow it."""
+        try:
+            return await self.log.newest(end), None
+        except (CorruptCommitError, MissingObjectError) as error:
+            assert end is not None
+            if (spare := await self._spares.newest(end)) is not None:
+                return spare.commit, spare
+            older = await self.log.readable(end.sequence) if self._settings.fall_back_to_older else None
+            if older is None:
+                raise
+            _logger.warning(
+                "opening an older checkpoint, %s: the newest cannot be read: %s", older.checkpoint_id, error
+            )
+            return older, None
 
     async def _find(self, end: LogEnd | None, checkpoint_id: CheckpointId) -> Commit:
         """A retained commit by its id: from the part of the log that was not swept, or a savepoint."""

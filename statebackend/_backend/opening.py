@@ -9,7 +9,7 @@ import anyio
 from statebackend._backend.assembly import Opened, empty_states, inline_encoder, machinery_of, restore
 from statebackend._backend.copy_writers import OpenUploader, choose_copies, retain
 from statebackend._backend.job import Job, open_sweep
-from statebackend._backend.stores import open_local, open_primary, telling_requests, threads_of
+from statebackend._backend.stores import open_local, open_primary, readable_copies, telling_requests, threads_of
 from statebackend._backend.tables import open_tables
 from statebackend._cache.download_cache import DownloadCache
 from statebackend._checkpoint.backend import StateBackend
@@ -109,7 +109,15 @@ async def open_backend(
     commits = key_groups is None and not read_only  # an owner must not claim: that would fence its coordinator
     opening = open_primary(settings, threads, commits=commits, instead=store, clock=clock, observer=observer)
     async with opening as primary:
-        job = Job(primary.store, settings, threads, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint)
+        job = Job(
+            primary.store,
+            settings,
+            threads,
+            clock=clock,
+            checkpoint_id=checkpoint_id,
+            savepoint=savepoint,
+            copies=readable_copies(settings, local_stores, threads),
+        )
         position = await job.look()
         async with (
             telling_requests(primary.spending),
@@ -212,7 +220,15 @@ async def open_counted_coordinator(
         telling_requests(primary.spending),
         open_tasks() as tasks,
     ):
-        job = Job(primary.store, settings, threads, clock=clock, checkpoint_id=checkpoint_id, savepoint=savepoint)
+        job = Job(
+            primary.store,
+            settings,
+            threads,
+            clock=clock,
+            checkpoint_id=checkpoint_id,
+            savepoint=savepoint,
+            copies=readable_copies(settings, None, threads),
+        )
         position = await job.claim(await job.look())
         if settings.sweep_interval_s:
             sweep = open_sweep(primary.store, settings, threads, clock=clock)

@@ -112,7 +112,9 @@ async def open_local(
 ) -> AsyncGenerator[LocalCopies | None]:
     """The local copies, writable unless another live backend of this job owns one of the roots."""
     if read_only:
-        yield _only_read(settings, instead, threads)
+        segments = readable_copies(settings, instead, threads)
+        rocksdb = None if instead or segments is None else rocksdb_copies(settings, threads, segments)
+        yield None if segments is None else LocalCopies(segments, writable=False, rocksdb=rocksdb)
     elif instead:
         yield LocalCopies(await _taken_stock(settings, instead), writable=True)
     else:
@@ -170,14 +172,14 @@ async def clear_leftovers(settings: Settings, place: int, store: LocalStore, *, 
     return False
 
 
-def _only_read(settings: Settings, instead: Sequence[ObjectStore] | None, threads: WorkerThreads) -> LocalCopies | None:
+def readable_copies(
+    settings: Settings, instead: Sequence[ObjectStore] | None, threads: WorkerThreads
+) -> LocalSegments | None:
+    """The local copies, for reading only and without their locks; `None` where there are no roots. Touches no disk."""
     readable = instead or local_stores_of(settings, threads)
     if not readable:
         return None
-    segments = LocalSegments(readable, owned=[False] * len(readable), read_timeout_s=settings.local_read_timeout_s)
-    return LocalCopies(
-        segments, writable=False, rocksdb=None if instead else rocksdb_copies(settings, threads, segments)
-    )
+    return LocalSegments(readable, owned=[False] * len(readable), read_timeout_s=settings.local_read_timeout_s)
 
 
 def rocksdb_copies(

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from typing import Annotated, Final, Generic, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from statebackend._codec.segment import EncodedFrame, checksum_of
 from statebackend.errors import CorruptCommitError, InputError, UnsupportedVersionError, WrongJobError
@@ -100,6 +101,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, tag="claim", tag_field="e
     claimed_at_s: float = 0.0
     release: str = ""
     base: CommitSequence | None = None
+    newest_stamp: str | UnsetType = UNSET
+    """Stamp of `newest`: proves that a copy is that commit. Unset where it could not be read, and in older claims."""
 
 
 Entry = Commit | Claim

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Cont
 from typing import Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
 from statebackend._log.names import COMMITS, HINT_KEY, Hint, entry_key, parse_hint, sequence_of
@@ -53,6 +54,13 @@ class LogEnd(msgspec.Struct, frozen=True):
         if isinstance(self.entry, Claim):
             return self.entry.newest
         return None if self.sequence < 0 else self.sequence
+
+    @property
+    def newest_stamp(self) -> str | UnsetType:
+        """Stamp of the newest commit; unset where it is not known."""
+        if isinstance(self.entry, Claim):
+            return self.entry.newest_stamp
+        return UNSET if self.entry is None else self.entry.stamp
 
     def check(self) -> None:
         """Raise `MissingObjectError` if an entry is lost: nobody knows then what the newest commit was."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 import anyio
+from msgspec import UNSET
 
 from statebackend._codec.commit import Claim, Commit, Entry, encode_entry
 from statebackend._log.names import HINT_KEY, entry_key, hint_of
@@ -124,6 +125,7 @@ class LogWriter:
             claimed_at_s=self._clock.time(),
             release=self._release,
             base=None if end is None or base == end.newest else base,
+            newest_stamp=UNSET if end is None else end.newest_stamp,
         )
         try:
             await self.append(claim)

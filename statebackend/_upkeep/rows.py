@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from statebackend._backend.job import Job
+from statebackend._backend.stores import readable_copies
 from statebackend._clock import SystemClock
 from statebackend._codec.cells import split, unpack
 from statebackend._codec.change_sets.changes import Changes
@@ -84,6 +85,7 @@ async def open_rows(
             checkpoint_id=checkpoint_id,
             savepoint=savepoint,
             any_parallelism=True,
+            copies=readable_copies(settings, None, primary.threads),
         )
         commit = (await job.look()).base
         if commit is None:

@@ -20,6 +20,7 @@ from statebackend._log.outbox import read_part
 from statebackend._tasks import in_order
 from statebackend._upkeep.primary import JobPrimary, check_exists, open_job_primary
 from statebackend._upkeep.progress import Meter, Tell
+from statebackend._upkeep.repair import spares_here
 from statebackend.abc import ObjectStore
 from statebackend.errors import DataError, ObjectNotFoundError, StoreError
 from statebackend.ids import ChangeSetHandle, Handle, RocksDBBase, RocksDBFile
@@ -31,7 +32,8 @@ Copy = Literal["primary", "local"]
 class Damage(msgspec.Struct, frozen=True):
     """An object that is not as it was written. `checkpoints`: ids of the retained checkpoints that need it.
 
-    `offset`: of the first bad byte, `None` if it is not known.
+    `offset`: of the first bad byte, `None` if it is not known. `local_copy`: the path of an intact local copy of a
+    commit, which `repair` puts back.
     """
 
     key: str
@@ -39,6 +41,7 @@ class Damage(msgspec.Struct, frozen=True):
     offset: int | None
     reason: str
     checkpoints: tuple[int, ...]
+    local_copy: str | None = None
 
 
 class VerifyReport(msgspec.Struct, frozen=True):
@@ -72,8 +75,13 @@ async def verify(settings: Settings, *, store: ObjectStore | None = None, tell: 
             retained=settings.checkpoints_retained,
             concurrency_max=settings.restore_concurrency_max,
         ).run(tell)
+        spares = {spare.key: path for spare, path in await spares_here(settings, primary)} if report.damages else {}
     check_exists(settings, (*report.checkpoints, *report.damages))
-    return report
+    damages = tuple(
+        msgspec.structs.replace(each, local_copy=spares.get(each.key)) if each.copy == "primary" else each
+        for each in report.damages
+    )
+    return msgspec.structs.replace(report, damages=damages)
 
 
 class _Wanted(msgspec.Struct):

@@ -15,6 +15,7 @@ import msgspec
 from statebackend._tasks import finish
 from statebackend._threads import FileThreads
 from statebackend._upkeep.inspect import inspect
+from statebackend._upkeep.repair import repair
 from statebackend._upkeep.report import report
 from statebackend._upkeep.rewrite import rewrite
 from statebackend._upkeep.rows import key_from, open_rows
@@ -27,6 +28,7 @@ from statebackend.cli.progress import shown
 from statebackend.cli.text import (
     all_lines,
     inspection_lines,
+    repair_lines,
     report_lines,
     rewrite_lines,
     savepoint_lines,
@@ -87,6 +89,10 @@ async def _verify(settings: Settings, options: argparse.Namespace) -> int:
     return _show(found, verify_lines, options, status=DAMAGE if found.damages else OK)
 
 
+async def _repair(settings: Settings, options: argparse.Namespace) -> int:
+    return _show(await repair(settings, dry_run=not options.write), repair_lines, options)
+
+
 async def _sweep(settings: Settings, options: argparse.Namespace) -> int:
     swept = await sweep(settings, dry_run=not options.delete, min_age_s=options.min_age_s)
     status = DAMAGE if swept.failures or swept.stopped else OK
@@ -135,6 +141,7 @@ COMMANDS: Final[Mapping[str, Callable[[Settings, argparse.Namespace], Awaitable[
     "inspect": _inspect,
     "report": _report,
     "verify": _verify,
+    "repair": _repair,
     "sweep": _sweep,
     "restore": _restore,
     "rewrite": _rewrite,

@@ -15,7 +15,7 @@ from statebackend.settings import ENVIRONMENT_PREFIX, Settings, TableKind
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands. The options that every command has name the job."""
     found = argparse.ArgumentParser(
-        prog="statebackend", description="Look at, read, verify, sweep and rewrite a job's state."
+        prog="statebackend", description="Look at, read, verify, repair, sweep and rewrite a job's state."
     )
     found.add_argument("--version", action="version", version=__version__)
     common, checkpoint = _common(), _checkpoint()
@@ -26,6 +26,11 @@ def parser() -> argparse.ArgumentParser:
     )
     reporting.add_argument("--picture", metavar="FILE", help="draw the page: FILE.svg or FILE.html")
     commands.add_parser("verify", parents=[common], help="read every byte that a retained checkpoint needs")
+
+    repairing = commands.add_parser(
+        "repair", parents=[common], help="list local copies of commits that are damaged or gone in the primary"
+    )
+    repairing.add_argument("--write", action="store_true", help="put them back; without this option, a dry run")
 
     sweeping = commands.add_parser("sweep", parents=[common], help="list what the job no longer needs, and why")
     sweeping.add_argument("--delete", action="store_true", help="delete it; without this option, sweep is a dry run")

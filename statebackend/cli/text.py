@@ -11,6 +11,7 @@ from statebackend.reports import (
     JobReport,
     LogRow,
     RangeRow,
+    Repair,
     RewriteReport,
     SavepointInfo,
     SweepReport,
@@ -134,7 +135,19 @@ def verify_lines(report: VerifyReport) -> Iterator[str]:
 def _damage_line(damage: Damage) -> str:
     offset = "" if damage.offset is None else f" at offset {damage.offset}"
     needed = f", needed by checkpoints {', '.join(map(str, damage.checkpoints))}" if damage.checkpoints else ""
-    return f"{damage.copy} {damage.key}{offset}: {damage.reason}{needed}"
+    copy = f"; an intact copy lies in {damage.local_copy}: see repair" if damage.local_copy else ""
+    return f"{damage.copy} {damage.key}{offset}: {damage.reason}{needed}{copy}"
+
+
+def repair_lines(found: Sequence[Repair]) -> Iterator[str]:
+    """Each commit that has an intact local copy, and how the log names that copy."""
+    for each in found:
+        done = "put back" if each.put_back else "can be put back with --write"
+        proof = each.proof or "NOT PROVED to be this commit: it may be of one that was never made"
+        yield f"{each.key}: checkpoint {each.checkpoint_id} of {_time(each.committed_at_s)}, from {each.path}: {done}"
+        yield f"    {proof}"
+    if not found:
+        yield "no local copy of a commit that is damaged or gone"
 
 
 def all_lines(report: SweepReport) -> Iterator[str]:

@@ -149,6 +149,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     materialize_retry_delay_s: Pause = 10.0
     """Pause after writing bases failed; doubled after each further failure in a row."""
 
+    fall_back_to_older: bool = False
+    """If the newest commit is damaged or gone, and no local copy is proved to be it, open the newest older checkpoint
+    that can be read, with a warning. What was committed since is lost then, unless its source delivers it again. If
+    false, opening is an error."""
     restore_concurrency_max: Count = 16
     """Files fetched at a time by a restore; entries and objects handled at a time by a sweep."""
     cache_dir: str = ""

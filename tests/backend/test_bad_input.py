@@ -158,11 +158,12 @@ async def test_a_damaged_commit_is_named_and_an_earlier_one_can_be_opened(
     written: sb.Settings, damage: str, tmp_path: Path
 ) -> None:
     """The newest commit is bad: that is an error, never silently the one before; asking for that one works."""
-    path = tmp_path / "primary/fleet" / entry_key(2)
-    if damage == "flip":
-        _flip(path, len(path.read_bytes()) // 2)
-    else:
-        path.write_bytes(path.read_bytes()[: -5 if damage == "cut" else 0])
+    for path in (tmp_path / "primary/fleet", tmp_path / "local/job_fleet/taskowned"):  # a good copy would be used
+        entry = path / entry_key(2)
+        if damage == "flip":
+            _flip(entry, len(entry.read_bytes()) // 2)
+        else:
+            entry.write_bytes(entry.read_bytes()[: -5 if damage == "cut" else 0])
     before = tree_of(tmp_path)
     with pytest.raises(CorruptCommitError) as caught:
         await _open(written)

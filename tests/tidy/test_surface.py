@@ -8,7 +8,7 @@ FRONT_DOOR = """
     Aggregate AggregatingState CheckpointInfo Clock ColumnarState CommitSummary Key ListState MapState ObjectStore
     Observer OperatorState Output ReducingState RestoreReport Serializer Settings SourceMark StagedOutput StateBackend
     StateBackendError StateChangeUploader TimeToLive Timers ValueState __version__ drop_savepoint inspect open_backend
-    open_rows report rewrite savepoints sweep verify
+    open_rows repair report rewrite savepoints sweep verify
 """
 IMPLEMENTERS = """
     Body Buffer Capability ChangeSetHandle CheckpointInfo Clock CountsRequests DeletesMany Fallback Handle ObjectInfo
@@ -19,8 +19,8 @@ OWNERS = """
     open_download_cache
 """
 REPORTS = """
-    Classified Damage Inspection JobReport LogRow Pace Progress RangeRow RewriteReport Row SavepointInfo SweepFailure
-    SweepReport Verdict VerifyReport
+    Classified Damage Inspection JobReport LogRow Pace Progress RangeRow Repair RewriteReport Row SavepointInfo
+    SweepFailure SweepReport Verdict VerifyReport
 """
 ROOMS = {
     "statebackend": FRONT_DOOR,
