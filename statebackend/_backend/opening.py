@@ -103,6 +103,10 @@ async def open_backend(
     more for an upload or a deletion under way.
     """
     clock, observer, threads = clock or SystemClock(), Observers(observer or Observer()), threads_of(settings)
+    if owners is not None and key_groups is None:
+        raise SettingsError(
+            "owners share a job: say which key groups are this one's, all of them if it is the only one"
+        )
     if cache is not None and cache.job != settings.job:
         raise SettingsError("the download cache is that of another job", job=settings.job, cache_job=cache.job)
     owned = key_groups or all_key_groups(settings.max_parallelism)

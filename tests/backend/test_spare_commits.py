@@ -58,11 +58,15 @@ def hint_of(settings: sb.Settings) -> Path:
 async def written(settings: sb.Settings) -> sb.Settings:
     """The job with a claim and the commits 1 to 3, which carry their changes."""
     settings = replaced(settings, inline_bytes_max=None)
+    await commit_three(settings)
+    return settings
+
+
+async def commit_three(settings: sb.Settings) -> None:
     async with sb.open_backend(settings) as backend:
         for number in (1, 2, 3):
             backend.value_state("n", int)["k"] = number
             await backend.checkpoint(number)
-    return settings
 
 
 async def value_of(settings: sb.Settings, *, read_only: bool = False) -> int:
@@ -138,20 +142,21 @@ async def test_a_copy_that_nothing_proves_is_kept_named_and_put_back_on_request(
     assert await sb.repair(written) == ()
 
 
-async def test_a_copy_of_a_commit_that_was_never_made_is_not_used(written: sb.Settings) -> None:
-    """Whole and of this place, from a writer that was fenced: the hint names another stamp."""
-    primary, copy = places(written, 3)
-    made = decode_entry(primary.read_bytes(), entry_key(3), job=written.job)
+@pytest.mark.parametrize("damage", [flipped, gone])
+async def test_a_copy_of_a_commit_that_was_never_made_is_not_used(settings: sb.Settings, damage: Damaging) -> None:
+    """Whole and of this place, from a writer that was fenced: the log has another stamp there."""
+    await commit_three(settings)  # in segments, so that nothing but the stamp tells the two apart
+    primary, copy = places(settings, 3)
+    made = decode_entry(primary.read_bytes(), entry_key(3), job=settings.job)
     assert isinstance(made, Commit)
-    fenced = msgspec.structs.replace(made, stamp="f" * 32)
-    for damage in (flipped, gone):
-        copy.write_bytes(encode_entry(fenced, entry_key(3)).body)
-        damage(primary)
+    copy.write_bytes(encode_entry(msgspec.structs.replace(made, stamp="f" * 32), entry_key(3)).body)
+    damage(primary)
+    damaged = primary.read_bytes() if primary.exists() else None
+    for read_only in (True, False):
         with pytest.raises(DataError):
-            await value_of(written)
-        with pytest.raises(DataError):
-            await value_of(written, read_only=True)
-    async with sb.open_backend(written, checkpoint_id=2) as backend:
+            await value_of(settings, read_only=read_only)
+    assert (primary.read_bytes() if primary.exists() else None) == damaged
+    async with sb.open_backend(settings, checkpoint_id=2) as backend:
         assert backend.value_state("n", int)["k"] == 2
 
 
@@ -172,10 +177,7 @@ async def test_a_setting_says_that_an_older_checkpoint_will_do(
 ) -> None:
     """Off by default. What lay between is gone, and that is logged; the job goes on from there, also without it."""
     settings = replaced(settings, local=())
-    async with sb.open_backend(settings) as backend:
-        for number in (1, 2, 3):
-            backend.value_state("n", int)["k"] = number
-            await backend.checkpoint(number)
+    await commit_three(settings)
     damage(places(replaced(settings, local=("/",)), 3)[0])
     with pytest.raises((CorruptCommitError, MissingObjectError)):
         await value_of(settings)

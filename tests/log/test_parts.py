@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import statebackend as sb
 from statebackend._log.coordinator import check_coverage
 from statebackend._tables.key_groups import key_group
-from statebackend.errors import BackendClosedError, CheckpointExistsError, FencedError, InputError
+from statebackend.errors import BackendClosedError, CheckpointExistsError, FencedError, InputError, SettingsError
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import FaultyStore, Hold
 
@@ -95,6 +95,24 @@ async def test_one_owner_of_all_key_groups_does_not_fence_its_coordinator() -> N
         await coordinator.commit(1, [await owner.snapshot(1)])
         await owner.notify_complete(1)
     assert await state_of(store) == {"k": 1}
+
+
+async def test_one_owner_owns_everything_if_it_says_so() -> None:
+    """With operator state, too. Without `key_groups` the owners were ignored, and the job opened as a whole."""
+    store = MemoryStore()
+    for number in range(2):
+        async with (
+            sb.owners.open_coordinator(SETTINGS, store=store) as coordinator,
+            sb.open_backend(SETTINGS, store=store, key_groups=WHOLE[0], owners=WHOLE) as owner,
+        ):
+            owner.operator_state("rules", str, "union").append("x")
+            owner.value_state("n", int)["k"] = number
+            await coordinator.commit(number, [await owner.snapshot(number)])
+            assert len(list(owner.operator_state("rules", str, "union"))) == number + 1
+    assert await state_of(store) == {"k": 1}
+    with pytest.raises(SettingsError, match="say which key groups"):
+        async with cast("Any", sb.open_backend)(SETTINGS, store=store, owners=WHOLE):
+            pass
 
 
 @pytest.mark.parametrize("options", [{"checkpoint_id": 1}, {"savepoint": "first"}])
