@@ -1,6 +1,6 @@
 """Keyed state in a stream, ours beside Spark's: milliseconds of a batch, and the time to restart.
 
-python -m benchmarks spark                                        large and small batches, eleven minutes
+python -m benchmarks spark                                        large and small batches, thirteen minutes
 python -m benchmarks spark.python_apis spark.restarts             ten minutes each
 python -m benchmarks spark --sizes keys=3000,rows=500,batches=5,rounds=1         in seconds, to see that all is right
 """
