@@ -8,6 +8,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 import pytest
+from anyio._backends._asyncio import _task_states
 
 import statebackend as sb
 from statebackend._log.names import HINT_KEY, entry_key
@@ -463,3 +464,17 @@ async def test_after_rescaling_a_part_is_local_only_where_all_it_needs_is() -> N
             snapshot = await backend.snapshot(2)
             assert snapshot.local_bytes == snapshot.primary_bytes > 0, "its own changes have a local copy"
             assert snapshot.local == (not broken)
+
+
+async def test_an_owner_adds_no_scope_to_its_caller_s(with_settings: Callable[..., sb.Settings]) -> None:
+    """Hundreds are opened by one task, each within the others: all of them would be asked with each call."""
+
+    def scope() -> object:
+        state = _task_states.get(asyncio.current_task())
+        return None if state is None else state.cancel_scope
+
+    settings = with_settings(local=())
+    async with sb.owners.open_coordinator(settings):
+        before = scope()
+        async with sb.open_backend(settings, key_groups=sb.owners.KeyGroupRange(0, settings.max_parallelism - 1)):
+            assert scope() is before

@@ -1,5 +1,6 @@
 """Changes in columns: their bytes, their pieces, and what is refused of them."""
 
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -8,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend._codec.change_sets.changes import Changes
-from statebackend._codec.change_sets.keyed_changes import CHANGE_OVERHEAD_BYTES, KeyedChanges, keyed_changes
+from statebackend._codec.change_sets.changes import GROUP, Changes
+from statebackend._codec.change_sets.keyed_changes import CHANGE_OVERHEAD_BYTES, SET, KeyedChanges, keyed_changes
 from statebackend._codec.change_sets.parts import UnknownKindError, decode_parts, encode_parts
 from statebackend._codec.change_sets.records import Operation, StateChange
 from statebackend.errors import ValueDecodeError
 from statebackend.ids import KeyGroupRange
+from statebackend.settings import KiB
 from tests.codec.samples import CHANGES, KEYS
 from tests.examples import name_of
 
@@ -226,3 +228,15 @@ def test_packed_changes_are_the_same_changes(written: list[StateChange]) -> None
         assert rows([packed]) == rows([changes])
         assert rows(list(changes.packed().cut(30))) == rows([changes])
         assert packed.of_groups([changes.span]) is packed
+
+
+def test_no_part_is_in_memory_twice_while_a_change_set_is_encoded() -> None:
+    """The bytes, and those of the part that is being encoded: not the bytes of all parts, to be joined at the end."""
+    parts = [KeyedChanges(0, np.zeros(4, GROUP), SET * 4, list("abcd"), [bytes(64 * KiB)] * 4) for _ in range(32)]
+    tracemalloc.start()
+    try:
+        encoded = encode_parts(parts)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * len(encoded)

@@ -11,6 +11,7 @@ again. The kinds of parts are in `KINDS`.
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from io import BytesIO
 from typing import Final
 
 from statebackend._codec.change_sets.changes import Changes
@@ -27,12 +28,17 @@ class UnknownKindError(ValueError):
 
 
 def encode_parts(changes: Iterable[Changes]) -> bytes:
-    """Return the bytes of `changes`, in order."""
-    chunks: list[bytes | bytearray | memoryview] = []
+    """Return the bytes of `changes`, in order.
+
+    The bytes of a part are freed before those of the next one are made: joined at the end, all would be there twice.
+    """
+    encoded = BytesIO()
     for each in changes:
         body = each.body()
-        chunks += (_HEAD.pack(each.kind, each.state_id, each.records, sum(map(len, body))), *body)
-    return b"".join(chunks)
+        encoded.write(_HEAD.pack(each.kind, each.state_id, each.records, sum(map(len, body))))
+        encoded.writelines(body)
+        del body
+    return encoded.getvalue()
 
 
 def decode_parts(raw: bytes | bytearray | memoryview) -> Iterator[Changes]:
