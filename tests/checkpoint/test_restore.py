@@ -216,7 +216,11 @@ async def test_of_a_shared_segment_an_owner_of_few_key_groups_fetches_its_own_pa
     """Two change sets in one segment, one of them small and wanted: a ranged read of its frame, not of the file."""
     store = MemoryStore()
     settings = sb.Settings(
-        job="fleet", primary="memory://unused", compression="none", preemptive_persist_threshold_bytes=4000
+        job="fleet",
+        primary="memory://unused",
+        compression="none",
+        preemptive_persist_threshold_bytes=4000,
+        inline_bytes_max=0,
     )
     async with sb.open_backend(settings, store=store) as backend:
         texts = backend.value_state("n", str)

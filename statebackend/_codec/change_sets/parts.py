@@ -11,7 +11,6 @@ again. The kinds of parts are in `KINDS`.
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from io import BytesIO
 from typing import Final
 
 from statebackend._codec.change_sets.changes import Changes
@@ -27,18 +26,19 @@ class UnknownKindError(ValueError):
     """A part of a kind that this release does not know."""
 
 
-def encode_parts(changes: Iterable[Changes]) -> bytes:
+def encode_parts(changes: Iterable[Changes]) -> bytearray:
     """Return the bytes of `changes`, in order.
 
     The bytes of a part are freed before those of the next one are made: joined at the end, all would be there twice.
     """
-    encoded = BytesIO()
+    encoded = bytearray()
     for each in changes:
         body = each.body()
-        encoded.write(_HEAD.pack(each.kind, each.state_id, each.records, sum(map(len, body))))
-        encoded.writelines(body)
+        encoded += _HEAD.pack(each.kind, each.state_id, each.records, sum(map(len, body)))
+        for chunk in body:
+            encoded += chunk
         del body
-    return encoded.getvalue()
+    return encoded
 
 
 def decode_parts(raw: bytes | bytearray | memoryview) -> Iterator[Changes]:
