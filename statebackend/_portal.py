@@ -150,6 +150,10 @@ class OpenContext(Generic[T]):
         self.portal.refuse_on_loop()
         return self._settled.wait(timeout_s)
 
+    def left(self) -> T | None:
+        """The resource of a context that was entered and has been left; `None` for any other."""
+        return self._resources[0] if self._resources and self.call.has_ended else None
+
     def result(self) -> T:
         """Return the resource, or raise what opening it raised."""
         if not self._resources:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Final, TypeVar, TypeVarTuple, cast
 from weakref import WeakKeyDictionary
 
@@ -132,20 +133,21 @@ async def finish(function: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
     """
     results: list[T] = []
     failures: list[Exception] = []
-
-    async def run() -> None:
-        with anyio.CancelScope(shield=True):
-            try:
-                results.append(await foreign(function(*args)))
-            except Exception as error:  # noqa: BLE001  # raised below: a task group would wrap it
-                failures.append(error)
-
     # In a task of its own: a shield stops the scopes around it, but not `task.cancel()` of the task it runs in.
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(run)
+        tasks.start_soon(_shielded, partial(function, *args), results, failures)
     if failures:
         raise failures[0]
     return results[0]
+
+
+async def _shielded(function: Callable[[], Awaitable[T]], results: list[T], failures: list[Exception]) -> None:
+    """A part of `finish`, and no closure there: what a closure refers to stays with the traceback of an error."""
+    with anyio.CancelScope(shield=True):
+        try:
+            results.append(await foreign(function()))
+        except Exception as error:  # noqa: BLE001  # raised by `finish`: a task group would wrap it
+            failures.append(error)
 
 
 def breathe() -> None:

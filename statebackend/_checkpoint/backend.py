@@ -129,6 +129,14 @@ class KeyedBackend(StateDeclarations):
             if self._failure is None:
                 await self._coordinator.write_hint()
 
+    def forget(self) -> None:
+        """Drop the states of a closed backend from memory; using one raises `BackendClosedError`. Twice is fine.
+
+        For a caller that cannot know who still refers to the backend, such as the traceback of an error.
+        """
+        assert self._closed, "a backend that still drains its states"
+        self._states.forget()
+
     async def _contribute(
         self, checkpoint_id: int, inline: InlineEncoder | None = None
     ) -> tuple[SnapshotResult, Sequence[bytes]]:

@@ -83,6 +83,10 @@ class ColumnTable(Table):
         """The number of keys."""
         return len(self._rows)
 
+    def forget(self) -> None:
+        """As `Table.forget`."""
+        vars(self).clear()
+
     def hashed(self, keys: Array) -> HashedKeys:
         """Keys to look up. Raises `KeyTypeError` for nulls or another type, `KeyGroupError` for foreign keys."""
         keys = in_one(keys)

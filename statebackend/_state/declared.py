@@ -311,6 +311,16 @@ class KeyedStates(StateDeclarations):
             self._tables[part.state_id].apply(part)
         return frozenset[int]().union(*(part.distinct_groups() for part in parts))
 
+    def forget(self) -> None:
+        """Drop all keyed state from memory, also what others still refer to: a state that is used after this raises.
+
+        Not while anything drains, replays, or writes a base.
+        """
+        for state in self._declared.values():
+            state.forget()
+        for table in self._tables.values():
+            table.forget()
+
     def snapshot(self) -> StatesSnapshot:
         """A copy of all states as they are now, declared or not. It shares the entries.
 

@@ -8,6 +8,7 @@ from typing import Final, Generic, TypeVar
 from statebackend._codec.change_sets.changes import PART_BYTES_MAX, KeyGroups
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._codec.change_sets.records import SCALARS
+from statebackend._state.forgotten import forget
 from statebackend._state.ttl import SWEEP_KEYS
 from statebackend._state.values import Values
 from statebackend._tables.key_groups import OwnedKeys
@@ -104,6 +105,10 @@ class KeyedState(ABC, Generic[E, V]):
             for changes in self._logged(state_id, self._placed(keys), keys, found):
                 for piece in changes.cut(PART_BYTES_MAX):
                     yield piece.packed()
+
+    def forget(self) -> None:
+        """Drop the references to the entries and to all else. From now on every use raises `BackendClosedError`."""
+        forget(self)
 
     def renewed(self) -> Renew | None:
         """How a base made now renews the state's cells; `None` if it takes them as they are."""

@@ -35,6 +35,10 @@ class Table(ABC):
         """
 
     @abstractmethod
+    def forget(self) -> None:
+        """Free the memory of the entries. The table is not used any more."""
+
+    @abstractmethod
     def copy(self) -> Self:
         """The table as it is now, for reading only, by any thread. Later writes to the original do not show."""
 
@@ -61,6 +65,10 @@ class EntryTable(Table, Generic[E]):
         if not isinstance(changes, KeyedChanges):
             raise DataError("changes of another kind than the state's", state_id=changes.state_id, kind=changes.kind)
         self.replay(changes)
+
+    def forget(self) -> None:
+        if isinstance(self.entries, dict):  # entries in files go with these
+            self.entries.clear()
 
     @abstractmethod
     def replay(self, changes: KeyedChanges) -> None:

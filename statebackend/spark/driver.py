@@ -46,6 +46,7 @@ class InDriver:
         uploader: StateChangeUploader | OpenUploader | None,
     ) -> None:
         self._stages_output: Final = isinstance(output, Outbox)
+        self._work = work
         self._function: BatchFunction = work
         if isinstance(work, ProcessorRunner):
             self._function = partial(_run_processor, work, None if isinstance(output, Outbox) else output)
@@ -75,7 +76,9 @@ class InDriver:
         attend(commit, query)
 
     def close(self) -> None:
-        """Do nothing: only the state is cached between batches."""
+        """Drop the opened copy of the processor."""
+        if isinstance(self._work, ProcessorRunner):
+            self._work.close()
 
 
 def result_of(returned: object, df: DataFrame, query: QueryThread) -> object:

@@ -28,6 +28,10 @@ class OpenedJob(Protocol):
         """The oldest committed output that may be unpublished, with its rows, if this process still owns the job."""
         ...
 
+    def forget(self) -> None:
+        """Drop the state from memory, also what others still refer to. Called when the job is closed."""
+        ...
+
     def published(self, output: StagedOutput) -> None:
         """Mark `output` as published, so that the next commit does not name it."""
         ...

@@ -70,6 +70,10 @@ class ProcessorRunner:
         opened = self._open_on(backend, batch_id)
         return self._run_table(table, opened) if self._takes_table else self._run_keys(table, opened)
 
+    def close(self) -> None:
+        """Drop the copies of the processor, and with them the states that they declared."""
+        self._opened = {}
+
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_opened": {}}
 

@@ -30,6 +30,7 @@ from statebackend.spark.bridge import QueryThread, attend, process_portal
 from statebackend.spark.driver import BatchFunction, InDriver, result_of
 from statebackend.spark.execution import Execution, OpenedJob
 from statebackend.spark.executors.batch_job import OnExecutors
+from statebackend.spark.failed_frames import clear_frames
 from statebackend.spark.frames import drain, source_mark
 from statebackend.spark.output import Outbox, OutputFunction, Publication
 from statebackend.spark.processor import KeyedProcessor
@@ -169,7 +170,11 @@ class StatefulSink:
         self._job = None
         if job.portal is process_portal():  # after a fork this may be the parent's, whose thread is not here
             self._execution.close()
-            job.close(self.settings.close_timeout_s + CLOSE_GRACE_S)
+            try:
+                job.close(self.settings.close_timeout_s + CLOSE_GRACE_S)
+            finally:
+                if (left := job.left()) is not None:
+                    left.forget()
 
     def __enter__(self) -> Self:
         return self
@@ -212,6 +217,7 @@ class StatefulSink:
             self._apply(df, delivered, query)
         except BaseException as error:
             self._drop_state()
+            clear_frames(error)  # PySpark keeps the error for as long as the session lives
             # Spark cancels a stopped query's jobs an instant before it interrupts the thread, so this error may be
             # a consequence of the stop. Then raise what Spark takes for a stop and not for a failure.
             query.raise_if_stopped(error)

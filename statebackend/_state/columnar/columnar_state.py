@@ -16,6 +16,7 @@ from statebackend._columns.table import ColumnTable
 from statebackend._state.bulk_arguments import as_list
 from statebackend._state.columnar.expiring_rows import WRITTEN, ExpiringRows
 from statebackend._state.columnar.rows import ColumnarRows
+from statebackend._state.forgotten import forget
 from statebackend._state.ttl import TimeToLive
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.errors import InputError
@@ -174,6 +175,11 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
     def drain(self, state_id: int) -> Iterator[Changes]:
         """The changes since the last drain; with a time-to-live it drops some expired rows first."""
         return self._rows.drain(state_id)
+
+    def forget(self) -> None:
+        """As `KeyedState.forget`, also for rows that somebody still holds."""
+        forget(self._rows)
+        forget(self)
 
     def renewed(self) -> None:
         """A base takes the rows as they are, also those that have expired and were not dropped yet."""

@@ -29,6 +29,9 @@ class ClaimedJob:
         self._clock = clock
         self._observer = observer
 
+    def forget(self) -> None:
+        """Do nothing: there is no state here."""
+
     def history(self) -> AsyncIterator[CommitSummary]:
         """The commit that the state is at, its parent, and so on."""
         return self.coordinator.history()
