@@ -3,6 +3,7 @@
 The clock is a time of the batch, so a batch that is delivered again sees the same state as the first time.
 """
 
+import datetime as dt
 import math
 from collections.abc import Callable
 from typing import Final, cast
@@ -36,8 +37,13 @@ class TimeToLive(msgspec.Struct, frozen=True):
     on_read: bool = False
 
     def __post_init__(self) -> None:
-        if not self.seconds > 0 or math.isinf(self.seconds):
-            raise InputError("a time-to-live must be a positive number of seconds", seconds=self.seconds)
+        seconds = cast("object", self.seconds)
+        if isinstance(seconds, dt.timedelta):
+            raise InputError("a time-to-live is a number of seconds: give it delta.total_seconds()", seconds=seconds)
+        if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+            raise InputError("a time-to-live must be a positive number of seconds", seconds=seconds)
+        if not callable(self.now):
+            raise InputError("a time-to-live needs a function that returns the time in seconds", now=repr(self.now))
 
     def read_clock(self) -> float:
         """The time now, in seconds. Raises `InputError` where `now` returns no finite number."""

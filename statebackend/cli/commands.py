@@ -33,6 +33,7 @@ from statebackend.cli.text import (
     rewrite_lines,
     savepoint_lines,
     verify_lines,
+    visible,
 )
 from statebackend.errors import DataError, InputError, StateBackendError, StoreError, WrongOwnerError
 from statebackend.reports import Row, SweepReport
@@ -55,13 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. An error of ours is printed to stderr in one line."""
     options = parser().parse_args(arguments)
     try:
-        return anyio.run(_run, options)
+        status = anyio.run(_run, options)
+        with _printing():
+            sys.stdout.flush()
+        return status
     except StateBackendError as error:
-        print(f"statebackend: {error}", file=sys.stderr)
+        print(visible(f"statebackend: {error}"), file=sys.stderr)
         return _status(error)
     except BrokenPipeError:  # the reader, such as `head`, has read enough
-        # Python flushes stdout once more when it exits, and would complain about the closed pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_stdout()
         return OK
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -78,7 +81,7 @@ async def _inspect(settings: Settings, options: argparse.Namespace) -> int:
 async def _report(settings: Settings, options: argparse.Namespace) -> int:
     found = await report(settings)
     if options.picture is not None:
-        draw(report_lines(found), Path(options.picture))
+        draw(map(visible, report_lines(found)), Path(options.picture))
         return OK
     return _show(found, report_lines, options)
 
@@ -159,12 +162,32 @@ def _status(error: StateBackendError) -> int:
 
 
 def _show(found: F, lines: Callable[[F], Iterable[str]], options: argparse.Namespace, *, status: int = OK) -> int:
-    if options.json:
-        print(msgspec.json.format(msgspec.json.encode(found)).decode())
-    else:
-        for line in lines(found):
-            print(line)
+    with _printing():
+        if options.json:
+            print(msgspec.json.format(msgspec.json.encode(found)).decode())
+        else:
+            for line in lines(found):
+                print(visible(line))
     return status
+
+
+@contextmanager
+def _printing() -> Generator[None]:
+    """Tell of a standard output that takes no more, as `InputError`: it may be a file on a full disk."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if isinstance(error, StateBackendError):
+            raise
+        _give_up_stdout()
+        raise InputError(f"the output cannot be written: {error.strerror}") from error
+
+
+def _give_up_stdout() -> None:
+    """Write what stdout still holds to nowhere. Python flushes it once more when it exits, and would complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 async def _write(rows: Iterator[Row], out: Path | None) -> None:
@@ -179,7 +202,8 @@ async def _write(rows: Iterator[Row], out: Path | None) -> None:
 @contextmanager
 def _opened(out: Path | None) -> Generator[TextIO]:
     if out is None:
-        yield sys.stdout
+        with _printing():
+            yield sys.stdout
         return
     try:
         file = out.open("x", encoding="utf-8")

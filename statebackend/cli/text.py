@@ -21,6 +21,15 @@ from statebackend.reports import (
 BAR_LENGTH: Final = 24
 
 
+def visible(line: str) -> str:
+    """The line with everything that does not print escaped: what a job says must not steer the terminal."""
+    return line if line.isprintable() else "".join(map(_visible, line))
+
+
+def _visible(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
 def inspection_lines(found: Inspection) -> Iterator[str]:
     """The log, the states, and what lies where."""
     yield f"job {found.job}: newest checkpoint {_or_dash(found.newest_checkpoint_id)}, epoch {_or_dash(found.epoch)}"

@@ -61,9 +61,12 @@ def context_of(df: DataFrame) -> SparkContext | None:
 def source_mark(df: DataFrame, batch_id: int, query_id: str | None) -> SourceMark:
     """The query, batch and run that `df` belongs to. For Spark's callback thread. A given `query_id` takes precedence.
 
-    Raises `SettingsError` if Spark does not name the query: on Spark Connect, or outside a streaming query.
+    Raises `SettingsError` if Spark does not name the query: on Spark Connect, or outside a streaming query; and
+    `InputError` after `spark.stop()`.
     """
     context = context_of(df)
+    if context is not None and getattr(context, "_jsc", context) is None:  # as `SparkContext.stop` leaves it
+        raise InputError("the Spark session of this batch was stopped: start a session, and the query in it")
     spark_query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context is not None else None
     run_id = context.getLocalProperty(RUN_ID_PROPERTY) if context is not None else None
     if not (query_id := query_id or spark_query_id):

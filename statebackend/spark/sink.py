@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, Literal, Self, get_args
 
+import pyspark
 from pyspark.sql import DataFrame
 
 from statebackend._backend.copy_writers import OpenUploader
@@ -35,6 +36,7 @@ from statebackend.spark.frames import drain, source_mark
 from statebackend.spark.output import Outbox, OutputFunction, Publication
 from statebackend.spark.processor import KeyedProcessor
 from statebackend.spark.processor_runner import ProcessorRunner
+from statebackend.spark.release import check_release
 from statebackend.spark.replay import (
     FirstBatch,
     Marks,
@@ -81,7 +83,7 @@ class StatefulSink:
     `observer`, `store` and `uploader` go to `open_backend`. A sink serves one query at a time. It pickles without its
     state, which is opened with the first batch.
 
-    Raises `SettingsError` for invalid arguments.
+    Raises `SettingsError` for invalid arguments, and for PySpark 3.
     """
 
     _job: OpenContext[OpenedJob] | None
@@ -105,6 +107,7 @@ class StatefulSink:
         store: ObjectStore | None = None,
         uploader: StateChangeUploader | OpenUploader | None = None,
     ) -> None:
+        check_release(pyspark.__version__)
         work = _work_of(function, key=key, order_by=order_by, output=output)
         if on_rewind not in get_args(OnRewind):
             raise SettingsError("on_rewind must be 'fail' or 'rollback'", on_rewind=on_rewind)

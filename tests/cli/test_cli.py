@@ -181,7 +181,7 @@ def test_savepoints_are_listed_and_dropped(place: Place) -> None:
     assert "before-migration" in printed
 
 
-@pytest.mark.parametrize("command", ["inspect", "verify", "sweep"])
+@pytest.mark.parametrize("command", ["inspect", "report", "savepoints", "verify", "sweep"])
 def test_no_such_job_is_told(place: Place, command: str) -> None:
     """A mistyped name does not look like a healthy job."""
     status, printed = place.run(command, job="flet")
@@ -220,6 +220,41 @@ def test_every_error_has_its_status(
     monkeypatch.setattr(commands, "inspect", fail)
     assert cli.main(["inspect", "--primary", "memory://x", "--job", "x"]) == status
     assert capsys.readouterr().err == "statebackend: x\n"
+
+
+@pytest.mark.parametrize("command", ["inspect", "restore"])
+def test_an_output_that_takes_no_more_is_told(place: Place, command: str) -> None:
+    """In one line, and not once more when Python exits."""
+    arguments = [command, "--primary", place.settings.primary, "--job", "fleet"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "statebackend", *arguments],
+            check=False,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+    assert done.returncode == cli.WRONG_CALL
+    assert done.stderr == "statebackend: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("command", ["inspect", "report", "savepoints", "verify", "sweep"])
+def test_what_a_job_says_does_not_steer_the_terminal(place: Place, command: str) -> None:
+    """A query id may hold anything, and a name of a file as well. It is shown escaped."""
+
+    async def write() -> None:
+        async with sb.open_backend(place.settings) as backend:
+            await backend.checkpoint(30, source=sb.SourceMark("q\x1b]0;owned\x07\u202e", 9))
+
+    anyio.run(write)
+    (place.job / "segments" / "\x1b[2Jforeign").write_bytes(b"")
+    if command != "report":  # which needs the whole log
+        (place.job / "commits" / "000000000000").write_bytes(b"\x1b[31m damaged")
+    status, printed = place.run(command, *(["--all"] if command == "sweep" else []))
+    assert all(character.isprintable() for character in printed.replace("\n", ""))
+    if command == "report":
+        assert (status, "q\\x1b]0;owned\\x07\\u202e" in printed) == (cli.OK, True)
 
 
 def test_an_interruption_prints_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

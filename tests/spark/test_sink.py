@@ -146,6 +146,20 @@ def test_a_sink_called_by_hand_forgets_a_failed_batch(stream, open_sink, spark, 
     assert read(stream.settings).counts == {"a": 1}
 
 
+def test_a_sink_called_after_spark_was_stopped_says_so(stream, open_sink, counting, read, monkeypatch) -> None:
+    """Before it opens anything, and after it had a batch. It can still be closed."""
+    sink = open_sink(counting, stream.settings, query_id="by hand")
+    df = stream.spark.createDataFrame([("a",)], "key string")
+    for _ in range(2):
+        with monkeypatch.context() as stopped:
+            stopped.setattr(stream.spark.sparkContext, "_jsc", None)  # as `SparkContext.stop` leaves it
+            with pytest.raises(sb.errors.InputError, match="was stopped"):
+                sink(df, 1)
+            sink.close()
+        sink(df, 0)
+    assert read(stream.settings).counts == {"a": 1}
+
+
 def test_a_sink_is_not_closed_on_the_loop(stream, open_sink, read) -> None:
     """It would wait for itself. The function that tries fails, and so does its batch."""
 

@@ -1,5 +1,6 @@
 """Entries written longer ago than a state's time-to-live are gone, on the clock that the user provides."""
 
+import datetime as dt
 import math
 import operator
 from typing import Any
@@ -190,6 +191,25 @@ def test_expired_is_not_in_a_base(clock: Clock) -> None:
     assert later.list_state("hops", int, ttl=ttl)["both"] == [2]
     assert later.map_state("seen", str, int, ttl=ttl)["both"] == {"y": 2}
     assert later.sizes == {"legs": 1, "hops": 1, "seen": 1}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "hint"),
+    [
+        (dt.timedelta(days=1), "total_seconds"),
+        *((wrong, "positive") for wrong in ("10", None, 0, -1, math.inf, math.nan)),
+    ],
+)
+def test_a_time_to_live_is_a_positive_number_of_seconds(seconds: Any, hint: str, clock: Clock) -> None:
+    """Anything else is refused where it is said, and not by a drain."""
+    with pytest.raises(InputError, match=hint):
+        TimeToLive(seconds, clock)
+
+
+def test_the_clock_of_a_time_to_live_is_a_function() -> None:
+    """A time would never pass."""
+    with pytest.raises(InputError, match="function"):
+        TimeToLive(10, 1_700_000_000.0)  # type: ignore[arg-type]
 
 
 def test_expired_is_dropped_in_the_course_of_the_drains(clock: Clock) -> None:
