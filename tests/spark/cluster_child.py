@@ -14,14 +14,14 @@ from pyspark.sql import SparkSession
 
 import statebackend as sb
 from tests.knobs import settings_with
-from tests.spark.retail import PROCESSORS, SPARK_LINES, Failing
+from tests.spark.retail import PROCESSORS, SPARK_LINES, Failing, Slow
 
 
 class Plan(msgspec.Struct):
     """A driver's task. `pauses_s`: how long it is idle after a batch. `conf`: for Spark.
 
-    `fails_in`: the batches of customers in which an attempt fails. `outbox`: rows are published after the commit;
-    otherwise an output gets them before it.
+    `fails_in`: the batches of customers in which an attempt fails; `slow_in`: those in which one waits for another
+    attempt. `outbox`: rows are published after the commit; otherwise an output gets them before it.
     """
 
     folder: str
@@ -33,6 +33,7 @@ class Plan(msgspec.Struct):
     table: str = "heap"
     outbox: bool = False
     fails_in: tuple[int, ...] = ()
+    slow_in: tuple[int, ...] = ()
 
 
 def settings_of(plan: Plan) -> sb.Settings:
@@ -107,7 +108,11 @@ def main(plan: Plan) -> None:
         output = sb.spark.Outbox(lambda publication: put_out(publication.batch_id, publication.table.to_pylist()))
     else:
         output = lambda df, batch_id: put_out(batch_id, [row.asDict() for row in df.collect()])  # noqa: E731
-    processor = Failing(plan.folder, plan.fails_in) if plan.fails_in else PROCESSORS[plan.which]()
+    processor = PROCESSORS[plan.which]()
+    if plan.fails_in:
+        processor = Failing(plan.folder, plan.fails_in)
+    if plan.slow_in:
+        processor = Slow(plan.folder, plan.slow_in)
     spark = session_of(plan)
     sink = sb.spark.StatefulSink(
         processor,

@@ -9,6 +9,7 @@ import csv
 import gzip
 import os
 import random
+import time
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from itertools import count
@@ -18,6 +19,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark import TaskContext
 
 from statebackend.spark import KeyedProcessor
 
@@ -141,6 +143,34 @@ class Failing(Customers):
         if context.batch_id in self._batches and not failed.exists():
             failed.touch()
             raise ValueError("as it was told to")
+
+
+class Slow(Customers):
+    """In some batches, the first attempt that comes to a key waits until Spark makes another one at the same task."""
+
+    def __init__(self, memory: str, batches: Sequence[int]) -> None:
+        self._memory = memory
+        self._batches = batches
+
+    def process(self, key, rows, context):
+        if context.batch_id in self._batches:
+            self._wait(context.batch_id)
+        yield from super().process(key, rows, context)
+
+    def _wait(self, batch_id: int) -> None:
+        task = TaskContext.get()
+        partition, attempt = str(task.partitionId()), str(task.taskAttemptId())
+        slow, twin = Path(self._memory, f"slow-{batch_id}"), Path(self._memory, f"twin-{batch_id}")
+        own = Path(self._memory, f"attempt-{batch_id}-{attempt}")
+        own.write_text(f"{partition} {attempt}")
+        try:
+            os.link(own, slow)  # with its content, at once
+        except FileExistsError:
+            if slow.read_text().split()[0] == partition and slow.read_text().split()[1] != attempt:
+                twin.touch()
+            return
+        while not twin.exists():
+            time.sleep(0.05)
 
 
 class Products(KeyedProcessor):

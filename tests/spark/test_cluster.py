@@ -15,6 +15,7 @@ import pytest
 from tests.spark.cluster import Driver, assert_equals_one_pass
 from tests.spark.cluster_child import Plan
 from tests.spark.retail import DATA_SET, made_up, of_data_set, write
+from tests.spark.standalone import SPECULATION, standalone_cluster
 
 CLUSTER = "local-cluster[2,1,1024]"
 LONG = "STATEBACKEND_SPARK_LONG"
@@ -90,6 +91,21 @@ def test_many_batches_with_kills_at_random_moments(tmp_path, which, master, tabl
     plan = Plan(str(tmp_path), which, master, parallelism=4, table=table, outbox=outbox)
     killed = run_through_kills(plan, random.Random(seed), kills=BATCHES * 2 // 5)
     print(f"killed with seed {seed}: {dict(killed)}")
+    assert_equals_one_pass(plan, days)
+
+
+@only_long
+def test_speculative_attempts_count_once(tmp_path) -> None:
+    """On two hosts Spark makes another attempt at a task that is slow. Both come to an end, and one is committed."""
+    days = made_up(6, lines=200, seed=4)
+    write(days, tmp_path / "days")
+    with standalone_cluster(tmp_path) as master:
+        plan = Plan(str(tmp_path), "customers", master, parallelism=3, conf=SPECULATION, slow_in=(1, 3, 4))
+        with Driver(plan) as driver:
+            for _ in driver.told():
+                pass
+            assert driver.status == 0
+    assert all((tmp_path / f"twin-{batch}").exists() for batch in plan.slow_in)
     assert_equals_one_pass(plan, days)
 
 
