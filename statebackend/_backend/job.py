@@ -2,9 +2,12 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+import anyio
 import msgspec
+from anyio.abc import TaskGroup
 
 from statebackend._codec.commit import Claim, Commit
 from statebackend._log.coordinator import CheckpointCoordinator
@@ -14,12 +17,12 @@ from statebackend._log.outbox import JobOutbox
 from statebackend._log.reader import LogEnd, LogReader
 from statebackend._log.savepoints import Savepoints
 from statebackend._log.spares import Spare, Spares
-from statebackend._log.sweep import MIN_AGE_S, Sweep
+from statebackend._log.sweep import AT_ONCE_EVERY, MIN_AGE_S, Sweep, sweep_every
 from statebackend._log.writer import LogWriter
 from statebackend._retry import RetryPolicy
 from statebackend._threads import WorkerThreads
 from statebackend._version import __version__
-from statebackend.abc import Clock, ObjectStore
+from statebackend.abc import Capability, Clock, ObjectStore
 from statebackend.errors import (
     CheckpointNotFoundError,
     CorruptCommitError,
@@ -31,6 +34,8 @@ from statebackend.errors import (
 from statebackend.ids import CheckpointId, Epoch
 from statebackend.settings import Settings
 from statebackend.uploaders.local_copies import CopyWriter
+
+_log = logging.getLogger(__name__)
 
 CLAIM_ATTEMPTS_MAX: Final = 16
 """Each failure is another writer who opened the job, or committed, in that very moment."""
@@ -220,6 +225,44 @@ def open_sweep(
         min_age_s=min_age_s,
         concurrency_max=settings.restore_concurrency_max,
     )
+
+
+class SweepBeside:
+    """The sweeps of an opened job in the background of `tasks`, as the settings say, if the primary can list."""
+
+    def __init__(
+        self,
+        primary: ObjectStore,
+        settings: Settings,
+        threads: WorkerThreads,
+        *,
+        epoch: Epoch,
+        tasks: TaskGroup,
+        clock: Clock,
+    ) -> None:
+        """`epoch`: of the opening."""
+        self._patience_s = settings.close_timeout_s
+        self._swept = anyio.Event()
+        self._is_first_due = False
+        if not settings.sweep_interval_s:
+            return
+        if Capability.LIST not in primary.capabilities:
+            _log.warning(
+                "job %s: the primary grows for ever, since a store that cannot list cannot be swept. sweep_interval_s=0"
+                " says that this is known",
+                settings.job,
+            )
+            return
+        self._is_first_due = epoch % AT_ONCE_EVERY == 0
+        sweep = open_sweep(primary, settings, threads, clock=clock)
+        every = partial(sweep_every, at_once=self._is_first_due, clock=clock, swept=self._swept)
+        tasks.start_soon(every, settings.sweep_interval_s, sweep)
+
+    async def first(self) -> None:
+        """Wait until a sweep that was begun at once has ended, for at most `close_timeout_s`: the run may be short."""
+        if self._is_first_due:
+            with anyio.move_on_after(self._patience_s):
+                await self._swept.wait()
 
 
 def _patience_s(settings: Settings) -> float:

@@ -1,5 +1,6 @@
 """Opens a job: `open_backend`, or `open_coordinator` where several own its key groups."""
 
+import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, overload
@@ -8,7 +9,7 @@ import anyio
 
 from statebackend._backend.assembly import Opened, empty_states, inline_encoder, machinery_of, restore
 from statebackend._backend.copy_writers import OpenUploader, choose_copies, retain
-from statebackend._backend.job import Job, open_sweep
+from statebackend._backend.job import Job, Position, SweepBeside
 from statebackend._backend.stores import open_local, open_primary, readable_copies, telling_requests, threads_of
 from statebackend._backend.tables import open_tables
 from statebackend._cache.download_cache import DownloadCache
@@ -21,13 +22,14 @@ from statebackend._local.scratch import scratch_parent
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.fresh_names import new_names
 from statebackend._log.names import changelog_id
-from statebackend._log.sweep import sweep_every
 from statebackend._observers import Observers
 from statebackend._tasks import open_tasks, open_tasks_apart
-from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
+from statebackend.abc import Clock, ObjectStore, Observer, RestoreReport, StateChangeUploader
 from statebackend.errors import SettingsError
 from statebackend.ids import KeyGroupRange, all_key_groups
 from statebackend.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 
 @overload
@@ -103,6 +105,7 @@ async def open_backend(
     more for an upload or a deletion under way.
     """
     clock, observer, threads = clock or SystemClock(), Observers(observer or Observer()), threads_of(settings)
+    begun_s = clock.monotonic()
     if owners is not None and key_groups is None:
         raise SettingsError(
             "owners share a job: say which key groups are this one's, all of them if it is the only one"
@@ -173,13 +176,16 @@ async def open_backend(
                 )
             else:
                 backend = OwnerBackend(machinery)
-            if commits and settings.sweep_interval_s:
-                sweep = open_sweep(primary.store, settings, threads, clock=clock)
-                tasks.start_soon(sweep_every, settings.sweep_interval_s, sweep)
+            _tell_opened(settings, position, restored.report, clock.monotonic() - begun_s)
+            sweep = None
+            if commits:
+                sweep = SweepBeside(primary.store, settings, threads, epoch=position.epoch, tasks=tasks, clock=clock)
             try:
                 if not read_only:
                     backend.begin_due_bases()
                 yield backend
+                if sweep is not None:
+                    await sweep.first()
             finally:
                 with anyio.move_on_after(settings.close_timeout_s, shield=True):
                     await backend.close()
@@ -219,6 +225,7 @@ async def open_counted_coordinator(
 ) -> AsyncGenerator[tuple[CheckpointCoordinator, Spending], None]:
     """As `open_coordinator`, with the count of the coordinator's requests, of which `observer` is told."""
     clock, observer, threads = clock or SystemClock(), Observers(observer or Observer()), threads_of(settings)
+    begun_s = clock.monotonic()
     async with (
         open_primary(settings, threads, commits=True, instead=store, clock=clock, observer=observer) as primary,
         telling_requests(primary.spending),
@@ -234,14 +241,37 @@ async def open_counted_coordinator(
             copies=readable_copies(settings, None, threads),
         )
         position = await job.claim(await job.look())
-        if settings.sweep_interval_s:
-            sweep = open_sweep(primary.store, settings, threads, clock=clock)
-            tasks.start_soon(sweep_every, settings.sweep_interval_s, sweep)
+        _tell_opened(settings, position, None, clock.monotonic() - begun_s)
+        sweep = SweepBeside(primary.store, settings, threads, epoch=position.epoch, tasks=tasks, clock=clock)
         at_hand: Mapping[str, bytes] = job.log.take_body(position.base) if position.base is not None else {}
         coordinator = job.coordinator(position, base_body=next(iter(at_hand.values()), b""))
         try:
             yield coordinator, primary.spending
+            await sweep.first()
         finally:
             coordinator.close()
             with anyio.move_on_after(settings.close_timeout_s, shield=True):
                 await coordinator.write_hint()
+
+
+def _tell_opened(settings: Settings, position: Position, restored: RestoreReport | None, seconds: float) -> None:
+    """One line for each opening: where the job stands, and what was read to get there."""
+    if restored is None:
+        base = None if position.base is None else position.base.checkpoint_id
+        _log.info("opened: job=%s checkpoint=%s epoch=%d seconds=%.3f", settings.job, base, position.epoch, seconds)
+        return
+    _log.info(
+        "opened: job=%s checkpoint=%d epoch=%d seconds=%.3f local=%d files, %d bytes primary=%d files, %d bytes"
+        " changes=%d repaired=%s not_repaired=%s",
+        settings.job,
+        restored.checkpoint_id,
+        position.epoch,
+        seconds,
+        restored.files_local,
+        restored.bytes_local,
+        restored.files_primary,
+        restored.bytes_primary,
+        restored.changes,
+        [each.name for each in restored.fallbacks if each.repaired],
+        [each.name for each in restored.fallbacks if not each.repaired],
+    )

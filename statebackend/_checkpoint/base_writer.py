@@ -237,12 +237,17 @@ class BaseWriter:
         self._schedule.begin_interval(now_s)
         if self._phase is _Phase.WRITING:  # `close` may have been called meanwhile
             self._bases, self._phase = bases, _Phase.WRITTEN
-        self._observer.materialized(
-            key_groups=len(bases.key_groups),
-            segments=len(self._uploaded),
-            size_bytes=sum(uploaded.primary.length for uploaded in self._uploaded),
-            seconds=now_s - begun_s,
+        key_groups, segments, seconds = len(bases.key_groups), len(self._uploaded), now_s - begun_s
+        size_bytes = sum(uploaded.primary.length for uploaded in self._uploaded)
+        _log.info(
+            "bases written: key_groups=%d segments=%d bytes=%d change_sets=%d seconds=%.3f",
+            key_groups,
+            segments,
+            size_bytes,
+            bases.handles,
+            seconds,
         )
+        self._observer.materialized(key_groups=key_groups, segments=segments, size_bytes=size_bytes, seconds=seconds)
 
     async def _fail(self, error: Exception, key_groups: frozenset[int]) -> None:
         now_s = self._clock.monotonic()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from statebackend._codec.commit import Claim, Commit, Entry
-from statebackend._log.names import HINT_KEY, floor_of, marker_of
+from statebackend._log.names import FLOORS, HINT_KEY, SAVEPOINTS, floor_of, marker_of
 from statebackend._log.reader import LogReader
 from statebackend._log.retention import Verdict
 from statebackend._log.savepoints import Savepoints
@@ -24,11 +24,12 @@ _Verdicts = dict[str, tuple[Verdict, str]]
 class Inventory(msgspec.Struct, frozen=True):
     """A job as it was seen.
 
-    `retained` are the newest commits of the branch, newest first. `pinned` says of single commits why they are kept.
-    `known` has verdicts on the hint, savepoint markers and sweep floors, by key.
+    `entries`: when each was made, by the store's clock. `retained` are the newest commits of the branch, newest first.
+    `pinned` says of single commits why they are kept. `known` has verdicts on the hint, savepoint markers and sweep
+    floors, by key.
     """
 
-    entries: Mapping[int, ObjectInfo]
+    entries: Mapping[int, float]
     objects: tuple[ObjectInfo, ...]
     end: Entry | None
     retained: tuple[Commit, ...]
@@ -49,15 +50,30 @@ def check_can_list(store: ObjectStore) -> None:
         )
 
 
-async def take_inventory(store: ObjectStore, log: LogReader, *, checkpoints_retained: int, begun_s: float) -> Inventory:
-    """Return the job as it is, from `begun_s` on.
+async def list_entries(log: LogReader) -> Mapping[int, float]:
+    """When each entry of the log was made, by the store's clock; in order."""
+    return {sequence: info.modified_s for sequence, info in (await log.listed()).items()}
+
+
+async def take_inventory(
+    store: ObjectStore,
+    log: LogReader,
+    entries: Mapping[int, float],
+    *,
+    checkpoints_retained: int,
+    begun_s: float,
+    log_only: bool = False,
+) -> Inventory:
+    """Return the job as it is. `entries` were listed before, from `begun_s` on: what is made later is not judged.
+
+    `log_only`: of its objects only savepoint markers and sweep floors, which say what of the log is needed.
 
     Raises `InputError` for a store that cannot list, a `DataError` if an entry that matters is damaged or lost, and
     `WrongJobError`.
     """
     check_can_list(store)
-    entries = await log.listed()  # before everything else: an entry made after it is not judged
-    objects = tuple([info async for info in store.list("")])
+    prefixes = (SAVEPOINTS, FLOORS) if log_only else ("",)
+    objects = tuple([info for prefix in prefixes async for info in store.list(prefix)])
     end = await log.load(max(entries)) if entries else None
     retained: list[Commit] = []
     if end is not None:

@@ -11,17 +11,20 @@ the floor: orphans, former floors, and claims below the hint.
 
 Entries go before data, so that no commit that can be opened ever lacks an object. A sweep that is killed, cancelled or
 refused between any two requests leaves every such commit whole, and the next sweep finishes the work.
+
+A log that was not swept for long goes in parts, oldest first, so that it need not be held in memory and a sweep that is
+killed has got further. The floor is raised above all of them before the first.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import anyio
 import msgspec
 
 from statebackend._codec.commit import Commit, Entry
-from statebackend._log.inventory import Inventory, check_can_list, take_inventory
+from statebackend._log.inventory import Inventory, check_can_list, list_entries, take_inventory
 from statebackend._log.names import HINT_KEY, data_name_of, entry_key, floor_key, floor_of, hint_of, sequence_of
 from statebackend._log.reader import LogReader
 from statebackend._log.retention import Ages, Classified, LogPlan, Reach, Verdict, classify, plan_log
@@ -34,10 +37,15 @@ from statebackend.objectstore.scoped import delete_many, deletes_many
 
 MIN_AGE_S: Final = 3600.0
 """Least age of what is deleted, unless a caller says otherwise."""
+PART_ENTRIES: Final = 10_000
+"""Entries of the log whose contents are in memory at a time. A job that commits each second makes them in three hours.
+"""
 BATCH_MAX: Final = 1000
 """Most objects deleted in one call, for a store that deletes many at once."""
 FIRST_SWEEP_S: Final = 60.0
 """A backend that sweeps does so for the first time after this long, or sooner."""
+AT_ONCE_EVERY: Final = 16
+"""One opening in so many sweeps at once: otherwise runs shorter than `FIRST_SWEEP_S` would never sweep."""
 
 _logger = logging.getLogger(__name__)
 
@@ -53,8 +61,8 @@ class SweepReport(msgspec.Struct, frozen=True):
     """A verdict on every object of a job, and which of the garbage was deleted.
 
     `stopped` says why the sweep gave up, else `None`; a dry run is not `stopped`. It has deleted nothing then, or only
-    what no commit ever pointed into, to make room. `local`
-    has the local copies; there, a key is the path of the file.
+    what no commit ever pointed into, to make room. `local` has the local copies; there, a key is the path of the file.
+    `cleared`: how many objects of a long log were deleted before it was looked at; they are not among the others.
     """
 
     dry_run: bool
@@ -63,6 +71,7 @@ class SweepReport(msgspec.Struct, frozen=True):
     failures: tuple[SweepFailure, ...] = ()
     stopped: str | None = None
     local: tuple[Classified, ...] = ()
+    cleared: int = 0
 
     @property
     def garbage(self) -> tuple[Classified, ...]:
@@ -88,7 +97,7 @@ class SweepReport(msgspec.Struct, frozen=True):
             yield f"not deleted: {failure.key}  ({failure.reason})"
         if self.stopped is not None:
             yield f"stopped: {self.stopped}"
-        yield "dry run: nothing was deleted" if self.dry_run else f"{len(self.deleted)} objects deleted"
+        yield "dry run: nothing was deleted" if self.dry_run else f"{len(self.deleted) + self.cleared} objects deleted"
 
 
 class Sweep:
@@ -108,6 +117,7 @@ class Sweep:
         clock: Clock,
         min_age_s: float = MIN_AGE_S,
         concurrency_max: int = 16,
+        part_entries: int = PART_ENTRIES,
     ) -> None:
         check_can_list(store)
         if not min_age_s >= 0:
@@ -117,6 +127,7 @@ class Sweep:
         self._checkpoints_retained = checkpoints_retained
         self._min_age_s = min_age_s
         self._concurrency_max = concurrency_max
+        self._part_entries = part_entries
         self._clock = clock
 
     async def run(self, *, dry_run: bool) -> SweepReport:
@@ -124,19 +135,13 @@ class Sweep:
 
         An object that cannot be deleted is reported, and is no error. A cancelled call has deleted some of the garbage.
         """
-        found = await take_inventory(
-            self._store,
-            self._log,
-            checkpoints_retained=self._checkpoints_retained,
-            begun_s=self._clock.monotonic(),
-        )
-        ages = Ages(newest_s=_newest_s(found), now_s=self._clock.time(), min_age_s=self._min_age_s)
-        log = plan_log(
-            {sequence: info.modified_s for sequence, info in found.entries.items()},
-            retained={commit.sequence for commit in found.retained},
-            pinned=found.pinned,
-            ages=ages,
-        )
+        cleared, begun_s, entries = 0, self._clock.monotonic(), await list_entries(self._log)
+        if len(entries) > self._part_entries and not dry_run:
+            cleared = await self._clear(await self._look(entries, begun_s, log_only=True))
+            begun_s, entries = self._clock.monotonic(), await list_entries(self._log)
+        found = await self._look(entries, begun_s)
+        ages = self._ages(found)
+        log = self._plan(found, ages)
         reach, claims = Reach(), set[int]()
 
         def reached(sequence: int, entry: Entry) -> None:
@@ -157,8 +162,69 @@ class Sweep:
         classified = classify(
             found.objects, log=log, reach=reach, known=found.known, epoch=epoch, ages=ages, newest=newest
         )
-        report = SweepReport(dry_run, tuple(classified))
+        report = SweepReport(dry_run, tuple(classified), cleared=cleared)
         return report if dry_run or not report.garbage else await self._delete(report, log, found, claims)
+
+    async def _look(self, entries: Mapping[int, float], begun_s: float, *, log_only: bool = False) -> Inventory:
+        return await take_inventory(
+            self._store,
+            self._log,
+            entries,
+            checkpoints_retained=self._checkpoints_retained,
+            begun_s=begun_s,
+            log_only=log_only,
+        )
+
+    def _ages(self, found: Inventory) -> Ages:
+        return Ages(newest_s=_newest_s(found), now_s=self._clock.time(), min_age_s=self._min_age_s)
+
+    def _plan(self, found: Inventory, ages: Ages) -> LogPlan:
+        retained = {commit.sequence for commit in found.retained}
+        return plan_log(found.entries, retained=retained, pinned=found.pinned, ages=ages)
+
+    async def _clear(self, found: Inventory) -> int:
+        """Delete a long log, but for its last part and what stays; return how many objects went.
+
+        What entries point into goes with the last of them, part by part. None of it can be opened by then: all lies
+        below the floor. Does nothing where the rest of the sweep has to find out why.
+        """
+        log = self._plan(found, self._ages(found))
+        if len(log.remove) <= self._part_entries:
+            return 0
+        try:
+            if await self._raise_floor(log, found) or await self._wanted_again(log, found):
+                return 0
+        except StoreFullError:
+            return 0
+        needed = await self._pointed_into(log.keep)
+        cleared, before = 0, set[str]()  # what the part before points into
+        for begin in range(0, len(log.remove), self._part_entries):
+            part = log.remove[begin : begin + self._part_entries]
+            here = await self._pointed_into(part, doomed=frozenset(part))
+            # Entries that go carry change sets too, but they go as entries.
+            gone = [key for key in sorted(before - here - needed) if sequence_of(key) is None]
+            deleted, _ = await self._delete_all(gone)
+            cleared += len(deleted)
+            if part[-1] == log.remove[-1]:
+                break  # left to the rest of the sweep, which tells what went
+            wanted = [key for key in map(entry_key, part) if key not in needed]
+            deleted, failures = await self._delete_all(wanted)
+            cleared += len(deleted)
+            if failures:  # an entry is still there: then so must be what it points into
+                break
+            before = here
+        return cleared
+
+    async def _pointed_into(self, sequences: Collection[int], *, doomed: Collection[int] = ()) -> set[str]:
+        """The keys of all objects that these entries point into. Those of `doomed` may be damaged or gone."""
+        found = set[str]()
+
+        def reached(_sequence: int, entry: Entry) -> None:
+            if isinstance(entry, Commit):
+                found.update(entry.segments())
+
+        await self._log.each(sequences, reached, doomed=doomed, concurrency_max=self._concurrency_max)
+        return found
 
     async def _delete(
         self, report: SweepReport, log: LogPlan, found: Inventory, claims: Collection[int]
@@ -259,23 +325,41 @@ class Sweep:
         await in_order(keys, delete, note, concurrency_max=self._concurrency_max)
 
 
-async def sweep_every(interval_s: float, sweep: Sweep) -> None:
-    """Sweep every `interval_s` seconds until cancelled. Failures are logged, and the next sweep tries again."""
-    pause_s = min(interval_s, FIRST_SWEEP_S)
+async def sweep_every(interval_s: float, sweep: Sweep, *, at_once: bool, clock: Clock, swept: anyio.Event) -> None:
+    """Sweep every `interval_s` seconds until cancelled. Failures are logged, and the next sweep tries again.
+
+    `at_once`: the first is not waited for. `swept` is set after the first, whatever came of it.
+    """
+    pause_s = 0.0 if at_once else min(interval_s, FIRST_SWEEP_S)
     while True:
         await anyio.sleep(pause_s)
-        pause_s = interval_s
+        pause_s, begun_s = interval_s, clock.monotonic()
         try:
             report = await sweep.run(dry_run=False)
         except Exception as error:  # noqa: BLE001  # no checkpoint fails because of a sweep
             _logger.warning("the sweep failed: reason=%r", error)
-            continue
-        _logger.info("swept: deleted=%d garbage=%d", len(report.deleted), len(report.garbage))
-        for failure in report.failures:
-            _logger.warning("could not delete: key=%s reason=%s", failure.key, failure.reason)
+        else:
+            _tell(report, clock.monotonic() - begun_s)
+        swept.set()
+
+
+def _tell(report: SweepReport, seconds: float) -> None:
+    """Log what a sweep did."""
+    garbage = report.garbage
+    _logger.info(
+        "swept: objects=%d garbage=%d bytes=%d deleted=%d seconds=%.3f stopped=%s",
+        len(report.objects),
+        len(garbage),
+        sum(each.size_bytes for each in garbage),
+        len(report.deleted) + report.cleared,
+        seconds,
+        report.stopped,
+    )
+    for failure in report.failures:
+        _logger.warning("could not delete: key=%s reason=%s", failure.key, failure.reason)
 
 
 def _newest_s(found: Inventory) -> float:
     """The newest time that the store gave to an object of ours."""
     ours = (info for info in found.objects if info.key in found.known or data_name_of(info.key) is not None)
-    return max((info.modified_s for info in (*ours, *found.entries.values())), default=0.0)
+    return max(max((info.modified_s for info in ours), default=0.0), max(found.entries.values(), default=0.0))

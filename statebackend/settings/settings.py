@@ -129,8 +129,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     close_timeout_s: Deadline = 10.0
     """How long leaving the backend waits for uploads under way. If that is exceeded, deletions get as long again."""
 
-    sweep_interval_s: Pause = 0.0
-    """How often an open backend sweeps its job in the primary, in the background. 0: never."""
+    sweep_interval_s: Pause = 3600.0
+    """How often an open backend sweeps its job in the primary, in the background, if the store can list. Every
+    sixteenth opening begins with it at once, for runs that are short. 0: never."""
     materialize_interval_s: Pause = 600.0
     """Bases are written this long after the last time, if anything changed. The first time comes earlier. 0: never."""
     materialize_changelog_ratio: Ratio = 1.0

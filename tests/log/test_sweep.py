@@ -13,9 +13,12 @@ import msgspec
 import pytest
 
 import statebackend as sb
+from statebackend._backend.stores import threads_of
 from statebackend._codec.commit import VERSION
 from statebackend._local.job_directories import lock_root
-from statebackend._log.names import entry_key
+from statebackend._log.names import COMMITS, entry_key
+from statebackend._log.reader import LogReader
+from statebackend._log.sweep import AT_ONCE_EVERY, Sweep
 from statebackend.abc import Capability
 from statebackend.errors import (
     CheckpointNotFoundError,
@@ -29,6 +32,7 @@ from statebackend.errors import (
 )
 from statebackend.ids import Handle
 from statebackend.objectstore import MemoryStore
+from statebackend.objectstore.scoped import ScopedStore
 from statebackend.testing import Fail, Fault, FaultyStore, Hold
 from statebackend.testing.virtual_time import VirtualClock, run_virtual
 from tests.committed import committed_handles, stand_on
@@ -574,14 +578,172 @@ async def test_a_backend_sweeps_behind_its_checkpoints() -> None:
 
 
 @run_virtual
-async def test_a_backend_that_was_not_asked_to_does_not_sweep() -> None:
-    """Off by default: not every store can list, and each sweep is requests that cost."""
-    job = Job()
+async def test_a_backend_that_was_told_not_to_does_not_sweep() -> None:
+    """Each sweep is requests that cost."""
+    job = Job(sweep_interval_s=0.0)
     store = FaultyStore(job.store)
     async with sb.open_backend(job.settings, store=store, clock=VirtualClock()) as backend:
         await put(backend, 1)
         await anyio.sleep(80_000.0)
     assert "delete" not in {operation for operation, _ in store.calls}
+
+
+@run_virtual
+async def test_by_default_a_backend_sweeps_every_hour() -> None:
+    """After a minute, and then each hour: what nobody needs is gone when it is two hours old."""
+    job = Job()
+    job.clock = VirtualClock()  # type: ignore[assignment]
+    job.store = MemoryStore(clock=job.clock)
+    async with job.backend() as backend:
+        for value in range(30):
+            forget(backend)
+            await put(backend, value)
+            await anyio.sleep(600.0)
+    assert min(await job.commits()) >= 30 - 2 * 6 - 1
+    await assert_whole(job)
+
+
+async def test_runs_of_one_batch_are_swept() -> None:
+    """They end within the first minute: every sixteenth begins with a sweep, and leaving waits for it."""
+    job, most = Job(), 0
+    for value in range(34):
+        job.pass_time(600.0)
+        await job.commit(value)
+        most = max(most, len(await job.keys(COMMITS)))
+    assert most <= 2 * 6 + 2 * AT_ONCE_EVERY  # a claim and a commit each ten minutes
+
+
+async def test_a_store_that_cannot_list_is_not_swept_and_the_log_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The job works as ever. Who has said that it is not to be swept is not told."""
+    job, store = Job(), Blind()
+    for _ in range(2):
+        async with sb.open_backend(job.settings, store=store, clock=job.clock) as backend:
+            await put(backend, backend.next_checkpoint_id)
+        (told,) = [message for message in caplog.messages if "cannot be swept" in message]
+        assert JOB in told
+        caplog.clear()
+    settings = msgspec.structs.replace(job.settings, sweep_interval_s=0.0)
+    async with sb.open_backend(settings, store=store, clock=job.clock) as backend:
+        await put(backend, 2)
+    assert not caplog.messages
+
+
+@run_virtual
+async def test_each_opening_each_base_and_each_sweep_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """At the level of information: what was read from where, what was written, what was deleted."""
+    caplog.set_level("INFO", logger="statebackend")
+    job = Job(materialize_handles_max=1)
+    job.clock = VirtualClock()  # type: ignore[assignment]
+    job.store = MemoryStore(clock=job.clock)
+    for seconds in (1.0, 61.0):
+        async with job.backend() as backend:
+            await put(backend, 0)
+            await anyio.sleep(seconds)
+    told = [record.message for record in caplog.records if record.levelname == "INFO"]
+    assert [line.partition(":")[0] for line in told] == [
+        "opened",
+        "bases written",
+        "opened",
+        *["bases written"] * 2,
+        "swept",
+    ]
+    assert told[0].startswith(f"opened: job={JOB} checkpoint=None epoch=1 ")
+    assert told[2].startswith(f"opened: job={JOB} checkpoint=0 epoch=2 ")
+    assert "primary=1 files" in told[2]
+    assert told[3].startswith("bases written: key_groups=1 segments=1 ")
+
+
+# ------------------------------------------------------------------------------------------------- a long log
+
+
+async def long_log(commits: int = 18, **changes: Any) -> Job:
+    """A log of old entries in one epoch, each of which points into an object of its own, and into that of the last."""
+    job = Job(**changes)
+    async with job.backend() as backend:
+        for value in range(commits):
+            stand_on(backend, *committed_handles(backend)[-1:])
+            await put(backend, value)
+    job.pass_time(3700.0)
+    await job.commit(commits, commits + 1)
+    return job
+
+
+async def clear(job: Job, *faults: Fault, part_entries: int = 4) -> sb.reports.SweepReport:
+    store = ScopedStore(FaultyStore(job.store, faults), f"{JOB}/")
+    log = LogReader(store, JOB, threads_of(job.settings))
+    sweep = Sweep(store, log, checkpoints_retained=2, clock=job.clock, min_age_s=0.0, part_entries=part_entries)
+    return await sweep.run(dry_run=False)
+
+
+async def test_a_long_log_goes_in_parts_and_leaves_what_a_sweep_of_the_whole_leaves() -> None:
+    """Whatever the size of a part. What was deleted before the last part is counted, not named."""
+    left = {}
+    for part_entries in (1, 4, 1000):
+        job = await long_log()
+        before = await job.keys()
+        report = await clear(job, part_entries=part_entries)
+        left[part_entries] = [key.partition("-")[0] for key in await job.keys()]
+        assert len(report.deleted) + report.cleared + len(await job.keys()) == len(before) + 1  # the floor
+        assert bool(report.cleared) == (part_entries < 1000)
+        assert len([key for key in report.deleted if key.startswith(COMMITS)]) <= part_entries or not report.cleared
+        await assert_whole(job)
+        assert (await job.sweep()).garbage == ()
+    assert len(set(map(tuple, left.values()))) == 1
+
+
+async def test_a_savepoint_in_a_long_log_stays_whole() -> None:
+    """With all that it points into, in whichever part it lies."""
+    job = Job()
+    async with job.backend() as backend:
+        for value in range(20):
+            stand_on(backend, *committed_handles(backend)[-1:])
+            await put(backend, value, savepoint="kept" if value == 7 else None)
+    job.pass_time(3700.0)
+    await job.commit(20, 21)
+    await clear(job, part_entries=3)
+    assert sorted(await job.commits()) == [7, 20, 21]
+    assert await job.read(savepoint="kept") == 7
+    await assert_whole(job)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_a_sweep_that_is_killed_in_a_long_log_leaves_a_job_that_is_whole(moment: Any) -> None:
+    """Before its first deletion, at its last, and in between; what it has deleted need not be deleted again."""
+    part_entries = 3
+    for nth in (27, 33, 39, 49):
+        job = await long_log(12)
+        with contextlib.suppress(KilledError):
+            await clear(job, Kill(nth=nth, moment=moment), part_entries=part_entries)
+        await assert_whole(job)
+        await job.commit(50)
+        await clear(job, part_entries=part_entries)
+        job.pass_time(3700.0)
+        await job.commit(51, 52)
+        await clear(job, part_entries=part_entries)
+        commits = await job.commits()
+        assert len(commits) == 2
+        assert await job.read() == 52
+        assert set(await job.keys("segments/")) == {key for commit in commits.values() for key in commit.segments()}
+
+
+async def test_a_claim_on_an_old_checkpoint_stops_the_clearing_of_a_long_log() -> None:
+    """It was made after the look, and before the floor was raised."""
+    job = await long_log(12)
+    hold = Hold(operation="put", key="*/swept/*")
+    reports: list[sb.reports.SweepReport] = []
+
+    async def sweep() -> None:
+        reports.append(await clear(job, hold))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sweep)
+        await hold.reached.wait()
+        async with job.backend(checkpoint_id=5) as backend:
+            hold.release()
+            while not reports:
+                await anyio.lowlevel.checkpoint()
+            await put(backend, 14)  # as its id
+    await assert_whole(job)
 
 
 # ------------------------------------------------------------------------------------------------- local copies
