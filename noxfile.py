@@ -93,6 +93,13 @@ def models(session: nox.Session) -> None:
 
 
 @nox.session
+def soak(session: nox.Session) -> None:
+    """Ten hours of a job in a few minutes, all upkeep on; fails if anything grows: `nox -s soak -- --minutes 10`."""
+    session.install("-e", ".[bench]")
+    session.run("python", "-m", "benchmarks.soak", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Speed against what was expected: ratios, losses included. `nox -s bench -- state restore`, `-- spark upserts`."""
     named = {name.partition(".")[0] for name in session.posargs}
