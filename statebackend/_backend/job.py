@@ -241,7 +241,6 @@ class SweepBeside:
         clock: Clock,
     ) -> None:
         """`epoch`: of the opening."""
-        self._patience_s = settings.close_timeout_s
         self._swept = anyio.Event()
         self._is_first_due = False
         if not settings.sweep_interval_s:
@@ -259,10 +258,9 @@ class SweepBeside:
         tasks.start_soon(every, settings.sweep_interval_s, sweep)
 
     async def first(self) -> None:
-        """Wait until a sweep that was begun at once has ended, for at most `close_timeout_s`: the run may be short."""
+        """Wait until a sweep that was begun at once has ended: the run may be short. The caller bounds it."""
         if self._is_first_due:
-            with anyio.move_on_after(self._patience_s):
-                await self._swept.wait()
+            await self._swept.wait()
 
 
 def _patience_s(settings: Settings) -> float:

@@ -177,18 +177,19 @@ async def open_backend(
             else:
                 backend = OwnerBackend(machinery)
             _tell_opened(settings, position, restored.report, clock.monotonic() - begun_s)
-            sweep = None
+            sweep, is_left = None, False
             if commits:
                 sweep = SweepBeside(primary.store, settings, threads, epoch=position.epoch, tasks=tasks, clock=clock)
             try:
                 if not read_only:
                     backend.begin_due_bases()
                 yield backend
-                if sweep is not None:
-                    await sweep.first()
+                is_left = True
             finally:
                 with anyio.move_on_after(settings.close_timeout_s, shield=True):
                     await backend.close()
+                    if sweep is not None and is_left:
+                        await sweep.first()
 
 
 @asynccontextmanager
@@ -245,13 +246,16 @@ async def open_counted_coordinator(
         sweep = SweepBeside(primary.store, settings, threads, epoch=position.epoch, tasks=tasks, clock=clock)
         at_hand: Mapping[str, bytes] = job.log.take_body(position.base) if position.base is not None else {}
         coordinator = job.coordinator(position, base_body=next(iter(at_hand.values()), b""))
+        is_left = False
         try:
             yield coordinator, primary.spending
-            await sweep.first()
+            is_left = True
         finally:
             coordinator.close()
             with anyio.move_on_after(settings.close_timeout_s, shield=True):
                 await coordinator.write_hint()
+                if is_left:
+                    await sweep.first()
 
 
 def _tell_opened(settings: Settings, position: Position, restored: RestoreReport | None, seconds: float) -> None:
