@@ -112,6 +112,12 @@ class LocalStore:
         with _store_errors(key):
             await self._on_disk(_unlink, path)
 
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        """Remove the objects with one hop to a thread. Tries all, then raises the first error."""
+        failure = await self._on_disk(_unlink_each, [(key, self._path(key)) for key in keys])
+        if failure is not None:
+            raise failure
+
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """The objects under `prefix` as they were when the iteration began, in the order of their keys."""
         with _store_errors(prefix):
@@ -318,6 +324,17 @@ def _unlink(path: Path) -> None:
     with suppress(FileNotFoundError, NotADirectoryError):
         if stat.S_ISREG(path.lstat().st_mode):  # a directory is no object and stays
             path.unlink()
+
+
+def _unlink_each(paths: Sequence[tuple[str, Path]]) -> StoreError | None:
+    failure: StoreError | None = None
+    for key, path in paths:
+        try:
+            with _store_errors(key):
+                _unlink(path)
+        except StoreError as error:
+            failure = failure or error
+    return failure
 
 
 def _stat(path: Path, key: str) -> ObjectInfo | None:
