@@ -1,7 +1,7 @@
 """Peak memory of a restore, above what remains when it is done.
 
 Envelope. Files are in memory whole while they wait for their turn, sixteen at most, here of 8 MiB each; beside them are
-one unpacked frame and one block of changes. Of a state of `S` bytes the peak must be below `S` and 128 MiB over the
+two unpacked frames and one block of changes. Of a state of `S` bytes the peak must be below `S` and 128 MiB over the
 final footprint, which is what it comes to where all of it lies in sixteen files; here it should be 128 MiB. Measured
 twice, in a process of its own each time: what is alive, as Python's allocators count it, and the largest resident size
 over the one at the end.

@@ -142,7 +142,8 @@ async def fill(
         threads=opened.threads,
         clock=opened.clock,
     )
-    report = await once.run(base, opened.states.key_groups, opened.states.replay, missing=missing)
+    states = opened.states
+    report = await once.run(base, states.key_groups, states.replay, missing=missing, ahead=states.ahead)
     opened.primary.spending.tell()
     opened.observer.restored(report)
     return Restored(report, once.changed, once.adopted)

@@ -4,8 +4,9 @@ The commit decides what is needed; a local file only replaces bytes that are kno
 missing or bad costs time, never correctness, and is repaired from the primary.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
 
 import anyio
 import msgspec
@@ -35,7 +36,18 @@ from statebackend.settings import MiB
 
 GROUP_FILES_MAX: Final = 32
 GROUP_BYTES_MAX: Final = 1 * MiB
-"""Small neighbours are read, verified and applied by one hop to a thread each: a hop costs more than a small file."""
+"""Small neighbours are read, verified and applied by one hop to a thread each: a hop costs more than a small file.
+
+Of a large file so many bytes of frames are decoded together, while those before them are applied.
+"""
+
+Ahead = Callable[[Iterator[Changes]], Iterator[Changes]]
+"""Does ahead what needs no state: called in a thread, while another one applies earlier changes."""
+
+
+def nothing_ahead(changes: Iterator[Changes]) -> Iterator[Changes]:
+    """An `Ahead` that does nothing."""
+    return changes
 
 
 class LocalCopies(msgspec.Struct, frozen=True):
@@ -52,8 +64,8 @@ class LocalCopies(msgspec.Struct, frozen=True):
 class Restore:
     """One restore of the state of a range of key groups.
 
-    Fetching is concurrent and bounded, applying is ordered, verifying and decoding run in worker threads. A failed or
-    cancelled restore has changed no stored state; repaired local files stay repaired.
+    Fetching is concurrent and bounded, applying is ordered, verifying and decoding run in worker threads, one step
+    ahead of applying. A failed or cancelled restore has changed no stored state; repaired local files stay repaired.
     """
 
     def __init__(
@@ -100,12 +112,13 @@ class Restore:
         file_done: FileDone = ignore_file,
         *,
         missing: Sequence[ChangeSetHandle] | None = None,
+        ahead: Ahead = nothing_ahead,
     ) -> RestoreReport:
         """Apply every entry of the bases of `commit`, then every change since, in order, that concern `key_groups`.
 
         `missing`: apply only these change sets, to a state that lacks nothing else. `apply` is called from worker
-        threads, one call at a time; `file_done` on the loop, after each file. Raises `CorruptSegmentError` or
-        `MissingObjectError` if no copy of a file can be used.
+        threads, one call at a time, and `ahead` beside it; `file_done` on the loop, after each file. Raises
+        `CorruptSegmentError` or `MissingObjectError` if no copy of a file can be used.
         """
         begun = self._clock.monotonic()
         part = range_of(commit, key_groups) if missing is None else RangeState(key_groups, tuple(missing))
@@ -116,8 +129,8 @@ class Restore:
             return groups
 
         await self._run_rocksdb(part, commit, apply, file_done)
-        await self._run_reads([BaseRead(base) for base in part.bases], apply, file_done)
-        await self._run_reads(plan_reads(part.changelog, key_groups), apply_since, file_done)
+        await self._run_reads([BaseRead(base) for base in part.bases], apply, ahead, file_done)
+        await self._run_reads(plan_reads(part.changelog, key_groups), apply_since, ahead, file_done)
         return self._tally.report(commit, seconds=self._clock.monotonic() - begun)
 
     async def _run_rocksdb(self, part: RangeState, commit: Commit, apply: Apply, file_done: FileDone) -> None:
@@ -132,15 +145,29 @@ class Restore:
             self._tally.fallbacks += (Fallback(key, "RocksDB bases have no place here", repaired=False) for key in keys)
         self._tally.changes += self._rocksdb.changes
 
-    async def _run_reads(self, reads: Sequence[SegmentRead | BaseRead], apply: Apply, file_done: FileDone) -> None:
-        async def consume(group: Sequence[SegmentRead | BaseRead], fetched: Sequence[Fetched[Frames]]) -> None:
-            changes = await self._threads.cpu(_apply, [each.content for each in fetched], apply)
-            for read, each, count in zip(group, fetched, changes, strict=True):
-                self._tally.add(each)
-                self._tally.changes += count
-                file_done(read.segment.key, each.size_bytes, count)
+    async def _run_reads(
+        self, reads: Sequence[SegmentRead | BaseRead], apply: Apply, ahead: Ahead, file_done: FileDone
+    ) -> None:
+        count = 0  # of changes applied of the file so far
+
+        def applied(pieces: Sequence[_Piece], counts: Sequence[int]) -> None:
+            nonlocal count
+            for piece, more in zip(pieces, counts, strict=True):
+                count += more
+                if piece.is_last:
+                    self._tally.add(piece.file)
+                    self._tally.changes += count
+                    file_done(piece.frames.read.segment.key, piece.file.size_bytes, count)
+                    count = 0
+
+        steps = _Steps(self._threads, partial(_decode, ahead), partial(_apply, apply), applied)
+
+        async def consume(_: Sequence[SegmentRead | BaseRead], fetched: Sequence[Fetched[Frames]]) -> None:
+            for pieces in _cut(fetched):
+                await steps.take(pieces)
 
         await in_order(list(grouped(reads)), self._fetch, consume, concurrency_max=self._concurrency_max)
+        await steps.end()
 
     async def _fetch(self, group: Sequence[SegmentRead | BaseRead]) -> Sequence[Fetched[Frames]]:
         """Fetch the files of a group: the local copies together, those not expected to be there each by itself.
@@ -258,14 +285,82 @@ async def _in_memory(data: bytes) -> bytes:
     return data
 
 
-def _apply(group: Sequence[Frames], apply: Apply) -> Sequence[int]:
-    """Apply the changes in these files, in order; return how many each has had."""
-    return [_apply_one(frames, apply) for frames in group]
+class _Piece(msgspec.Struct, frozen=True):
+    """Frames of a fetched file that are decoded together; of small files all of them."""
+
+    frames: Frames
+    file: Fetched[Frames]
+    is_last: bool = True
 
 
-def _apply_one(frames: Frames, apply: Apply) -> int:
-    count = 0
-    for changes in changes_of(frames.views, frames.read.change_sets, frames.read.key_groups):
-        apply((changes,))
-        count += changes.records
-    return count
+class _Steps:
+    """Decodes pieces while those before them are applied: what is not applied yet is one step, whatever there is."""
+
+    def __init__(
+        self,
+        threads: WorkerThreads,
+        decode: Callable[[Sequence[_Piece]], Sequence[Iterator[Changes]]],
+        apply: Callable[[Sequence[Iterator[Changes]]], Sequence[int]],
+        applied: Callable[[Sequence[_Piece], Sequence[int]], None],
+    ) -> None:
+        self._threads = threads
+        self._decode = decode
+        self._apply = apply
+        self._applied = applied
+        self._pieces: Sequence[_Piece] = ()
+        self._decoded: Sequence[Iterator[Changes]] = ()
+
+    async def take(self, pieces: Sequence[_Piece]) -> None:
+        """Decode these, and apply the ones taken before."""
+        await self._run([partial(self._apply, self._decoded), partial(self._decode, pieces)])
+        self._pieces = pieces
+
+    async def end(self) -> None:
+        """Apply the last ones."""
+        await self._run([partial(self._apply, self._decoded)])
+
+    async def _run(self, calls: Sequence[Callable[[], Any]]) -> None:
+        async def call(number: int) -> Any:
+            return await self._threads.cpu(calls[number])
+
+        async def keep(number: int, result: Any) -> None:
+            if number == 0:
+                self._applied(self._pieces, result)
+            else:
+                self._decoded = result
+
+        await in_order(range(0 if self._pieces else 1, len(calls)), call, keep, concurrency_max=len(calls))
+
+
+def _cut(files: Sequence[Fetched[Frames]]) -> Iterator[Sequence[_Piece]]:
+    """What is decoded in one step: a group of small files, or some frames of a large one."""
+    file = files[0]
+    if len(files) > 1 or file.size_bytes <= GROUP_BYTES_MAX:
+        yield [_Piece(each.content, each) for each in files]
+        return
+    views, read = file.content.views, file.content.read
+    start, size_bytes = 0, 0
+    for end, view in enumerate(views, 1):
+        size_bytes += len(view)
+        if size_bytes > GROUP_BYTES_MAX or end == len(views):
+            some = msgspec.structs.replace(read, change_sets=read.change_sets[start:end])
+            yield [_Piece(Frames(some, views[start:end]), file, is_last=end == len(views))]
+            start, size_bytes = end, 0
+
+
+def _decode(ahead: Ahead, pieces: Sequence[_Piece]) -> Sequence[Iterator[Changes]]:
+    """Open the changes in these pieces, and do `ahead` what can be done."""
+    return [
+        ahead(changes_of(frames.views, frames.read.change_sets, frames.read.key_groups))
+        for frames in (piece.frames for piece in pieces)
+    ]
+
+
+def _apply(apply: Apply, decoded: Sequence[Iterator[Changes]]) -> Sequence[int]:
+    """Apply the changes of each piece, in order; return how many each has had."""
+    return [sum(_applied(apply, changes) for changes in piece) for piece in decoded]
+
+
+def _applied(apply: Apply, changes: Changes) -> int:
+    apply((changes,))
+    return changes.records

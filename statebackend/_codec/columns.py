@@ -1,8 +1,8 @@
 """Columns in numpy: items of one width, and many byte strings in one array, moved and compared all at once.
 
 String `i` is `data[starts[i] : starts[i] + lengths[i]]`. numpy moves items of any width, at any place, at one to five
-nanoseconds each, but only of one width per call. So a string of 8 to 15 bytes is moved as its first eight and its last
-eight, which overlap, and likewise at each power of two: two calls per class of lengths, whatever the lengths are.
+nanoseconds each, but only of one width per call. So strings of different lengths are moved as their first eight bytes
+and their last eight, which overlap, if they have 8 to 15, and likewise at each power of two: two calls for each.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
-COMPARED_BY_WORDS: Final = 128
+COMPARED_AT_ONCE: Final = 128
 """Strings of more bytes are compared one by one."""
 
 
@@ -92,9 +92,15 @@ def word_at(words: npt.NDArray[np.uint64], starts: Integers) -> npt.NDArray[np.u
 
 def gathered(data: Octets, starts: Integers, lengths: Integers) -> Octets:
     """The strings one behind the other, in an array of their own."""
-    out = np.empty(int(lengths.sum()), np.uint8)
-    if not len(out):
-        return out
+    total = int(lengths.sum())
+    if not total:
+        return np.empty(0, np.uint8)
+    ends = starts + lengths
+    if (ends[:-1] == starts[1:]).all():
+        return data[int(starts[0]) : int(starts[0]) + total].copy()  # as after decoding
+    if total == len(lengths) * (width := int(lengths[0])) and (lengths == width).all():
+        return items_at(data, width)[starts].view(np.uint8)
+    out = np.empty(total, np.uint8)
     places, words = starts_of(lengths), words_of(data)
     for width, chosen in _classes(lengths):
         from_, to = starts[chosen], places[chosen]
@@ -108,19 +114,27 @@ def gathered(data: Octets, starts: Integers, lengths: Integers) -> Octets:
 
 def are_equal(data: Octets, starts: Integers, others: Octets, other_starts: Integers, lengths: Integers) -> Flags:
     """For each pair of strings of the same length, one in `data` and one in `others`: if they have the same bytes."""
+    shortest, longest = int(lengths.min(initial=COMPARED_AT_ONCE)), int(lengths.max(initial=0))
+    if shortest == longest <= COMPARED_AT_ONCE:
+        return _same_items(data, starts, others, other_starts, longest)
     equal: Flags = np.ones(len(lengths), np.bool_)
-    longest, words, other_words = int(lengths.max(initial=0)), words_of(data), words_of(others)
-    for at in range(0, min(longest, COMPARED_BY_WORDS), 8):
-        chosen = slice(None) if at < lengths.min() else np.flatnonzero(lengths > at)
-        rest = lengths[chosen] - at
-        differing = word_at(words, starts[chosen] + at)
-        differing ^= word_at(other_words, other_starts[chosen] + at)
-        differing <<= (np.maximum(8 - rest, 0) << 3).view(np.uint64)  # away with what is behind the end
-        equal[chosen] &= differing == 0
-    for number in np.flatnonzero((lengths > COMPARED_BY_WORDS) & equal).tolist():
+    for width in np.flatnonzero(
+        np.bincount(np.minimum(lengths, COMPARED_AT_ONCE + 1))[: COMPARED_AT_ONCE + 1]
+    ).tolist():
+        chosen = np.flatnonzero(lengths == width)
+        equal[chosen] = _same_items(data, starts[chosen], others, other_starts[chosen], width)
+    for number in np.flatnonzero(lengths > COMPARED_AT_ONCE).tolist():
         start, other_start, length = int(starts[number]), int(other_starts[number]), int(lengths[number])
         equal[number] = np.array_equal(data[start : start + length], others[other_start : other_start + length])
     return equal
+
+
+def _same_items(data: Octets, starts: Integers, others: Octets, other_starts: Integers, width: int) -> Flags:
+    """As `are_equal`, of strings that all have `width` bytes."""
+    if not width:
+        return np.ones(len(starts), np.bool_)
+    same: Flags = items_at(data, width)[starts] == items_at(others, width)[other_starts]
+    return same
 
 
 def _items(data: Octets, words: npt.NDArray[np.uint64], starts: Integers, width: int) -> npt.NDArray[np.void]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from statebackend._codec.columns import Column, Fixed, Flags, Integers, Octets, Strings, gathered, starts_of
 
 Values: TypeAlias = npt.NDArray[Any]
-GROWTH: Final = 1.5
+GROWTH: Final = 2.0
 ROWS_MIN: Final = 1024
 COMPACTED_BYTES_MIN: Final = 1 << 16
 """Unused bytes of strings are not worth a compaction below this."""

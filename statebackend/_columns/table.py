@@ -226,12 +226,17 @@ class ColumnTable(Table):
             rows = self._rows.append(parts, changes.hashes)
             self._reserve(rows, used)
         else:
-            hashes = self._rows.hash(parts)
+            hashes = self._rows.hash(parts) if changes.hashes_ahead is None else changes.hashes_ahead
             self._drop_keys(taken(parts, slice(sets, None)), hashes[sets:])
             rows, _ = self._find_or_add(taken(parts, slice(0, sets)), hashes[:sets])
         for name, column in columns.items():
             self._columns[name].write(rows, column)
         self._tidy()
+
+    def look_at(self, changes: Changes) -> bool:
+        if isinstance(changes, ColumnChanges) and changes.hashes_ahead is None:
+            changes.hashes_ahead = self._rows.hash(changes.key_parts)
+        return True
 
     def copy(self) -> Self:
         """The table as it is now, for reading only, by any thread. About 10 ms per million rows and three columns."""

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, get_args
 
 from msgspec import UNSET, UnsetType
@@ -320,6 +321,21 @@ class KeyedStates(StateDeclarations):
             state.forget()
         for table in self._tables.values():
             table.forget()
+
+    def ahead(self, parts: Iterator[Changes]) -> Iterator[Changes]:
+        """Do what a replay of these changes needs no state for, in any thread: columns are decoded and hashed.
+
+        Changes of other kinds are best decoded one part at a time: that takes the interpreter, and the processor's
+        cache has them then when they are applied.
+        """
+        ready: list[Changes] = []
+        for part in parts:
+            table = self._tables.get(part.state_id)
+            is_ahead = table is not None and table.look_at(part)
+            ready.append(part)
+            if not is_ahead:
+                break
+        return chain(ready, parts)
 
     def snapshot(self) -> StatesSnapshot:
         """A copy of all states as they are now, declared or not. It shares the entries.

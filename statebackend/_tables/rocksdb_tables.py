@@ -11,14 +11,14 @@ memory it is changed in place.
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from itertools import islice, repeat
-from operator import add
+from operator import add, itemgetter
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
 import msgspec
 import numpy as np
 
 from statebackend._codec.cells import framed, split
-from statebackend._codec.change_sets.changes import GROUP, PART_BYTES_MAX, Changes
+from statebackend._codec.change_sets.changes import GROUP, PART_BYTES_MAX, Changes, KeyGroups
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._codec.change_sets.records import as_key
 from statebackend._tables.heap import ListTable, MapTable, ValueTable, cell_of
@@ -187,14 +187,19 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         if self._rows is not None:
             self._rows.count(self._waiting_bytes)
 
-    def replay(self, groups: Sequence[int], keys: Sequence[Key], data: Sequence[bytes | None]) -> None:
+    def replay(self, groups: KeyGroups, keys: Sequence[Key], data: Sequence[bytes | None]) -> None:
         """Set each key, of that group, to what is encoded in `data`, `None` to remove it; of a repeated key the last.
 
-        No key is hashed, and no entry is made. Of a table that is filled there is nothing to cache.
+        No key is hashed, and no entry is made. Of a table that is filled there is nothing to cache. They are written
+        in order of key groups, for RocksDB takes neighbours in half the time. To sort the keys as well would cost more
+        than it saves.
         """
         if self._rows is not None:
             self._rows.clear()
-        self._store.write(self._placed(groups, keys), data)
+        if len(keys) > 1:
+            pick = itemgetter(*(order := np.argsort(groups, kind="stable")).tolist())
+            groups, keys, data = groups[order], pick(keys), pick(data)
+        self._store.write(self._placed(groups.tolist(), keys), data)
 
     def _raw(self, keys: Sequence[Key]) -> list[bytes]:
         """The keys as RocksDB has them. Raises for a wrong or foreign key."""
@@ -293,7 +298,7 @@ class RocksValueTable(_InRocks[bytes], ValueTable):
         cells: Sequence[bytes | None] = changes.data
         if not changes.all_set:
             cells = [cell_of(*change) for change in zip(changes.operations, changes.data, strict=True)]
-        self.rocks.replay(changes.groups.tolist(), changes.keys, cells)
+        self.rocks.replay(changes.groups, changes.keys, cells)
 
 
 class RocksListTable(_InRocks[bytearray], ListTable):

@@ -34,6 +34,13 @@ class Table(ABC):
         After an error some of them are applied. Raises `DataError` for changes of another kind.
         """
 
+    def look_at(self, changes: Changes) -> bool:
+        """Compute for changes what `apply` will need, in any thread. True if it is worth while for the next ones too.
+
+        It must not touch the entries: other changes are applied meanwhile.
+        """
+        return False
+
     @abstractmethod
     def forget(self) -> None:
         """Free the memory of the entries. The table is not used any more."""

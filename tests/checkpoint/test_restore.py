@@ -1,7 +1,8 @@
 """Local first, file by file, verified; the primary where that fails; repaired afterwards."""
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import anyio
@@ -13,11 +14,13 @@ from statebackend._changelog.reader import SegmentRead
 from statebackend._checkpoint.fetch import Fetcher
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import GROUP_BYTES_MAX, GROUP_FILES_MAX, grouped
+from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.change_sets.records import Operation, StateChange
 from statebackend._codec.commit import Commit, encode_entry
 from statebackend._codec.segment import checksum_of, encode_segment
 from statebackend._local.segments import LocalSegments
 from statebackend._log.names import entry_key
+from statebackend._state.declared import KeyedStates
 from statebackend._tables.key_groups import key_group
 from statebackend._threads import WorkerThreads
 from statebackend.errors import CorruptSegmentError, MissingObjectError
@@ -212,6 +215,34 @@ async def test_fetching_is_bounded_and_applying_is_ordered() -> None:
     assert results == [7]
 
 
+@pytest.mark.parametrize("pieces", [1, 6])
+async def test_files_are_decoded_while_those_before_them_are_applied(
+    written: sb.Settings, monkeypatch: pytest.MonkeyPatch, pieces: int
+) -> None:
+    """One step ahead and no further: so much is in memory. Whether they are read together or each alone."""
+    monkeypatch.setattr("statebackend._checkpoint.restore.GROUP_FILES_MAX", 1 if pieces > 1 else 32)
+    ahead, replay = KeyedStates.ahead, KeyedStates.replay
+    steps: list[str] = []
+    beside = threading.Event()
+
+    def note_ahead(states: KeyedStates, parts: Iterator[Changes]) -> Iterator[Changes]:
+        steps.append("decoded")
+        if steps.count("decoded") == 2:
+            beside.set()
+        return ahead(states, parts)
+
+    def note_replay(states: KeyedStates, parts: Iterable[Changes]) -> frozenset[int]:
+        assert beside.wait(30), "the next file is not decoded while this one is being applied"
+        assert steps.count("decoded") <= max(steps.count("applied") + 2, CHECKPOINTS // pieces)
+        steps.append("applied")
+        return replay(states, parts)
+
+    monkeypatch.setattr(KeyedStates, "ahead", note_ahead)
+    monkeypatch.setattr(KeyedStates, "replay", note_replay)
+    assert (await restore(written)).changes == 10 * CHECKPOINTS
+    assert steps.count("decoded") == steps.count("applied") == CHECKPOINTS
+
+
 async def test_of_a_shared_segment_an_owner_of_few_key_groups_fetches_its_own_part_only() -> None:
     """Two change sets in one segment, one of them small and wanted: a ranged read of its frame, not of the file."""
     store = MemoryStore()
@@ -323,6 +354,20 @@ async def test_of_a_large_base_an_owner_of_few_key_groups_reads_the_index_and_it
             key: expected[key] for key in (keys_in(7, 1)[0], keys_in(8, 1)[0])
         }
     assert 2 * len(LARGE) < metered.read_bytes < 2 * len(LARGE) + 20_000
+
+
+@pytest.mark.parametrize("bytes_max", [0, 3 * 70_000, 1 << 30])
+@run_virtual
+async def test_a_large_file_is_applied_in_pieces_and_counts_once(
+    monkeypatch: pytest.MonkeyPatch, bytes_max: int
+) -> None:
+    """However many frames of it go together: each of its changes is applied once."""
+    job, expected = await job_with_a_base()
+    monkeypatch.setattr("statebackend._checkpoint.restore.GROUP_BYTES_MAX", bytes_max)
+    async with job.open(read_only=True) as backend:
+        assert dict(backend.value_state("t", str)) == expected
+        assert backend.restored is not None
+        assert (backend.restored.files_primary, backend.restored.changes) == (1, len(expected))
 
 
 @run_virtual

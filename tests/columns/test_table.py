@@ -4,6 +4,8 @@ import pyarrow as pa
 import pytest
 
 from statebackend._codec.change_sets.column_changes import ColumnChanges
+from statebackend._codec.xxh64 import Hashes
+from statebackend._columns.keys import Parts, count_of, hash_parts
 from statebackend._columns.schema import table_schema
 from statebackend._columns.table import ColumnTable
 from statebackend._tables.key_groups import OwnedKeys, key_group
@@ -104,6 +106,29 @@ def test_a_base_rebuilds_the_rows_of_its_groups() -> None:
     assert content(restored(base)) == before
     some = base_of(copied, [3, 5], 16)
     assert content(restored(some)) == {key: row for key, row in before.items() if key_group(key, 16) in (3, 5)}
+
+
+def test_hashes_that_were_computed_ahead_are_not_computed_again() -> None:
+    """In another thread, while earlier changes are applied: drops among them, and keys that come again."""
+    of, hashed = table(), list[int]()
+    rows, _ = of.find_or_add(pa.array(["a", "b", "c"]))
+    of.scatter(rows, batch(n=[1, 2, 3]))
+    drained = list(of.drain(7))
+    of.scatter(rows, batch(n=[4, 5, 6]))
+    of.drop(rows[:1])
+    drained += of.drain(7)
+
+    def hash_keys(parts: Parts) -> Hashes:
+        hashed.append(count_of(parts))
+        return hash_parts(parts)
+
+    found = ColumnTable(table_schema(SCHEMA, TEXT), OwnedKeys(all_key_groups(16), 16), hash_keys=hash_keys)
+    assert all(map(found.look_at, drained))
+    assert hashed == [3, 3]
+    for changes in drained:
+        found.apply(changes)
+    assert hashed == [3, 3]
+    assert content(found) == content(of)
 
 
 def test_bad_input_changes_nothing() -> None:

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pytest
 
+from statebackend._codec.change_sets.changes import GROUP
+from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.heap import ListTable, MapTable, ValueTable
 from statebackend._tables.key_groups import OwnedKeys, key_group
@@ -201,6 +204,16 @@ def test_a_replay_of_cells_hashes_no_key(store: "RocksStore") -> None:
         replayed.apply(part)
     store.cache.clear()
     assert {key: msgspec.msgpack.decode(cell) for key, cell in waiting.entries.items()} == dict(numbers)
+
+
+def test_of_a_key_that_comes_again_in_a_replay_the_last_cell_stays(store: "RocksStore") -> None:
+    """In one part, whose changes are written in order of key groups."""
+    keys = [f"k{number}" for number in range(50)] * 4
+    cells = [b"%d" % number for number in range(len(keys))]
+    groups = np.array([key_group(key, MAX_PARALLELISM) for key in keys], GROUP)
+    replayed = tables_in(store)(ValueTable, 7)
+    replayed.apply(KeyedChanges(7, groups, SET * len(keys), keys, cells))
+    assert dict(replayed.entries) == dict(zip(keys, cells, strict=True))
 
 
 def test_a_map_in_the_files_loses_the_entry_that_is_removed(store: "RocksStore") -> None:

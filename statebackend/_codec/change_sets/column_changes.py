@@ -74,7 +74,7 @@ class ColumnChanges(Changes):
     The arrays are taken as they are, not copied: a caller never changes them again.
     """
 
-    __slots__ = ("columns", "drops", "hashes", "keys")
+    __slots__ = ("columns", "drops", "hashes", "hashes_ahead", "keys")
 
     kind = 2
 
@@ -93,6 +93,8 @@ class ColumnChanges(Changes):
         self.columns: Final = columns
         self.drops: Final = drops
         self.hashes: Final = hashes
+        self.hashes_ahead = hashes
+        """The keys' hashes, where a reader has computed them for whoever applies the changes."""
 
     @property
     def sets(self) -> int:
