@@ -123,6 +123,7 @@ class KeyedBackend(StateDeclarations):
         """
         if not self._closed:
             self._closed = True
+            self._states.retire()
             self._base_writer.close()
             await self._writer.truncate_and_close(self._snapshots.to)
             await self._base_writer.wait_closed()

@@ -337,6 +337,12 @@ class KeyedStates(StateDeclarations):
                 break
         return chain(ready, parts)
 
+    def retire(self) -> None:
+        """Nothing is logged any more: rows that columnar states handed out refuse to be used from here on."""
+        for state in self._declared.values():
+            if not isinstance(state, KeyedState):
+                state.retire()
+
     def snapshot(self) -> StatesSnapshot:
         """A copy of all states as they are now, declared or not. It shares the entries.
 

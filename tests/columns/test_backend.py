@@ -124,6 +124,29 @@ async def test_owners_of_a_part_have_together_what_one_had(settings: sb.Settings
     assert sum(map(len, found)) == len(expected)
 
 
+@pytest.mark.parametrize("is_committed", [True, False], ids=["after a checkpoint", "before the next one"])
+async def test_rows_of_before_a_rescale_are_refused(settings: sb.Settings, is_committed: bool) -> None:
+    """What they would write is in the log of nobody: the new owners have the keys as they were committed."""
+    async with sb.open_backend(settings) as backend:
+        fleet = backend.columnar_state("fleet", SCHEMA, key=KEY)
+        fleet["a"] = {"n": 1, "name": "x"}
+        rows = fleet.rows(["a", "b"])
+        await backend.checkpoint(1)
+        if not is_committed:
+            rows = fleet.rows(["a", "b"])
+            rows.gather()
+    parts = [KeyGroupRange(0, 4), KeyGroupRange(5, 15)]
+    found: dict[Any, Any] = {}
+    for part in parts:
+        async with sb.open_backend(settings, key_groups=part, owners=parts, read_only=True) as backend:
+            now = backend.columnar_state("fleet", SCHEMA, key=KEY)
+            for use in (rows.gather, rows.drop, lambda: rows.scatter({"n": [2, 2]})):
+                with pytest.raises(InputError, match="ask for them again"):
+                    use()
+            found |= dict(now)
+    assert found == dict(fleet) == {"a": {"n": 1, "name": "x"}}
+
+
 async def test_columns_are_added_dropped_and_widened(settings: sb.Settings) -> None:
     """What was written with the first schema is read with the second; and rows written before have the default."""
     first = pa.schema({"n": pa.int32(), "gone": pa.string(), "at": pa.timestamp("us")})

@@ -181,6 +181,10 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
         forget(self._rows)
         forget(self)
 
+    def retire(self) -> None:
+        """Rows that were handed out can be used no more: what they would write is not logged."""
+        self._rows.drains += 1
+
     def renewed(self) -> None:
         """A base takes the rows as they are, also those that have expired and were not dropped yet."""
 

@@ -20,7 +20,7 @@ class ColumnarRows:
         old = rows.gather()                     # a `RecordBatch`: nulls where `is_new`
         rows.scatter({"n": pc.add(pc.fill_null(old["n"], 0), 1)})
 
-    They can be used up to the next checkpoint. After that every method raises `InputError`.
+    They can be used up to the next checkpoint, while the backend is open. After that every method raises `InputError`.
     """
 
     __slots__ = ("_columns", "_drains", "_found", "_hashed", "_rows", "_version", "is_new", "keys")
@@ -81,7 +81,7 @@ class ColumnarRows:
     def _now(self) -> Integers:
         """The rows of the keys as they are now."""
         if self._rows.drains != self._drains:
-            raise InputError("rows can be used up to the next checkpoint only: ask the state for them again")
+            raise InputError("rows can be used up to the next checkpoint, or the backend's end: ask for them again")
         if self._rows.version != self._version:
             self._found, self._version = self._rows.find(self._hashed), self._rows.version
         return self._found
