@@ -79,6 +79,21 @@ def column_of(array: Array) -> Column:
     return Fixed(zeroed(values, valid), valid)
 
 
+def array_from(values: npt.NDArray[Any], valid: Flags | None = None) -> Array:
+    """An array of numbers or flags. `pa.array`, and `to_numpy` the other way, would import pandas, if that is there.
+
+    That takes half a second, which the first batch after a restart would wait for.
+    """
+    return array_of(Fixed(values, valid), pa.from_numpy_dtype(values.dtype))
+
+
+def values_of(array: Array) -> npt.NDArray[Any]:
+    """The values of an array of numbers without nulls, which share its memory."""
+    column = column_of(array)
+    assert isinstance(column, Fixed)
+    return column.values
+
+
 def array_of(column: Column, type_: DataType) -> Array:
     """The Arrow array of a column. Raises `InputError` where it is too large for the type."""
     nulls = 0 if column.valid is None else int(len(column.valid) - np.count_nonzero(column.valid))

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
-from statebackend._columns.arrow import pa
+import numpy as np
+
+from statebackend._columns.arrow import array_from, pa
 from statebackend.errors import InputError, ValueEncodeError
 
 _types: Any = pa.types
@@ -88,6 +90,13 @@ def column_for(made: Any, target: Any, name: str, length: int) -> Any:
 
 
 def _array_from(made: Any, target: Any, name: str) -> Any:
+    if (
+        type(cast("object", made)) is np.ndarray
+        and made.ndim == 1
+        and made.dtype.kind in "iufb"
+        and made.dtype.isnative
+    ):
+        return array_from(made)
     if hasattr(made, "dtype") and hasattr(made, "tolist"):  # numpy, or what behaves like it
         try:
             return pa.array(made)

@@ -384,6 +384,39 @@ def test_a_few_keys_do_not_import_pandas() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
+def test_merges_rows_and_writes_do_not_import_pandas() -> None:
+    """Nor do the arrays that are made on the way, with and without a time-to-live, for plain keys and for tuples."""
+    program = """
+import sys
+import numpy as np, pyarrow as pa
+from statebackend import TimeToLive
+from statebackend._columns.arrow import array_from
+from statebackend._columns.batch.user_keys import keys_from
+from tests.columns.states import columnar
+
+rows = pa.table({"k": keys_from(["a", "b", "a"], pa.string()), "n": array_from(np.arange(3))})
+valid = np.array([True, False, True])
+rows = rows.append_column("number", rows["n"]).append_column("x", array_from(np.ones(3), valid))
+rows = rows.append_column("at", rows["n"].cast(pa.timestamp("us")))
+how = {"n": "count", "x": ("sum", "x"), "at": ("max", "at"), "last": ("last", "k")}
+schema = pa.schema({"n": pa.int64(), "x": pa.float64(), "at": pa.timestamp("us"), "last": pa.string()})
+tuples = pa.struct({"a": pa.string(), "b": pa.int64()})
+for key, on in ((pa.string(), "k"), (tuples, ["k", "number"])):
+    for ttl in (None, TimeToLive(10, lambda: 1.0)):
+        state = columnar(schema, key, ttl=ttl)
+        for _ in range(2):
+            state.merge(rows, on=on, how=how)
+            state.merge(rows, on=on, how={"n": ("first", "n"), "at": ("min", "at")})
+        if on == "k":
+            found = state.rows(keys_from(["new", "a"], pa.string()))
+            assert found.gather()["n"].null_count == 1
+            found.scatter({"n": np.arange(2), "x": np.ones(2)})
+        list(state.drain(0))
+assert 'pandas' not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 @pytest.mark.parametrize("keys", [[], ["a", "", "ä"], ["k"] * (FEW + 1)], ids=len)
 def test_texts_become_an_array_however_many_there_are(keys: list[str]) -> None:
     """Few take another way than many."""

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from statebackend._codec.xxh64 import Hashes
-from statebackend._columns.arrow import pa
+from statebackend._columns.arrow import array_from, pa, values_of
 from statebackend._columns.keys import HashedKeys
 from statebackend.errors import InputError
 
@@ -118,19 +118,16 @@ def _codes(keys: Any) -> tuple[npt.NDArray[Any], Any]:
     """For each key its number, and the distinct keys."""
     if not pa.types.is_struct(keys.type):
         encoded = keys.dictionary_encode()
-        return encoded.indices.to_numpy(), encoded.dictionary
+        return values_of(encoded.indices), encoded.dictionary
     parts = [_codes(part)[0] for part in keys.flatten()]
-    pairs = pa.array(functools.reduce(_paired, parts)).dictionary_encode()
-    codes = pairs.indices.to_numpy()
+    pairs = array_from(functools.reduce(_paired, parts)).dictionary_encode()
+    codes = values_of(pairs.indices)
     first = np.empty(len(pairs.dictionary), np.int64)
     first[codes[::-1]] = np.arange(len(codes))[::-1]
-    return codes, keys.take(pa.array(first))
+    return codes, keys.take(array_from(first))
 
 
 def _paired(codes: npt.NDArray[Any], others: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """A number per pair of numbers. Encoded anew, so that it stays below the row count, whatever the column count."""
     width = int(others.max(initial=0)) + 1
-    pairs: npt.NDArray[np.int32] = (
-        pa.array(codes.astype(np.int64) * width + others).dictionary_encode().indices.to_numpy()
-    )
-    return pairs
+    return values_of(array_from(codes.astype(np.int64) * width + others).dictionary_encode().indices)

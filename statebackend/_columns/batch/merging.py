@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 import numpy as np
 import numpy.typing as npt
 
-from statebackend._columns.arrow import pa, pc
+from statebackend._columns.arrow import array_from, pa, pc
 from statebackend._columns.batch.aggregates import AGGREGATES, counted, is_text_or_bytes, picked, stored
 from statebackend._columns.batch.grouping import Grouped, Ints, column_in
 from statebackend._columns.batch.sketches import check_sketches, merged_sketches
@@ -46,18 +46,18 @@ class GroupedColumns:
 
     def count(self) -> Any:
         """The number of rows of each key, an array of int64."""
-        return pa.array(self._groups.counts())
+        return array_from(self._groups.counts())
 
     def lists(self, column: str) -> Any:
         """The values of each key in order of arrival, a list array."""
         order, ends = self._groups.by_key()
-        return pa.LargeListArray.from_arrays(pa.array(ends), column_in(self._batch, column).take(pa.array(order)))
+        return pa.LargeListArray.from_arrays(array_from(ends), column_in(self._batch, column).take(array_from(order)))
 
     def aggregate(self, kind: str, column: str) -> Any:
         """`sum`, `min`, `max`, `any`, `all`, `first` or `last` of a column, an array."""
         source = column_in(self._batch, column)
         if kind in ("first", "last"):
-            return source.take(pa.array(self._groups.first_rows() if kind == "first" else self._groups.last_rows()))
+            return source.take(array_from(self._groups.first_rows() if kind == "first" else self._groups.last_rows()))
         type_ = _type_of_sum(source.type) if kind == "sum" else source.type
         if kind not in AGGREGATES or not AGGREGATES[kind].has(type_):
             raise InputError(
@@ -286,7 +286,7 @@ def _mean_step(name: str, total: str, count: str, column: str) -> Step:
 def _last_step(name: str, column: str) -> Step:
     def step(merging: Merging) -> Mapping[str, Any]:
         source = merging.source(column, merging.type_of(name))
-        return {name: source if merging.groups.codes is None else source.take(pa.array(merging.groups.last_rows()))}
+        return {name: source if merging.groups.codes is None else source.take(array_from(merging.groups.last_rows()))}
 
     return step
 
@@ -354,8 +354,8 @@ def _taken(source: Any, rows: Ints, is_taken: npt.NDArray[np.bool_], old: Any) -
     """For each key the value of its row if `is_taken`, else the old one."""
     if not is_taken.any():
         return old
-    found = source.take(pa.array(np.maximum(rows, 0)))
-    return found if is_taken.all() else pc.if_else(pa.array(is_taken), found, old)
+    found = source.take(array_from(np.maximum(rows, 0)))
+    return found if is_taken.all() else pc.if_else(array_from(is_taken), found, old)
 
 
 def _type_of_sum(type_: Any) -> Any:

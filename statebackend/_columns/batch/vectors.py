@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from statebackend._codec.columns import Fixed, Flags
-from statebackend._columns.arrow import array_of, column_of, item_of, pa, pc
+from statebackend._columns.arrow import array_of, column_of, item_of, pa, pc, values_of
 
 _INT64_END: Final = 1 << 63
 _LOW_HALF: Final = (1 << 64) - 1
@@ -39,7 +39,7 @@ def vector_of(array: Any) -> Vector:
 
 def valid_of(array: Any) -> Flags | None:
     """The elements of an array of any type that are not null; `None` for all."""
-    return array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
+    return values_of(array.is_valid()) if array.null_count else None
 
 
 def array_from(vector: Vector, type_: Any) -> Any:
@@ -88,7 +88,7 @@ def sortable(vector: Vector) -> npt.NDArray[Any]:
 def ranked(*arrays: Any) -> list[Vector]:
     """Numbers in the order of the elements of all arrays together, whatever their type."""
     together = pa.concat_arrays(arrays)
-    ranks = pc.rank(together, tiebreaker="dense").to_numpy().astype(np.int64)
+    ranks = values_of(pc.rank(together, tiebreaker="dense")).astype(np.int64)
     ends = np.cumsum([len(array) for array in arrays])[:-1]
     return [Vector(part, valid_of(array)) for part, array in zip(np.split(ranks, ends), arrays, strict=True)]
 

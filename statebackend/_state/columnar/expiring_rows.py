@@ -11,7 +11,7 @@ import numpy as np
 
 from statebackend._codec.change_sets.changes import PART_BYTES_MAX, Changes
 from statebackend._codec.columns import Flags, Integers
-from statebackend._columns.arrow import pa
+from statebackend._columns.arrow import array_from, pa
 from statebackend._columns.schema import TableSchema, misread_columns
 from statebackend._columns.table import ColumnTable
 from statebackend._state.ttl import SWEEP_KEYS, TimeToLive
@@ -95,13 +95,14 @@ class ExpiringRows:
             return self.table.gather(rows, names)
         found = self.table.gather(rows[~is_hidden], names)
         places = np.cumsum(~is_hidden) - 1
-        return found.take(pa.array(places, mask=is_hidden))
+        return found.take(array_from(places, ~is_hidden))
 
     def write(self, rows: Integers, columns: Mapping[str, Any]) -> None:
         """Set some columns of rows, all of them or, where one is refused, none."""
         if self._is_stamped:  # without a time-to-live by null, so that the row never expires
             at = None if self.ttl is None else self.ttl.read_clock()
-            columns = {**columns, WRITTEN: pa.repeat(pa.scalar(at, pa.float64()), len(rows))}
+            valid = np.zeros(len(rows), np.bool_) if at is None else None
+            columns = {**columns, WRITTEN: array_from(np.full(len(rows), at or 0.0), valid)}
         self.table.scatter(rows, pa.RecordBatch.from_arrays([*columns.values()], names=[*columns]))
         self._written += len(rows)
 
