@@ -150,7 +150,7 @@ class Restore:
     ) -> None:
         count = 0  # of changes applied of the file so far
 
-        def applied(pieces: Sequence[_Piece], counts: Sequence[int]) -> None:
+        def applied(pieces: Sequence[_DecodedTogether], counts: Sequence[int]) -> None:
             nonlocal count
             for piece, more in zip(pieces, counts, strict=True):
                 count += more
@@ -285,7 +285,7 @@ async def _in_memory(data: bytes) -> bytes:
     return data
 
 
-class _Piece(msgspec.Struct, frozen=True):
+class _DecodedTogether(msgspec.Struct, frozen=True):
     """Frames of a fetched file that are decoded together; of small files all of them."""
 
     frames: Frames
@@ -299,18 +299,18 @@ class _Steps:
     def __init__(
         self,
         threads: WorkerThreads,
-        decode: Callable[[Sequence[_Piece]], Sequence[Iterator[Changes]]],
+        decode: Callable[[Sequence[_DecodedTogether]], Sequence[Iterator[Changes]]],
         apply: Callable[[Sequence[Iterator[Changes]]], Sequence[int]],
-        applied: Callable[[Sequence[_Piece], Sequence[int]], None],
+        applied: Callable[[Sequence[_DecodedTogether], Sequence[int]], None],
     ) -> None:
         self._threads = threads
         self._decode = decode
         self._apply = apply
         self._applied = applied
-        self._pieces: Sequence[_Piece] = ()
+        self._pieces: Sequence[_DecodedTogether] = ()
         self._decoded: Sequence[Iterator[Changes]] = ()
 
-    async def take(self, pieces: Sequence[_Piece]) -> None:
+    async def take(self, pieces: Sequence[_DecodedTogether]) -> None:
         """Decode these, and apply the ones taken before."""
         await self._run([partial(self._apply, self._decoded), partial(self._decode, pieces)])
         self._pieces = pieces
@@ -332,11 +332,11 @@ class _Steps:
         await in_order(range(0 if self._pieces else 1, len(calls)), call, keep, concurrency_max=len(calls))
 
 
-def _cut(files: Sequence[Fetched[Frames]]) -> Iterator[Sequence[_Piece]]:
+def _cut(files: Sequence[Fetched[Frames]]) -> Iterator[Sequence[_DecodedTogether]]:
     """What is decoded in one step: a group of small files, or some frames of a large one."""
     file = files[0]
     if len(files) > 1 or file.size_bytes <= GROUP_BYTES_MAX:
-        yield [_Piece(each.content, each) for each in files]
+        yield [_DecodedTogether(each.content, each) for each in files]
         return
     views, read = file.content.views, file.content.read
     start, size_bytes = 0, 0
@@ -344,11 +344,11 @@ def _cut(files: Sequence[Fetched[Frames]]) -> Iterator[Sequence[_Piece]]:
         size_bytes += len(view)
         if size_bytes > GROUP_BYTES_MAX or end == len(views):
             some = msgspec.structs.replace(read, change_sets=read.change_sets[start:end])
-            yield [_Piece(Frames(some, views[start:end]), file, is_last=end == len(views))]
+            yield [_DecodedTogether(Frames(some, views[start:end]), file, is_last=end == len(views))]
             start, size_bytes = end, 0
 
 
-def _decode(ahead: Ahead, pieces: Sequence[_Piece]) -> Sequence[Iterator[Changes]]:
+def _decode(ahead: Ahead, pieces: Sequence[_DecodedTogether]) -> Sequence[Iterator[Changes]]:
     """Open the changes in these pieces, and do `ahead` what can be done."""
     return [
         ahead(changes_of(frames.views, frames.read.change_sets, frames.read.key_groups))

@@ -94,7 +94,7 @@ class ColumnChanges(Changes):
         self.drops: Final = drops
         self.hashes: Final = hashes
         self.hashes_ahead = hashes
-        """The keys' hashes, where a reader has computed them for whoever applies the changes."""
+        """The keys' hashes, where a reader has computed them for the table that applies them."""
 
     @property
     def sets(self) -> int:
