@@ -333,7 +333,7 @@ class _Steps:
 
 
 def _cut(files: Sequence[Fetched[Frames]]) -> Iterator[Sequence[_DecodedTogether]]:
-    """What is decoded in one step: a group of small files, or some frames of a large one."""
+    """Cut files into steps of decoding: a group of small files, or some frames of a large one."""
     file = files[0]
     if len(files) > 1 or file.size_bytes <= GROUP_BYTES_MAX:
         yield [_DecodedTogether(each.content, each) for each in files]
