@@ -107,6 +107,37 @@ async def test_a_damaged_file_of_columns_comes_from_the_primary(job: RocksDBJob)
 
 
 @run_virtual
+async def test_columns_are_not_shared_by_name(tmp_path: Path) -> None:
+    """Nor by their length: each base has a file of that name, and here also of that many bytes."""
+    job = RocksDBJob(tmp_path, compression="none")
+    await with_a_base(job)
+    (before,) = column_files(job)
+    async with job.open() as backend:
+        put(backend, {"row 3": {"n": 9, "name": "name 9"}})
+        await commit(backend)
+        await commit(backend)
+    (after,) = column_files(job)
+    assert (after.name, after.handle.length) == (before.name, before.handle.length)
+    assert after.handle.key != before.handle.key
+
+
+@run_virtual
+async def test_rows_that_a_newer_base_has_not_do_not_come_back(job: RocksDBJob) -> None:
+    """One of two owners drops its rows and has a base without them; of the older base the other's groups count."""
+    await with_a_base(job)
+    async with job.open_parts(*HALVES) as parts:
+        kept = rows_in(parts.owners[0])
+        dropped = list(rows_in(parts.owners[1]))
+        columns(parts.owners[1]).rows(pa.array(dropped, pa.string())).drop()
+        for _ in range(2):
+            await parts.checkpoint({})
+            await parts.owners[1]._base_writer.settled()
+    assert len({base.checkpoint_id for part in job.commits()[-1].ranges for base in part.rocksdb}) == 2
+    async with job.open() as backend:
+        assert rows_in(backend) == kept
+
+
+@run_virtual
 async def test_columns_are_divided_and_joined_with_their_key_groups(job: RocksDBJob) -> None:
     """Two owners read the same files, and each takes its own rows; so does one that has both parts again."""
     state = await with_a_base(job)
