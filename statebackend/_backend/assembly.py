@@ -25,7 +25,8 @@ from statebackend._checkpoint.restore import LocalCopies, Restore
 from statebackend._checkpoint.snapshots import InlineEncoder, Snapshots
 from statebackend._codec.commit import Commit
 from statebackend._local.removal import LocalRetention
-from statebackend._log.names import sequence_of
+from statebackend._log.names import is_ours, sequence_of
+from statebackend._log.retention import left_behind
 from statebackend._observers import Observers
 from statebackend._retry import RetryPolicy
 from statebackend._state.declared import KeyedStates
@@ -111,14 +112,23 @@ async def restore(opened: Opened, cache: DownloadCache | None) -> Restored:
                 ", ".join(left),
             )
     elif local is not None and local.writable:
-        newest = opened.position.newest.sequence
-        # A commit above the newest that can be read may be damaged in the primary, and its copy all that is left of it.
-        await local.store.prune(
-            needed(opened.position.newest, base), spare=lambda key: (sequence_of(key) or -1) > newest
-        )
-        if local.rocksdb is not None:
-            await local.rocksdb.prune(needed(opened.position.newest, base))
+        await _prune(local, opened)
     return restored
+
+
+async def _prune(local: LocalCopies, opened: Opened) -> None:
+    newest, base, owned = opened.position.newest, opened.position.base, opened.states.key_groups
+    keep = needed(newest, base)
+    end = -1 if newest is None else newest.sequence
+    if local.shared:
+        await local.store.remove_some(lambda keys: left_behind(keys, keep, newest, opened.epoch))
+    else:
+        # A commit above the newest that can be read may be damaged in the primary, and its copy all that is left of it.
+        await local.store.prune(keep, spare=lambda key: (sequence_of(key) or -1) > end, is_ours=is_ours)
+    if local.rocksdb is not None:
+        ranges = [part for commit in (newest, base) if commit is not None for part in commit.ranges]
+        bases = [each for part in ranges for each in part.rocksdb]
+        await local.rocksdb.prune(bases, among=owned if local.shared else None)
 
 
 async def fill(

@@ -8,8 +8,9 @@ from anyio.abc import TaskGroup
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._codec.commit import Commit
 from statebackend._local.removal import LocalRetention
-from statebackend._log.names import entry_key
+from statebackend._log.names import data_name_of, entry_key
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
+from statebackend.ids import Epoch
 from statebackend.settings import Settings
 from statebackend.uploaders import DuplicatingUploader, PrimaryUploader
 from statebackend.uploaders.local_copies import CopyWriter
@@ -77,10 +78,19 @@ def _opened(
     return uploader(primary, secondary)
 
 
-def retain(local: LocalCopies | None, tasks: TaskGroup, *commits: Commit | None) -> LocalRetention | None:
-    """Keeps the local copies of these commits until a newer one does not use them. `None` where we may not write."""
+def retain(local: LocalCopies | None, tasks: TaskGroup, epoch: Epoch, *commits: Commit | None) -> LocalRetention | None:
+    """Keeps the local copies of these commits until a newer one does not use them. `None` where we may not write.
+
+    Of shared roots it removes only what was made in `epoch`: other owners may need what they all began with.
+    """
     if local is None or not local.writable:
         return None
+
+    def is_of_epoch(key: str) -> bool:
+        return (name := data_name_of(key)) is not None and name.epoch == epoch
+
+    if local.shared:
+        return LocalRetention(local.store, tasks=tasks, is_own=is_of_epoch)
     retention = LocalRetention(local.store, tasks=tasks)
     for commit in commits:
         if commit is not None:

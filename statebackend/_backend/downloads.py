@@ -8,7 +8,7 @@ from statebackend._cache.cached_files import CachedFiles
 from statebackend._cache.download_cache import DownloadCache, VerifiedSource, open_cache
 from statebackend._changelog.reader import verify
 from statebackend._clock import SystemClock
-from statebackend._local.scratch import scratch_parent
+from statebackend._local.scratch import scratch_parents
 from statebackend._observers import Observers
 from statebackend.abc import Clock, ObjectStore, Observer
 from statebackend.settings import Settings
@@ -26,7 +26,7 @@ async def open_download_cache(
 
     For backends of one job, on one event loop of one process. It pays where they want the same files: with a cache each
     file is downloaded whole, without one a backend fetches only its own part of a file that it shares with many. Raises
-    `PrimaryUrlError`, or `LocalRootError` where its directory cannot be made; leaving the context removes all files.
+    `PrimaryUrlError`, or `LocalRootError` where its directory is not ours; leaving the context removes all files.
     """
     clock, observer, threads = clock or SystemClock(), Observers(observer or Observer()), threads_of(settings)
     async with (
@@ -34,7 +34,7 @@ async def open_download_cache(
         telling_requests(primary.spending),
         open_cache(
             VerifiedSource(primary.store, verify, threads),
-            scratch_parent(settings.cache_dir, settings.local),
+            scratch_parents(settings.cache_dir, settings.local),
             CachedFiles(bytes_max=settings.cache_bytes_max, idle_s=settings.cache_idle_s),
             job=settings.job,
             downloads_max=settings.restore_concurrency_max,

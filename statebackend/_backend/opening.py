@@ -128,7 +128,9 @@ async def open_backend(
         position = await job.look()
         async with (
             telling_requests(primary.spending),
-            open_local(settings, local_stores, threads, read_only=read_only) as local,
+            open_local(
+                settings, local_stores, threads, read_only=read_only, shared=key_groups is not None, now_s=clock.time()
+            ) as local,
             open_tables(settings, owned, threads) as tables,
             open_tasks() if key_groups is None else open_tasks_apart() as tasks,  # owners: many in one process
         ):
@@ -163,7 +165,7 @@ async def open_backend(
                 observer=observer,
             )
             restored = await restore(opened, cache)
-            retention = retain(local, tasks, position.newest, position.base)
+            retention = retain(local, tasks, position.epoch, position.newest, position.base)
             machinery = machinery_of(opened, restored, retention=retention)
             backend: StateBackend | OwnerBackend
             if key_groups is None:

@@ -5,6 +5,7 @@ import math
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 import anyio
@@ -21,6 +22,9 @@ from statebackend.abc import Clock, ObjectStore, Observer
 from statebackend.objectstore import PROBE_KEY, LocalStore, open_memory_store
 from statebackend.objectstore.scoped import CountingStore, ScopedStore
 from statebackend.settings import Settings, check_primary
+
+LEFTOVERS_AGE_S: Final = 3600.0
+"""A temporary file that was not touched for this long has no writer any more."""
 
 _log = logging.getLogger(__name__)
 
@@ -108,9 +112,19 @@ async def telling_requests(spending: Spending) -> AsyncGenerator[None]:
 
 @asynccontextmanager
 async def open_local(
-    settings: Settings, instead: Sequence[ObjectStore] | None, threads: WorkerThreads, *, read_only: bool
+    settings: Settings,
+    instead: Sequence[ObjectStore] | None,
+    threads: WorkerThreads,
+    *,
+    read_only: bool,
+    shared: bool = False,
+    now_s: float = 0.0,
 ) -> AsyncGenerator[LocalCopies | None]:
-    """The local copies, writable unless another live backend of this job owns one of the roots."""
+    """The local copies, writable unless another live backend of this job owns one of the roots.
+
+    `shared`: for one owner of several, which share the roots; `now_s` is the time, by this host's clock. A root whose
+    disk takes nothing gets no copies, and is read; the others are as they were.
+    """
     if read_only:
         segments = readable_copies(settings, instead, threads)
         rocksdb = None if instead or segments is None else rocksdb_copies(settings, threads, segments)
@@ -118,23 +132,30 @@ async def open_local(
     elif instead:
         yield LocalCopies(await _taken_stock(settings, instead), writable=True)
     else:
-        opening = open_local_directories(settings.local, settings.job, threads, timeout_s=settings.local_read_timeout_s)
+        opening = open_local_directories(
+            settings.local, settings.job, threads, timeout_s=settings.local_read_timeout_s, shared=shared
+        )
         async with opening as directories:
             if not directories:
                 yield None
                 return
             owned = [directory is None or directory.owned for directory in directories]
-            if not all(owned):
+            writable = all(directory is None or directory.owned or directory.failing for directory in directories)
+            if not writable:
                 _log.warning("job %s: another backend owns the local copy; this one only reads it", settings.job)
             stores = local_stores_of(settings, threads)
             hanging = {place for place, directory in enumerate(directories) if directory is None}
             clear = [place for place, own in enumerate(owned) if own and place not in hanging]
-            hanging |= {place for place in clear if not await clear_leftovers(settings, place, stores[place])}
+            before_s = now_s - LEFTOVERS_AGE_S if shared else math.inf
+            for place in clear:
+                if not await clear_leftovers(settings, place, stores[place], before_s=before_s):
+                    hanging.add(place)
             segments = await _taken_stock(settings, stores, owned, hanging)
             yield LocalCopies(
                 segments,
-                writable=all(owned),
-                rocksdb=rocksdb_copies(settings, threads, segments, writable=all(owned), hanging=hanging),
+                writable=writable,
+                rocksdb=rocksdb_copies(settings, threads, segments, writable=writable, hanging=hanging),
+                shared=shared,
             )
 
 

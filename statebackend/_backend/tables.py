@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import msgspec
@@ -19,7 +19,7 @@ from statebackend._checkpoint.fetch import Fetcher
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._checkpoint.rocksdb_bases import RocksDBBases
 from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
-from statebackend._local.scratch import open_scratch, scratch_parent
+from statebackend._local.scratch import open_scratch_in, scratch_parents
 from statebackend._tables.heap import heap_table
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.table import OpenTable, TableFiles
@@ -28,6 +28,9 @@ from statebackend.abc import ObjectStore, Observer
 from statebackend.errors import SettingsError
 from statebackend.ids import KeyGroupRange, RocksDBBase
 from statebackend.settings import Settings
+
+if TYPE_CHECKING:
+    from statebackend._tables.rocksdb import RocksStore
 
 
 class Tables(msgspec.Struct, frozen=True):
@@ -54,18 +57,29 @@ async def open_tables(settings: Settings, key_groups: KeyGroupRange, threads: Wo
         raise SettingsError("this table needs the extra 'rocksdb'", table=settings.table) from error
     keys = OwnedKeys(key_groups, settings.max_parallelism)
     opened: list[RocksStore] = []
-    async with open_scratch(scratch_parent(settings.table_dir, settings.local), threads) as directory:
 
-        def open_files() -> None:  # appended in the thread, so that a cancelled call cannot lose it
+    async def open_files(directory: Path) -> Path:
+        def append() -> None:  # in the thread, so that a cancelled call cannot lose it
             opened.append(RocksStore(directory / "rocksdb", memory_bytes=settings.table_memory_bytes))
 
-        try:
-            await threads.io(open_files)
-            yield Tables(partial(open_table, opened[0], keys), opened[0], directory)
-        finally:
-            with anyio.CancelScope(shield=True):
-                for store in opened:
-                    await threads.io(store.close)
+        await threads.io(append)
+        return directory
+
+    parents = scratch_parents(settings.table_dir, settings.local)
+    try:
+        async with open_scratch_in(parents, threads, open_files) as directory:
+            try:
+                yield Tables(partial(open_table, opened[0], keys), opened[0], directory)
+            finally:
+                await _close(opened, threads)
+    finally:
+        await _close(opened, threads)
+
+
+async def _close(opened: "list[RocksStore]", threads: WorkerThreads) -> None:
+    with anyio.CancelScope(shield=True):
+        while opened:
+            await threads.io(opened.pop().close)
 
 
 def rocksdb_restore(
@@ -126,5 +140,10 @@ async def _scratch(tables: Tables, settings: Settings, threads: WorkerThreads) -
     if tables.scratch is not None:
         yield tables.scratch
         return
-    async with open_scratch(scratch_parent(settings.table_dir, settings.local), threads) as directory:
+    parents = scratch_parents(settings.table_dir, settings.local)
+    async with open_scratch_in(parents, threads, _unchanged) as directory:
         yield directory
+
+
+async def _unchanged(directory: Path) -> Path:
+    return directory

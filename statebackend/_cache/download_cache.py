@@ -10,8 +10,8 @@ the next process.
 """
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,12 +20,13 @@ import anyio
 from anyio.abc import TaskGroup
 
 from statebackend._cache.cached_files import CachedFile, CachedFiles, FileState
-from statebackend._local.scratch import open_scratch
+from statebackend._local.disk import is_failing
+from statebackend._local.scratch import open_scratch_in
 from statebackend._once import OnceLog, reason_of
 from statebackend._tasks import foreign, open_tasks
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore, Observer
-from statebackend.errors import BackendClosedError, CacheDiskError, DataError, InputError
+from statebackend.errors import BackendClosedError, CacheDiskError, DataError, InputError, LocalRootError
 from statebackend.ids import Handle
 
 _logger = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class DownloadCache:
     def __init__(
         self,
         source: "VerifiedSource",
-        directory: Path,
+        directory: Path | None,
         files: CachedFiles,
         *,
         job: str,
@@ -50,7 +51,7 @@ class DownloadCache:
         clock: Clock,
         observer: Observer,
     ) -> None:
-        """`downloads_max`: files that are downloaded at a time."""
+        """`downloads_max`: files that are downloaded at a time. `directory`: `None` where no disk takes one."""
         self.job: Final = job
         self._source = source
         self._directory = directory
@@ -100,8 +101,9 @@ class DownloadCache:
         Raises what the primary raises, or `CorruptSegmentError`. Cancelling it does what cancelling `open` does.
         """
         try:
-            async with self.open(handle) as reader:
-                return await self._read_verified(reader)
+            if self._directory is not None:
+                async with self.open(handle) as reader:
+                    return await self._read_verified(reader)
         except CacheDiskError as error:
             reason = reason_of(error)
             self._log.warning("get", reason, "reading the primary directly, without the download cache: %s", error)
@@ -135,9 +137,11 @@ class DownloadCache:
         while True:
             if self._closed:
                 raise _closed()
+            if self._directory is None:
+                raise CacheDiskError("no disk takes the files of the download cache", object=handle.key)
             file = self._files.find(handle)
             if file is None:
-                file = self._begin(handle)
+                file = self._begin(handle, self._directory)
                 break
             if file.state is not FileState.ABANDONED:
                 self._files.use(file)
@@ -156,9 +160,9 @@ class DownloadCache:
             raise download.error
         return file, download
 
-    def _begin(self, handle: Handle) -> CachedFile:
+    def _begin(self, handle: Handle, directory: Path) -> CachedFile:
         file = self._files.begin(handle)
-        self._downloads[file.number] = _Download(self._directory / str(file.number))
+        self._downloads[file.number] = _Download(directory / str(file.number))
         self._tasks.start_soon(self._run, file, self._downloads[file.number])
         self._evict()
         self._observer.cache_changed(self.held_bytes)
@@ -322,7 +326,7 @@ class _Download:
 @asynccontextmanager
 async def open_cache(
     source: VerifiedSource,
-    parent: Path,
+    parents: Sequence[Path],
     files: CachedFiles,
     *,
     job: str,
@@ -331,11 +335,12 @@ async def open_cache(
     clock: Clock,
     observer: Observer,
 ) -> AsyncGenerator[DownloadCache]:
-    """A cache in a directory of its own below `parent`, which is removed with all its files when the context ends.
+    """A cache in a directory of its own, which is removed with all its files when the context ends.
 
-    Raises `LocalRootError` where the directory cannot be made.
+    It lies below the first of `parents` whose disk takes it; if none does, the cache has no files, and passes all reads
+    on to the primary. Raises `LocalRootError` where a parent is not ours, or its path is wrong.
     """
-    async with open_scratch(parent, threads) as directory, open_tasks() as tasks:
+    async with _directory_in(parents, threads) as directory, open_tasks() as tasks:
         cache = DownloadCache(
             source,
             directory,
@@ -352,6 +357,23 @@ async def open_cache(
             yield cache
         finally:
             cache.close()
+
+
+@asynccontextmanager
+async def _directory_in(parents: Sequence[Path], threads: WorkerThreads) -> AsyncGenerator[Path | None]:
+    async with AsyncExitStack() as stack:
+        directory = None
+        try:
+            directory = await stack.enter_async_context(open_scratch_in(parents, threads, _unchanged))
+        except LocalRootError as error:
+            if not is_failing(error):
+                raise
+            _logger.warning("no disk takes the files of the download cache, so the primary is read: reason=%s", error)
+        yield directory
+
+
+async def _unchanged(directory: Path) -> Path:
+    return directory
 
 
 def _closed() -> BackendClosedError:

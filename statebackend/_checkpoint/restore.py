@@ -53,12 +53,13 @@ def nothing_ahead(changes: Iterator[Changes]) -> Iterator[Changes]:
 class LocalCopies(msgspec.Struct, frozen=True):
     """The secondary as a restore sees it: where to read, and whether bad copies may be replaced.
 
-    `rocksdb`: the copies of RocksDB bases, `None` if they have no place.
+    `rocksdb`: the copies of RocksDB bases, `None` if they have no place. `shared`: other owners write here, too.
     """
 
     store: LocalSegments
     writable: bool
     rocksdb: RocksDBCopies | None = None
+    shared: bool = False
 
 
 class Restore:

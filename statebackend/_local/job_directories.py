@@ -21,7 +21,7 @@ from typing import Final
 
 import anyio
 
-from statebackend._local.disk import make_directory
+from statebackend._local.disk import check_ours, is_failing, make_directory
 from statebackend._local.layout import job_directory, segments_directory
 from statebackend._local.locks import FileLock, lock_file
 from statebackend._threads import RootThreads, WorkerThreads
@@ -34,31 +34,37 @@ _logger = logging.getLogger(__name__)
 class LocalDirectory:
     """One local root as one backend sees it. `owned`: it may write and prune here; otherwise it may only read.
 
-    Closing releases the lock; closing twice is fine.
+    `lock` is `None` where the disk takes nothing: then it is `failing`, owned by nobody, and what lies there can still
+    be read. Closing releases the lock; closing twice is fine.
     """
 
-    def __init__(self, root: Path, segments: Path, lock: FileLock) -> None:
+    def __init__(self, root: Path, segments: Path, lock: FileLock | None) -> None:
         self.root = root
         self.segments = segments
-        self.owned = lock.held
+        self.owned = lock is not None and lock.held
+        self.failing: Final = lock is None
         self._lock = lock
 
     def close(self) -> None:
         """Release the lock. Does not block."""
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
 
 
 def lock_root(root: str | os.PathLike[str], job: str, *, shared: bool = False) -> LocalDirectory:
     """Make the job's directories under `root`, and own them unless another live backend does. Blocks on the disk.
 
     `shared`: own them together with all others that pass it. Raises `LocalRootError` with the path and the reason if
-    `root` is relative, or cannot be made, read and written.
+    `root` is relative, or cannot be made, read and written, or if a directory below it is a link, another user's, or
+    writable for others.
     """
     path = Path(root)
     if not path.is_absolute():
         raise LocalRootError("a local root must be an absolute path", root=str(path))
     try:
         return _locked(path, job, shared=shared)
+    except LocalRootError:
+        raise
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise LocalRootError("a local root cannot be used", root=str(path), reason=reason) from error
@@ -82,8 +88,10 @@ async def open_local_directories(
 ) -> AsyncGenerator[tuple[LocalDirectory | None, ...]]:
     """Lock every root, in the order given, for as long as the context lasts. `None`: the root hung for `timeout_s`.
 
-    Raises `LocalRootError` for the first root that cannot be used. A failed or cancelled call leaves directories behind
-    but no lock. A thread that hangs is abandoned, and releases what it has locked once it goes on.
+    A root whose disk is full, read-only or broken is `failing`: the log is told, and nothing is raised. Raises
+    `LocalRootError` for the first root that cannot be used for another reason, which is the user's to mend. A failed or
+    cancelled call leaves directories behind but no lock. A thread that hangs is abandoned, and releases what it has
+    locked once it goes on.
     """
     with ExitStack() as opened:
         directories: list[LocalDirectory | None] = []
@@ -109,7 +117,14 @@ class _RootOpening:
     async def directory_within(self, timeout_s: float) -> LocalDirectory | None:
         """The directory, or `None` if there is none after `timeout_s`. Raises `LocalRootError`."""
         with anyio.move_on_after(timeout_s):
-            return await self._threads.io(self._open, abandon_after_s=0.0)
+            try:
+                return await self._threads.io(self._open, abandon_after_s=0.0)
+            except LocalRootError as error:
+                if not is_failing(error):
+                    raise
+                _logger.warning("a local root takes nothing, and gets no copies: %s", error)
+                root = Path(self._root)
+                return LocalDirectory(root, segments_directory(root, self._job), None)
         _logger.warning("a local root hangs, and is not used: root=%s", self._root)
         self.close()
         return None
@@ -134,4 +149,7 @@ def _locked(root: Path, job: str, *, shared: bool) -> LocalDirectory:
     segments = segments_directory(root, job)
     for directory in (root, segments.parent, segments):
         make_directory(directory)
+    links = [path for path in segments.iterdir() if path.is_symlink()]
+    for directory in (segments.parent, segments, *links):
+        check_ours(directory, "remove it, or name another local root")
     return LocalDirectory(root, segments, lock_file(job_directory(root, job) / _LOCK_NAME, shared=shared))

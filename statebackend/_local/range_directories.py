@@ -15,6 +15,7 @@ written, a power cut may lose anything.
 """
 
 import logging
+import re
 import struct
 import zlib
 from collections.abc import AsyncGenerator, Collection
@@ -25,10 +26,10 @@ from typing import Final
 import anyio
 import msgspec
 
-from statebackend._local.disk import make_directory, remove_directory
+from statebackend._local.disk import check_ours, is_ours, make_directory, remove_directory
 from statebackend._local.layout import job_directory
 from statebackend._local.locks import lock_file
-from statebackend._local.scratch import check_ours
+from statebackend._local.scratch import ADVICE
 from statebackend._threads import FileThreads
 from statebackend.errors import LocalRootError
 from statebackend.ids import Epoch, KeyGroupRange
@@ -36,6 +37,7 @@ from statebackend.ids import Epoch, KeyGroupRange
 LAYOUT: Final = 1
 """The version of the files' layout: a release that writes them differently has another one."""
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_RANGE: Final = re.compile(r"kg_(0|[1-9][0-9]*)_(0|[1-9][0-9]*)")
 _CHECKSUM: Final = struct.Struct("<I")
 _logger = logging.getLogger(__name__)
 
@@ -124,9 +126,10 @@ def remove_other_ranges(parent: Path, job: str, owners: Collection[KeyGroupRange
     """
     removed, names = 0, {_name(key_groups) for key_groups in owners}
     with suppress(OSError, LocalRootError):
-        check_ours(parent)
+        check_ours(parent, ADVICE)
+        check_ours(job_directory(parent, job), ADVICE)
         for path in job_directory(parent, job).iterdir():
-            if path.name not in names and path.name.startswith("kg_"):
+            if path.name not in names and _RANGE.fullmatch(path.name) and is_ours(path):
                 removed += _remove_older(path, epoch)
     return removed
 
@@ -156,8 +159,10 @@ def _locked(parent: Path, job: str, key_groups: KeyGroupRange, locks: ExitStack)
     path = job_directory(parent, job) / _name(key_groups)
     try:
         make_directory(parent)
-        check_ours(parent)
+        check_ours(parent, ADVICE)
         make_directory(path)
+        for directory in (path.parent, path):
+            check_ours(directory, ADVICE)
         lock = lock_file(path / "lock")
     except OSError as error:
         raise LocalRootError(

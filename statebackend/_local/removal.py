@@ -1,7 +1,7 @@
 """Removes superseded local copies in the background."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from anyio.abc import TaskGroup
@@ -17,12 +17,16 @@ class LocalRetention:
     """The local registry and the deletions it asks for. No call waits, and none fails because of the disk.
 
     Deletions run in `tasks`, one at a time, so a disk that hangs occupies one thread. A copy that is not deleted before
-    `tasks` end, or cannot be, is pruned when the directory is opened next.
+    `tasks` end, or cannot be, is pruned when the directory is opened next. `is_own`: false for copies that others may
+    need, which are left to them, or to the next epoch.
     """
 
-    def __init__(self, segments: LocalSegments, *, tasks: TaskGroup) -> None:
+    def __init__(
+        self, segments: LocalSegments, *, tasks: TaskGroup, is_own: Callable[[str], bool] = lambda _: True
+    ) -> None:
         self._segments = segments
         self._tasks = tasks
+        self._is_own = is_own
         self._registry = LocalRegistry()
         self._superseded: dict[str, None] = {}  # a set that keeps its order: the oldest copies go first
         self._removing = False
@@ -32,7 +36,7 @@ class LocalRetention:
 
         A key without a local copy is fine: deleting it later changes nothing.
         """
-        self._registry.register(keys, checkpoint_id)
+        self._registry.register(filter(self._is_own, keys), checkpoint_id)
 
     def confirm(self, checkpoint_id: CheckpointId) -> None:
         """`checkpoint_id` is committed: the copies that only older checkpoints use will be removed."""

@@ -18,8 +18,8 @@ import anyio
 import msgspec
 
 from statebackend._codec.local_snapshot import LocalSnapshot, decode_local_snapshot
-from statebackend._local.disk import linked
-from statebackend._local.layout import LocalLayout, job_directory, owner_of
+from statebackend._local.disk import is_ours, linked
+from statebackend._local.layout import LocalLayout, checkpoint_of, job_directory, owner_of
 from statebackend._local.segments import LocalSegments
 from statebackend._local.snapshots import SNAPSHOT_NAME, LocalSnapshots, open_local_snapshots
 from statebackend._once import OnceLog, reason_of
@@ -109,14 +109,7 @@ class RocksDBCopies:
     async def _store(self, root: int, base: RocksDBBase, files: Path) -> None:
         if self._bytes_max:
             await self._in_time(root, lambda: self._check_room(base))
-        snapshot = LocalSnapshot(
-            job=self._job,
-            operator=OPERATOR,
-            checkpoint_id=base.checkpoint_id,
-            key_groups=base.owner,
-            changelog=(),
-            rocksdb=base.files,
-        )
+        snapshot = self._snapshot_of(base)
 
         async def store() -> None:
             snapshots = await self._snapshots_of(root, base.owner)
@@ -147,29 +140,39 @@ class RocksDBCopies:
         await self._bounded(root, self._timeout_s, abort)
         await self._count(root)
 
-    async def prune(self, needed: Collection[str]) -> None:
-        """Remove every base with a file whose key is not in `needed`, and every incomplete directory.
+    async def prune(self, needed: Collection[RocksDBBase], *, among: KeyGroupRange | None = None) -> None:
+        """Remove every base that is not `needed`, and every incomplete directory; with `among`, of owners within it.
 
-        Called once by the owner of the roots, after the restore. Errors are logged.
+        The damaged record of a base that is needed is written anew: its files are checked when they are read. Called
+        once by the owner of the roots, after the restore. Errors are logged.
         """
 
         async def prune(root: int) -> None:
             for owner in await self._in_time(root, partial(self._owners, root)):
-                await self._bounded(root, self._timeout_s, partial(self._prune_owner, root, owner, needed))
+                if among is None or owner.intersection(among):
+                    await self._bounded(root, self._timeout_s, partial(self._prune_owner, root, owner, needed))
 
         await self._in_each_root(prune)
 
-    async def _prune_owner(self, root: int, owner: KeyGroupRange, needed: Collection[str]) -> None:
+    async def _prune_owner(self, root: int, owner: KeyGroupRange, needed: Collection[RocksDBBase]) -> None:
         snapshots = await self._snapshots_of(root, owner)
+        wanted = {base.checkpoint_id: base for base in needed if base.owner == owner and self._root_of(base) == root}
         keep = {
             checkpoint_id
             for checkpoint_id in list(snapshots.checkpoints)
-            if self._layout(owner).root_of(checkpoint_id) == self._roots[root]
-            and (found := await snapshots.retrieve(checkpoint_id)) is not None
-            and found.rocksdb
-            and all(file.handle.key in needed for file in found.rocksdb)
+            if checkpoint_id in wanted and await snapshots.mend(self._snapshot_of(wanted[checkpoint_id]))
         }
         await snapshots.prune(keep.__contains__)
+
+    def _snapshot_of(self, base: RocksDBBase) -> LocalSnapshot:
+        return LocalSnapshot(
+            job=self._job,
+            operator=OPERATOR,
+            checkpoint_id=base.checkpoint_id,
+            key_groups=base.owner,
+            changelog=(),
+            rocksdb=base.files,
+        )
 
     async def _in_each_root(self, remove: Callable[[int], Awaitable[None]]) -> None:
         for root in range(len(self._roots)):
@@ -202,7 +205,7 @@ class RocksDBCopies:
             self._segments.set_apart(root, size_bytes)
 
     def _owners(self, index: int) -> Sequence[KeyGroupRange]:
-        names = sorted(path.name for path in job_directory(self._roots[index], self._job).glob("op_*"))
+        names = sorted(path.name for path in job_directory(self._roots[index], self._job).glob("op_*") if is_ours(path))
         return [found[1] for name in names if (found := owner_of(name)) is not None and found[0] == OPERATOR]
 
     def _layout(self, owner: KeyGroupRange) -> LocalLayout:
@@ -245,7 +248,9 @@ class CopiedBase(msgspec.Struct, frozen=True):
 
 def copied_bases(root: Path, job: str) -> Sequence[CopiedBase]:
     """Every directory of a RocksDB base in one root, of all owners. Blocks on the disk. Raises `OSError`."""
-    found = map(_copied_base, sorted(job_directory(root, job).glob(f"op_{OPERATOR}_kg_*/chk_*")))
+    paths = sorted(job_directory(root, job).glob(f"op_{OPERATOR}_kg_*/chk_*"))
+    ours = [path for path in paths if owner_of(path.parent.name) and checkpoint_of(path.name) is not None]
+    found = [_copied_base(path) for path in ours if not (path.parent.is_symlink() or path.is_symlink())]
     return [each for each in found if each is not None]
 
 

@@ -10,35 +10,67 @@ name is not ours: users put `cache_dir` where other things are. `<parent>` must 
 system's directory for temporary files anyone could have made it.
 """
 
+import logging
 import os
 import re
 import secrets
 import shutil
-import stat
 import tempfile
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
 
-from statebackend._local.disk import make_directory
+from statebackend._local.disk import check_ours, is_failing, make_directory
 from statebackend._local.locks import FileLock, lock_file
 from statebackend._threads import FileThreads
-from statebackend.errors import LocalRootError
+from statebackend.errors import LocalRootError, StoreUnavailableError
 
+T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
 _LOCK_NAME: Final = "lock"
+ADVICE: Final = "set cache_dir or table_dir"
+"""To do if a directory for scratch files is not ours."""
 _NAME: Final = re.compile(r"scratch-[0-9a-f]{16}")
 
 
 def scratch_parent(directory: str, local_roots: Sequence[str]) -> Path:
     """`directory`, or one below the first local root, or else one below the system's temporary directory."""
-    if directory:
-        return Path(directory)
-    if local_roots:
-        return Path(local_roots[0], "scratch")
-    return Path(tempfile.gettempdir(), f"statebackend-{os.geteuid()}")
+    return scratch_parents(directory, local_roots)[0]
+
+
+def scratch_parents(directory: str, local_roots: Sequence[str]) -> Sequence[Path]:
+    """As `scratch_parent`, and the ones to fall back to, in order, while the disk of that one takes nothing."""
+    chosen = [Path(directory)] if directory else []
+    temporary = Path(tempfile.gettempdir(), f"statebackend-{os.geteuid()}")
+    return [*chosen, *(Path(root, "scratch") for root in local_roots), temporary]
+
+
+@asynccontextmanager
+async def open_scratch_in(
+    parents: Sequence[Path], threads: FileThreads, use: Callable[[Path], Awaitable[T]]
+) -> AsyncGenerator[T]:
+    """Yield what `use` makes of a directory below the first of `parents` whose disk takes it, as `open_scratch`.
+
+    `use` raises `StoreUnavailableError` where the disk fails it, and leaves nothing open then. The last parent's error
+    is raised; of the others the log is told. Raises at once if a directory is not ours, or its path is wrong.
+    """
+    for place, parent in enumerate(parents):
+        is_last = place == len(parents) - 1
+        async with AsyncExitStack() as stack:
+            try:
+                directory = await stack.enter_async_context(open_scratch(parent, threads))
+                used = await use(directory)
+            except (LocalRootError, StoreUnavailableError) as error:
+                if is_last or not (isinstance(error, StoreUnavailableError) or is_failing(error)):
+                    raise
+                _logger.warning("a disk for scratch files takes nothing, and another one is used: reason=%s", error)
+                continue
+            yield used
+            return
 
 
 @asynccontextmanager
@@ -61,7 +93,7 @@ def _made(parent: Path, locks: ExitStack) -> Path:
         raise LocalRootError("the directory for scratch files must be an absolute path", directory=str(parent))
     try:
         make_directory(parent)
-        check_ours(parent)
+        check_ours(parent, ADVICE)
         with closing(lock_file(parent / _LOCK_NAME, wait=True)):
             _remove_dead(parent)
             path, lock = _made_and_locked(parent)
@@ -82,18 +114,6 @@ def _made_and_locked(parent: Path) -> tuple[Path, FileLock]:
     lock = lock_file(path / _LOCK_NAME)
     assert lock.held, "another process has locked a directory with a random name"
     return path, lock
-
-
-def check_ours(parent: Path) -> None:
-    """Raise `LocalRootError` where another user could have written to `parent`, `OSError` where it does not exist."""
-    found = parent.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise LocalRootError(
-            "the directory for scratch files must be ours, and writable for no other user: set cache_dir or table_dir",
-            directory=str(parent),
-            owner=found.st_uid,
-            mode=oct(stat.S_IMODE(found.st_mode)),
-        )
 
 
 def _remove_dead(parent: Path) -> None:

@@ -140,14 +140,24 @@ class LocalSegments:
             if owned and index not in self._hanging:
                 await self._count(index)
 
-    async def prune(self, keep: Collection[str], *, spare: Callable[[str], bool] = lambda _: False) -> int:
+    async def prune(
+        self,
+        keep: Collection[str],
+        *,
+        spare: Callable[[str], bool] = lambda _: False,
+        is_ours: Callable[[str], bool] = lambda _: True,
+    ) -> int:
         """Delete every copy that is neither in `keep` nor to `spare`, or lies in the wrong root; say how many.
+
+        Only copies whose key `is_ours`: other files that lie there are not touched.
 
         Called once by the owner, after the restore and before the first upload: a copy that is not needed then was left
         by a process that was killed. Best effort: errors are logged. Roots that are not owned stay as they are. A
         cancelled call has deleted some of the copies.
         """
-        return sum([await self._prune_root(index, keep, spare) for index, owned in enumerate(self._owned) if owned])
+        return sum(
+            [await self._prune_root(index, keep, spare, is_ours) for index, owned in enumerate(self._owned) if owned]
+        )
 
     async def remove_some(self, choose: Callable[[Collection[str]], Collection[str]]) -> int:
         """Delete the copies that `choose` picks from all keys in the roots by now. Return how many were deleted.
@@ -166,15 +176,16 @@ class LocalSegments:
             ]
         )
 
-    async def _prune_root(self, index: int, keep: Collection[str], spare: Callable[[str], bool]) -> int:
+    async def _prune_root(
+        self, index: int, keep: Collection[str], spare: Callable[[str], bool], is_ours: Callable[[str], bool]
+    ) -> int:
         budget = self._budgets[index]
         if index in self._slow:
             return 0
         if not budget.counted:
             await self._count(index)
-        return await self._remove(
-            index, [key for key in budget.keys if not (key in keep or spare(key)) or self.root_of(key) != index]
-        )
+        unwanted = [key for key in budget.keys if not (key in keep or spare(key)) or self.root_of(key) != index]
+        return await self._remove(index, list(filter(is_ours, unwanted)))
 
     async def _remove(self, index: int, keys: Collection[str]) -> int:
         budget, removed = self._budgets[index], 0
@@ -229,7 +240,7 @@ class LocalSegments:
 
     def _writable(self, key: str) -> ObjectStore:
         if not self._owned[self.root_of(key)]:
-            raise StoreAccessError("another live backend owns this local root: this one may only read it", key=key)
+            raise StoreAccessError("this local root is only read: another backend owns it, or its disk fails", key=key)
         if self.root_of(key) in self._hanging:
             raise StoreUnavailableError("this local root hung when it was opened", key=key)
         return self._store(key)

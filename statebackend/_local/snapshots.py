@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 import anyio
 
 from statebackend._codec.local_snapshot import LocalSnapshot, decode_local_snapshot, encode_local_snapshot
-from statebackend._local.disk import linked, make_directory, remove_directory, sync_directory, sync_file
+from statebackend._local.disk import is_ours, linked, make_directory, remove_directory, sync_directory, sync_file
 from statebackend._local.layout import LocalLayout, checkpoint_of
 from statebackend._threads import FileThreads
 from statebackend.errors import DataError, InputError, StoreUnavailableError
@@ -108,6 +108,27 @@ class LocalSnapshots:
             self._snapshots[checkpoint_id] = snapshot
         return snapshot
 
+    async def mend(self, snapshot: LocalSnapshot) -> bool:
+        """Write the record of a snapshot anew if it cannot be read; its files stay. False if it is of other files.
+
+        Raises `StoreUnavailableError` where the disk fails: then it is as it was.
+        """
+        directory = self.layout.checkpoint_directory(snapshot.checkpoint_id)
+        content = encode_local_snapshot(snapshot)
+        try:
+            found = decode_local_snapshot(await self._on_disk((directory / SNAPSHOT_NAME).read_bytes), str(directory))
+        except DataError as error:
+            _logger.warning("writing the record of a local snapshot anew: path=%s reason=%s", directory, error)
+        except OSError as error:
+            raise StoreUnavailableError("a local snapshot cannot be read", path=str(directory)) from error
+        else:
+            return found == snapshot
+        try:
+            await self._on_disk(partial(_write_record, directory, content))
+        except OSError as error:
+            raise StoreUnavailableError("a local snapshot could not be mended", path=str(directory)) from error
+        return True
+
     async def confirm(self, checkpoint_id: CheckpointId) -> None:
         """`checkpoint_id` is committed: remove the older snapshots."""
         self._confirmed = max(self._confirmed, checkpoint_id)
@@ -161,8 +182,8 @@ def _find(layout: LocalLayout) -> Collection[CheckpointId]:
     found: set[CheckpointId] = set()
     for directory in layout.owner_directories:
         try:
-            entries = list(directory.iterdir()) if directory.exists() else []
-            for path in entries:
+            entries = list(directory.iterdir()) if is_ours(directory) else []
+            for path in filter(is_ours, entries):
                 checkpoint_id = checkpoint_of(path.name)
                 if checkpoint_id is None:
                     continue
@@ -185,13 +206,20 @@ def _write(directory: Path, content: bytes, files: Mapping[RocksDBFile, Path]) -
             if not (file.never_changes and linked(source, target)):
                 shutil.copyfile(source, target)
             sync_file(target)
-        with (directory / SNAPSHOT_NAME).open("xb") as metadata:  # last: without it the directory is incomplete
-            metadata.write(content)
-            metadata.flush()
-            os.fsync(metadata.fileno())
-        sync_directory(directory)
+        _write_record(directory, content)  # last: without it the directory is incomplete
         sync_directory(directory.parent)
     except BaseException:
         with suppress(OSError):
             remove_directory(directory)
         raise
+
+
+def _write_record(directory: Path, content: bytes) -> None:
+    """Write the record durably, whole or as it was before."""
+    temporary = directory / f"{SNAPSHOT_NAME}.tmp"
+    with temporary.open("wb") as record:
+        record.write(content)
+        record.flush()
+        os.fsync(record.fileno())
+    temporary.replace(directory / SNAPSHOT_NAME)
+    sync_directory(directory)

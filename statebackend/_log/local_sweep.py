@@ -3,30 +3,38 @@
 Only in roots whose lock is free: while the process that owns a root lives, nobody else knows what it needs there.
 """
 
+import logging
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
 
-from statebackend._local.disk import remove_directory
+from statebackend._local.disk import is_failing, remove_directory
 from statebackend._local.job_directories import LocalDirectory, lock_root
 from statebackend._local.layout import segments_directory
 from statebackend._local.rocksdb_copies import copied_bases
+from statebackend._log.names import is_ours
 from statebackend._threads import FileThreads
 from statebackend.abc import ObjectInfo
-from statebackend.errors import StoreError, StoreUnavailableError
+from statebackend.errors import LocalRootError, StoreError, StoreUnavailableError
 from statebackend.objectstore.local import LocalStore
+
+_logger = logging.getLogger(__name__)
 
 
 class LocalFile(msgspec.Struct, frozen=True):
-    """A local copy: the object it copies, its path, and whether it may be needed. `failure`: why it was not removed."""
+    """A local copy: the object it copies, its path, and whether it may be needed. `failure`: why it was not removed.
+
+    `foreign`: its name is not one of ours, so it is nobody's to remove here.
+    """
 
     info: ObjectInfo
     path: str
     owned: bool
     needed: bool
     failure: str | None = None
+    foreign: bool = False
 
 
 async def sweep_roots(
@@ -41,7 +49,13 @@ async def sweep_roots(
     for root in roots:
         if not segments_directory(Path(root), job).is_dir():
             continue
-        directory = await threads.io(lock_root, root, job)
+        try:
+            directory = await threads.io(lock_root, root, job)
+        except LocalRootError as error:
+            if not is_failing(error):
+                raise
+            _logger.warning("a local root cannot be swept: %s", error)
+            continue
         with closing(directory):
             for found in await _sweep_root(directory, needed, threads, dry_run=dry_run):
                 yield found
@@ -55,15 +69,16 @@ async def _sweep_root(
     store = LocalStore(directory.segments, threads=threads)
     found: list[LocalFile] = []
     async for info in store.list(""):
-        keep = info.key in needed
+        keep, foreign = info.key in needed, not is_ours(info.key)
         failure = None
-        if directory.owned and not keep and not dry_run:
+        if directory.owned and not keep and not foreign and not dry_run:
             try:
                 await store.delete(info.key)
             except StoreError as error:
                 failure = str(error)
         path = str(Path(directory.segments, info.key))
-        found.append(LocalFile(info, path, owned=directory.owned, needed=keep, failure=failure))
+        foreign = foreign and not keep
+        found.append(LocalFile(info, path, owned=directory.owned, needed=keep, failure=failure, foreign=foreign))
     if directory.owned and not dry_run:
         await store.remove_leftovers()
     return found

@@ -174,6 +174,11 @@ def data_name_of(key: str) -> DataName | None:
     return DataName(Epoch(int(match[1])), int(match[2]) // NAMES_PER_ATTEMPT if by_attempt else None)
 
 
+def is_ours(key: str) -> bool:
+    """True if an object at `key` can only be ours to delete: data, or an entry of the log."""
+    return data_name_of(key) is not None or sequence_of(key) is not None
+
+
 def log_position(base: Commit | None) -> int:
     """The log position of an attempt's base: 0 before the first commit. It grows with the base."""
     return 0 if base is None else base.sequence + 1

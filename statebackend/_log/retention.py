@@ -3,6 +3,7 @@
     plan_log     which entries of the log stay: the retained ones, and those without which it would have a gap
     classify     a verdict on every object under the job's scope
     superseded   which local copies can be removed, judged from one attempt alone
+    left_behind  the same, judged by an owner of key groups that opens beside others
 
 What always holds: a commit that can be opened is whole. What only older commits point into is superseded. When an entry
 is superseded as a commit, its object stays as long as newer commits point into the change sets that it carries. An
@@ -199,6 +200,20 @@ def _judge_unreached(name: DataName, epoch: Epoch, newest: int) -> tuple[Verdict
     if name.epoch == epoch and name.position is not None and name.position <= newest:
         return Verdict.ORPHAN, "no commit points into it, and another attempt was committed in place of its own"
     return Verdict.LIVE, f"the writer of epoch {name.epoch} may be about to commit it"
+
+
+def left_behind(keys: Collection[str], needed: Container[str], newest: Commit | None, epoch: Epoch) -> frozenset[str]:
+    """The local copies among `keys` that are not `needed`, and that no living owner of `epoch` can have made.
+
+    For an owner that shares its roots with others: they write in this epoch, and their next commit is not known here.
+    Empty if there are copies of a later epoch: then ours is over.
+    """
+    made = {key: name for key in keys if (name := data_name_of(key)) is not None}
+    if newest is None or any(name.epoch > epoch for name in made.values()):
+        return frozenset()
+    older = {key for key, name in made.items() if name.epoch < epoch}
+    entries = {key for key in keys if (entry := sequence_of(key)) is not None and entry < newest.sequence}
+    return frozenset(key for key in older | entries if key not in needed)
 
 
 def superseded(keys: Collection[str], base: Commit, epoch: Epoch) -> frozenset[str]:

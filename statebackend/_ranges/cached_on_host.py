@@ -6,7 +6,7 @@ are closed. So a process that is killed leaves files without a manifest, which n
 
 import logging
 from collections.abc import AsyncGenerator, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,13 @@ import msgspec
 from statebackend._backend.tables import Tables, open_tables
 from statebackend._checkpoint.lineage import Lineage, missing
 from statebackend._codec.commit import Commit
+from statebackend._local.disk import is_failing
 from statebackend._local.range_directories import RangeDirectory, RangeManifest, open_range_directory, remove_ranges
 from statebackend._local.scratch import scratch_parent
 from statebackend._ranges.cached_in_process import CachedRange, CachedTables, Start
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._threads import WorkerThreads
-from statebackend.errors import SettingsError, StoreUnavailableError
+from statebackend.errors import LocalRootError, SettingsError, StoreUnavailableError
 from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, RocksDBBase
 from statebackend.settings import Settings
 
@@ -52,19 +53,29 @@ async def start_from_host(
 ) -> AsyncGenerator[Start]:
     """The state that this host has cached, if it leads to `base`; otherwise empty tables in the same directory.
 
-    If another process is working in that directory, the tables lie in a directory of our own and nothing is cached.
+    If another process is working in that directory, or its disk takes nothing, the tables lie in a directory of our own
+    and nothing is cached.
     Raises `LocalRootError`, `SettingsError` if rocksdict is missing, `StoreUnavailableError` if the disk fails.
     """
     parent = scratch_parent(settings.table_dir, settings.local)
     await remove_ranges(parent, settings.job, epoch, threads, but=owners, timeout_s=settings.local_read_timeout_s)
-    async with open_range_directory(parent, settings.job, key_groups, threads) as directory:
-        if directory is None:
+    async with AsyncExitStack() as stack:
+        files = start = None
+        try:
+            opening = open_range_directory(parent, settings.job, key_groups, threads)
+            if (directory := await stack.enter_async_context(opening)) is not None:
+                files = _RangeFiles(settings, key_groups, directory)
+                start = await threads.io(files.open, base)
+        except (LocalRootError, StoreUnavailableError) as error:
+            if not (isinstance(error, StoreUnavailableError) or is_failing(error)):
+                raise
+            _log.warning("the disk of a range takes nothing, and its files lie elsewhere: reason=%s", error)
+        if files is None or start is None:
+            await stack.aclose()
             async with open_tables(settings, key_groups, threads) as opened:
                 yield Start(opened)  # `cache` has no effect here
             return
-        files = _RangeFiles(settings, key_groups, directory)
         try:
-            start = await threads.io(files.open, base)
             yield start
             if start.left is not None and start.left.tables.are_in_files:
                 await threads.io(files.cache, start.left)

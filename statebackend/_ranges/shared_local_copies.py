@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from statebackend._backend.stores import clear_leftovers, local_stores_of, threads_of
+from statebackend._backend.stores import LEFTOVERS_AGE_S, clear_leftovers, local_stores_of, threads_of
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._codec.commit import Commit
 from statebackend._local.job_directories import open_local_directories
@@ -24,8 +24,6 @@ from statebackend.uploaders.local_copies import CopyWriter
 
 TIDY_EVERY: Final = 16
 """Commits between two looks for superseded files: each look lists the roots."""
-LEFTOVERS_AGE_S: Final = 3600.0
-"""A temporary file that was not touched for this long has no writer any more."""
 
 
 class HostCopies:
@@ -63,7 +61,7 @@ class HostCopies:
             if hanging:
                 self._hanging |= hanging
                 self._segments = self._made()
-            writable = all(directory is None or directory.owned for directory in directories)
+            writable = all(directory is None or directory.owned or directory.failing for directory in directories)
             if writable and self._settings.local_bytes_max:
                 await self._segments.take_stock()
             yield LocalCopies(self._segments, writable=writable)

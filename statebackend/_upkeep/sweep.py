@@ -54,7 +54,7 @@ async def sweep(
 
 
 def _with_local(report: SweepReport, files: Sequence[LocalFile], *, deleting: bool) -> SweepReport:
-    removed = [file for file in files if deleting and file.owned and not file.needed]
+    removed = [file for file in files if deleting and file.owned and not file.needed and not file.foreign]
     return msgspec.structs.replace(
         report,
         local=tuple(_classified(file) for file in files),
@@ -69,6 +69,8 @@ def _with_local(report: SweepReport, files: Sequence[LocalFile], *, deleting: bo
 def _classified(file: LocalFile) -> Classified:
     if file.needed:
         verdict, reason = Verdict.NEEDED, "a copy of an object that stays in the primary"
+    elif file.foreign:
+        verdict, reason = Verdict.FOREIGN, "not one of our names"
     elif not file.owned:
         verdict, reason = Verdict.LIVE, "a living process owns this root"
     else:

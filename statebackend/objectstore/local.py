@@ -12,6 +12,7 @@ import errno
 import itertools
 import math
 import os
+import re
 import secrets
 import stat
 import threading
@@ -47,6 +48,8 @@ _NOT_A_FILE: Final = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
 
 _RUN: Final = secrets.token_hex(8)
 _NUMBERS: Final = itertools.count()
+_TEMPORARY: Final = re.compile(rf"\.\d+-[0-9a-z]+-\d+{re.escape(TEMPORARY_SUFFIX)}")
+"""The names of `_temporary_name`, which are the only ones that are removed."""
 
 
 class LocalStore:
@@ -237,9 +240,9 @@ def _temporary_name() -> str:
 def _remove_temporaries(root: Path, before_s: float) -> int:
     removed = 0
     for directory, _, names in os.walk(root):
-        for path in (Path(directory, name) for name in filter(is_temporary, names)):
+        for path in (Path(directory, name) for name in filter(_TEMPORARY.fullmatch, names)):
             with suppress(OSError):
-                if path.stat().st_mtime < before_s:
+                if stat.S_ISREG((status := path.lstat()).st_mode) and status.st_mtime < before_s:
                     path.unlink()
                     removed += 1
     return removed
@@ -368,4 +371,5 @@ def _walk(directory: Path, path: str, prefix: str) -> Iterator[ObjectInfo]:
                 yield from _walk(directory / entry.name, f"{key}/", prefix)
         elif key.startswith(prefix) and not is_temporary(entry.name):
             with suppress(FileNotFoundError):  # deleted in the meantime
-                yield _info(key, entry.stat())
+                if stat.S_ISREG((status := entry.stat()).st_mode):  # and not a link to a directory
+                    yield _info(key, status)

@@ -88,7 +88,7 @@ async def open_setup(parent: Path, *, store: ObjectStore | None = None, **change
     threads = threads_of(settings)
     async with open_cache(
         VerifiedSource(primary, check, threads),
-        parent,
+        [parent],
         CachedFiles(bytes_max=settings.cache_bytes_max, idle_s=settings.cache_idle_s),
         job=settings.job,
         downloads_max=settings.restore_concurrency_max,

@@ -179,7 +179,7 @@ async def test_a_lost_primary_segment_does_not_matter_while_the_local_copy_is_go
 async def test_leftovers_of_killed_attempts_are_pruned_locally(written: sb.Settings, tmp_path: Path) -> None:
     """A local file that no commit reaches is gone after the next open; what is needed stays."""
     needed = set(local_segments(tmp_path / "local"))
-    orphan = tmp_path / "local/job_fleet/taskowned/segments/0123456789abcdef"
+    orphan = tmp_path / "local/job_fleet/taskowned/segments" / f"00000001-00000099-{0:032x}"
     orphan.write_bytes(b"half of a segment")
     await restore(written)
     assert set(local_segments(tmp_path / "local")) == needed

@@ -101,7 +101,7 @@ async def test_pruning_keeps_what_is_needed_and_whole(tmp_path: Path, files: Pat
     (tmp_path / "root0/job_fleet/op_state_kg_0_63/chk_3/snapshot").unlink()
     (tmp_path / "root0/job_fleet/op_other_kg_0_63/chk_9").mkdir(parents=True)
     later = copies_in(tmp_path)
-    await later.prune({file.handle.key for each in (base(1), base(3)) for file in each.files})
+    await later.prune([base(1), base(3)])
     assert on_disk(tmp_path) == ["root0/chk_1", "root0/chk_9"]
 
 
@@ -186,7 +186,7 @@ async def test_a_root_that_hangs_costs_nothing_in_the_others(tmp_path: Path, fil
     torn = tmp_path / "root1/job_fleet/op_state_kg_0_63/chk_7"
     torn.mkdir()
     copies = copies_in(tmp_path, roots=2, hanging={1})
-    await copies.prune({file.handle.key for file in base(2).files})
+    await copies.prune([base(2)])
     for each in (base(4), base(6)):
         await copies.store(each, files)
     await copies.confirm(base(4))
@@ -201,5 +201,47 @@ async def test_what_lies_in_another_root_than_it_would_now_is_pruned(tmp_path: P
     """The number of roots was changed: nobody looks there any more, though what it holds is needed."""
     await copies_in(tmp_path).store(base(1), files)
     copies = copies_in(tmp_path, roots=2)
-    await copies.prune({file.handle.key for file in base(1).files})
+    await copies.prune([base(1)])
     assert on_disk(tmp_path) == []
+
+
+async def test_a_flipped_bit_in_the_record_of_a_base_costs_the_record_and_not_the_base(
+    tmp_path: Path, files: Path
+) -> None:
+    """The commit knows the files, and each is checked when it is read. The record is written anew."""
+    copies = copies_in(tmp_path)
+    for each in (base(1), base(2)):
+        await copies.store(each, files)
+    record = tmp_path / "root0/job_fleet/op_state_kg_0_63/chk_1/snapshot"
+    good = record.read_bytes()
+    for place in range(len(good)):
+        record.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+        await copies_in(tmp_path).prune([base(1), base(2)])
+        assert record.read_bytes() == good
+    assert on_disk(tmp_path) == ["root0/chk_1", "root0/chk_2"]
+    assert (record.parent / "000008.sst").read_bytes() == CONTENT["000008.sst"]
+    record.write_bytes(good[:-1])
+    await copies_in(tmp_path).prune([base(2)])
+    assert on_disk(tmp_path) == ["root0/chk_2"]
+
+
+async def test_bases_of_owners_beside_us_are_not_pruned(tmp_path: Path, files: Path) -> None:
+    """They may be about to be committed, and our commit does not know them."""
+    copies, other = copies_in(tmp_path), KeyGroupRange(64, 127)
+    for each in (base(1), base(2), base(3, other)):
+        await copies.store(each, files)
+    await copies_in(tmp_path).prune([base(2)], among=OWNER)
+    assert on_disk(tmp_path) == ["root0/chk_2", "root0/chk_3"]
+
+
+@pytest.mark.parametrize("linked", ["op_state_kg_0_63", "op_state_kg_0_63/chk_1"])
+async def test_links_are_neither_pruned_nor_followed(linked: str, tmp_path: Path, files: Path) -> None:
+    """A directory that is a link has somebody else's files."""
+    foreign = tmp_path / "foreign"
+    await copies_in(foreign).store(base(1), files)
+    path, target = tmp_path / "root0/job_fleet" / linked, foreign / "root0/job_fleet" / linked
+    path.parent.mkdir(parents=True)
+    path.symlink_to(target)
+    await copies_in(tmp_path).prune([])
+    assert on_disk(foreign) == ["root0/chk_1"]
+    assert copied_bases(tmp_path / "root0", "fleet") == []

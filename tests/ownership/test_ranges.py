@@ -130,11 +130,11 @@ async def test_a_temporary_file_goes_when_it_is_an_hour_old(disk: Disk) -> Fate:
     async with open_run(disk.settings(), 1, disk.primary) as run:
         await one_batch(disk, run)
         directory = next(iter(disk.copies)).parent
-        (directory / ".old.tmp").touch()
+        (directory / ".7-0123456789abcdef-0.tmp").touch()
         watch = Watch(disk.temporaries)
         await one_batch(disk, run)
         assert watch.fate() == "stays"
-        os.utime(directory / ".old.tmp", (1.0, 1.0))
+        os.utime(directory / ".7-0123456789abcdef-0.tmp", (1.0, 1.0))
         await one_batch(disk, run)
         return watch.fate()
 
