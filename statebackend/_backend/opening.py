@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import pairwise
 from typing import Any, overload
 
 import anyio
@@ -110,6 +111,7 @@ async def open_backend(
         raise SettingsError(
             "owners share a job: say which key groups are this one's, all of them if it is the only one"
         )
+    _check_owners(owners or ())
     if cache is not None and cache.job != settings.job:
         raise SettingsError("the download cache is that of another job", job=settings.job, cache_job=cache.job)
     owned = key_groups or all_key_groups(settings.max_parallelism)
@@ -258,6 +260,13 @@ async def open_counted_coordinator(
                 await coordinator.write_hint()
                 if is_left:
                     await sweep.first()
+
+
+def _check_owners(owners: Sequence[KeyGroupRange]) -> None:
+    """Raise `SettingsError` if two of them have a key group: operator state would be dealt to one owner too many."""
+    for one, following in pairwise(sorted(owners)):
+        if following.first <= one.last:
+            raise SettingsError("owners overlap: give each range once", owners=[str(one), str(following)])
 
 
 def _tell_opened(settings: Settings, position: Position, restored: RestoreReport | None, seconds: float) -> None:

@@ -29,6 +29,25 @@ _Record = inspect.StructType | inspect.DataclassType | inspect.TypedDictType | i
 _Types = tuple[inspect.Type, ...]
 
 
+TYPE_DEPTH_MAX: Final = 1000
+"""Types within types. Python's own recursion ends a bit before that."""
+
+
+def check_depth(type_: Any) -> None:
+    """Raise `RecursionError` for a type that is nested too deeply to be hashed, shown or given to msgspec.
+
+    All of these recurse in C, and a type of 100,000 levels ends the process. So each level is looked at in turn here.
+    """
+    level, seen = [type_], dict[int, Any]()
+    for _ in range(TYPE_DEPTH_MAX):
+        seen.update((id(each), each) for each in level)
+        inner = [part for each in level for part in _parts_of(each)]
+        level = [*{id(part): part for part in inner if id(part) not in seen}.values()]
+        if not level:
+            return
+    raise RecursionError("a type is nested too deeply")
+
+
 def schema_of(type_: Any) -> str:
     """Return the schema of a type. Raises `TypeError` or `NameError` if msgspec does not know all of it.
 
@@ -48,6 +67,13 @@ def misread(schema: str, type_: Any) -> str | None:
         return _misread(json.loads(schema), _plain(inspect.type_info(type_), (), reading=True), "value")
     except (ValueError, RecursionError):
         return "what was stored as its schema is none, or is nested too deeply"
+
+
+def _parts_of(type_: Any) -> list[Any]:
+    """The types within a type: what it is of, and those of its fields as far as they are no texts."""
+    arguments = getattr(type_, "__args__", ())
+    fields = vars(type_).get("__annotations__", {}) if isinstance(type_, type) else {}
+    return [*arguments, *fields.values()] if isinstance(arguments, tuple) else [*fields.values()]
 
 
 def _text(plain: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeGuard, TypeVar, cast
 
 import msgspec
 
-from statebackend._codec.schema import misread, schema_of
+from statebackend._codec.schema import check_depth, misread, schema_of
 from statebackend.abc import Buffer, Serializer
 from statebackend.errors import InputError, ValueDecodeError, ValueEncodeError
 from statebackend.settings import MiB
@@ -42,6 +42,7 @@ class MsgspecSerializer(Generic[T]):
 
     def __init__(self, type_: type[T], *, value_bytes_max: int = VALUE_BYTES_MAX) -> None:
         try:
+            check_depth(type_)
             self._decode = msgspec.msgpack.Decoder(type_).decode
             self.schema: Final = schema_of(type_)
         except (TypeError, NameError) as error:

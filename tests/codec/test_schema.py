@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend._codec.schema import misread, schema_of
+from statebackend._codec.schema import TYPE_DEPTH_MAX, check_depth, misread, schema_of
 from statebackend._codec.serializers import MsgspecSerializer
 from statebackend.errors import InputError
 from tests.examples import name_of
@@ -378,10 +378,26 @@ def test_a_stored_schema_that_is_none_is_a_reason_and_no_crash(depth: int) -> No
     assert misread('{"list":{"item_type":' * depth + '"int"' + "}}" * depth, list[int]) is not None
 
 
-def test_a_type_nested_too_deeply_is_refused() -> None:
-    """When it is declared, before anything is stored with it."""
+@pytest.mark.parametrize("depth", [TYPE_DEPTH_MAX, 10_000, 100_000])
+def test_a_type_nested_too_deeply_is_refused(depth: int) -> None:
+    """When it is declared, before anything is stored with it. To hash a type of 100,000 levels ends the process."""
+    for type_ in (deep(depth), struct(("within", deep(depth)))):
+        with pytest.raises(InputError, match="nested too deeply"):
+            MsgspecSerializer(type_)
+
+
+def test_a_type_is_looked_at_once_in_whatever_ways_it_is_reached() -> None:
+    """Doubled forty times, and around itself. The depth is that of the shortest way."""
+    doubled: Any = Tree
+    for _ in range(40):
+        doubled = dict[str, tuple[doubled, doubled]]
+    check_depth(doubled)
+    check_depth(deep(TYPE_DEPTH_MAX - 1))
+
+
+def deep(depth: int) -> Any:
+    """Lists within lists."""
     nested: Any = int
-    for _ in range(10_000):
+    for _ in range(depth):
         nested = list[nested]
-    with pytest.raises(InputError, match="nested too deeply"):
-        MsgspecSerializer(nested)
+    return nested

@@ -115,6 +115,14 @@ async def test_one_owner_owns_everything_if_it_says_so() -> None:
             pass
 
 
+@pytest.mark.parametrize("owners", [RANGES[:1] * 2 + RANGES[1:], [RANGES[2], *RANGES], [RANGES[0], *WHOLE]])
+async def test_owners_that_overlap_are_refused(owners: list[sb.owners.KeyGroupRange]) -> None:
+    """The same range twice, in any order: operator state would be dealt to an owner that is not there."""
+    with pytest.raises(SettingsError, match="give each range once"):
+        async with sb.open_backend(SETTINGS, store=MemoryStore(), key_groups=RANGES[0], owners=owners):
+            pass
+
+
 @pytest.mark.parametrize("options", [{"checkpoint_id": 1}, {"savepoint": "first"}])
 async def test_parts_begin_a_branch_at_an_older_checkpoint_or_a_savepoint(options: dict[str, Any]) -> None:
     """Made and found by who commits; the owners go on from there with him."""
