@@ -23,7 +23,8 @@ from statebackend._state.declared import KeyedStates
 from statebackend._state.value_state import ValueState
 from statebackend._tables.heap import ValueTable
 from statebackend._tables.key_groups import OwnedKeys
-from statebackend._tables.rocksdb import PENDING_WRITES_MAX, RocksStore, _options, _without_log
+from statebackend._tables.rocksdb import RocksStore
+from statebackend._tables.rocksdb_files import BATCH_WRITES_MAX, _options, _without_log
 from statebackend._tables.rocksdb_tables import open_table
 from statebackend.ids import all_key_groups
 from statebackend.settings import MiB
@@ -80,9 +81,9 @@ def _bare(directory: Path, each: Sequence[str]) -> Measured:
     raw = [bytes(6) + msgspec.msgpack.encode(key) for key in each]
 
     def write() -> None:
-        for first in range(0, len(raw), PENDING_WRITES_MAX):
+        for first in range(0, len(raw), BATCH_WRITES_MAX):
             batch = WriteBatch(raw_mode=True)
-            for key in raw[first : first + PENDING_WRITES_MAX]:
+            for key in raw[first : first + BATCH_WRITES_MAX]:
                 batch.put(key, VALUE)
             db.write(batch)
 

@@ -1,73 +1,24 @@
-"""The RocksDB database under one backend's tables. The only module that imports rocksdict.
+"""The RocksDB under one backend's tables: writes that wait for a batch, and rows that were used last.
 
-The changelog and the bases are the truth, and the database is rebuilt from them: there is no write-ahead log, nothing
-is synced, and a write that has not reached a file is gone with the process. Writes go in batches, and a batch is small,
-because rocksdict holds the interpreter's lock while RocksDB takes it.
+The changelog and the bases are the truth, and the database is rebuilt from them. No write is lost to a full disk, or to
+a copy of the files that is being made: it waits in memory, where it is read like all others.
 """
 
-import logging
 import os
-import threading
 import weakref
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, cast
-
-from rocksdict import (
-    AccessType,
-    BlockBasedOptions,
-    Cache,
-    Checkpoint,
-    DbClosedError,
-    DBCompressionType,
-    Options,
-    Rdict,
-    RdictIter,
-    WriteBatch,
-    WriteOptions,
-)
+from typing import Final, Protocol
 
 from statebackend._tables.files_copy import FilesCopy
+from statebackend._tables.rocksdb_files import BATCH_WRITES_MAX, PointInTimeView, RocksFiles
 from statebackend._tables.row_cache import ROW_BYTES, RowCache
-from statebackend._tasks import BREATH_S, breathe
-from statebackend.errors import BackendClosedError, ForkedProcessError, StoreError, StoreUnavailableError
+from statebackend.errors import StoreError
 from statebackend.settings import MiB
 
-_logger = logging.getLogger(__name__)
-
-PENDING_WRITES_MAX: Final = 2048
-"""Writes in a batch: 400,000 at once would stop every other thread for half a second, these stop it for 5 ms."""
 PENDING_BYTES_MAX: Final = 4 * MiB
-"""Bytes in a batch, of keys and entries."""
-FLUSH_S_MIN: Final = 60.0
-FLUSH_BYTES_PER_S: Final = MiB
-"""Writing out takes at most this long, and as much longer as a slow disk needs for all of `memory_bytes`."""
-FIT_BATCHES: Final = 64
-"""Batches between two adjustments of the file sizes, while tables are being filled."""
-LEVEL_FACTOR: Final = 4
-"""How many times larger a level is than the level above it."""
-
-
-class FileSizes(NamedTuple):
-    """The target size of RocksDB's files, and of the first level below the newest files.
-
-    Both are shares of the whole, so that writing a hundredth of the keys renews about the same share of a small and of
-    a large database, and the number of files is about the same. They are powers of two, so that they change rarely.
-    """
-
-    file_bytes: int
-    level_bytes: int
-
-    @classmethod
-    def of(cls, total_bytes: int) -> "FileSizes":
-        """The sizes for a database of `total_bytes`."""
-        whole = 1 << max(1, total_bytes).bit_length() - 1
-        return cls(min(max(whole // 512, MiB), 64 * MiB), max(whole // 32, 4 * MiB))
-
-
-UNKNOWN: Final = FileSizes.of(2048 * MiB)
+"""Bytes that wait for a batch, of keys and entries."""
 
 
 class PendingWrites(Protocol):
@@ -83,13 +34,11 @@ class PendingWrites(Protocol):
 
 
 class RocksStore:
-    """The database of one backend, in a directory of its own, which must be missing or empty unless it is reopened.
+    """The database of one backend, in a directory of its own: `reopen`, `read_only` and errors as for `RocksFiles`.
 
-    `reopen`: open what `write_out` or `copy_files` has written there. `read_only`: the same, and leave it unchanged.
-
-    `memory_bytes` limits its memory: a half holds RocksDB's newest writes, a quarter the blocks of its files that were
-    read last, a quarter the tables' `cache` of rows. One thread at a time uses the store, any thread its views. Raises
-    `StoreUnavailableError` where the disk fails: the writes then stay in memory, and the next write tries again.
+    `memory_bytes` limits its memory: three quarters are RocksDB's, a quarter is for the tables' `cache` of rows. One
+    thread at a time uses the store, any thread its views. Where the disk fails the writes stay in memory, and the next
+    write tries again.
 
     A forked process cannot use the store, nor open another: there that raises `ForkedProcessError`, and the parent's
     files stay whole.
@@ -100,30 +49,27 @@ class RocksStore:
         directory: Path,
         *,
         memory_bytes: int,
-        pending_writes_max: int = PENDING_WRITES_MAX,
+        pending_writes_max: int = BATCH_WRITES_MAX,
         row_bytes_max: int | None = None,
         reopen: bool = False,
         read_only: bool = False,
     ) -> None:
         self._pending_writes_max = pending_writes_max
-        self._memory_bytes = memory_bytes
         self.cache: Final = RowCache(memory_bytes // 4 if row_bytes_max is None else row_bytes_max)
-        self._directory = directory
-        with self.errors():
-            self._db = _opened(directory, memory_bytes, reopen=reopen or read_only, read_only=read_only)
+        self._files: Final = RocksFiles(directory, memory_bytes=memory_bytes, reopen=reopen, read_only=read_only)
         self._pending: list[PendingWrites] = []
         self._writes = 0
         self._bytes = 0
-        self._batches = 0
         self._copy: FilesCopy | None = None
         self._held_bytes_max = memory_bytes // 8
-        self._sizes = UNKNOWN
+        self.get: Final = self._files.get
+        """The value of a key, `None` where it has none. Writes that wait for a batch do not show."""
         _open_stores.add(self)
 
     @property
     def directory(self) -> Path:
         """The directory of the files: after `adopt` another one than the store was opened with."""
-        return self._directory
+        return self._files.directory
 
     @property
     def waiting(self) -> int:
@@ -134,17 +80,9 @@ class RocksStore:
         """Send these writes with the next batch."""
         self._pending.append(pending)
 
-    def get(self, key: bytes) -> bytes | None:
-        """The value of a key, `None` where it has none. Writes that wait for a batch do not show."""
-        try:
-            return self._db.get(key)
-        except Exception as error:
-            raise self._failed(error) from error
-
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """As `get` for each key."""
-        with self.errors():
-            return list(map(self._db.get, keys))
+        return self._files.get_many(keys)
 
     @property
     def room(self) -> int:
@@ -176,58 +114,26 @@ class RocksStore:
         if not self._pending:
             return
         for pending in self._pending:
-            self._send(*pending.writes())
+            self._files.write(*pending.writes())
         self._drop()
 
     def write(self, keys: Sequence[bytes], data: Sequence[bytes | None]) -> None:
         """Set the value of each key, or delete it for `None`, in this order, after the pending writes."""
         self.flush()
-        self._send(keys, data)
-
-    def _send(self, keys: Sequence[bytes], data: Sequence[bytes | None]) -> None:
-        for first in range(0, len(keys), PENDING_WRITES_MAX):
-            batch = WriteBatch(raw_mode=True)
-            _add(batch, keys[first : first + PENDING_WRITES_MAX], data[first : first + PENDING_WRITES_MAX])
-            with self.errors():
-                self._db.write(batch)
-                self._batches += 1
-                if self._batches % FIT_BATCHES == 0:
-                    self._fit()
+        self._files.write(keys, data)
 
     def write_out(self) -> None:
         """Move all writes so far from memory to files, where `reopen` finds them. Blocks on the disk."""
         self.flush()
-        self._write_files()
-
-    def _write_files(self) -> None:
-        with self.errors():
-            self._db.flush(False)  # `True` would hold the interpreter's lock until it is done
-            breaths = int((FLUSH_S_MIN + self._memory_bytes / FLUSH_BYTES_PER_S) / BREATH_S)
-            while self._db.property_int_value("rocksdb.num-immutable-mem-table"):
-                if self._db.property_int_value("rocksdb.background-errors"):
-                    break
-                if breaths <= 0:
-                    raise TimeoutError("RocksDB does not write its files")
-                breathe()
-                breaths -= 1
-            self._db.flush(True)  # has nothing left to do, but raises what went wrong
+        self._files.write_out()
 
     def copy_files(self, directory: Path) -> FilesCopy:
         """Copy all writes so far, as files, to `directory`, which must not exist yet, when the result is `run`.
 
         Does not block. Until the copy is made, later writes wait in memory. If they take an eighth of `memory_bytes`,
         or the database must have them, as for a view, the writer makes the copy itself or waits for it.
-
-        Files that never change are linked where `directory` is on the same file system, and copied elsewhere.
         """
-
-        def make() -> None:
-            self._write_files()
-            with self.errors():
-                Checkpoint(self._db).create_checkpoint(str(directory))
-                self._fit()
-
-        copy = FilesCopy(make)
+        copy = FilesCopy(lambda: self._files.copy_to(directory))
         try:
             self.flush()
         except StoreError as error:  # `run` raises it: by now the caller has committed, and must not fail
@@ -235,35 +141,19 @@ class RocksStore:
         self._copy = copy
         return copy
 
-    def _fit(self) -> None:
-        """Set the file sizes that suit the size of the database, for compactions from now on."""
-        sizes = FileSizes.of(self._db.property_int_value("rocksdb.live-sst-files-size") or 0)
-        if sizes != self._sizes:
-            self._db.set_options(
-                {
-                    "target_file_size_base": str(sizes.file_bytes),
-                    "max_bytes_for_level_base": str(sizes.level_bytes),
-                }
-            )
-            self._sizes = sizes
-
     def adopt(self, directory: Path) -> None:
         """Replace this database, which must be empty, with the one that `copy_files` made in `directory`.
 
         Blocks on the disk. Where that cannot be opened, the store is as it was.
         """
         assert not self._pending, "written to before"
-        with self.errors():
-            adopted = _opened(directory, self._memory_bytes, reopen=True)
-            empty, self._db, self._directory, self._sizes = self._db, adopted, directory, UNKNOWN
-            self.cache.clear()
-            empty.close()
+        self._files.adopt(directory)
+        self.cache.clear()
 
-    def view(self) -> "PointInTimeView":
+    def view(self) -> PointInTimeView:
         """The database with all writes so far and none later. Sends the pending writes."""
         self.flush()
-        with self.errors():
-            return PointInTimeView(self, self._db.iter())
+        return self._files.view()
 
     def close(self) -> None:
         """Close the database; views keep the files they need. Twice is fine. Blocks on the disk, takes no room."""
@@ -272,15 +162,11 @@ class RocksStore:
             self._copy.give_up()
         self._drop()
         self.cache.clear()
-        try:
-            self._db.close()
-        except Exception as error:  # noqa: BLE001  # rocksdict's have no other class; writes that are lost here are not read again
-            _logger.debug("closing the tables: directory=%s reason=%s", self._directory, error)
+        self._files.close()
 
     def forget(self) -> None:
-        """Stop using the database, in a forked process: closing it would wait for threads that only the parent has."""
-        _forked.append(self._db)
-        self._db = cast("Rdict", _Forked())
+        """Stop using the database, in a forked process."""
+        self._files.forget()
         self.cache.clear()
 
     def _drop(self) -> None:
@@ -289,38 +175,8 @@ class RocksStore:
         self._pending.clear()
         self._writes = self._bytes = 0
 
-    @contextmanager
-    def errors(self) -> Generator[None]:
-        """Translates rocksdict's errors to ours. `get` does so itself: this context would cost more than the read."""
-        try:
-            yield
-        except Exception as error:
-            raise self._failed(error) from error
-
-    def _failed(self, error: Exception) -> Exception:
-        if isinstance(error, BackendClosedError):
-            return error
-        if isinstance(error, DbClosedError):
-            return BackendClosedError("the backend is closed: open a new one")
-        return StoreUnavailableError("the disk of the tables failed", directory=str(self._directory), reason=str(error))
-
 
 _open_stores: Final[weakref.WeakSet[RocksStore]] = weakref.WeakSet()
-_forked: Final[list[Rdict]] = []  # kept alive for ever: collecting them would close them
-
-
-class _Forked:
-    """Takes the place of the database in a forked process."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise ForkedProcessError(
-            'RocksDB does not survive a fork: start processes with "spawn", and open in them', pid=os.getpid()
-        )
-
-
-_threads_of: int | None = None
-"""The process whose RocksDB has begun its threads. They are for all databases, end with the process, and are in no
-process that is forked from it: there RocksDB would wait for them for ever."""
 
 
 def _forget_in_forked_child() -> None:
@@ -329,104 +185,3 @@ def _forget_in_forked_child() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_in_forked_child)
-
-
-class PointInTimeView:
-    """The content of the database at one moment, for any thread. Later writes do not show.
-
-    It is made of one iterator. rocksdict's `Snapshot` will not do: it answers for one key as of that moment, but
-    iterates over what there is now.
-    """
-
-    def __init__(self, store: RocksStore, cursor: RdictIter) -> None:
-        self._store = store
-        self._cursor = cursor
-        self._seeking = threading.Lock()
-
-    def get(self, raw: bytes) -> bytes | None:
-        """The value that the key had, `None` where it had none."""
-        with self._store.errors(), self._seeking:
-            found = raw if self._at() == raw else self._seek(raw)
-            return self._cursor.value() if found == raw else None
-
-    def keys(self, prefix: bytes) -> Iterator[bytes]:
-        """The keys that begin with `prefix`, in order."""
-        found = None
-        while True:
-            with self._store.errors(), self._seeking:
-                if found is None:
-                    found = self._seek(prefix)
-                elif self._at() == found:  # else another thread has moved the cursor meanwhile
-                    self._cursor.next()
-                    found = self._at()
-                else:
-                    found = self._seek(found + b"\0")
-            if found is None or not found.startswith(prefix):
-                return
-            yield found
-
-    def _seek(self, raw: bytes) -> bytes | None:
-        """Move the cursor to the first key not before `raw`, and return it."""
-        self._cursor.seek(raw)
-        return self._at()
-
-    def _at(self) -> bytes | None:
-        """The key at the cursor, `None` at the end."""
-        if self._cursor.valid():
-            return cast("bytes", self._cursor.key())
-        self._cursor.status()  # raises if this is an error and not the end
-        return None
-
-
-def _opened(directory: Path, memory_bytes: int, *, reopen: bool, read_only: bool = False) -> Rdict:
-    global _threads_of  # noqa: PLW0603  # as RocksDB's own threads are
-    if _threads_of not in (None, os.getpid()):
-        raise ForkedProcessError(
-            "RocksDB was used in the process that this one was forked from, and waits for threads that only that has:"
-            ' start processes with "spawn", or use table="heap"',
-            pid=os.getpid(),
-        )
-    _threads_of = os.getpid()
-    access = AccessType.read_only() if read_only else AccessType.read_write()
-    db = Rdict(str(directory), _options(memory_bytes, reopen=reopen), access_type=access)
-    if not read_only:
-        db.set_write_options(_without_log())
-    return db
-
-
-def _add(batch: WriteBatch, keys: Sequence[bytes], data: Sequence[bytes | None]) -> None:
-    """Add writes to a batch, `None` to delete."""
-    if None not in data:
-        deque(map(batch.put, keys, data), maxlen=0)
-        return
-    for key, value in zip(keys, data, strict=True):
-        if value is None:
-            batch.delete(key)
-        else:
-            batch.put(key, value)
-
-
-def _options(memory_bytes: int, *, reopen: bool) -> Options:
-    blocks = BlockBasedOptions()
-    blocks.set_block_cache(Cache(memory_bytes // 4))
-    blocks.set_cache_index_and_filter_blocks(True)  # else they are in memory beside the cache, without a bound
-    blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
-    blocks.set_bloom_filter(10, block_based=False)
-    options = Options(raw_mode=True)  # else rocksdict pickles keys and values
-    options.create_if_missing(not reopen)
-    options.set_error_if_exists(not reopen)
-    options.set_block_based_table_factory(blocks)
-    options.set_db_write_buffer_size(memory_bytes // 2)
-    options.set_compression_type(DBCompressionType.lz4())
-    options.set_keep_log_file_num(1)
-    options.set_target_file_size_base(UNKNOWN.file_bytes)
-    options.set_max_bytes_for_level_base(UNKNOWN.level_bytes)
-    options.set_max_bytes_for_level_multiplier(LEVEL_FACTOR)
-    options.set_level_zero_file_num_compaction_trigger(1)  # a little each time: else every fourth base would be large
-    return options
-
-
-def _without_log() -> WriteOptions:
-    options = WriteOptions()
-    cast("Any", options).disable_wal = True  # a property; its stub calls it a method
-    return options

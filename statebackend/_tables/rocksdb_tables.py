@@ -24,7 +24,8 @@ from statebackend._codec.change_sets.records import as_key
 from statebackend._tables.heap import ListTable, MapTable, ValueTable, cell_of
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.placed import Placed, WantedEntries
-from statebackend._tables.rocksdb import PointInTimeView, RocksStore
+from statebackend._tables.rocksdb import RocksStore
+from statebackend._tables.rocksdb_files import BATCH_WRITES_MAX, PointInTimeView
 from statebackend._tables.row_cache import Rows
 from statebackend._tables.table import EntryTable, Table
 from statebackend.ids import Key, KeyGroupRange
@@ -35,6 +36,8 @@ WRITTEN_AT_ONCE: Final = 64
 """Writes of a bulk call between two checks of the batch's size: few enough not to exceed it by much."""
 READ_AT_ONCE: Final = 1024
 """Keys of a bulk call read between two chances for other threads, and entries read together for a base."""
+REPLAYED_AT_ONCE: Final = BATCH_WRITES_MAX
+"""Changes replayed together where they need the entries before them: so many lists or maps are in memory at a time."""
 COUNTED_BYTES: Final = 16 << 10
 """Bytes of rows read one by one that are counted together."""
 _PREFIX: Final = struct.Struct(">IH")
@@ -201,6 +204,25 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
             groups, keys, data = groups[order], pick(keys), pick(data)
         self._store.write(self._placed(groups.tolist(), keys), data)
 
+    def replay_on(self, table: Callable[[dict[Key, E]], EntryTable[E]], changes: KeyedChanges) -> None:
+        """Replay changes that depend on the entries before them, on a `table` in memory of the entries they concern.
+
+        Each entry is read and written once, in order of key groups, and no key is hashed.
+        """
+        if self._rows is not None:
+            self._rows.clear()
+        self._store.flush()
+        ordered = changes.taken(np.argsort(changes.groups, kind="stable"))
+        for first in range(0, changes.records, REPLAYED_AT_ONCE):
+            some = ordered.between(first, first + REPLAYED_AT_ONCE)
+            raw = self._placed(some.groups.tolist(), some.keys)
+            concerned = list(dict.fromkeys(raw))
+            found = zip(concerned, self._store.get_many(concerned), strict=True)
+            entries: dict[Key, E] = {each: self._decode(data) for each, data in found if data is not None}
+            table(entries).replay(KeyedChanges(self._state_id, some.groups, some.operations, raw, some.data))
+            left = map(entries.get, concerned)
+            self._store.write(concerned, [None if entry is None else self._encode(entry) for entry in left])
+
     def _raw(self, keys: Sequence[Key]) -> list[bytes]:
         """The keys as RocksDB has them. Raises for a wrong or foreign key."""
         return self._placed(self._keys.groups_of(keys), keys)
@@ -306,6 +328,12 @@ class RocksListTable(_InRocks[bytearray], ListTable):
 
     __slots__ = ()
 
+    def replay(self, changes: KeyedChanges) -> None:
+        if changes.all_set:
+            self.rocks.replay(changes.groups, changes.keys, [row or None for row in changes.data])
+        else:
+            self.rocks.replay_on(ListTable, changes)
+
     def extend(self, key: Key, row: bytes) -> None:
         found = self.entries.get(key)
         if found is None:
@@ -319,6 +347,9 @@ class RocksMapTable(_InRocks[dict[bytes, bytes]], MapTable):
     """The encoded entries of each key. Setting one writes all of them again, once per batch."""
 
     __slots__ = ()
+
+    def replay(self, changes: KeyedChanges) -> None:
+        self.rocks.replay_on(MapTable, changes)
 
     def put(self, key: Key, entry_key: bytes, cell: bytes) -> None:
         entries = self.entries.get(key)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from statebackend._tables import rocksdb
-from statebackend._tables.rocksdb import RocksStore
+from statebackend._tables import rocksdb_files
+from statebackend._tables.rocksdb_files import RocksFiles
 from statebackend.errors import StoreUnavailableError
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def test_a_forked_child_changes_nothing_and_is_told_to_be_spawned(
 
 def test_waiting_for_rocksdb_to_write_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its threads may be gone for a reason we do not know of."""
-    store = RocksStore(tmp_path / "db", memory_bytes=4 << 20)
+    files = RocksFiles(tmp_path / "db", memory_bytes=4 << 20)
 
     class Stuck:
         """A database whose threads are gone."""
@@ -60,10 +60,10 @@ def test_waiting_for_rocksdb_to_write_has_a_bound(tmp_path: Path, monkeypatch: p
         def property_int_value(self, name: str) -> int:
             return int(name == "rocksdb.num-immutable-mem-table")
 
-    whole = vars(store)["_db"]
-    monkeypatch.setattr(rocksdb, "FLUSH_S_MIN", -60.0)
-    monkeypatch.setattr(store, "_db", Stuck())
+    whole = vars(files)["_db"]
+    monkeypatch.setattr(rocksdb_files, "FLUSH_S_MIN", -60.0)
+    monkeypatch.setattr(files, "_db", Stuck())
     with pytest.raises(StoreUnavailableError, match="does not write"):
-        store.write_out()
-    monkeypatch.setattr(store, "_db", whole)
-    store.close()
+        files.write_out()
+    monkeypatch.setattr(files, "_db", whole)
+    files.close()

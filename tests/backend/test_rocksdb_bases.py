@@ -418,7 +418,7 @@ async def test_without_the_extra_it_is_a_wrong_setting(job: RocksDBJob, monkeypa
     """Said when it is opened; nothing is lost."""
     state = await with_a_base(job)
     with monkeypatch.context() as without:
-        for module in ("_tables.rocksdb", "_tables.rocksdb_tables"):
+        for module in ("_tables.rocksdb", "_tables.rocksdb_files", "_tables.rocksdb_tables"):
             without.delitem(sys.modules, f"statebackend.{module}", raising=False)
         without.setitem(sys.modules, "rocksdict", None)
         with pytest.raises(SettingsError, match="rocksdb"):

@@ -118,7 +118,7 @@ async def test_they_lie_where_the_settings_say(settings: sb.Settings, tmp_path: 
 
 async def test_without_the_extra_it_is_a_wrong_setting(settings: sb.Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Said when the backend is opened, with the name of what to install."""
-    for module in ("_tables.rocksdb", "_tables.rocksdb_tables"):
+    for module in ("_tables.rocksdb", "_tables.rocksdb_files", "_tables.rocksdb_tables"):
         monkeypatch.delitem(sys.modules, f"statebackend.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     with pytest.raises(SettingsError, match="rocksdb"):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from statebackend._tables.rocksdb import RocksStore
 
 rocksdb = pytest.importorskip("statebackend._tables.rocksdb", reason="the extra rocksdb", exc_type=ImportError)
+rocksdb_files = importlib.import_module("statebackend._tables.rocksdb_files")
 rocks_tables = importlib.import_module("statebackend._tables.rocksdb_tables")
 
 PENDING_WRITES_MAX = 3

@@ -1,5 +1,6 @@
 """RocksDB alone: batches, files, its own threads, and a bound on memory."""
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Generator
@@ -10,9 +11,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from statebackend._codec.cells import framed
 from statebackend._codec.change_sets.changes import GROUP
 from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges
+from statebackend._codec.change_sets.records import Operation
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.heap import ListTable, MapTable, ValueTable
 from statebackend._tables.key_groups import OwnedKeys, key_group
@@ -20,13 +25,13 @@ from statebackend._tables.placed import WantedEntries
 from statebackend.errors import BackendClosedError, KeyGroupError, StoreUnavailableError
 from statebackend.ids import KeyGroupRange, all_key_groups
 from tests.changes import drained, rows_of
-from tests.state.rocks import ALL_KEYS, PENDING_WRITES_MAX, open_store, rocksdb, tables_in
+from tests.state.rocks import ALL_KEYS, PENDING_WRITES_MAX, open_store, rocksdb, rocksdb_files, tables_in
 from tests.state.states import MAX_PARALLELISM, restored, stored
 
 if TYPE_CHECKING:
     from statebackend._tables.rocksdb import RocksStore
 
-FileSizes = rocksdb.FileSizes
+FileSizes = rocksdb_files.FileSizes
 
 ROOT = Path(__file__).parents[2]
 
@@ -214,6 +219,43 @@ def test_of_a_key_that_comes_again_in_a_replay_the_last_cell_stays(store: "Rocks
     replayed = tables_in(store)(ValueTable, 7)
     replayed.apply(KeyedChanges(7, groups, SET * len(keys), keys, cells))
     assert dict(replayed.entries) == dict(zip(keys, cells, strict=True))
+
+
+_LIST = st.tuples(st.sampled_from([Operation.SET, Operation.ADD, Operation.CLEAR]), st.binary(max_size=3))
+_MAP = st.tuples(st.sampled_from([Operation.PUT, Operation.REMOVE, Operation.CLEAR]), st.sampled_from([b"a", b"b"]))
+
+
+def _data_of(heap: type, operation: Operation, drawn: bytes, number: int) -> bytes:
+    if operation is Operation.CLEAR:
+        return b""
+    if heap is ListTable:
+        return framed(drawn) if drawn or operation is Operation.ADD else b""
+    return framed(drawn) + framed(b"%d" % number) if operation is Operation.PUT else drawn
+
+
+def test_a_replay_of_lists_and_maps_hashes_no_key(store: "RocksStore") -> None:
+    """It leaves what a replay into dictionaries leaves, of however many parts, and whatever waits for a batch."""
+    ids, unhashed = itertools.count(), Unhashed(all_key_groups(MAX_PARALLELISM), MAX_PARALLELISM)
+
+    @settings(max_examples=30)
+    @given(st.sampled_from([(ListTable, _LIST), (MapTable, _MAP)]), st.data())
+    def check(kind: tuple[Any, Any], data: st.DataObject) -> None:
+        heap, operations = kind
+        parts = data.draw(st.lists(st.lists(st.tuples(st.integers(0, 4), operations), min_size=1), max_size=3))
+        on_heap, state_id, other_id = heap(), next(ids), next(ids)
+        replayed, read = tables_in(store, unhashed)(heap, state_id), tables_in(store)(heap, state_id)
+        waiting = tables_in(store)(ListTable, other_id)
+        for part in parts:
+            waiting.extend("waits", framed(b"x"))
+            keys = [f"k{key}" for key, _ in part]
+            rows = [_data_of(heap, *drawn, number) for number, (_, drawn) in enumerate(part)]
+            groups = np.array([key_group(key, MAX_PARALLELISM) for key in keys], GROUP)
+            for table in (on_heap, replayed):
+                table.apply(KeyedChanges(state_id, groups, bytes(drawn[0] for _, drawn in part), keys, rows))
+        assert dict(read.entries) == on_heap.entries
+        assert waiting.entries.get("waits") == (framed(b"x") * len(parts) or None)
+
+    check()
 
 
 def test_a_map_in_the_files_loses_the_entry_that_is_removed(store: "RocksStore") -> None:

@@ -30,9 +30,15 @@ class CountingStore(rocksdb.RocksStore):
 
     looked_up = 0
 
-    def get(self, key: bytes) -> bytes | None:
-        self.looked_up += 1
-        return cast("bytes | None", super().get(key))  # pyright: ignore[reportUnknownMemberType]
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        read: Any = self.get
+
+        def get(key: bytes) -> bytes | None:
+            self.looked_up += 1
+            return cast("bytes | None", read(key))
+
+        self.get = get
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
         wanted = list(keys)
