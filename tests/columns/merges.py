@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from statebackend._columns.arrow import column_of
 from statebackend._columns.batch.grouping import grouped
-from statebackend._columns.batch.merging import How, Merging, planned
+from statebackend._columns.batch.merge_sides import MergeSides
+from statebackend._columns.batch.merging import How, planned
 from statebackend._columns.batch.user_keys import keys_of
 from statebackend._columns.keys import HashedKeys, hash_parts
 
@@ -38,10 +39,10 @@ class Merged:
         none = dict.fromkeys(self.schema.names)
         old = pa.RecordBatch.from_pylist([self.rows.get(key, none) for key in keys], schema=self.schema)
         is_new = np.array([key not in self.rows for key in keys], bool)
-        merging = Merging(groups, batch, old, is_new)
+        sides = MergeSides(groups, batch, old, is_new)
         columns: dict[str, pa.Array] = {}
         for step in steps:
-            columns |= step(merging)
+            columns |= step(sides)
         for name, column in columns.items():
             assert (len(column), column.type) == (len(keys), self.schema.field(name).type)
             column.validate(full=True)

@@ -16,9 +16,10 @@ import numpy.typing as npt
 from statebackend._columns.arrow import array_from, pa, pc
 from statebackend._columns.batch.aggregates import AGGREGATES, counted, is_text_or_bytes, picked, stored
 from statebackend._columns.batch.grouping import Grouped, Ints, column_in
+from statebackend._columns.batch.merge_sides import MergeSides
 from statebackend._columns.batch.sketches import check_sketches, merged_sketches
 from statebackend._columns.batch.vectors import Vector, ranked, sortable, valid_of, vector_of
-from statebackend._columns.fitting import column_for, fits, fitted
+from statebackend._columns.fitting import column_for, fits
 from statebackend.errors import InputError
 
 _types: Any = pa.types
@@ -72,33 +73,7 @@ class GroupedColumns:
         return stored(AGGREGATES[kind].of_rows(self._groups, vector_of(source)), type_, column, self.keys)
 
 
-class Merging:
-    """The two sides of one merge: the rows of a batch by key, and what the state has of these keys.
-
-    `old` has a row for each key, in order: nulls where `is_new`.
-    """
-
-    def __init__(self, groups: Grouped, batch: Any, old: Any, is_new: npt.NDArray[np.bool_]) -> None:
-        self.groups: Final = groups
-        self.batch: Final = batch
-        self.old: Final = old
-        self.is_new: Final = is_new
-        self.schema: Final = old.schema
-
-    def source(self, column: str, type_: Any) -> Any:
-        """A column of the batch as one of `type_`."""
-        return fitted(column_in(self.batch, column), type_, column)
-
-    def type_of(self, name: str) -> Any:
-        """The type of a column of the state."""
-        return self.schema.field(name).type
-
-    def stored(self, vector: Vector, name: str) -> Any:
-        """The array for a column of the state. Raises as `aggregates.stored`."""
-        return stored(vector, self.type_of(name), name, self.groups.keys)
-
-
-Step = Callable[[Merging], Mapping[str, Any]]
+Step = Callable[[MergeSides], Mapping[str, Any]]
 """Makes some new columns. Changes nothing, so that an error in a later step leaves the state as it was."""
 
 
@@ -243,58 +218,56 @@ def _parts(name: str, kind: str) -> tuple[str, ...]:
 
 
 def _count_step(name: str, column: str | None) -> Step:
-    def step(merging: Merging) -> Mapping[str, Any]:
-        return {name: merging.stored(_count(merging, name, column), name)}
+    def step(sides: MergeSides) -> Mapping[str, Any]:
+        return {name: sides.stored(_count(sides, name, column), name)}
 
     return step
 
 
-def _count(merging: Merging, name: str, column: str | None) -> Vector:
-    valid = None if column is None else valid_of(column_in(merging.batch, column))
-    old = vector_of(merging.old.column(name)).or_else(0)
-    return Vector(old.astype(np.int64) + counted(merging.groups, valid).values)
+def _count(sides: MergeSides, name: str, column: str | None) -> Vector:
+    valid = None if column is None else valid_of(column_in(sides.batch, column))
+    old = vector_of(sides.old.column(name)).or_else(0)
+    return Vector(old.astype(np.int64) + counted(sides.groups, valid).values)
 
 
-def _aggregate(merging: Merging, name: str, column: str, kind: str) -> Vector:
-    rows = vector_of(merging.source(column, merging.type_of(name)))
-    return AGGREGATES[kind].combined(
-        vector_of(merging.old.column(name)), AGGREGATES[kind].of_rows(merging.groups, rows)
-    )
+def _aggregate(sides: MergeSides, name: str, column: str, kind: str) -> Vector:
+    rows = vector_of(sides.source(column, sides.type_of(name)))
+    return AGGREGATES[kind].combined(vector_of(sides.old.column(name)), AGGREGATES[kind].of_rows(sides.groups, rows))
 
 
 def _aggregate_step(name: str, column: str, kind: str) -> Step:
-    def step(merging: Merging) -> Mapping[str, Any]:
-        return {name: merging.stored(_aggregate(merging, name, column, kind), name)}
+    def step(sides: MergeSides) -> Mapping[str, Any]:
+        return {name: sides.stored(_aggregate(sides, name, column, kind), name)}
 
     return step
 
 
 def _mean_step(name: str, total: str, count: str, column: str) -> Step:
-    def step(merging: Merging) -> Mapping[str, Any]:
-        sums, counts = _aggregate(merging, total, column, "sum"), _count(merging, count, column)
-        scale = type_.scale if _types.is_decimal(type_ := merging.type_of(total)) else 0
+    def step(sides: MergeSides) -> Mapping[str, Any]:
+        sums, counts = _aggregate(sides, total, column, "sum"), _count(sides, count, column)
+        scale = type_.scale if _types.is_decimal(type_ := sides.type_of(total)) else 0
         means = (sums.or_else(0) / np.maximum(counts.values, 1)).astype(np.float64) / 10**scale
         return {
-            name: merging.stored(Vector(means, counts.values > 0), name),
-            total: merging.stored(sums, total),
-            count: merging.stored(counts, count),
+            name: sides.stored(Vector(means, counts.values > 0), name),
+            total: sides.stored(sums, total),
+            count: sides.stored(counts, count),
         }
 
     return step
 
 
 def _last_step(name: str, column: str) -> Step:
-    def step(merging: Merging) -> Mapping[str, Any]:
-        source = merging.source(column, merging.type_of(name))
-        return {name: source if merging.groups.codes is None else source.take(array_from(merging.groups.last_rows()))}
+    def step(sides: MergeSides) -> Mapping[str, Any]:
+        source = sides.source(column, sides.type_of(name))
+        return {name: source if sides.groups.codes is None else source.take(array_from(sides.groups.last_rows()))}
 
     return step
 
 
 def _first_step(name: str, column: str) -> Step:
-    def step(merging: Merging) -> Mapping[str, Any]:
-        source, old = merging.source(column, merging.type_of(name)), merging.old.column(name)
-        return {name: _taken(source, merging.groups.first_rows(), merging.is_new, old)}
+    def step(sides: MergeSides) -> Mapping[str, Any]:
+        source, old = sides.source(column, sides.type_of(name)), sides.old.column(name)
+        return {name: _taken(source, sides.groups.first_rows(), sides.is_new, old)}
 
     return step
 
@@ -302,9 +275,9 @@ def _first_step(name: str, column: str) -> Step:
 def _pick_step(name: str, column: str, kept: str, order_by: str, *, last: bool) -> Step:
     """The value of the row that is last, or first, by another column, which the state keeps in `kept`."""
 
-    def step(merging: Merging) -> Mapping[str, Any]:
-        source, old = merging.source(column, merging.type_of(name)), merging.old.column(name)
-        rows, is_better = _picked(merging, order_by, kept, last=last)
+    def step(sides: MergeSides) -> Mapping[str, Any]:
+        source, old = sides.source(column, sides.type_of(name)), sides.old.column(name)
+        rows, is_better = _picked(sides, order_by, kept, last=last)
         return {name: _taken(source, rows, is_better, old)}
 
     return step
@@ -315,14 +288,14 @@ def _text_step(name: str, column: str, *, last: bool) -> Step:
     return _pick_step(name, column, name, column, last=last)
 
 
-def _picked(merging: Merging, order_by: str, kept: str, *, last: bool) -> tuple[Ints, npt.NDArray[np.bool_]]:
+def _picked(sides: MergeSides, order_by: str, kept: str, *, last: bool) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """For each key its row, and if that goes before what the state has."""
-    source, old = merging.source(order_by, merging.type_of(kept)), merging.old.column(kept)
+    source, old = sides.source(order_by, sides.type_of(kept)), sides.old.column(kept)
     if is_text_or_bytes(old.type):
         new_order, old_order = ranked(source, old)
     else:
         new_order, old_order = vector_of(source), vector_of(old)
-    rows = picked(merging.groups, new_order, last=last)
+    rows = picked(sides.groups, new_order, last=last)
     if not len(rows):
         return rows, np.empty(0, bool)
     found, there = sortable(new_order)[rows], sortable(old_order)
@@ -335,10 +308,10 @@ def _picked(merging: Merging, order_by: str, kept: str, *, last: bool) -> tuple[
 def _function_step(into: str | tuple[str, ...], function: Function) -> Step:
     names = (into,) if isinstance(into, str) else into
 
-    def step(merging: Merging) -> Mapping[str, Any]:
-        made = function(merging.old, GroupedColumns(merging.groups, merging.batch, merging.is_new))
+    def step(sides: MergeSides) -> Mapping[str, Any]:
+        made = function(sides.old, GroupedColumns(sides.groups, sides.batch, sides.is_new))
         columns = {into: made} if isinstance(into, str) else _named(made, names)
-        return {name: column_for(columns[name], merging.type_of(name), name, len(merging.groups)) for name in names}
+        return {name: column_for(columns[name], sides.type_of(name), name, len(sides.groups)) for name in names}
 
     return step
 

@@ -8,7 +8,8 @@ import numpy as np
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._columns.arrow import pa
 from statebackend._columns.batch.grouping import grouped
-from statebackend._columns.batch.merging import How, Merging, planned
+from statebackend._columns.batch.merge_sides import MergeSides
+from statebackend._columns.batch.merging import How, planned
 from statebackend._columns.batch.user_keys import checked_keys, keys_from, keys_of, plain_keys
 from statebackend._columns.fitting import array_of_values, check_names
 from statebackend._columns.schema import TableSchema
@@ -94,11 +95,11 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
             if is_expired is not None:
                 is_new = is_new | is_expired
             old = self._rows.gather(rows, is_expired)
-            merging = Merging(groups, batch, old, is_new)
+            sides = MergeSides(groups, batch, old, is_new)
             columns = dict(zip(old.schema.names, old.columns, strict=True))
             changed: Row = {}
             for step in steps:
-                changed |= step(merging)
+                changed |= step(sides)
             columns |= changed
             self._rows.write(rows, changed if is_expired is None else columns)
         except BaseException:
