@@ -14,7 +14,7 @@ from statebackend._backend.job import Job, Position, SweepBeside
 from statebackend._backend.stores import open_local, open_primary, readable_copies, telling_requests, threads_of
 from statebackend._backend.tables import open_tables
 from statebackend._cache.download_cache import DownloadCache
-from statebackend._checkpoint.backend import StateBackend
+from statebackend._checkpoint.backend import Machinery, StateBackend
 from statebackend._checkpoint.owner_backend import OwnerBackend
 from statebackend._checkpoint.spending import Spending
 from statebackend._clock import SystemClock
@@ -169,17 +169,7 @@ async def open_backend(
             restored = await restore(opened, cache)
             retention = retain(local, tasks, position.epoch, position.newest, position.base)
             machinery = machinery_of(opened, restored, retention=retention)
-            backend: StateBackend | OwnerBackend
-            if key_groups is None:
-                backend = StateBackend(
-                    machinery,
-                    inline=inline_encoder(opened),
-                    spending=primary.spending,
-                    clock=clock,
-                    observer=observer,
-                )
-            else:
-                backend = OwnerBackend(machinery)
+            backend = _backend_of(opened, machinery) if key_groups is None else OwnerBackend(machinery)
             _tell_opened(settings, position, restored.report, clock.monotonic() - begun_s)
             sweep, is_left = None, False
             if commits:
@@ -267,6 +257,16 @@ def _check_owners(owners: Sequence[KeyGroupRange]) -> None:
     for one, following in pairwise(sorted(owners)):
         if following.first <= one.last:
             raise SettingsError("owners overlap: give each range once", owners=[str(one), str(following)])
+
+
+def _backend_of(opened: Opened, machinery: Machinery) -> StateBackend:
+    return StateBackend(
+        machinery,
+        inline=inline_encoder(opened),
+        spending=opened.primary.spending,
+        clock=opened.clock,
+        observer=opened.observer,
+    )
 
 
 def _tell_opened(settings: Settings, position: Position, restored: RestoreReport | None, seconds: float) -> None:

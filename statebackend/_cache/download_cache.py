@@ -10,7 +10,7 @@ the next process.
 """
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,19 +20,17 @@ import anyio
 from anyio.abc import TaskGroup
 
 from statebackend._cache.cached_files import CachedFile, CachedFiles, FileState
+from statebackend._cache.reading import FileReader, VerifiedSource
 from statebackend._local.disk import is_failing
 from statebackend._local.scratch import open_scratch_in
 from statebackend._once import OnceLog, reason_of
-from statebackend._tasks import foreign, open_tasks
+from statebackend._tasks import open_tasks
 from statebackend._threads import WorkerThreads
-from statebackend.abc import Clock, ObjectStore, Observer
-from statebackend.errors import BackendClosedError, CacheDiskError, DataError, InputError, LocalRootError
+from statebackend.abc import Clock, Observer
+from statebackend.errors import BackendClosedError, CacheDiskError, DataError, LocalRootError
 from statebackend.ids import Handle
 
 _logger = logging.getLogger(__name__)
-
-Verify = Callable[[bytes, Handle], None]
-"""Raises a `DataError` unless the bytes are exactly those that the handle points to. Runs in a worker thread."""
 
 
 class DownloadCache:
@@ -40,7 +38,7 @@ class DownloadCache:
 
     def __init__(
         self,
-        source: "VerifiedSource",
+        source: VerifiedSource,
         directory: Path | None,
         files: CachedFiles,
         *,
@@ -72,7 +70,7 @@ class DownloadCache:
         return self._files.held_bytes
 
     @asynccontextmanager
-    async def open(self, handle: Handle) -> AsyncGenerator["FileReader"]:
+    async def open(self, handle: Handle) -> AsyncGenerator[FileReader]:
         """The whole file that `handle` points to, downloaded unless it is here, for as long as the context lasts.
 
         Everyone who wants a file while it is downloaded waits for the same download; other files do not wait for it.
@@ -206,7 +204,7 @@ class DownloadCache:
                 self._files.condemn(file)
                 raise
 
-    async def _read_verified(self, reader: "FileReader") -> bytes:
+    async def _read_verified(self, reader: FileReader) -> bytes:
         data = await reader.read()
         try:
             await self._source.check(data, reader.handle)
@@ -238,72 +236,6 @@ class DownloadCache:
         except OSError as error:
             reason = reason_of(error)
             self._log.warning("delete", reason, "a cached file stays until the cache is closed: reason=%s", error)
-
-
-class VerifiedSource:
-    """The primary, whose objects are verified when they are read."""
-
-    def __init__(self, primary: ObjectStore, verify: Verify, threads: WorkerThreads) -> None:
-        self._primary = primary
-        self._verify = verify
-        self._threads = threads
-
-    async def get(self, handle: Handle) -> bytes:
-        """The whole object. Raises what the primary raises, and what `check` does."""
-        data = await foreign(self._primary.get(handle.key))
-        await self.check(data, handle)
-        return data
-
-    async def check(self, data: bytes, handle: Handle) -> None:
-        """Raise a `DataError` unless `data` is exactly what the handle points to."""
-        await self._threads.cpu(self._verify, data, handle)
-
-
-class FileReader:
-    """A file of the cache, for one reader. It is not evicted before it is released."""
-
-    def __init__(
-        self,
-        handle: Handle,
-        *,
-        read: Callable[[int, int], Awaitable[bytes]],
-        condemn: Callable[[], None],
-        release: Callable[[], None],
-    ) -> None:
-        self.handle: Final = handle
-        self._read = read
-        self._condemn = condemn
-        self._release = release
-        self._released = False
-
-    async def read(self, offset: int = 0, length: int | None = None) -> bytes:
-        """`length` bytes from `offset`, by default up to the end. A file is read by one reader at a time; others wait.
-
-        Raises `InputError` for a part that is not within the file, or after the release; `CacheDiskError` where the
-        file was damaged or removed by others, and then condemns it; `BackendClosedError` where the cache is closed.
-        """
-        if length is None:
-            length = self.handle.length - offset
-        if self._released or offset < 0 or length < 0 or offset + length > self.handle.length:
-            raise InputError(
-                "not within the file, or the file was released",
-                object=self.handle.key,
-                offset=offset,
-                length=length,
-                size=self.handle.length,
-                released=self._released,
-            )
-        return await self._read(offset, length)
-
-    def condemn(self) -> None:
-        """Say that the content is damaged: anyone who opens the file from now on gets a new download."""
-        self._condemn()
-
-    def release(self) -> None:
-        """Stop using the file. Twice is fine, and so is after the cache was closed."""
-        if not self._released:
-            self._released = True
-            self._release()
 
 
 class _Download:
