@@ -15,7 +15,8 @@ Each is frozen, and `msgspec.json.encode` writes it: the command line prints the
 
 from statebackend._log.retention import Classified, Verdict
 from statebackend._log.savepoints import SavepointInfo
-from statebackend._log.sweep import SweepFailure, SweepReport
+from statebackend._log.sweep import SweepReport
+from statebackend._log.sweep_requests import SweepFailure
 from statebackend._upkeep.inspect import Inspection, LogRow
 from statebackend._upkeep.progress import Progress
 from statebackend._upkeep.repair import Repair

@@ -5,7 +5,7 @@ to delete by: the log is listed first, then everything. A savepoint marker is ma
 all commits that were seen are seen too. What is made later is not judged by what was seen earlier.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import msgspec
 
@@ -24,12 +24,10 @@ _Verdicts = dict[str, tuple[Verdict, str]]
 class Inventory(msgspec.Struct, frozen=True):
     """A job as it was seen.
 
-    `entries`: when each was made, by the store's clock. `retained` are the newest commits of the branch, newest first.
-    `pinned` says of single commits why they are kept. `known` has verdicts on the hint, savepoint markers and sweep
-    floors, by key.
+    `retained` are the newest commits of the branch, newest first. `pinned` says of single commits why they are kept.
+    `known` has verdicts on the hint, savepoint markers and sweep floors, by key.
     """
 
-    entries: Mapping[int, float]
     objects: tuple[ObjectInfo, ...]
     end: Entry | None
     retained: tuple[Commit, ...]
@@ -50,23 +48,20 @@ def check_can_list(store: ObjectStore) -> None:
         )
 
 
-async def list_entries(log: LogReader) -> Mapping[int, float]:
-    """When each entry of the log was made, by the store's clock; in order."""
-    return {sequence: info.modified_s for sequence, info in (await log.listed()).items()}
-
-
 async def take_inventory(
     store: ObjectStore,
     log: LogReader,
-    entries: Mapping[int, float],
     *,
+    listed: Container[int],
+    last: int | None,
     checkpoints_retained: int,
     begun_s: float,
     log_only: bool = False,
 ) -> Inventory:
-    """Return the job as it is. `entries` were listed before, from `begun_s` on: what is made later is not judged.
+    """Return the job as it is. `listed`: the entries of its log, found before, from `begun_s` on; `last` of them.
 
-    `log_only`: of its objects only savepoint markers and sweep floors, which say what of the log is needed.
+    What is made later is not judged. `log_only`: of its objects only savepoint markers and sweep floors, which say what
+    of the log is needed.
 
     Raises `InputError` for a store that cannot list, a `DataError` if an entry that matters is damaged or lost, and
     `WrongJobError`.
@@ -74,10 +69,10 @@ async def take_inventory(
     check_can_list(store)
     prefixes = (SAVEPOINTS, FLOORS) if log_only else ("",)
     objects = tuple([info for prefix in prefixes async for info in store.list(prefix)])
-    end = await log.load(max(entries)) if entries else None
+    end = None if last is None else await log.load(last)
     retained: list[Commit] = []
     if end is not None:
-        retained = [commit async for commit in log.branch(end, count_max=checkpoints_retained, listed=entries)]
+        retained = [commit async for commit in log.branch(end, count_max=checkpoints_retained, listed=listed)]
     pinned, known = await _judge_markers(Savepoints(store, log), objects, -1 if end is None else end.sequence)
     if isinstance(end, Claim) and end.base is not None:
         # This writer has not committed yet. Until it does, nothing but its claim tells that the commit is needed.
@@ -86,7 +81,6 @@ async def take_inventory(
         now.check()
     hint = await log.hint()
     return Inventory(
-        entries=entries,
         objects=objects,
         end=end,
         retained=tuple(retained),

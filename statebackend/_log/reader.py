@@ -12,7 +12,7 @@ begins meanwhile moves the hint, which is why it is read again at the end.
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Container, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Container, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -246,13 +246,11 @@ class LogReader:
 
         await in_order(tuple(sequences), fetch, take, concurrency_max=concurrency_max)
 
-    async def listed(self) -> Mapping[int, ObjectInfo]:
-        """The entries that there are, by sequence, in order. For stores with `Capability.LIST`."""
-        return {
-            sequence: info
-            async for info in self._store.list(COMMITS)
-            if (sequence := sequence_of(info.key)) is not None
-        }
+    async def listed(self) -> AsyncGenerator[tuple[int, ObjectInfo]]:
+        """Yield the entries that there are with their sequences, in order. For stores with `Capability.LIST`."""
+        async for info in self._store.list(COMMITS):
+            if (sequence := sequence_of(info.key)) is not None:
+                yield sequence, info
 
     async def claims_after(self, sequence: int) -> list[Claim]:
         """The claims that were made after `sequence`, which was the end of the log. Raises as `load`."""
@@ -330,8 +328,8 @@ class LogReader:
         if Capability.LIST not in self._store.capabilities:  # then it cannot be swept either: its log begins at 0
             return 0 if await self.exists(0) else None
         last = None
-        async for info in self._store.list(COMMITS):
-            last = last if (sequence := sequence_of(info.key)) is None else sequence
+        async for sequence, _ in self.listed():
+            last = sequence
         return last
 
 

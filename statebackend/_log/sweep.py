@@ -12,49 +12,40 @@ the floor: orphans, former floors, and claims below the hint.
 Entries go before data, so that no commit that can be opened ever lacks an object. A sweep that is killed, cancelled or
 refused between any two requests leaves every such commit whole, and the next sweep finishes the work.
 
-A log that was not swept for long goes in parts, oldest first, so that it need not be held in memory and a sweep that is
-killed has got further. The floor is raised above all of them before the first.
+A log that was not swept for long goes in parts first, so that it need not be held in memory and a sweep that is killed
+has got further: `long_log.py`.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping
+from contextlib import aclosing
 from typing import Final
 
 import anyio
 import msgspec
 
 from statebackend._codec.commit import Commit, Entry
-from statebackend._log.inventory import Inventory, check_can_list, list_entries, take_inventory
-from statebackend._log.names import HINT_KEY, data_name_of, entry_key, floor_key, floor_of, hint_of, sequence_of
+from statebackend._log.inventory import Inventory, check_can_list, take_inventory
+from statebackend._log.long_log import Clearing, LongLog, plan_clearing
+from statebackend._log.names import data_name_of, entry_key, floor_of, sequence_of
 from statebackend._log.reader import LogReader
 from statebackend._log.retention import Ages, Classified, LogPlan, Reach, Verdict, classify, plan_log
-from statebackend._log.writer import LOG_CONTACT_MAX_S
-from statebackend._tasks import in_order
+from statebackend._log.sweep_requests import SweepFailure, SweepRequests
 from statebackend.abc import Clock, ObjectStore
-from statebackend.errors import InputError, StoreError, StoreFullError
+from statebackend.errors import InputError, StoreFullError
 from statebackend.ids import Epoch
-from statebackend.objectstore.scoped import delete_many, deletes_many
 
 MIN_AGE_S: Final = 3600.0
 """Least age of what is deleted, unless a caller says otherwise."""
 PART_ENTRIES: Final = 10_000
 """Entries of the log whose contents are in memory at a time. A job that commits each second makes them in three hours.
 """
-BATCH_MAX: Final = 1000
-"""Most objects deleted in one call, for a store that deletes many at once."""
 FIRST_SWEEP_S: Final = 60.0
 """A backend that sweeps does so for the first time after this long, or sooner."""
 AT_ONCE_EVERY: Final = 16
 """One opening in so many sweeps at once: otherwise runs shorter than `FIRST_SWEEP_S` would never sweep."""
 
 _logger = logging.getLogger(__name__)
-
-
-class SweepFailure(msgspec.Struct, frozen=True):
-    """An object that could not be deleted. The next sweep tries again."""
-
-    key: str
-    reason: str
 
 
 class SweepReport(msgspec.Struct, frozen=True):
@@ -124,6 +115,7 @@ class Sweep:
             raise InputError("min_age_s must not be negative", min_age_s=min_age_s)
         self._store = store
         self._log = log
+        self._requests = SweepRequests(store, log, clock=clock, concurrency_max=concurrency_max)
         self._checkpoints_retained = checkpoints_retained
         self._min_age_s = min_age_s
         self._concurrency_max = concurrency_max
@@ -135,13 +127,16 @@ class Sweep:
 
         An object that cannot be deleted is reported, and is no error. A cancelled call has deleted some of the garbage.
         """
-        cleared, begun_s, entries = 0, self._clock.monotonic(), await list_entries(self._log)
-        if len(entries) > self._part_entries and not dry_run:
-            cleared = await self._clear(await self._look(entries, begun_s, log_only=True))
-            begun_s, entries = self._clock.monotonic(), await list_entries(self._log)
-        found = await self._look(entries, begun_s)
-        ages = self._ages(found)
-        log = self._plan(found, ages)
+        cleared, begun_s = 0, self._clock.monotonic()
+        entries = await self._entries(None if dry_run else self._part_entries)
+        if entries is None:
+            cleared, begun_s = await self._clear(), self._clock.monotonic()
+            entries = await self._entries(None)
+        assert entries is not None, "asked for all of them"
+        found = await self._look(entries, max(entries, default=None), begun_s)
+        ages = self._ages(found, max(entries.values(), default=0.0))
+        retained = {commit.sequence for commit in found.retained}
+        log = plan_log(entries, retained=retained, pinned=found.pinned, ages=ages)
         reach, claims = Reach(), set[int]()
 
         def reached(sequence: int, entry: Entry) -> None:
@@ -165,86 +160,70 @@ class Sweep:
         report = SweepReport(dry_run, tuple(classified), cleared=cleared)
         return report if dry_run or not report.garbage else await self._delete(report, log, found, claims)
 
-    async def _look(self, entries: Mapping[int, float], begun_s: float, *, log_only: bool = False) -> Inventory:
+    async def _entries(self, count_max: int | None) -> Mapping[int, float] | None:
+        """When each entry of the log was made, by the store's clock; `None` if there are more than `count_max`."""
+        entries: dict[int, float] = {}
+        async with aclosing(self._log.listed()) as listed:
+            async for sequence, info in listed:
+                if len(entries) == count_max:
+                    return None
+                entries[sequence] = info.modified_s
+        return entries
+
+    async def _clear(self) -> int:
+        """Delete what of a long log goes, but for the last part of it; return how many objects went."""
+        begun_s, listed = self._clock.monotonic(), LongLog(self._part_entries)
+        async for sequence, info in self._log.listed():
+            listed.add(sequence, info.modified_s)
+        found = await self._look(listed, listed.last, begun_s, log_only=True)
+        if found.end is None:
+            return 0
+        retained = {commit.sequence for commit in found.retained}
+        ages = self._ages(found, listed.newest_s)
+        plan = plan_clearing(listed.blocks, retained=retained, pinned=found.pinned, end=found.end.sequence, ages=ages)
+        clearing = Clearing(
+            self._log, self._requests, part_entries=self._part_entries, concurrency_max=self._concurrency_max
+        )
+        return await clearing.run(plan, found)
+
+    async def _look(
+        self, listed: Container[int], last: int | None, begun_s: float, *, log_only: bool = False
+    ) -> Inventory:
         return await take_inventory(
             self._store,
             self._log,
-            entries,
+            listed=listed,
+            last=last,
             checkpoints_retained=self._checkpoints_retained,
             begun_s=begun_s,
             log_only=log_only,
         )
 
-    def _ages(self, found: Inventory) -> Ages:
-        return Ages(newest_s=_newest_s(found), now_s=self._clock.time(), min_age_s=self._min_age_s)
-
-    def _plan(self, found: Inventory, ages: Ages) -> LogPlan:
-        retained = {commit.sequence for commit in found.retained}
-        return plan_log(found.entries, retained=retained, pinned=found.pinned, ages=ages)
-
-    async def _clear(self, found: Inventory) -> int:
-        """Delete a long log, but for its last part and what stays; return how many objects went.
-
-        What entries point into goes with the last of them, part by part. None of it can be opened by then: all lies
-        below the floor. Does nothing where the rest of the sweep has to find out why.
-        """
-        log = self._plan(found, self._ages(found))
-        if len(log.remove) <= self._part_entries:
-            return 0
-        try:
-            if await self._raise_floor(log, found) or await self._wanted_again(log, found):
-                return 0
-        except StoreFullError:
-            return 0
-        needed = await self._pointed_into(log.keep)
-        cleared, before = 0, set[str]()  # what the part before points into
-        for begin in range(0, len(log.remove), self._part_entries):
-            part = log.remove[begin : begin + self._part_entries]
-            here = await self._pointed_into(part, doomed=frozenset(part))
-            # Entries that go carry change sets too, but they go as entries.
-            gone = [key for key in sorted(before - here - needed) if sequence_of(key) is None]
-            deleted, _ = await self._delete_all(gone)
-            cleared += len(deleted)
-            if part[-1] == log.remove[-1]:
-                break  # left to the rest of the sweep, which tells what went
-            wanted = [key for key in map(entry_key, part) if key not in needed]
-            deleted, failures = await self._delete_all(wanted)
-            cleared += len(deleted)
-            if failures:  # an entry is still there: then so must be what it points into
-                break
-            before = here
-        return cleared
-
-    async def _pointed_into(self, sequences: Collection[int], *, doomed: Collection[int] = ()) -> set[str]:
-        """The keys of all objects that these entries point into. Those of `doomed` may be damaged or gone."""
-        found = set[str]()
-
-        def reached(_sequence: int, entry: Entry) -> None:
-            if isinstance(entry, Commit):
-                found.update(entry.segments())
-
-        await self._log.each(sequences, reached, doomed=doomed, concurrency_max=self._concurrency_max)
-        return found
+    def _ages(self, found: Inventory, entries_newest_s: float) -> Ages:
+        """`entries_newest_s`: the newest time of an entry. Also counts: that of any other object of ours."""
+        ours = (info for info in found.objects if info.key in found.known or data_name_of(info.key) is not None)
+        newest_s = max((info.modified_s for info in ours), default=0.0)
+        return Ages(newest_s=max(newest_s, entries_newest_s), now_s=self._clock.time(), min_age_s=self._min_age_s)
 
     async def _delete(
         self, report: SweepReport, log: LogPlan, found: Inventory, claims: Collection[int]
     ) -> SweepReport:
         try:
-            stopped = await self._raise_floor(log, found)
+            stopped = await self._requests.raise_floor(log.floor, found)
         except StoreFullError:
             report = await self._make_room(report, found, claims)
             try:
-                stopped = await self._raise_floor(log, found)
+                stopped = await self._requests.raise_floor(log.floor, found)
             except StoreFullError as error:
                 stopped = f"no room to say how far this sweep goes: make a little, and sweep again ({error})"
-        stopped = stopped or await self._wanted_again(log, found)
+        stopped = stopped or await self._requests.wanted_again(log.floor, log.keep, found)
         if stopped is not None:
             return msgspec.structs.replace(report, stopped=stopped)
-        deleted, failures = await self._delete_all([entry_key(sequence) for sequence in log.remove])
+        deleted, failures = await self._requests.delete_all([entry_key(sequence) for sequence in log.remove])
         data = [each for each in report.garbage if sequence_of(each.key) is None]
         if failures:  # an entry is still there: then so must be what it points into
             data = [each for each in data if each.verdict is Verdict.ORPHAN]
-        data_deleted, data_failures = await self._delete_all([each.key for each in data])
+        data_deleted, data_failures = await self._requests.delete_all([each.key for each in data])
         return msgspec.structs.replace(
             report,
             deleted=tuple(dict.fromkeys((*report.deleted, *deleted, *data_deleted))),
@@ -265,64 +244,8 @@ class Sweep:
             or floor_of(each.key) is not None
             or ((sequence := sequence_of(each.key)) in claims and sequence is not None and sequence < below)
         ]
-        deleted, _ = await self._delete_all(needless)
+        deleted, _ = await self._requests.delete_all(needless)
         return msgspec.structs.replace(report, deleted=tuple(deleted))
-
-    async def _raise_floor(self, log: LogPlan, found: Inventory) -> str | None:
-        """Record how far this sweep goes, and move the hint if it is below. Returns why the sweep must stop, if so.
-
-        A search for the end that began below the floor would probe where entries are missing. The hint is written only
-        if the end was seen not long ago: then no other sweep can have gone beyond it.
-        """
-        if found.end is None:
-            return None
-        if log.floor and floor_key(log.floor) not in found.known:
-            await self._store.put(floor_key(log.floor), ())
-        if found.hint is not None and found.hint < log.floor:
-            if self._clock.monotonic() - found.begun_s > LOG_CONTACT_MAX_S:
-                return "the look at the job took too long: sweep again"
-            await self._store.put(HINT_KEY, (hint_of(found.end),))
-        return None
-
-    async def _wanted_again(self, log: LogPlan, found: Inventory) -> str | None:
-        """Return why the sweep must stop: a claim made since the inventory continues a commit that it would break."""
-        for claim in await self._log.claims_after(-1 if found.end is None else found.end.sequence):
-            if claim.base is not None and claim.base < log.floor and claim.base not in log.keep:
-                return f"a writer has opened commit {claim.base} meanwhile: sweep again when it has committed"
-        return None
-
-    async def _delete_all(self, keys: Sequence[str]) -> tuple[list[str], list[SweepFailure]]:
-        """Delete in the order given, several at a time or in batches. Returns the deleted keys and the failures."""
-        deleted: list[str] = []
-        failures: list[SweepFailure] = []
-        if deletes_many(self._store):
-            for batch in (keys[begin : begin + BATCH_MAX] for begin in range(0, len(keys), BATCH_MAX)):
-                try:
-                    await delete_many(self._store, batch)
-                except StoreError:  # one by one shows which of them failed; deleting one that is gone is no error
-                    await self._delete_each(batch, deleted, failures)
-                else:
-                    deleted += batch
-        else:
-            await self._delete_each(keys, deleted, failures)
-        return deleted, failures
-
-    async def _delete_each(self, keys: Sequence[str], deleted: list[str], failures: list[SweepFailure]) -> None:
-
-        async def delete(key: str) -> SweepFailure | None:
-            try:
-                await self._store.delete(key)
-            except StoreError as error:
-                return SweepFailure(key, str(error))
-            return None
-
-        async def note(key: str, failure: SweepFailure | None) -> None:
-            if failure is None:
-                deleted.append(key)
-            else:
-                failures.append(failure)
-
-        await in_order(keys, delete, note, concurrency_max=self._concurrency_max)
 
 
 async def sweep_every(interval_s: float, sweep: Sweep, *, at_once: bool, clock: Clock, swept: anyio.Event) -> None:
@@ -357,9 +280,3 @@ def _tell(report: SweepReport, seconds: float) -> None:
     )
     for failure in report.failures:
         _logger.warning("could not delete: key=%s reason=%s", failure.key, failure.reason)
-
-
-def _newest_s(found: Inventory) -> float:
-    """The newest time that the store gave to an object of ours."""
-    ours = (info for info in found.objects if info.key in found.known or data_name_of(info.key) is not None)
-    return max(max((info.modified_s for info in ours), default=0.0), max(found.entries.values(), default=0.0))

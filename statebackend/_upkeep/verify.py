@@ -175,7 +175,7 @@ class Verification:
 
     async def _commits(self) -> dict[int, Commit]:
         """The retained commits that can be read, and those of savepoints."""
-        entries = await self._log.listed()
+        entries = {sequence async for sequence, _ in self._log.listed()}
         listed = self._stores["primary"].list(SAVEPOINTS)
         markers = [marker async for info in listed if (marker := marker_of(info.key)) is not None]
         found: dict[int, Commit] = {}

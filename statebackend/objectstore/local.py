@@ -6,6 +6,9 @@ holds a whole object or none. One hop, because a hop for each step costs 1.5 to 
 begun runs to its end, so a cancelled write leaves no temporary file.
 
 A file cannot be a directory too: while 'a' is an object, 'a/b' is refused, and the other way round.
+
+Paths are strings here. Before Python 3.12.6 each name that `pathlib` has parsed stays in memory for ever, and a job
+makes a few new names with each checkpoint.
 """
 
 import errno
@@ -16,7 +19,7 @@ import re
 import secrets
 import stat
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar, TypeVarTuple
@@ -35,7 +38,8 @@ from statebackend.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
-from statebackend.objectstore.memory import TEMPORARY_SUFFIX, check_key, check_range, is_temporary
+from statebackend.objectstore.listing import PAGE, info_of, next_page, walk
+from statebackend.objectstore.memory import TEMPORARY_SUFFIX, check_key, check_range
 
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
@@ -55,8 +59,8 @@ _TEMPORARY: Final = re.compile(rf"\.\d+-[0-9a-z]+-\d+{re.escape(TEMPORARY_SUFFIX
 class LocalStore:
     """An `ObjectStore` in the directory `root`. The first write makes it (mode 0700).
 
-    At most `io_threads_max` calls touch the disk at a time; further ones wait. Listing holds the names under the prefix
-    in memory. An object that `delete` removed may come back after a power cut, never after a kill.
+    At most `io_threads_max` calls touch the disk at a time; further ones wait. Listing holds a bounded number
+    of names in memory. An object that `delete` removed may come back after a power cut, never after a kill.
 
     `abandon_after_s`: for copies that may be lost, on a disk that may hang for ever. A cancelled read abandons its
     thread at once, any other cancelled call after that many seconds; its write may take effect later. `None`: a
@@ -75,7 +79,7 @@ class LocalStore:
         self._abandon_after_s = abandon_after_s
         self._root = root
         self._threads = threads or FileThreads(io_threads_max)
-        self._directories: set[Path] = set()  # known to exist and to be durable
+        self._directories: set[str] = set()  # known to exist and to be durable
         self._making = threading.Lock()  # a thread must not rely on a directory that another one has yet to sync
 
     @property
@@ -122,11 +126,14 @@ class LocalStore:
             raise failure
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        """The objects under `prefix` as they were when the iteration began, in the order of their keys."""
-        with _store_errors(prefix):
-            found = await self._reading(_scan, self._root, prefix)
-        for info in found:
-            yield info
+        """The objects under `prefix`, in the order of their keys."""
+        found, more = walk(self._root, prefix), True
+        while more:
+            with _store_errors(prefix):
+                page = await self._reading(next_page, found)
+            for info in page:
+                yield info
+            more = len(page) == PAGE
 
     async def remove_leftovers(self, prefix: str = "", *, before_s: float = math.inf) -> int:
         """Remove the temporary files that killed writers left beside objects under `prefix`; return their number.
@@ -137,7 +144,7 @@ class LocalStore:
         """
         return await self._on_disk(_remove_temporaries, self._root / prefix, before_s)
 
-    async def _write(self, key: str, body: Body, publish: Callable[[Path, Path], None]) -> None:
+    async def _write(self, key: str, body: Body, publish: Callable[[str, str], None]) -> None:
         path = self._path(key)
         with _store_errors(key, writing=True):
             await self._threads.io(
@@ -166,67 +173,68 @@ class LocalStore:
         abandon_after_s = None if self._abandon_after_s is None else 0.0
         return await self._threads.io(function, *args, abandon_after_s=abandon_after_s)
 
-    def _path(self, key: str) -> Path:
-        return self._root / check_key(key)
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{check_key(key)}"
 
-    def _write_durably(self, path: Path, body: Body, publish: Callable[[Path, Path], None]) -> None:
-        temporary = path.parent / _temporary_name()
+    def _write_durably(self, path: str, body: Body, publish: Callable[[str, str], None]) -> None:
+        directory = path.rpartition("/")[0]
+        temporary = f"{directory}/{_temporary_name()}"
         try:
-            with self._created(temporary) as descriptor:
+            with self._created(directory, temporary) as descriptor:
                 _write_all(descriptor, body)
                 os.fsync(descriptor)
             publish(temporary, path)
         finally:
             with suppress(OSError):  # after a rename it is gone; otherwise the error under way matters more
-                temporary.unlink()
-        _sync_directory(path.parent)
+                os.unlink(temporary)
+        _sync_directory(directory)
 
     @contextmanager
-    def _created(self, path: Path) -> Generator[int]:
-        self._make_directory(path.parent)
+    def _created(self, directory: str, path: str) -> Generator[int]:
+        self._make_directory(directory)
         try:
             descriptor = _create(path)
         except FileNotFoundError:  # somebody has removed the directory since we made it
             self._directories.clear()
-            self._make_directory(path.parent)
+            self._make_directory(directory)
             descriptor = _create(path)
         try:
             yield descriptor
         finally:
             os.close(descriptor)
 
-    def _make_directory(self, path: Path) -> None:
+    def _make_directory(self, path: str) -> None:
         """Make `path` and its missing parents. Returns when all of them are durable, also those made by others."""
         if path in self._directories:
             return
         with self._making:
             _make_root(self._root)
-            inner = self._root
-            for part in path.relative_to(self._root).parts:
-                inner = inner / part
-                self._make_inner(inner)
+            inner = str(self._root)
+            for part in path[len(inner) :].split("/")[1:]:
+                outer, inner = inner, f"{inner}/{part}"
+                self._make_inner(inner, outer)
             self._directories.add(path)
 
-    def _make_inner(self, path: Path) -> None:
+    def _make_inner(self, path: str, outer: str) -> None:
         if path not in self._directories:
             with suppress(FileExistsError):
-                path.mkdir(mode=0o700)
-            _sync_directory(path.parent)  # even if it existed: its maker may not have reached this line yet
+                os.mkdir(path, mode=0o700)
+            _sync_directory(outer)  # even if it existed: its maker may not have reached this line yet
             self._directories.add(path)
 
 
-def _read(path: Path, offset: int, length: int) -> bytes:
-    with path.open("rb") as file:
+def _read(path: str, offset: int, length: int) -> bytes:
+    with open(path, "rb") as file:
         file.seek(offset)
         return file.read(length)
 
 
-def _read_each(paths: Sequence[tuple[str, Path]]) -> Sequence[bytes | StoreError]:
+def _read_each(paths: Sequence[tuple[str, str]]) -> Sequence[bytes | StoreError]:
     found: list[bytes | StoreError] = []
     for key, path in paths:
         try:
             with _store_errors(key):
-                found.append(path.read_bytes())
+                found.append(_read(path, 0, -1))
         except StoreError as error:
             found.append(error)
     return found
@@ -240,10 +248,10 @@ def _temporary_name() -> str:
 def _remove_temporaries(root: Path, before_s: float) -> int:
     removed = 0
     for directory, _, names in os.walk(root):
-        for path in (Path(directory, name) for name in filter(_TEMPORARY.fullmatch, names)):
+        for path in (f"{directory}/{name}" for name in filter(_TEMPORARY.fullmatch, names)):
             with suppress(OSError):
-                if stat.S_ISREG((status := path.lstat()).st_mode) and status.st_mtime < before_s:
-                    path.unlink()
+                if stat.S_ISREG((status := os.lstat(path)).st_mode) and status.st_mtime < before_s:
+                    os.unlink(path)
                     removed += 1
     return removed
 
@@ -287,16 +295,16 @@ def _translated(error: OSError, key: str, *, writing: bool) -> InputError | Stor
     return StoreUnavailableError("the file system failed", **facts)
 
 
-def _create(path: Path) -> int:
+def _create(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
 
-def _link(source: Path, target: Path) -> None:
+def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
     except FileExistsError:
-        if target.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target)) from None
+        if os.path.isdir(target):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target) from None
         raise
 
 
@@ -315,7 +323,7 @@ def _rest(chunks: Sequence[memoryview], written: int) -> Sequence[memoryview]:
     return []
 
 
-def _sync_directory(path: Path) -> None:
+def _sync_directory(path: str | Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -323,13 +331,13 @@ def _sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def _unlink(path: Path) -> None:
+def _unlink(path: str) -> None:
     with suppress(FileNotFoundError, NotADirectoryError):
-        if stat.S_ISREG(path.lstat().st_mode):  # a directory is no object and stays
-            path.unlink()
+        if stat.S_ISREG(os.lstat(path).st_mode):  # a directory is no object and stays
+            os.unlink(path)
 
 
-def _unlink_each(paths: Sequence[tuple[str, Path]]) -> StoreError | None:
+def _unlink_each(paths: Sequence[tuple[str, str]]) -> StoreError | None:
     failure: StoreError | None = None
     for key, path in paths:
         try:
@@ -340,36 +348,9 @@ def _unlink_each(paths: Sequence[tuple[str, Path]]) -> StoreError | None:
     return failure
 
 
-def _stat(path: Path, key: str) -> ObjectInfo | None:
+def _stat(path: str, key: str) -> ObjectInfo | None:
     try:
-        status = path.stat()
+        status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return _info(key, status) if stat.S_ISREG(status.st_mode) else None
-
-
-def _info(key: str, status: os.stat_result) -> ObjectInfo:
-    return ObjectInfo(key=key, size_bytes=status.st_size, modified_s=status.st_mtime)
-
-
-def _scan(root: Path, prefix: str) -> Sequence[ObjectInfo]:
-    base, slash, _ = prefix.rpartition("/")
-    if slash and any(part in ("", ".", "..") for part in base.split("/")):
-        return []  # no key starts like this, and the walk would leave the root
-    return sorted(_walk(root / base, base + slash, prefix), key=lambda info: info.key)
-
-
-def _walk(directory: Path, path: str, prefix: str) -> Iterator[ObjectInfo]:
-    try:
-        entries = list(os.scandir(directory))
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for entry in entries:
-        key = path + entry.name
-        if entry.is_dir(follow_symlinks=False):
-            if f"{key}/".startswith(prefix):
-                yield from _walk(directory / entry.name, f"{key}/", prefix)
-        elif key.startswith(prefix) and not is_temporary(entry.name):
-            with suppress(FileNotFoundError):  # deleted in the meantime
-                if stat.S_ISREG((status := entry.stat()).st_mode):  # and not a link to a directory
-                    yield _info(key, status)
+    return info_of(key, status) if stat.S_ISREG(status.st_mode) else None

@@ -3,14 +3,17 @@
 import errno
 import os
 import resource
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
 
+import statebackend as sb
 from statebackend.errors import (
     InputError,
     ObjectNotFoundError,
@@ -19,7 +22,7 @@ from statebackend.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
-from statebackend.objectstore import LocalStore
+from statebackend.objectstore import LocalStore, listing, local
 
 
 class BodyInSteps(Sequence[bytes]):
@@ -67,9 +70,9 @@ async def test_a_write_syncs_the_file_then_names_it_then_syncs_the_directories(
         steps.append(("sync", name_of(str(Path(f"/proc/self/fd/{descriptor}").readlink()))))
 
     def watched(step: Callable[..., None]) -> Callable[..., None]:
-        def call(source: Path, target: Path) -> None:
+        def call(source: str, target: str) -> None:
             step(source, target)
-            steps.append(("name", target.name))
+            steps.append(("name", name_of(target)))
 
         return call
 
@@ -145,6 +148,50 @@ async def test_a_cancelled_write_ends_with_its_thread_and_leaves_no_temporary_fi
     assert files_meanwhile != ["object"]
     assert files_below(tmp_path) == ["object"]
     assert await store.get("object") == b"firstsecond"
+
+
+@pytest.mark.parametrize("names_max", [1, 3, 1000])
+async def test_a_large_directory_is_listed_in_order_a_bounded_number_of_names_at_a_time(
+    names_max: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read again for each so many. '-' sorts before the '/' of a directory, '0' after it."""
+    monkeypatch.setattr(listing, "NAMES_MAX", names_max)
+    monkeypatch.setattr(listing, "PAGE", 2)
+    monkeypatch.setattr(local, "PAGE", 2)
+    store = LocalStore(tmp_path)
+    keys = [f"{name}{end}" for name in ("a", "b", "c") for end in ("-x", "/x", "/y-", "/y/z", "0")]
+    for key in keys:
+        await store.put(key, [b"x"])
+    read, scandir = list[str](), os.scandir
+
+    def watched(path: str) -> Any:
+        read.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", watched)
+    assert [info.key async for info in store.list("")] == sorted(keys)
+    assert [info.key async for info in store.list("b/y")] == ["b/y-", "b/y/z"]
+    assert read.count(f"{tmp_path}/") == {1: 9, 3: 3, 1000: 1}[names_max]
+
+
+async def test_no_new_name_is_interned_by_a_job_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Python 3.12.6 what `pathlib` interns stays for ever, and each checkpoint has files of new names."""
+    interned, intern = list[str](), sys.intern
+
+    def watched(name: str) -> str:
+        interned.append(name)
+        return intern(name)
+
+    settings = sb.Settings(
+        job="j", primary=f"file://{tmp_path}/p", local=(f"{tmp_path}/l",), persist_delay_s=0.0, inline_bytes_max=0
+    )
+    async with sb.open_backend(settings) as backend:
+        state = backend.value_state("n", int)
+        for number in range(3):
+            monkeypatch.setattr(sys, "intern", watched)
+            state["k"] = number
+            await backend.checkpoint(number)
+        assert [name for name in interned if any(map(str.isdigit, name))] == []
 
 
 async def test_listing_ignores_files_on_their_way_and_those_of_dead_writers(tmp_path: Path) -> None:
