@@ -50,6 +50,7 @@ AT_LEAST_ONE = [
     "in_flight_bytes_max",
     "upload.attempts_max",
     "restore_concurrency_max",
+    "discard_concurrency_max",
     "io_threads_max",
     "cpu_threads_max",
     "s3.connections_max",

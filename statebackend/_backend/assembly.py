@@ -236,6 +236,7 @@ def upload_scheduler(
         budget_wait_s=budget_wait_s,
         persist_size_threshold_bytes=settings.persist_size_threshold_bytes,
         in_flight_bytes_max=settings.in_flight_bytes_max,
+        discard_concurrency_max=settings.discard_concurrency_max,
         close_timeout_s=settings.close_timeout_s,
         tasks=tasks,
         clock=clock,

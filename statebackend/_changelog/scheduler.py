@@ -13,7 +13,6 @@ from itertools import islice
 from typing import Final, TypeVar
 
 import anyio
-import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from statebackend._changelog.ledger import UploadedChangeSet
@@ -49,6 +48,7 @@ class UploadScheduler:
         budget_wait_s: Callable[[], float],
         persist_size_threshold_bytes: int,
         in_flight_bytes_max: int,
+        discard_concurrency_max: int,
         close_timeout_s: float,
         tasks: TaskGroup,
         clock: Clock,
@@ -58,6 +58,8 @@ class UploadScheduler:
         self._sender = sender
         self._files = files
         self._close_timeout_s = close_timeout_s
+        self._discards_max = discard_concurrency_max
+        self._discards = anyio.Semaphore(discard_concurrency_max)  # of all calls together
         self._tasks = tasks
         self._clock = clock
         self._observer = observer
@@ -328,6 +330,14 @@ class UploadScheduler:
             done.set()
 
     async def _discard_each(self, remaining: list[UploadedSegment]) -> None:
-        while remaining:
-            await anyio.lowlevel.checkpoint()  # each removal is shielded; a cancellation must get in between
-            await self._sender.discard(remaining.pop())
+        """Delete them, the last one first, and take from the list what is begun: that is shielded, and ends."""
+
+        async def discard_some() -> None:
+            while remaining:
+                async with self._discards:  # a cancellation gets in here
+                    if remaining:
+                        await self._sender.discard(remaining.pop())
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(min(len(remaining), self._discards_max)):
+                tasks.start_soon(discard_some)

@@ -15,11 +15,11 @@ from statebackend._codec.columns import Flags, Integers
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.ids import Key, KeyGroupRange
 
-PLACED_AT_ONCE: Final = 4096
+PLACED_AT_ONCE: Final = 2048
 """Keys whose groups are computed between two pauses."""
 REBUILT_AT_ONCE: Final = 2048
 """Entries of a base that are encoded together: they stay in the processor's cache meanwhile."""
-GATHERED_AT_ONCE: Final = 8192
+GATHERED_AT_ONCE: Final = 4096
 """Entries of a base that are gathered together where they are encoded already."""
 COPIED_BYTES_MAX: Final = 256
 """Mean bytes up to which entries are encoded beforehand: they take that much memory while the base is written."""
@@ -107,6 +107,10 @@ def placed_as_bytes(
         if not are_alike or not data.append(found) or data.size_bytes > COPIED_BYTES_MAX * count:
             return None
         of_all.append(groups)
+    for each in (*parts, data) if count else ():
+        wanted.pause()
+        each.end()
+    wanted.pause()
     unsorted = np.concatenate(of_all)
     order = np.argsort(unsorted, kind="stable")
     sorted_groups = unsorted[order]

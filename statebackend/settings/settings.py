@@ -119,6 +119,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     KiB elsewhere."""
     in_flight_bytes_max: Count = 100 * MiB
     """Bytes queued or being uploaded. At the limit callers wait; a single upload larger than the limit is admitted."""
+    discard_concurrency_max: Count = 4
+    """Segments and files of bases deleted at a time that were uploaded and that no commit needs, as after a checkpoint
+    that was given up. Each takes a request, beside those of checkpoints."""
     secondary_grace_s: Pause = 0.5
     """How long a finished primary waits for the local copy before giving it up. Waiting makes no upload late."""
     local_read_timeout_s: Deadline = 5.0

@@ -25,6 +25,7 @@ from tests.changelog.fakes import (
     SlowUploader,
     Uploader,
     Watcher,
+    open_log,
     open_scheduler,
     scheduler_of,
     set_of,
@@ -694,6 +695,35 @@ async def test_a_deletion_goes_on_when_its_caller_is_cancelled() -> None:
         with anyio.move_on_after(0.5):
             await scheduler.release(results)
     assert uploader.discarded == ["segment-1", "segment-2"]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+@run_virtual
+async def test_deletions_run_side_by_side_and_not_too_many(ends: bool) -> None:
+    """Of all calls together. When the backend ends meanwhile, all of them are made all the same."""
+    at_work: list[int] = []
+
+    class SlowToDiscard(Uploader):
+        running = 0
+
+        async def discard(self, uploaded):  # type: ignore[no-untyped-def]
+            self.running += 1
+            at_work.append(self.running)
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(1)
+            self.running -= 1
+            await super().discard(uploaded)
+
+    uploader, clock = SlowToDiscard(), VirtualClock()
+    async with open_log(uploader, discard_concurrency_max=3) as log:
+        uploaded = [(await log.scheduler.upload([set_of(1, number=number)]))[0] for number in range(9)]
+        begun_s = clock.monotonic()
+        with anyio.move_on_after(0.5 if ends else 60.0):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(log.scheduler.release, uploaded[:5])
+                tasks.start_soon(log.scheduler.release, uploaded[5:])
+    assert sorted(uploader.discarded) == sorted(each.handle.segment.key for each in uploaded)
+    assert (max(at_work), clock.monotonic() - begun_s) == (3, 3.0)
 
 
 @pytest.mark.parametrize("error", [OSError(), KeyError(), asyncio.CancelledError()])

@@ -1,7 +1,8 @@
 """Local copies of attempts at ranges, which share the roots of a host."""
 
 import os
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
@@ -10,9 +11,10 @@ import statebackend as sb
 from statebackend._log.local_sweep import sweep_roots
 from statebackend._log.outbox import Output
 from statebackend._ranges.owners import Contribution, RangeTask, open_range_owners
+from statebackend.owners import open_coordinator
 from statebackend.testing.virtual_time import VirtualClock
 from tests.at_work import plenty
-from tests.ownership.disk import JOB, Disk, Watch
+from tests.ownership.disk import JOB, Disk, Watch, settle
 from tests.ownership.table import Fate, row
 from tests.ranges.parts import Run, open_run
 
@@ -122,6 +124,79 @@ async def test_a_backend_of_the_whole_job_removes_nothing_while_there_are_attemp
             ]
             assert {file.owned for file in found} == {False}
             return watch.fate()
+
+
+HALVES = (sb.owners.KeyGroupRange(0, 63), sb.owners.KeyGroupRange(64, 127))
+
+
+def of_their_own(owner: sb.owners.OwnerBackend, number: int) -> None:
+    owner.value_state("n", int).update(
+        {key: number for key in range(20) if sb.owners.key_group(key, 128) in owner.key_groups}
+    )
+
+
+@asynccontextmanager
+async def two_owners(disk: Disk) -> AsyncGenerator[Callable[[int], Awaitable[None]]]:
+    """Each of half of the key groups, on one root; what is yielded has both of them change something, and commits."""
+    async with (
+        open_coordinator(disk.settings(), store=disk.primary, clock=VirtualClock()) as coordinator,
+        disk.backend(key_groups=HALVES[0]) as first,
+        disk.backend(key_groups=HALVES[1]) as second,
+    ):
+
+        async def commit_both(number: int) -> None:
+            for owner in (first, second):
+                of_their_own(owner, number)
+            await coordinator.commit(number, [await owner.snapshot(number) for owner in (first, second)])
+            for owner in (first, second):
+                await owner.notify_complete(number)
+            await settle()
+
+        yield commit_both
+
+
+@row("copy-of-owner")
+async def test_an_owner_that_opens_leaves_what_another_has_not_committed_yet(disk: Disk) -> Fate:
+    """No commit points to it, and the next one will."""
+    async with (
+        open_coordinator(disk.settings(), store=disk.primary, clock=VirtualClock()),
+        disk.backend(key_groups=HALVES[0]) as first,
+    ):
+        of_their_own(first, 1)
+        await first.snapshot(1)
+        watch = Watch(disk.copies)
+        async with disk.backend(key_groups=HALVES[1]):
+            return watch.fate()
+
+
+@row("copy-of-owners-before")
+async def test_an_owner_that_opens_removes_what_an_epoch_before_has_left(disk: Disk) -> Fate:
+    """That epoch is over, and nothing of it is needed but what a commit needs."""
+    async with two_owners(disk) as commit_both:
+        await commit_both(1)
+        (kept, _) = before = sorted(disk.copies)
+    left = kept.with_name("00000001-00000099-" + "0" * 32)
+    left.write_bytes(b"left by a process that was killed")
+    watch = Watch({left})
+    async with two_owners(disk):
+        assert {*before} == disk.copies
+        return watch.fate()
+
+
+@row("copy-they-began-with")
+async def test_what_owners_began_with_stays_on_the_host_until_they_open_again(disk: Disk) -> Fate:
+    """In a later epoch, when no commit needs it any more."""
+    async with two_owners(disk) as commit_both:
+        await commit_both(1)
+    watch = Watch(disk.copies)
+    disk.changes |= {"materialize_handles_max": 1}
+    async with two_owners(disk) as commit_both:
+        for number in (2, 3, 4):
+            await commit_both(number)
+        fate = watch.fate()
+    async with two_owners(disk):
+        assert watch.fate() == "gone"
+    return fate
 
 
 @row("range-temporary")
