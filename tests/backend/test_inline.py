@@ -132,15 +132,22 @@ async def test_the_local_root_keeps_the_commits_that_are_needed(inline: sb.Setti
 
 
 async def test_the_local_copy_never_says_which_commit_is_the_newest(inline: sb.Settings, tmp_path: Path) -> None:
-    """One that lies there and not in the primary is not believed, and removed."""
+    """One that lies there and not in the primary is not believed. It stays until the log has passed its place."""
     async with sb.open_backend(inline) as backend:
         await commit(backend, 1)
     copies = tmp_path / "local/job_fleet/taskowned/commits"
-    (copies / "000000000099").write_bytes((copies / entry_key(1).removeprefix("commits/")).read_bytes())
+    unknown = entry_key(5).removeprefix("commits/")
+    (copies / unknown).write_bytes((copies / entry_key(1).removeprefix("commits/")).read_bytes())
     async with sb.open_backend(inline) as backend:
         assert backend.newest is not None
         assert backend.newest.checkpoint_id == 1
-    assert "000000000099" not in local_commits(tmp_path)
+        assert unknown in local_commits(tmp_path)
+        for checkpoint_id in range(2, 7):
+            await backend.checkpoint(checkpoint_id)
+    async with sb.open_backend(inline) as backend:
+        assert backend.newest is not None
+        assert backend.newest.checkpoint_id == 6
+        assert unknown not in local_commits(tmp_path)
 
 
 async def test_the_copy_of_a_fenced_commit_is_removed(inline: sb.Settings, tmp_path: Path) -> None:

@@ -518,7 +518,9 @@ class Machine(RuleBasedStateMachine):
         store = self.places.primary() if self.crew is None else self.store
         settings, options = (self.settings, {}) if host is None else self.places.at(host, self.settings)
         owners = around(part or sb.owners.KeyGroupRange(0, MAX_PARALLELISM - 1))
-        options |= {"read_only": True, "key_groups": part, "owners": owners, "store": store, "clock": self.places.clock}
+        options |= {"read_only": True, "store": store, "clock": self.places.clock}
+        if part is not None:
+            options |= {"key_groups": part, "owners": owners}
 
         async def look() -> sb.CommitSummary | None:
             async with AsyncExitStack() as stack:
