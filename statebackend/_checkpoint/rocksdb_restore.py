@@ -24,12 +24,15 @@ from statebackend._tables.rocksdb_entries import open_entries
 from statebackend._tables.table import TableFiles
 from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
-from statebackend.errors import StoreUnavailableError
+from statebackend.errors import CorruptSegmentError, StoreUnavailableError
 from statebackend.ids import Base, RangeState, RocksDBBase, RocksDBFile
 from statebackend.settings import MiB
 
 IN_MEMORY_BYTES_MAX: Final = 128 * MiB
 """Bytes of the files being fetched at the same time. A larger file is fetched alone."""
+
+CORRUPTION: Final = "Corruption"
+"""How RocksDB's own word begins for what is wrong in its files, and not with the disk."""
 
 
 class RocksDBRestore:
@@ -62,8 +65,8 @@ class RocksDBRestore:
     async def run(self, part: RangeState, commit: Commit, apply: Apply, file_done: FileDone) -> None:
         """Apply the entries of the RocksDB bases of `part`, or have the tables take over their files.
 
-        Raises `CorruptSegmentError` or `MissingObjectError` if no copy of a file can be used, `SettingsError` if
-        RocksDB is not installed.
+        Raises `CorruptSegmentError` or `MissingObjectError` if no copy of a file can be used, or if names are wrong,
+        `SettingsError` if RocksDB is not installed.
         """
         if not part.rocksdb:
             return
@@ -77,10 +80,12 @@ class RocksDBRestore:
                         rows = await self._threads.cpu(self._apply_columns, base, file, directory, apply)
                         file_done(file.handle.key, 0, rows)
                 if self._tables is not None and is_whole(base, part):
-                    await self._threads.io(self._tables.adopt, directory)
+                    with _database_of(base):
+                        await self._threads.io(self._tables.adopt, directory)
                     self.adopted = base
                 else:
-                    entries = await self._threads.cpu(self._apply, base, directory, commit, apply)
+                    with _database_of(base):
+                        entries = await self._threads.cpu(self._apply, base, directory, commit, apply)
                     file_done(base.files[0].handle.key, 0, entries)
                     await self._threads.io(remove_directory, directory)
 
@@ -153,6 +158,22 @@ class RocksDBRestore:
 def is_whole(base: RocksDBBase, part: RangeState) -> bool:
     """True if the files of a base hold exactly the entries of the owner of `part`."""
     return base.key_groups == (base.owner,) == (part.key_groups,)
+
+
+@contextmanager
+def _database_of(base: RocksDBBase) -> Generator[None]:
+    """Raises `CorruptSegmentError` where files that were each verified are not one database: a name is wrong."""
+    try:
+        yield
+    except StoreUnavailableError as error:
+        if not (reason := str(error.facts.get("reason"))).startswith(CORRUPTION):
+            raise
+        raise CorruptSegmentError(
+            "each file of a RocksDB base is as it was stored, but under these names they are no database",
+            checkpoint_id=base.checkpoint_id,
+            files=[file.name for file in base.files],
+            reason=reason,
+        ) from error
 
 
 def _groups(base: RocksDBBase) -> Iterator[int]:

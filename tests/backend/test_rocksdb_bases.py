@@ -6,10 +6,14 @@ import threading
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import statebackend as sb
+from statebackend._codec.commit import encode_entry
+from statebackend._log.names import entry_key
 from statebackend._tables.files_copy import FilesCopy
-from statebackend.errors import SettingsError
+from statebackend.errors import CorruptSegmentError, SettingsError
+from statebackend.ids import RocksDBFile
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, run_virtual
 from tests.backend.rocksdb_job import MAX_PARALLELISM, RocksDBJob, commit, contents, numbered
@@ -427,6 +431,63 @@ async def test_without_the_extra_it_is_a_wrong_setting(job: RocksDBJob, monkeypa
 
 
 # ------------------------------------------------------------------------------------------------------------- failures
+
+
+def two_of(job: RocksDBJob) -> tuple[RocksDBFile, RocksDBFile]:
+    """A table and a manifest of the newest base: both their names are legal."""
+    files = {file.name: file for file in job.newest_base().files}
+    return next(files[name] for name in files if name.endswith(".sst")), next(
+        files[name] for name in files if name.startswith("MANIFEST")
+    )
+
+
+def swap(one: Path, other: Path) -> None:
+    """Give each file the other's name."""
+    one.rename(one.with_name("between"))
+    other.rename(one)
+    one.with_name("between").rename(other)
+
+
+@run_virtual
+async def test_files_under_each_other_s_name_are_not_believed(job: RocksDBJob) -> None:
+    """In one copy the other one is read instead, and the local copy is mended. In both that is an error."""
+    state = await with_a_base(job)
+    one, other = two_of(job)
+    (copy,) = job.copies
+    primary = job.directory / "primary" / "fleet"
+    swap(copy / one.name, copy / other.name)
+    found, report = await restored(job)
+    assert (found, len(report.fallbacks)) == (state, 2)
+    swap(primary / one.handle.key, primary / other.handle.key)
+    found, report = await restored(job)
+    assert (found, report.fallbacks) == (state, ())
+    shutil.rmtree(job.directory / "local0")
+    with pytest.raises(CorruptSegmentError):
+        await restored(job, read_only=True)
+    swap(primary / one.handle.key, primary / other.handle.key)
+    assert (await restored(job))[0] == state
+
+
+@pytest.mark.parametrize("table", ["heap", "rocksdb"])
+@run_virtual
+async def test_a_commit_with_two_names_swapped_is_an_error_that_says_so(job: RocksDBJob, table: str) -> None:
+    """Each file is what its handle says. The disk is well, so nobody need look there, and nothing is lost."""
+    state = await with_a_base(job)
+    one, other = two_of(job)
+    shutil.rmtree(job.directory / "local0")
+    newest = job.commits()[-1]
+    path = job.directory / "primary" / "fleet" / "commits" / f"{newest.sequence:012d}"
+    before = path.read_bytes()
+    names = {one.name: other.name, other.name: one.name}
+    base = job.newest_base()
+    files = tuple(RocksDBFile(names.get(file.name, file.name), file.handle) for file in base.files)
+    (part,) = newest.ranges
+    lying = replace(newest, ranges=(replace(part, rocksdb=(replace(base, files=files),)),))
+    path.write_bytes(encode_entry(lying, entry_key(newest.sequence)).body)
+    with pytest.raises(CorruptSegmentError, match="names"):
+        await restored(job, read_only=True, changes={"table": table})
+    path.write_bytes(before)
+    assert (await restored(job, changes={"table": table}))[0] == state
 
 
 @pytest.mark.parametrize("nth", [1, 3, 5])
