@@ -10,7 +10,8 @@ This is the only room that imports pytest, and nothing else in the library impor
 
 import pytest
 
-pytest.register_assert_rewrite(*(f"{__name__}.{kit}" for kit in ("object_stores", "uploader_under_test", "uploaders")))
+KITS = ("object_stores", "store_under_test", "stores_over_time", "uploader_under_test", "uploaders")
+pytest.register_assert_rewrite(*(f"{__name__}.{kit}" for kit in KITS))
 
 from statebackend.testing.crash_store import CrashedError, CrashStore  # noqa: E402  # after what makes asserts talk
 from statebackend.testing.faults import (  # noqa: E402

@@ -9,18 +9,15 @@
 It uses nothing but the contract: no private names, no message texts, and only your way of opening the store.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
-from functools import partial
-from typing import ClassVar, Final
+from typing import Final
 
 import anyio
 import pytest
 
-from statebackend.abc import Body, Capability, DeletesMany, ObjectStore
+from statebackend.abc import Body, Capability, DeletesMany
 from statebackend.errors import ObjectExistsError, ObjectNotFoundError
-from statebackend.testing.cancellation import TURNS, cancelled, turns
+from statebackend.testing.store_under_test import keys_of
+from statebackend.testing.stores_over_time import StoreOverTime
 
 ODD_KEYS: Final = (
     "a",
@@ -43,29 +40,8 @@ ODD_KEYS: Final = (
 
 
 @pytest.mark.asyncio
-class ObjectStoreConformance(ABC):
+class ObjectStoreConformance(StoreOverTime):
     """Each test opens a store and checks one promise. Tests of capabilities that are not declared are skipped."""
-
-    capabilities: ClassVar[frozenset[Capability]]
-    """The capabilities of the store, beyond what every store can do."""
-
-    list_page_objects: ClassVar[int] = 0
-    """Objects per page of a listing, such as 1000: listings are tested with more than that."""
-
-    patience_s: ClassVar[float] = 5.0
-    """Seconds within which a cancelled call has to end."""
-
-    @abstractmethod
-    def open_store(self) -> AbstractAsyncContextManager[ObjectStore]:
-        """Open an empty store. Each test calls it once."""
-
-    def open_other(self, store: ObjectStore) -> AbstractAsyncContextManager[ObjectStore]:
-        """Open another way to the objects of `store`, as another process would.
-
-        It shares nothing with `store`: no buffer, no cache, no connection. Without an override the tests that need
-        another way are skipped.
-        """
-        raise NotImplementedError
 
     async def test_has_the_declared_capabilities(self) -> None:
         """The declared capabilities are those of the store: no fewer, and none that the tests have not proved."""
@@ -201,7 +177,7 @@ class ObjectStoreConformance(ABC):
             await store.put(key, [key.encode()])
             assert await store.get(key) == key.encode()
             if Capability.LIST in self.capabilities:
-                assert await _keys(store, "") == [key]
+                assert await keys_of(store, "") == [key]
 
     async def test_keeps_odd_keys_apart(self) -> None:
         """No two legal keys name the same object."""
@@ -210,20 +186,6 @@ class ObjectStoreConformance(ABC):
                 await store.put(key, [key.encode()])
             assert [await store.get(key) for key in ODD_KEYS] == [key.encode() for key in ODD_KEYS]
 
-    @pytest.mark.parametrize("former", [None, b"former" * 10_000], ids=["new", "replacing"])
-    async def test_a_cancelled_put_leaves_a_whole_object_or_none(self, former: bytes | None) -> None:
-        """After a cancelled put the object is the former or the new one, and the key can be used again."""
-        body = [bytes([number]) * 5_000 for number in range(20)]
-        async with self.open_store() as store:
-            for count in TURNS:
-                await store.delete("object")
-                if former is not None:
-                    await store.put("object", [former])
-                await self._cancelled(partial(store.put, "object", body), count)
-                assert await _content(store, "object") in (former, b"".join(body))
-                await store.put("object", [b"again"])
-                assert await store.get("object") == b"again"
-
     async def test_lists_what_starts_with_a_prefix_in_key_order(self) -> None:
         """Keys are listed in the order of whole keys, where '-' sorts before '/'; a prefix may end within a name."""
         self._needs(Capability.LIST)
@@ -231,11 +193,11 @@ class ObjectStoreConformance(ABC):
         async with self.open_store() as store:
             for key in reversed(keys):
                 await store.put(key, [b"." * len(key)])
-            assert await _keys(store, "") == sorted(keys)
-            assert await _keys(store, "b") == sorted(key for key in keys if key.startswith("b"))
-            assert await _keys(store, "b/") == ["b/1", "b/10", "b/2/x"]
-            assert await _keys(store, "b/1") == ["b/1", "b/10"]
-            assert await _keys(store, "c/d/e/f") == ["c/d/e/f"]
+            assert await keys_of(store, "") == sorted(keys)
+            assert await keys_of(store, "b") == sorted(key for key in keys if key.startswith("b"))
+            assert await keys_of(store, "b/") == ["b/1", "b/10", "b/2/x"]
+            assert await keys_of(store, "b/1") == ["b/1", "b/10"]
+            assert await keys_of(store, "c/d/e/f") == ["c/d/e/f"]
             assert [info.size_bytes async for info in store.list("b/")] == [3, 4, 5]
 
     @pytest.mark.parametrize("prefix", ["none", "none/", "a/b/c/", "a/../", "../", "/", "//", "./a"])
@@ -243,9 +205,9 @@ class ObjectStoreConformance(ABC):
         """A prefix that no key has lists nothing and is no error, even if no key could have it."""
         self._needs(Capability.LIST)
         async with self.open_store() as store:
-            assert await _keys(store, prefix) == []
+            assert await keys_of(store, prefix) == []
             await store.put("a/b/c", [b"x"])
-            assert await _keys(store, prefix) == []
+            assert await keys_of(store, prefix) == []
 
     async def test_put_if_absent_creates_once_and_leaves_the_first(self) -> None:
         """The second creator gets an error, and the first one's object stays, even against an equal body."""
@@ -290,19 +252,6 @@ class ObjectStoreConformance(ABC):
             assert (len(winners), len(losers)) == (1, 15)
             assert await store.get("commits/1") == winners[0]
 
-    async def test_a_cancelled_put_if_absent_leaves_a_whole_object_or_none(self) -> None:
-        """An object that existed before stays as it is."""
-        self._needs(Capability.PUT_IF_ABSENT)
-        body = [bytes([number]) * 5_000 for number in range(20)]
-        async with self.open_store() as store:
-            await store.put_if_absent("commits/taken", [b"first"])
-            for count in TURNS:
-                key = f"commits/{count}"
-                await self._cancelled(partial(store.put_if_absent, key, body), count)
-                assert await _content(store, key) in (None, b"".join(body))
-                await self._cancelled(partial(store.put_if_absent, "commits/taken", body), count)
-                assert await store.get("commits/taken") == b"first"
-
     async def test_lists_more_than_the_place_tells_at_once(self) -> None:
         """A listing is complete, however many requests it takes."""
         self._needs(Capability.LIST)
@@ -312,7 +261,7 @@ class ObjectStoreConformance(ABC):
                 async with anyio.create_task_group() as tasks:
                     for key in keys[first : first + 50]:
                         tasks.start_soon(store.put, key, [b"x"])
-            assert await _keys(store, "object/") == keys
+            assert await keys_of(store, "object/") == keys
 
     async def test_a_listing_may_be_left_early_and_outlives_changes(self) -> None:
         """A caller may stop a listing early, and objects that come and go meanwhile do not affect the others."""
@@ -331,62 +280,3 @@ class ObjectStoreConformance(ABC):
                 await store.put("object/new", [b"x"])
             changed = {"object/010", "object/new"}
             assert [key for key in listed if key not in changed] == [key for key in keys if key not in changed]
-
-    async def test_others_find_at_once_what_was_acknowledged(self) -> None:
-        """After a call has returned, every client sees its effect."""
-        self._needs_other()
-        async with self.open_store() as store, self.open_other(store) as other:
-            await store.put("object", [b"first"])
-            assert await other.get("object") == b"first"
-            await store.put("object", [b"second"])
-            assert await other.get("object") == b"second"
-            if Capability.LIST in self.capabilities:
-                assert await _keys(other, "") == ["object"]
-            await store.delete("object")
-            assert await other.head("object") is None
-
-    async def test_others_respect_what_put_if_absent_made(self) -> None:
-        """There is one winner among all processes, whether they come one after the other or at the same time."""
-        self._needs(Capability.PUT_IF_ABSENT)
-        self._needs_other()
-        won: list[bytes] = []
-        async with self.open_store() as store, self.open_other(store) as other:
-
-            async def create(by: ObjectStore, key: str, body: bytes) -> None:
-                try:
-                    await by.put_if_absent(key, [body])
-                except ObjectExistsError:
-                    return
-                won.append(body)
-
-            await create(store, "commits/0", b"first")
-            await create(other, "commits/0", b"second")
-            assert won == [b"first"]
-            for number in range(1, 9):
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(create, store, f"commits/{number}", b"one %d" % number)
-                    tasks.start_soon(create, other, f"commits/{number}", b"other %d" % number)
-            assert won[1:] == [await store.get(f"commits/{number}") for number in range(1, 9)]
-
-    async def _cancelled(self, call: Callable[[], Awaitable[None]], count: int) -> None:
-        with suppress(ObjectExistsError):
-            await cancelled(call, how="scope", after=partial(turns, count), patience_s=self.patience_s)
-
-    def _needs_other(self) -> None:
-        if type(self).open_other is ObjectStoreConformance.open_other:
-            pytest.skip("there is no other way to the objects of this store")
-
-    def _needs(self, capability: Capability) -> None:
-        if capability not in self.capabilities:
-            pytest.skip(f"the store does not declare {capability}")
-
-
-async def _keys(store: ObjectStore, prefix: str) -> Sequence[str]:
-    return [info.key async for info in store.list(prefix)]
-
-
-async def _content(store: ObjectStore, key: str) -> bytes | None:
-    try:
-        return await store.get(key)
-    except ObjectNotFoundError:
-        return None

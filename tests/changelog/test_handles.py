@@ -96,12 +96,24 @@ def test_a_shared_file_goes_with_the_last_checkpoint_that_uses_it() -> None:
 
 
 def test_two_files_of_one_key_are_refused() -> None:
-    """Row: IncrementalRemoteKeyedStateHandleTest.testSharedStateReRegistration (same registry)."""
-    ownership = Ownership()
-    ownership.start(segment("s"), [("0-127", SequenceNumber(0))])
-    with pytest.raises(UploadError):
-        ownership.start(segment("s"), [("0-127", SequenceNumber(0))])
+    """Row: IncrementalRemoteKeyedStateHandleTest.testSharedStateReRegistration (same registry).
+
+    Whatever change sets the second has: the first is owned as before, by those it was stored with, until a checkpoint
+    takes it over. From then on neither is in the way of anything.
+    """
+    ownership, first = Ownership(), segment("s")
+    ownership.start(first, [("0-127", SequenceNumber(0)), ("0-127", SequenceNumber(1))])
+    for number in (0, 2):
+        with pytest.raises(UploadError):
+            ownership.start(segment("s"), [("0-127", SequenceNumber(number))])
     assert len(ownership) == 1
+    assert ownership.release([owned("s", 0), owned("s", 0), owned("s", 2)]) == []
+    (deleted,) = ownership.release([owned("s", 1)])
+    assert deleted is first
+    assert ownership.release([owned("s", 1)]) == []
+    ownership.start(first, [("0-127", SequenceNumber(3))])
+    ownership.confirm([owned("s", 3)])
+    assert ownership.release([owned("s", 3)]) == []
 
 
 @run_virtual
@@ -118,6 +130,7 @@ async def test_what_comes_after_the_close_is_refused_and_takes_nothing_along() -
         with pytest.raises(BackendClosedError):
             await log.writer.persist(SequenceNumber(0), CP2)
     assert list(uploader.stored) == ["segment-1"]
+    assert (len(uploader.attempts), uploader.discarded) == (1, [])
 
 
 @run_virtual
@@ -137,14 +150,22 @@ async def test_what_was_handed_out_survives_the_close() -> None:
 def test_a_registry_of_the_next_process_counts_anew() -> None:
     """Row: IncrementalRemoteKeyedStateHandleTest.testSharedStateReRegistration (new registry).
 
-    It is told what was restored, and gives up that; what only the former one knew is not its to delete.
+    It is told what was restored, and gives up that; what only the former one knew is not its to delete. Neither the
+    number nor the order of earlier registrations counts, nor what the former one does meanwhile.
     """
     former, registry = LocalRegistry(), LocalRegistry()
-    former.register(["x", "y"], CP1)
-    registry.register(["x"], CP1)
+    former.register(["x", "y", "shared"], CP1)
+    former.register(["shared", "z"], CP2)
+    registry.register(["x", "shared"], CP1)
+    registry.register(["shared"], CP2)
     assert registry.confirm(CP2) == ["x"]
-    assert "y" in former
-    assert "y" not in registry
+    assert "shared" in registry
+    assert not {"x", "y", "z"} & {key for key in ("x", "y", "z") if key in registry}
+    assert len(former) == 4
+    assert former.confirm(CP2) == ["x", "y"]
+    assert registry.confirm(CheckpointId(3)) == ["shared"]
+    assert len(registry) == 0
+    assert len(former) == 2
 
 
 @run_virtual

@@ -4,6 +4,7 @@ Within a batch only the outcome is logged, so a test that wants to see an operat
 """
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -280,33 +281,69 @@ def test_every_operation_comes_in_order_with_its_group() -> None:
 
 
 @pytest.mark.parametrize(
-    ("declare", "class_"),
+    ("declare", "class_", "write", "expected"),
     [
-        pytest.param(lambda states: states.value_state("state", int), ValueState, id="testDelegatingValueState"),
-        pytest.param(lambda states: states.list_state("state", int), ListState, id="testDelegatingListState"),
-        pytest.param(lambda states: states.map_state("state", int, int), MapState, id="testDelegatingMapState"),
+        pytest.param(
+            lambda states: states.value_state("state", int),
+            ValueState,
+            lambda state: state.update(key=1),
+            [(Operation.SET, b"\x01")],
+            id="testDelegatingValueState",
+        ),
+        pytest.param(
+            lambda states: states.list_state("state", int),
+            ListState,
+            lambda state: state["key"].append(1),
+            [(Operation.ADD, b"\x01\x01")],
+            id="testDelegatingListState",
+        ),
+        pytest.param(
+            lambda states: states.map_state("state", int, int),
+            MapState,
+            lambda state: state["key"].update({1: 2}),
+            [(Operation.PUT, b"\x01\x01\x01\x02")],
+            id="testDelegatingMapState",
+        ),
         pytest.param(
             lambda states: states.reducing_state("state", int, operator.add),
             ReducingState,
+            lambda state: state.add("key", 1),
+            [(Operation.SET, b"\x01")],
             id="testDelegatingReducingState",
         ),
         pytest.param(
             lambda states: states.aggregating_state("state", Mean()),
             AggregatingState,
+            lambda state: state.add("key", 1),
+            [(Operation.SET, b"\x92\x01\x01")],
             id="testDelegatingAggregatingState",
         ),
     ],
 )
-def test_every_kind_is_one_object_that_logs(declare: Any, class_: type) -> None:
+def test_every_kind_is_one_object_that_logs(
+    declare: Any, class_: type, write: Callable[[Any], object], expected: list[tuple[Operation, bytes]]
+) -> None:
     """Rows: ChangelogDelegateStateTest, each of its five by the id of the parameter, [hash map, RocksDB] by the table.
 
-    There is no wrapper around a state: the state itself logs, whatever its table.
+    There is no wrapper around a state: the state itself logs, whatever its table, and a replay has what was written.
     """
     states = all_states()
     state = declare(states)
     assert type(state) is class_
     assert declare(states) is state
     assert drained(states) == []
+    write(state)
+    log = drained(states)
+    assert [(Operation(change.operation), change.data) for change in log] == expected
+    assert plain(declare(restored(states, log))) == plain(state) != {}
+    del state["key"]
+    assert [Operation(change.operation) for change in drained(states)] == [Operation.CLEAR]
+
+
+def plain(state: Any) -> dict[Any, Any]:
+    """Every value, with lists and maps as such."""
+    kinds = {ListState: list, MapState: dict}
+    return {key: kinds.get(type(state), lambda value: value)(value) for key, value in state.items()}
 
 
 def test_drain_that_was_cut_in_two_logs_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:

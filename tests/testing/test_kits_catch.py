@@ -79,6 +79,11 @@ LISTING = "test_a_listing_may_be_left_early_and_outlives_changes"
 WINNER = "test_put_if_absent_has_exactly_one_winner"
 FIRST = "test_put_if_absent_creates_once_and_leaves_the_first"
 OTHERS = "test_others_find_at_once_what_was_acknowledged"
+LATER = "test_a_cancelled_call_has_no_effect_after_it_has_returned"
+MEMORY = "test_reads_remember_nothing"
+MEMORY_OF_OTHERS = "test_reads_remember_nothing_that_others_change"
+WHEN = "test_tells_when_an_object_was_stored"
+BLOCKS = "test_does_not_block_the_loop"
 
 STORES: dict[type, set[str]] = {
     stores.ClaimsMore: {"test_has_the_declared_capabilities"},
@@ -112,6 +117,19 @@ STORES: dict[type, set[str]] = {
     stores.CachesForItself: {OTHERS},
     stores.WritesBehind: {OTHERS},
     stores.CreatesForItself: {"test_others_respect_what_put_if_absent_made"},
+    stores.WritesAfterACancellation: {LATER},
+    stores.CreatesAfterACancellation: {LATER},
+    stores.DeletesAfterACancellation: {LATER},
+    stores.TellsNoTime: {WHEN},
+    stores.TellsMilliseconds: {WHEN},
+    stores.ListsNoTime: {WHEN},
+    stores.RemembersWhatWasNotThere: {MEMORY_OF_OTHERS},
+    stores.RemembersThatItIsGone: {MEMORY, MEMORY_OF_OTHERS},
+    stores.GetsWhatItLookedAt: {MEMORY},
+    stores.SleepsOnTheLoop: {BLOCKS},
+    stores.ReadsFilesOnTheLoop: {BLOCKS},
+    stores.ConnectsOnTheLoop: {BLOCKS},
+    stores.ReadsSocketsOnTheLoop: {BLOCKS},
 }
 
 

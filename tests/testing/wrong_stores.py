@@ -1,9 +1,14 @@
 """Stores that break the contract in one way each. The one that keeps it is the library's own, in memory."""
 
+import asyncio
+import socket
+import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from urllib.parse import unquote
 
+import anyio
 import anyio.lowlevel
 
 from statebackend.abc import Body, Capability, ObjectInfo
@@ -271,6 +276,132 @@ class RefusesOddPrefixes(MemoryStore):
             raise ValueError(prefix)
         async for info in super().list(prefix):
             yield info
+
+
+class WritesAfterACancellation(MemoryStore):
+    """As a thread does, or a request, that nobody waits for any more."""
+
+    async def put(self, key, body):
+        try:
+            await super().put(key, body)
+        except anyio.get_cancelled_exc_class():
+            _later(self._objects.__setitem__, key, self._entry(key, body))
+            raise
+
+
+class CreatesAfterACancellation(MemoryStore):
+    async def put_if_absent(self, key, body):
+        try:
+            await super().put_if_absent(key, body)
+        except anyio.get_cancelled_exc_class():
+            _later(self._objects.setdefault, key, self._entry(key, body))
+            raise
+
+
+class DeletesAfterACancellation(MemoryStore):
+    async def delete(self, key):
+        try:
+            await super().delete(key)
+        except anyio.get_cancelled_exc_class():
+            _later(self._objects.pop, key, None)
+            raise
+
+
+class TellsNoTime(MemoryStore):
+    def _entry(self, key, body):
+        data, info = super()._entry(key, body)
+        return data, ObjectInfo(key, info.size_bytes, 0.0)
+
+
+class TellsMilliseconds(MemoryStore):
+    def _entry(self, key, body):
+        data, info = super()._entry(key, body)
+        return data, ObjectInfo(key, info.size_bytes, info.modified_s * 1000)
+
+
+class ListsNoTime(MemoryStore):
+    async def list(self, prefix):
+        async for info in super().list(prefix):
+            yield ObjectInfo(info.key, info.size_bytes, 0.0)
+
+
+class RemembersWhatWasNotThere(MemoryStore):
+    """Until it makes an object there itself."""
+
+    def __init__(self, place: MemoryStore | None = None) -> None:
+        super().__init__()
+        self.place = place or self
+        self._objects = self.place._objects
+        self.missing: set[str] = set()
+
+    async def put(self, key, body):
+        self.missing.discard(key)
+        await super().put(key, body)
+
+    async def head(self, key):
+        info = None if key in self.missing else await super().head(key)
+        if info is None:
+            self.missing.add(key)
+        return info
+
+
+class RemembersThatItIsGone(RemembersWhatWasNotThere):
+    """For ever, whoever puts an object there."""
+
+    async def put(self, key, body):
+        await MemoryStore.put(self, key, body)
+
+
+class GetsWhatItLookedAt(MemoryStore):
+    """`head` reads the object, for the `get` that is to come."""
+
+    def __init__(self):
+        super().__init__()
+        self.read_ahead: dict[str, bytes] = {}
+
+    async def head(self, key):
+        info = await super().head(key)
+        if info is not None:
+            self.read_ahead[key] = await super().get(key)
+        return info
+
+    async def get(self, key):
+        found = self.read_ahead.pop(key, None)
+        return await super().get(key) if found is None else found
+
+
+class SleepsOnTheLoop(MemoryStore):
+    """Waits for a server, as a client does that was not made for a loop."""
+
+    async def get(self, key):
+        time.sleep(0.001)  # noqa: ASYNC251  # that is the bug
+        return await super().get(key)
+
+
+class ReadsFilesOnTheLoop(MemoryStore):
+    async def head(self, key):
+        with Path(__file__).open("rb"):  # noqa: ASYNC230  # as above
+            return await super().head(key)
+
+
+class ConnectsOnTheLoop(MemoryStore):
+    async def delete(self, key):
+        with socket.socket() as connection, suppress(OSError):
+            connection.connect(("127.0.0.1", 1))
+        await super().delete(key)
+
+
+class ReadsSocketsOnTheLoop(MemoryStore):
+    async def get_range(self, key, offset, length):
+        server, client = socket.socketpair()
+        with server, client:
+            server.sendall(b"x")
+            client.recv(1)
+        return await super().get_range(key, offset, length)
+
+
+def _later(function, *args):
+    asyncio.get_running_loop().call_later(0.01, function, *args)
 
 
 def kit_of(store: type[MemoryStore]) -> type[ObjectStoreConformance]:
