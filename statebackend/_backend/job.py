@@ -1,7 +1,8 @@
 """A job in its primary: where it stands, how it is claimed, who commits to it and who sweeps it."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -14,7 +15,7 @@ from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.fresh_names import new_names, new_stamp
 from statebackend._log.names import check_checkpoint_id
 from statebackend._log.outbox import JobOutbox
-from statebackend._log.reader import LogEnd, LogReader
+from statebackend._log.reader import LogEnd, LogReader, pass_over
 from statebackend._log.savepoints import Savepoints
 from statebackend._log.spares import Spare, Spares
 from statebackend._log.sweep import AT_ONCE_EVERY, MIN_AGE_S, Sweep, sweep_every
@@ -26,6 +27,7 @@ from statebackend.abc import Capability, Clock, ObjectStore
 from statebackend.errors import (
     CheckpointNotFoundError,
     CorruptCommitError,
+    DataError,
     FencedError,
     InputError,
     MissingObjectError,
@@ -47,7 +49,8 @@ class Position(msgspec.Struct, frozen=True):
     """The position of a job: the end of its log, its newest commit, and the one that the state is to be restored from.
 
     `claim` is our claim, which lies behind that end; `None` if we have not claimed the job. `spare`: the local copy
-    that stands for the newest commit, which cannot be read in the primary.
+    that stands for the newest commit, which cannot be read in the primary. `passed_over`: why the newest commit, or
+    what it points into, cannot be had, so that `base` is an older one.
     """
 
     end: LogEnd | None
@@ -55,6 +58,7 @@ class Position(msgspec.Struct, frozen=True):
     base: Commit | None
     claim: Claim | None = None
     spare: Spare | None = None
+    passed_over: DataError | None = None
 
     @property
     def epoch(self) -> Epoch:
@@ -68,7 +72,8 @@ class Job:
     """The job in `primary`, which is confined to it, as of its newest checkpoint, `checkpoint_id` or `savepoint`.
 
     `any_parallelism`: accept any `max_parallelism` of it, to read it as it is or to commit it with another one.
-    `copies`: local copies, where the primary has damaged or lost the newest commit.
+    `copies`: local copies, where the primary has damaged or lost the newest commit. `unrestorable`: commits to pass
+    over on the way to an older one, by their sequence, and why.
     """
 
     def __init__(
@@ -82,6 +87,7 @@ class Job:
         savepoint: str | None = None,
         any_parallelism: bool = False,
         copies: ObjectStore | None = None,
+        unrestorable: Mapping[int, DataError] | None = None,
     ) -> None:
         self.log: Final = LogReader(primary, settings.job, threads)
         self._writer = LogWriter(
@@ -101,6 +107,8 @@ class Job:
         self._savepoint = savepoint
         self._any_parallelism = any_parallelism
         self._spares = Spares(primary, self.log, copies)
+        self._unrestorable: Mapping[int, DataError] = unrestorable or {}
+        self._is_told = False
 
     async def look(self) -> Position:
         """The position of the job now. Raises `CheckpointNotFoundError` and its like, `SettingsError`, `InputError`."""
@@ -113,9 +121,10 @@ class Job:
                 "a checkpoint id or a savepoint, not both", checkpoint_id=checkpoint_id, savepoint=savepoint
             )
         spare: Spare | None = None
+        passed_over: DataError | None = None
         if checkpoint_id is None and savepoint is None:
-            base, spare = await self._newest(end)
-            newest = base
+            newest, spare, passed_over = await self._newest(end)
+            base, passed_over = await self._restorable(newest, passed_over)
         else:  # perhaps to go back behind damaged commits: the newest that can be read is the newest
             readable = None if end is None else await self.log.readable(end.sequence)
             if savepoint is not None:
@@ -125,7 +134,12 @@ class Job:
             newest = readable or base
         if not self._any_parallelism:
             self._check_parallelism(base)
-        return Position(end, newest, base, spare=spare)
+        if base is not None and passed_over is not None and not self._is_told:
+            self._is_told = True
+            _logger.warning(
+                "opening an older checkpoint, %s: the newest cannot be read: %s", base.checkpoint_id, passed_over
+            )
+        return Position(end, newest, base, spare=spare, passed_over=passed_over)
 
     async def claim(self, position: Position) -> Position:
         """Claim the job, and say where it was then: nothing is committed between that position and the claim."""
@@ -175,33 +189,49 @@ class Job:
             base_body=base_body,
         )
 
-    async def _newest(self, end: LogEnd | None) -> tuple[Commit | None, Spare | None]:
+    async def _newest(self, end: LogEnd | None) -> tuple[Commit | None, Spare | None, DataError | None]:
         """The newest commit, or the local copy that is proved to be it, or an older one if the settings allow it."""
         try:
-            return await self.log.newest(end), None
+            return await self.log.newest(end), None, None
         except (CorruptCommitError, MissingObjectError) as error:
             assert end is not None
             if (spare := await self._spares.newest(end)) is not None:
-                return spare.commit, spare
+                return spare.commit, spare, None
             older = await self.log.readable(end.sequence) if self._settings.fall_back_to_older else None
             if older is None:
                 raise
-            _logger.warning(
-                "opening an older checkpoint, %s: the newest cannot be read: %s", older.checkpoint_id, error
-            )
-            return older, None
+            return older, None, error
+
+    async def _restorable(
+        self, newest: Commit | None, passed_over: DataError | None
+    ) -> tuple[Commit | None, DataError | None]:
+        """The newest commit of the branch that may be restored, and why it is not the newest of all.
+
+        Raises that reason where no such commit is retained.
+        """
+        if newest is None or newest.sequence not in self._unrestorable:
+            return newest, passed_over
+        reason = self._unrestorable[newest.sequence]
+        async for commit in self.log.branch(newest, damaged=pass_over):
+            if commit.sequence not in self._unrestorable:
+                with suppress(CheckpointNotFoundError):
+                    return await self._retained(commit), passed_over or reason
+        raise reason
 
     async def _find(self, end: LogEnd | None, checkpoint_id: CheckpointId) -> Commit:
         """A retained commit by its id: from the part of the log that was not swept, or a savepoint."""
         try:
-            found = await self.log.find(end, checkpoint_id)
-            if found.sequence >= await self._savepoints.floor():
-                return found
-            raise CheckpointNotFoundError("that checkpoint is not retained any more", checkpoint_id=checkpoint_id)
+            return await self._retained(await self.log.find(end, checkpoint_id))
         except CheckpointNotFoundError:
             if (kept := await self._savepoints.with_id(checkpoint_id)) is not None:
                 return kept
             raise
+
+    async def _retained(self, commit: Commit) -> Commit:
+        """That commit. Raises `CheckpointNotFoundError` if it lies below the sweep floor."""
+        if commit.sequence >= await self._savepoints.floor():
+            return commit
+        raise CheckpointNotFoundError("that checkpoint is not retained any more", checkpoint_id=commit.checkpoint_id)
 
     def _check_parallelism(self, base: Commit | None) -> None:
         """Keys would be looked for in the wrong groups. An older checkpoint may have been made with another number."""

@@ -1,10 +1,11 @@
 """Opens a job: `open_backend`, or `open_coordinator` where several own its key groups."""
 
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from itertools import pairwise
-from typing import Any, overload
+from typing import Any, Final, overload
 
 import anyio
 
@@ -18,6 +19,7 @@ from statebackend._checkpoint.backend import Machinery, StateBackend
 from statebackend._checkpoint.owner_backend import OwnerBackend
 from statebackend._checkpoint.spending import Spending
 from statebackend._clock import SystemClock
+from statebackend._codec.commit import Commit
 from statebackend._local.range_directories import remove_ranges
 from statebackend._local.scratch import scratch_parent
 from statebackend._log.coordinator import CheckpointCoordinator
@@ -26,7 +28,7 @@ from statebackend._log.names import changelog_id
 from statebackend._observers import Observers
 from statebackend._tasks import open_tasks, open_tasks_apart
 from statebackend.abc import Clock, ObjectStore, Observer, RestoreReport, StateChangeUploader
-from statebackend.errors import SettingsError
+from statebackend.errors import CorruptObjectError, DataError, MissingObjectError, SettingsError
 from statebackend.ids import KeyGroupRange, all_key_groups
 from statebackend.settings import Settings
 
@@ -105,8 +107,60 @@ async def open_backend(
     It takes at most twice `close_timeout_s`, for closing and then for deleting what no commit needs, and one second
     more for an upload or a deletion under way.
     """
-    clock, observer, threads = clock or SystemClock(), Observers(observer or Observer()), threads_of(settings)
-    begun_s = clock.monotonic()
+    open_once = partial(
+        _open_once,
+        settings,
+        key_groups=key_groups,
+        owners=owners,
+        checkpoint_id=checkpoint_id,
+        savepoint=savepoint,
+        store=store,
+        local_stores=local_stores,
+        uploader=uploader,
+        cache=cache,
+        clock=clock or SystemClock(),
+        observer=Observers(observer or Observer()),
+        read_only=read_only,
+    )
+    unrestorable: dict[int, DataError] = {}
+    async with AsyncExitStack() as stack:
+        backend: StateBackend | OwnerBackend | None = None
+        while backend is None:
+            try:
+                backend = await stack.enter_async_context(open_once(unrestorable=unrestorable))
+            except _UnrestorableError as error:
+                unrestorable[error.sequence] = error.reason
+        yield backend
+
+
+class _UnrestorableError(Exception):
+    """The commit at `sequence` cannot be restored, and an older one will do. Never leaves this module."""
+
+    def __init__(self, sequence: int, reason: DataError) -> None:
+        super().__init__(str(reason))
+        self.sequence: Final = sequence
+        self.reason: Final = reason
+
+
+@asynccontextmanager
+async def _open_once(
+    settings: Settings,
+    *,
+    key_groups: KeyGroupRange | None,
+    owners: Sequence[KeyGroupRange] | None,
+    checkpoint_id: int | None,
+    savepoint: str | None,
+    store: ObjectStore | None,
+    local_stores: Sequence[ObjectStore] | None,
+    uploader: StateChangeUploader | OpenUploader | None,
+    cache: DownloadCache | None,
+    clock: Clock,
+    observer: Observer,
+    read_only: bool,
+    unrestorable: Mapping[int, DataError],
+) -> AsyncGenerator[StateBackend | OwnerBackend]:
+    """Open the newest commit that is not `unrestorable`, or the one that was asked for. As `open_backend`."""
+    threads, begun_s = threads_of(settings), clock.monotonic()
     if owners is not None and key_groups is None:
         raise SettingsError(
             "owners share a job: say which key groups are this one's, all of them if it is the only one"
@@ -126,6 +180,7 @@ async def open_backend(
             checkpoint_id=checkpoint_id,
             savepoint=savepoint,
             copies=readable_copies(settings, local_stores, threads),
+            unrestorable=unrestorable,
         )
         position = await job.look()
         async with (
@@ -166,10 +221,15 @@ async def open_backend(
                 clock=clock,
                 observer=observer,
             )
-            restored = await restore(opened, cache)
-            retention = retain(local, tasks, position.epoch, position.newest, position.base)
+            # Each owner of a part would have to go back to the same commit: those are told.
+            asked = key_groups is not None or checkpoint_id is not None or savepoint is not None
+            with _passing_over(position.base, allowed=settings.fall_back_to_older and not asked):
+                restored = await restore(opened, cache)
+            used = (position.newest, position.base) if position.passed_over is None else (position.base,)
+            retention = retain(local, tasks, position.epoch, *used)
             machinery = machinery_of(opened, restored, retention=retention)
             backend = _backend_of(opened, machinery) if key_groups is None else OwnerBackend(machinery)
+            _tell_passed_over(position, observer)
             _tell_opened(settings, position, restored.report, clock.monotonic() - begun_s)
             sweep, is_left = None, False
             if commits:
@@ -236,6 +296,7 @@ async def open_counted_coordinator(
             copies=readable_copies(settings, None, threads),
         )
         position = await job.claim(await job.look())
+        _tell_passed_over(position, observer)
         _tell_opened(settings, position, None, clock.monotonic() - begun_s)
         sweep = SweepBeside(primary.store, settings, threads, epoch=position.epoch, tasks=tasks, clock=clock)
         at_hand: Mapping[str, bytes] = job.log.take_body(position.base) if position.base is not None else {}
@@ -250,6 +311,22 @@ async def open_counted_coordinator(
                 await coordinator.write_hint()
                 if is_left:
                     await sweep.first()
+
+
+@contextmanager
+def _passing_over(base: Commit | None, *, allowed: bool) -> Generator[None]:
+    """If `allowed`, turn damaged or missing data of `base` into `_UnrestorableError`."""
+    try:
+        yield
+    except (CorruptObjectError, MissingObjectError) as error:
+        if base is None or not allowed:
+            raise
+        raise _UnrestorableError(base.sequence, error) from error
+
+
+def _tell_passed_over(position: Position, observer: Observer) -> None:
+    if position.passed_over is not None and position.base is not None:
+        observer.older_checkpoint_opened(position.base.checkpoint_id, position.passed_over)
 
 
 def _check_owners(owners: Sequence[KeyGroupRange]) -> None:

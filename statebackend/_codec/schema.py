@@ -72,7 +72,7 @@ def misread(schema: str, type_: Any) -> str | None:
 def _parts_of(type_: Any) -> list[Any]:
     """The types within a type: what it is of, and those of its fields as far as they are no texts."""
     arguments = getattr(type_, "__args__", ())
-    fields = vars(type_).get("__annotations__", {}) if isinstance(type_, type) else {}
+    fields: dict[str, Any] = vars(type_).get("__annotations__", {}) if isinstance(type_, type) else {}
     return [*arguments, *fields.values()] if isinstance(arguments, tuple) else [*fields.values()]
 
 

@@ -178,7 +178,7 @@ class LogReader:
 
     async def readable(self, sequence: int) -> Commit | None:
         """The newest undamaged commit at or before `sequence`, `None` if no such commit is retained."""
-        found = [commit async for commit in self.branch(sequence, count_max=1, damaged=_pass_over)]
+        found = [commit async for commit in self.branch(sequence, count_max=1, damaged=pass_over)]
         return found[0] if found else None
 
     async def find(self, end: LogEnd | None, checkpoint_id: CheckpointId) -> Commit:
@@ -344,6 +344,7 @@ def _checked(found: LogEnd | None, hint: Hint) -> LogEnd:
     return msgspec.structs.replace(found, lost=hint) if found.sequence < hint.sequence or replaced else found
 
 
-def _pass_over(_sequence: int, error: DataError) -> None:
+def pass_over(_sequence: int, error: DataError) -> None:
+    """For `branch`: go on behind damaged entries. Raises the error of one that a newer release has written."""
     if not isinstance(error, CorruptCommitError):  # an entry of a newer release is not damaged
         raise error

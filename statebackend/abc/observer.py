@@ -149,6 +149,12 @@ class Observer:
     def restored(self, report: RestoreReport) -> None:
         """The state was restored. Once, while the backend opens; not for a job without a commit."""
 
+    def older_checkpoint_opened(self, checkpoint_id: CheckpointId, reason: Exception) -> None:
+        """The newest checkpoint cannot be read, for that `reason`, and `fall_back_to_older` is set: this one is open.
+
+        Once, while the backend opens, after `restored`; or while a coordinator opens.
+        """
+
     def cache_downloaded(self, size_bytes: int, *, seconds: float) -> None:
         """A download cache has downloaded a file of `size_bytes` in `seconds`. Once per successful download."""
 

@@ -7,7 +7,7 @@ the unit of a duration if it differs from Flink's. `docs/reference/metrics.md` i
 from collections.abc import Mapping
 
 from statebackend.abc import CheckpointInfo, Observer, RestoreReport, Segment, UploadedSegment
-from statebackend.ids import Handle, SourceMark
+from statebackend.ids import CheckpointId, Handle, SourceMark
 from statebackend.observers.kinds import Counter, CounterByLabel, Gauge, Histogram, Level, Numbers, Total
 
 MISSING = "missing"
@@ -99,6 +99,10 @@ class Metrics(Numbers, Observer):
         label="reason",
     )
     local_repairs = Counter("Misses after which the local copy was rewritten.", unit="files")
+
+    older_checkpoints_opened = Counter(
+        "Times that an older checkpoint was opened, because the newest could not be read.", unit="checkpoints"
+    )
 
     cache_downloads = Counter("Files that a download cache fetched from the primary.", unit="files")
     cache_download_failures = Counter("Downloads that failed. A cancelled one does not count.", unit="files")
@@ -194,6 +198,9 @@ class Metrics(Numbers, Observer):
         self.record(Metrics.local_repairs, sum(fallback.repaired for fallback in report.fallbacks))
         for fallback in report.fallbacks:
             self._count(Metrics.local_fallbacks, _without_facts(fallback.reason))
+
+    def older_checkpoint_opened(self, checkpoint_id: CheckpointId, reason: Exception) -> None:
+        self.record(Metrics.older_checkpoints_opened, 1)
 
     def cache_downloaded(self, size_bytes: int, *, seconds: float) -> None:
         self.record(Metrics.cache_downloads, 1)

@@ -15,7 +15,7 @@ import pytest
 import statebackend as sb
 from statebackend._observers import EVENTS
 from statebackend._ranges.owners import open_range_owners
-from statebackend.errors import StoreAccessError, StoreUnavailableError
+from statebackend.errors import MissingObjectError, StoreAccessError, StoreUnavailableError
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import ScopedStore
 from statebackend.observers import Metrics, Observers
@@ -111,7 +111,8 @@ async def eventful_life(root: Path, observer: sb.Observer) -> tuple[list[dict[sb
         owners.attempt(run.tasks()[0]) as attempt,
     ):
         states.append(dict(attempt.backend.value_state("n", int)))
-    # Only a sink tells of it, which needs Spark.
+    # Tested where damage is done; and only a sink tells of the other, which needs Spark.
+    Observers(observer).older_checkpoint_opened(sb.ids.CheckpointId(3), MissingObjectError("gone"))
     Observers(observer).batches_missed(sb.SourceMark("query", 4, "run"), after=1)
     return states, Counter(operation for operation, _ in store.calls)
 
