@@ -73,13 +73,14 @@ async def _checkpoints(folder: Path, count: int, tables: Sequence[Any]) -> float
             for number, part in _divided(table, each).items():
                 totals[number].merge(part)
             begun = time.perf_counter()
-            await _checkpoint(coordinator, opened)
+            await checkpoint(coordinator, opened)
             times_ms.append((time.perf_counter() - begun) * 1000)
         check(f"{count} owners", pa.concat_tables([each.table() for each in totals]), answer(tables))
     return median(times_ms[1:])
 
 
-async def _checkpoint(coordinator: CheckpointCoordinator, owners: Sequence[OwnerBackend]) -> None:
+async def checkpoint(coordinator: CheckpointCoordinator, owners: Sequence[OwnerBackend]) -> None:
+    """Take one checkpoint of all owners."""
     checkpoint_id, results = coordinator.next_checkpoint_id, list[SnapshotResult]()
 
     async def snapshot(owner: OwnerBackend) -> None:

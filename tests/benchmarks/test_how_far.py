@@ -1,0 +1,41 @@
+"""The arithmetic behind `docs/explanation/how-far.md`."""
+
+import dataclasses
+
+import pytest
+
+from benchmarks.how_far import HEAD, INLINE_SHARE_BYTES, Envelope, batches_s, commit_of, line, table
+
+SMALL = Envelope(owners=8, keys=8_000_000, handles=4, changes=400)
+
+
+def test_a_commit_grows_with_its_owners_and_with_what_each_lists() -> None:
+    """Twice as many of either is nearly twice the commit; the names of segments are longer than those of commits."""
+    size = len(commit_of(8, 64).body)
+    assert 1.9 * size < len(commit_of(16, 64).body) < 2.1 * size
+    assert 1.8 * size < len(commit_of(8, 128).body) < 2.1 * size
+    assert len(commit_of(8, 64, inline=False).body) > size
+
+
+def test_requests_are_priced_by_the_month() -> None:
+    """One PUT a second, and the hints, bases and sweeps beside it; larger changes are a PUT for each owner."""
+    assert SMALL.is_inline
+    large = dataclasses.replace(SMALL, changes=8 * INLINE_SHARE_BYTES)
+    assert large.requests()["put"] - SMALL.requests()["put"] == pytest.approx(8)
+    assert large.usd_month() - SMALL.usd_month() == pytest.approx(8 * 2_592_000 * 0.005 / 1000, rel=0.01)
+
+
+def test_a_restore_is_bound_by_what_is_scarcest() -> None:
+    """All owners at once meet the limit of S3 that one host does not."""
+    gets, size_bytes, seconds = SMALL.restore(1)
+    assert gets == SMALL.base_segments + SMALL.handles + 1
+    assert size_bytes == pytest.approx(8_000_000 / 8 * 72.5, rel=0.01)
+    wide = dataclasses.replace(SMALL, owners=1000, keys=10**9)
+    assert wide.restore(1000)[2] > wide.restore(10)[2] > 0 < seconds
+
+
+def test_a_batch_in_virtual_time_waits_for_its_slowest_request() -> None:
+    """Some requests one after the other: the least is their latency, and a batch of nobody's hangs."""
+    times_s = batches_s(4, 2, 100)
+    assert all(0.05 < each_s < 5 for each_s in times_s)
+    assert table(HEAD, [line(SMALL)]).count("\n") == 2
