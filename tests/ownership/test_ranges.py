@@ -158,13 +158,16 @@ async def two_owners(disk: Disk) -> AsyncGenerator[Callable[[int], Awaitable[Non
 @row("copy-of-owner")
 async def test_an_owner_that_opens_leaves_what_another_has_not_committed_yet(disk: Disk) -> Fate:
     """No commit points to it, and the next one will."""
+    async with two_owners(disk) as commit_both:
+        await commit_both(1)
+    committed = disk.copies
     async with (
         open_coordinator(disk.settings(), store=disk.primary, clock=VirtualClock()),
         disk.backend(key_groups=HALVES[0]) as first,
     ):
-        of_their_own(first, 1)
-        await first.snapshot(1)
-        watch = Watch(disk.copies)
+        of_their_own(first, 2)
+        await first.snapshot(2)
+        watch = Watch(disk.copies - committed)
         async with disk.backend(key_groups=HALVES[1]):
             return watch.fate()
 
