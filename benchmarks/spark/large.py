@@ -11,8 +11,9 @@ which costs as much as their work: 1.6 times with columns.
 
 Spark's default store keeps the state in memory and is the faster one while that is small. It is a contestant too.
 
-All of them run on few keys first, for twice as many batches as are measured: who comes first must not pay for what the
-JVM compiles. After four such batches columns took 383 ms with 100,000 keys, and 210 with 1,000,000 some rounds later.
+All of them run on few keys first, for twice as many batches as are measured. After only four such batches columns, who
+came first, took 383 ms with 100,000 keys, and 210 with 1,000,000 some rounds later. Code that the JVM had still to
+compile would explain that; it was not shown.
 """
 
 import tempfile

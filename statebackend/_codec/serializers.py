@@ -26,10 +26,15 @@ OWN: Final = "own:"
 BLOCK_VALUES: Final = 4096
 """How many values are proved or decoded in one call, for which the interpreter lock is held."""
 
+TRIMMED_BYTES_MAX: Final = MiB
+"""More bytes than this are not trimmed together, since for a moment that takes twice as many again."""
+
 _SELF_EVIDENT: Final = (str, bytes, bool, int, float)
 """Types of which every instance either fails to encode, or decodes to an equal value: no proof is needed."""
 
 _encode_sorted: Final = msgspec.msgpack.Encoder(order="sorted").encode
+_encode_bytes: Final = msgspec.msgpack.Encoder().encode
+_decode_bytes: Final = msgspec.msgpack.Decoder(list[bytes]).decode
 
 
 class MsgspecSerializer(Generic[T]):
@@ -129,11 +134,11 @@ class MsgspecSerializer(Generic[T]):
         """Return the bytes of each value if all of them together come back, else `None`."""
         try:
             encoded = list(map(self._encode, values))
-            if max(map(len, encoded)) > self._bytes_max:
-                return None
             if self._self_evident is not None and set(map(type, values)) == {self._self_evident}:
-                return encoded
+                return encoded if max(map(len, encoded)) <= self._bytes_max else None
             array = _as_array(encoded)
+            if len(array) > self._bytes_max and max(map(len, encoded)) > self._bytes_max:
+                return None
             return encoded if self._encode(self._decode_list(array)) == array else None
         except (TypeError, ValueError, OverflowError, AttributeError, RecursionError):
             return None
@@ -186,6 +191,14 @@ def encode_many(serializer: Serializer[T], values: Sequence[T]) -> list[bytes]:
     if isinstance(serializer, MsgspecSerializer):
         return serializer.encode_many(values)
     return list(map(serializer.encode, values))
+
+
+def trimmed(many: Sequence[bytes]) -> Sequence[bytes]:
+    """Return the same bytes, each in just the memory that it needs, unless all of them together are large.
+
+    msgspec leaves room behind what it encodes, which stays allocated: 14 bytes take 80, and not 48; 1,000 take 1,540.
+    """
+    return _decode_bytes(_encode_bytes(many)) if sum(map(len, many)) <= TRIMMED_BYTES_MAX else many
 
 
 def decode_many(serializer: Serializer[T], many: Sequence[bytes]) -> list[T]:

@@ -1,7 +1,7 @@
 """The base class of the kinds with one encoded value per key: value, reducing and aggregating states."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from statebackend._codec.change_sets.changes import KeyGroups
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges, of_cells
@@ -85,10 +85,13 @@ class CellState(KeyedState[bytes, V]):
         """Write all of them or, where one is refused, none."""
         check_as_many(keys, values)
         self._check_many(keys)
-        written = dict(zip(keys, self._values.encode_many(values), strict=True))
-        # First, as in a single write: where the disk fails halfway, the part it took is logged. While nothing is
-        # dirty, as after a checkpoint, Python copies the dictionary in one go.
-        self._dirty.update(written if self._remembers else dict.fromkeys(written))
+        written = dict(zip(keys, self._values.encode_to_keep(values), strict=True))
+        touched: dict[Key, Any] = written if self._remembers else dict.fromkeys(written)
+        # First, as in a single write: where the disk fails halfway, the part it took is logged.
+        if self._dirty:
+            self._dirty.update(touched)
+        else:
+            self._dirty = touched
         self._entries.update(written)
 
     def _fold_many(

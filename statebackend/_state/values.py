@@ -1,12 +1,20 @@
 """The values of one state: encoded with their version and time, decoded from whatever version they are of."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
 from statebackend._codec.cells import Cell, count_small, joined, pack, split, unpack
-from statebackend._codec.serializers import BLOCK_VALUES, MsgspecSerializer, decode_many, encode_many, serializer_of
+from statebackend._codec.serializers import (
+    BLOCK_VALUES,
+    MsgspecSerializer,
+    decode_many,
+    encode_many,
+    serializer_of,
+    trimmed,
+)
 from statebackend._state.ttl import TimeToLive
 from statebackend._tables.placed import Renew
 from statebackend.abc import Serializer
@@ -19,6 +27,9 @@ Upcast = Callable[[Any], Any]
 
 SMALL_ROW_BYTES_MAX: Final = 256
 """A row up to this is decoded by a decoder for its count, so that there are at most 128 of them."""
+
+ENCODED_AT_ONCE: Final = 1024
+"""Values of a bulk write that are encoded together: few enough to stay in the processor's cache until they are used."""
 
 
 class Values(Generic[V]):
@@ -57,10 +68,17 @@ class Values(Generic[V]):
     def encode_many(self, values: Sequence[V]) -> list[bytes]:
         """The cells of many values, all with the same time."""
         many = encode_many(self.serializer, values)
-        if self.is_plain:
-            return many
+        return many if self.is_plain else self._packed(many, self._stamp())
+
+    def encode_to_keep(self, values: Sequence[V]) -> Iterator[bytes]:
+        """As `encode_many`, but lazily, some at a time, and in less memory: for cells that go into a table as they are.
+
+        Raises when it comes to a wrong value.
+        """
         stamp = self._stamp()
-        return [pack(data, self.version, stamp) for data in many]
+        blocks = (values[at : at + ENCODED_AT_ONCE] for at in range(0, len(values), ENCODED_AT_ONCE))
+        many = (encode_many(self.serializer, block) for block in blocks)
+        return chain.from_iterable(trimmed(each) if self.is_plain else self._packed(each, stamp) for each in many)
 
     def decode_many(self, cells: Sequence[bytes]) -> list[V]:
         """Fresh values, as `decode` gives them one by one."""
@@ -110,6 +128,9 @@ class Values(Generic[V]):
 
     def _encode(self, value: V) -> bytes:
         return pack(self.serializer.encode(value), self.version, self._stamp())
+
+    def _packed(self, many: Sequence[bytes], stamp: float | None) -> list[bytes]:
+        return [pack(data, self.version, stamp) for data in many]
 
     def _stamp(self) -> float | None:
         return None if self.ttl is None else self.ttl.read_clock()

@@ -6,10 +6,16 @@ from collections.abc import Generator
 import pytest
 
 from statebackend._codec.change_sets import keyed_changes
-from statebackend._state import every_kind
+from statebackend._state import every_kind, values
 
-ON_HEAP_ONLY = {"test_key_groups", "test_rocksdb", "test_row_cache", "test_changing_it_while_iterating_is_an_error"}
-"""Of key groups, which know no tables; of what only RocksDB has; and of what only a dictionary does."""
+ON_HEAP_ONLY = {
+    "test_key_groups",
+    "test_rocksdb",
+    "test_row_cache",
+    "test_values",
+    "test_changing_it_while_iterating_is_an_error",
+}
+"""Of key groups and of values, which know no tables; of what only RocksDB has; and of what only a dictionary does."""
 
 
 ON_ROCKSDB_ONLY = {"test_machines_on_rocksdb"}
@@ -23,9 +29,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def small_steps() -> Generator[None]:
-    """Drains go two keys at a time, so that a test of few keys has several steps."""
+    """Drains and bulk writes go two keys at a time, so that a test of few keys has several steps."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(every_kind, "DRAINED_AT_ONCE", 2)
+        patch.setattr(values, "ENCODED_AT_ONCE", 2)
         patch.setattr(keyed_changes, "PART_RECORDS_MAX", 2)
         yield
 

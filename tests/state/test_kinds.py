@@ -568,6 +568,18 @@ def test_bulk_is_the_same_as_one_by_one() -> None:
     assert legs[5000] == Leg("as a dict")
 
 
+@pytest.mark.parametrize("wrong", [0, 4, 8])
+def test_bulk_write_with_a_wrong_value_far_behind_writes_none(wrong: int) -> None:
+    """Values are encoded some at a time, and stored when all of them are."""
+    legs = all_states().value_state("legs", int)
+    legs["old"] = 5
+    values: list[Any] = [*range(wrong), "x", *range(wrong + 1, 9)]
+    with pytest.raises(ValueEncodeError):
+        legs.put_many(["old", *range(1, 9)], values)
+    assert legs == {"old": 5}
+    assert [change.keys for change in legs.drain(0)] == [["old"]]
+
+
 def test_length_is_that_of_the_list_as_it_is_now() -> None:
     """Though it is known from the last reading: after an append, of another key, and after a list as long in bytes."""
     hops = all_states().list_state("hops", str)
