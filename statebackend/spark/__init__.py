@@ -6,16 +6,15 @@
     to_arrow, run           for `async def` functions: the batch's rows, or any Spark action, off the event loop
 
 Start at `sink.py`: it takes one batch through. `replay.py` decides whether the batch is new. `execution.py` is the
-contract for where it is processed: here (`driver.py`) or on Spark's executors (`executors/`). `processor.py` is what
-users write, `processor_runner.py` calls it, `grouping.py` sorts rows by key for it. `output.py` gives output rows
-to the user's function, or turns them into staged output and back. `bridge.py` waits for coroutines while watching the
-query; `frames.py` knows the batch's frame and threads.
+contract for where it is processed: here (`driver.py`) or on Spark's executors (`executors/`). `output.py` gives output
+rows to the user's function, or turns them into staged output and back. `bridge.py` waits for coroutines while watching
+the query; `frames.py` knows the batch's frame and threads. Processors are run by the room `_processing`.
 """
 
+from statebackend._processing.processor import KeyedProcessor, ProcessorContext
 from statebackend.spark.driver import BatchFunction
 from statebackend.spark.frames import run, to_arrow
 from statebackend.spark.output import Outbox, Publication
-from statebackend.spark.processor import KeyedProcessor, ProcessorContext
 from statebackend.spark.sink import StatefulSink
 
 __all__ = [

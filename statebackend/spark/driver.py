@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from statebackend._backend.copy_writers import OpenUploader
 from statebackend._backend.opening import open_backend
 from statebackend._checkpoint.backend import StateBackend
+from statebackend._processing.runner import ProcessorRunner
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import BatchError
 from statebackend.ids import CheckpointId, SourceMark
@@ -22,7 +23,6 @@ from statebackend.settings import Settings
 from statebackend.spark.bridge import QueryThread, attend, process_portal
 from statebackend.spark.frames import allow_actions, collected
 from statebackend.spark.output import Outbox, OutputFunction, call_output, rows_to_stage
-from statebackend.spark.processor_runner import ProcessorRunner
 
 BatchFunction = Callable[[DataFrame, int, StateBackend], object]
 """A user's function. If it returns an awaitable, that is awaited. With an outbox, the result is the output rows, a

@@ -22,6 +22,8 @@ from statebackend._backend.copy_writers import OpenUploader
 from statebackend._backend.stores import roots_with_copies
 from statebackend._observers import Observers
 from statebackend._portal import OpenContext, as_exception
+from statebackend._processing.processor import KeyedProcessor
+from statebackend._processing.runner import ProcessorRunner
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import InputError, RewindError, SettingsError, StateGoneError
 from statebackend.ids import CheckpointId, SourceMark, StagedOutput
@@ -34,8 +36,6 @@ from statebackend.spark.executors.batch_job import OnExecutors
 from statebackend.spark.failed_frames import clear_frames
 from statebackend.spark.frames import drain, source_mark
 from statebackend.spark.output import Outbox, OutputFunction, Publication
-from statebackend.spark.processor import KeyedProcessor
-from statebackend.spark.processor_runner import ProcessorRunner
 from statebackend.spark.release import check_release
 from statebackend.spark.replay import (
     FirstBatch,

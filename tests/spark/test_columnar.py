@@ -8,8 +8,8 @@ import msgspec
 import pyarrow as pa
 
 import statebackend as sb
+from statebackend._processing.runner import ProcessorRunner
 from statebackend.spark.executors.pickling import pickled, unpickled
-from statebackend.spark.processor_runner import ProcessorRunner
 from tests.spark.conftest import feed
 from tests.spark.processors import SUMMED, Columns, ColumnsByKey, split
 

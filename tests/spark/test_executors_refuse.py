@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import statebackend as sb
+from statebackend._processing.runner import ProcessorRunner
 from statebackend._ranges.owners import RangeTask
 from statebackend.errors import BatchError, SettingsError
 from statebackend.ids import CheckpointId, Epoch, all_key_groups
@@ -19,7 +20,6 @@ from statebackend.spark.executors import batch_job
 from statebackend.spark.executors.placement import SALT, ranges_of
 from statebackend.spark.executors.task_errors import error_in
 from statebackend.spark.executors.worker import BatchSpec, RunSpec, run
-from statebackend.spark.processor_runner import ProcessorRunner
 from statebackend.uploaders import PrimaryUploader
 from tests.spark.conftest import feed
 from tests.spark.processors import Counting, split

@@ -20,6 +20,7 @@ from statebackend._backend.copy_writers import OpenUploader
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.outbox import Staged, joined
 from statebackend._observers import Observers
+from statebackend._processing.runner import ProcessorRunner
 from statebackend._ranges.owners import Contribution, RangeTask
 from statebackend._version import __version__
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
@@ -35,7 +36,6 @@ from statebackend.spark.executors.task_errors import error_in
 from statebackend.spark.executors.worker import RESULT_SCHEMA, BatchSpec, RunSpec, TaskResult, task_of
 from statebackend.spark.frames import context_of
 from statebackend.spark.output import Outbox, OutputFunction, call_output
-from statebackend.spark.processor_runner import ProcessorRunner
 
 _pa: Any = pa  # it ships no types
 

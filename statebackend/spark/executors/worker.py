@@ -28,6 +28,7 @@ from statebackend._backend.copy_writers import OpenUploader
 from statebackend._clock import SystemClock
 from statebackend._log.outbox import Staged
 from statebackend._portal import OpenContext
+from statebackend._processing.runner import ProcessorRunner
 from statebackend._ranges.owners import Contribution, RangeOwners, RangeTask, open_range_owners
 from statebackend.abc import Observer
 from statebackend.errors import BatchError
@@ -36,7 +37,6 @@ from statebackend.spark.executors.pickling import unpickled
 from statebackend.spark.executors.placement import SALT
 from statebackend.spark.executors.task_errors import UNFIT_MARK, range_failed
 from statebackend.spark.output import rows_to_stage, stream_of
-from statebackend.spark.processor_runner import ProcessorRunner
 
 T = TypeVar("T")
 _pa: Any = pa  # it ships no types

@@ -16,10 +16,10 @@ import msgspec
 import pyarrow as pa
 
 from statebackend._checkpoint.backend import KeyedBackend
+from statebackend._processing.grouping import by_key, in_order
+from statebackend._processing.processor import KeyedProcessor, ProcessorContext
 from statebackend.errors import InputError, SettingsError
 from statebackend.ids import Key, KeyGroupRange
-from statebackend.spark.grouping import by_key, in_order
-from statebackend.spark.processor import KeyedProcessor, ProcessorContext
 
 _pa: Any = pa  # it ships no types
 

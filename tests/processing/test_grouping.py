@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statebackend._processing.grouping import by_key, in_order
 from statebackend.errors import InputError
-from statebackend.spark.grouping import by_key, in_order
 
 COLUMNS = {
     "text": (pa.string(), st.sampled_from(["", "a", "b", "ä", "a\x00", "longer than the others"])),

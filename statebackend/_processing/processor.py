@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final
 
 from statebackend._checkpoint.backend import KeyedBackend
+from statebackend._processing.grouping import Rows
 from statebackend.ids import KeyGroupRange
-from statebackend.spark.grouping import Rows
 
 
 class ProcessorContext:

@@ -1,0 +1,4 @@
+"""Processors: what users write to process the rows of a batch, and what runs it on a backend. Without Spark.
+
+`processor.py` is the class that they write, `runner.py` calls it, `grouping.py` sorts rows by key for it.
+"""
