@@ -1,10 +1,12 @@
 """Lives of one job in bad weather keep every promise, and a backend that breaks one is found out."""
 
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 import statebackend as sb
+from statebackend._log.sweep import AT_ONCE_EVERY
 from statebackend.objectstore.scoped import ScopedStore
 from statebackend.testing.simulation import BrokenError, Sabotage, simulate
 
@@ -22,6 +24,29 @@ def test_every_seed_keeps_every_promise(first: int) -> None:
 def test_a_seed_decides_its_run(seed: int) -> None:
     """The same seed gives the same trace, but for the order of what belongs to one instant."""
     assert sorted(simulate(seed).trace) == sorted(simulate(seed).trace)
+
+
+@pytest.mark.parametrize("seed", [15, 35, 60])
+def test_a_job_is_opened_again_for_each_batch(seed: int) -> None:
+    """More often than a sweep at once is due. Such lives are drawn for every eighth seed."""
+    lives = {found[0] for line in simulate(seed).trace if (found := re.search(r"life\d+ ended", line))}
+    assert len(lives) > AT_ONCE_EVERY
+
+
+DRAWN = {
+    "a base of lives of one batch": (r"bases of \d+ key groups are written", 15),
+    "a sweep at an opening": (r"life\d+ primary put simulated/swept/\d+: done", 35),
+    "a damaged commit that its copy replaces": (r"is damaged, .* proved: True", 12),
+    "a commit that is gone and that its copy replaces": (r"is gone, .* proved: True", 79),
+    "a damaged commit whose copy is not proved": (r"is damaged, .* proved: False", 87),
+}
+"""The line of a trace that shows it, and a seed that has it."""
+
+
+@pytest.mark.parametrize(("pattern", "seed"), DRAWN.values(), ids=DRAWN)
+def test_the_rarer_draws_are_reached(pattern: str, seed: int) -> None:
+    """Or they would prove nothing. Where a change moves the draws, another seed has it."""
+    assert any(re.search(pattern, line) for line in simulate(seed).trace)
 
 
 class _Overwriting(ScopedStore):
@@ -91,8 +116,30 @@ class _Nameless(ScopedStore):
                 yield info
 
 
-@pytest.mark.parametrize("wrong", [_Overwriting, _Forgetful, _Garbling, _Tidy, _Hoarding, _Hasty, _Nameless])
-def test_a_wrong_store_is_found_out(wrong: Callable[[sb.ObjectStore, str], sb.ObjectStore]) -> None:
+class _Unmending(ScopedStore):
+    """Lets nobody put a damaged entry of the log back, and says that it did."""
+
+    async def put(self, key: str, body: sb.abc.Body) -> None:
+        if "commits/" not in key:
+            await super().put(key, body)
+
+
+class _Bungling(ScopedStore):
+    """Puts another entry in the place of a damaged one."""
+
+    async def put(self, key: str, body: sb.abc.Body) -> None:
+        await super().put(key, [*body, b"more"] if "commits/" in key else body)
+
+
+WRONG: Sequence[tuple[type[ScopedStore], int]] = [
+    *((wrong, 0) for wrong in (_Overwriting, _Forgetful, _Garbling, _Tidy, _Hoarding, _Hasty, _Nameless)),
+    *((wrong, 12) for wrong in (_Unmending, _Bungling)),
+]
+"""And a seed from which on it is soon found out."""
+
+
+@pytest.mark.parametrize(("wrong", "first"), WRONG)
+def test_a_wrong_store_is_found_out(wrong: type[ScopedStore], first: int) -> None:
     """Within a few dozen seeds, whatever it does wrong, and the error says how to see it again."""
 
     class Wrong(Sabotage):
@@ -100,7 +147,7 @@ def test_a_wrong_store_is_found_out(wrong: Callable[[sb.ObjectStore, str], sb.Ob
             return wrong(store, "")
 
     def simulate_many() -> None:
-        for seed in range(60):
+        for seed in range(first, first + 60):
             simulate(seed, sabotage=Wrong())
 
     with pytest.raises(BrokenError) as caught:

@@ -7,7 +7,8 @@
 A process that works on the job is called a life. The seed decides a run: the settings, how the stores behave (the
 weather), what each life writes, when it is cancelled, by a scope or by `task.cancel()`, when it crashes, and which
 lives continue as zombies while the next ones work. Half of the seeds also have savepoints, sweeps beside the lives, and
-nights after which a sweep finds everything old.
+nights after which a sweep finds everything old. In one of eight the job is opened again for each batch; in one of three
+its newest commit may be damaged or lost between two lives, while a host's disk has a good copy.
 
 The model is a dictionary for each attempt at a checkpoint; the truth is what the primary holds. The invariants are
 checked at every write that reaches the primary, at every answer that a life gets, and at the end, when the weather

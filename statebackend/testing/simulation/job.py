@@ -11,6 +11,7 @@ from statebackend.abc import CheckpointInfo
 from statebackend.testing import invariants
 from statebackend.testing.crash_store import Write
 from statebackend.testing.invariants import Contents
+from statebackend.testing.simulation.losses import Loss
 from statebackend.testing.simulation.store import Place
 
 JOB: Final = "simulated"
@@ -49,6 +50,7 @@ class SimulatedJob:
         self.failure: Exception | None = None
         self.dropped: Final[set[str]] = set()
         """Names of savepoints that are being dropped, or were."""
+        self._lost: Loss | None = None
         self._continued: int | None = None  # the older commit that the claim at the end continues: no sweep deletes it
 
     @property
@@ -150,12 +152,26 @@ class SimulatedJob:
             lost = [each.number for each in self.attempts if each.outcome == "acknowledged" and each.sequence is None]
             assert not lost, f"acknowledged but lost: {lost}"
 
+    def lose(self, loss: Loss) -> None:
+        """Damage an entry. From now on it may be put back as it was."""
+        self._lost = loss
+        self.primary.damage(ROOT + loss.key, loss.left)
+
+    def mend(self, loss: Loss) -> None:
+        """Put the entry back that nobody could."""
+        self._lost = None
+        self.primary.damage(ROOT + loss.key, loss.whole)
+
     # ------------------------------------------------------------------------------------------- what is really done
 
     def _watch(self, write: Write) -> None:
         with self.judging():
             key = write.key.removeprefix(ROOT)
-            if write.operation == "delete":
+            if self._lost is not None and key == self._lost.key:
+                assert write.data == self._lost.whole, f"an entry was put back as another one: {key}"
+                assert self._lost.proved, f"an entry was put back without proof: {key}"
+                self._lost = None
+            elif write.operation == "delete":
                 self._judge_delete(key)
             elif key.startswith(COMMITS):
                 self._watch_log(write, key)

@@ -1,10 +1,13 @@
 """Everything a seed decides before the run: the job's settings, the weather of its stores, the end of each life."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final, Literal
 
+import msgspec
+
+from statebackend._log.sweep import AT_ONCE_EVERY
 from statebackend.settings import KiB, MiB, Settings, UploadSettings
 from statebackend.testing.simulation.job import JOB
 from statebackend.testing.simulation.store import Weather
@@ -23,6 +26,8 @@ CALM_DISK: Final = Weather(latency_s=0.0002, disk=True)
 DISK_CALL_MAX_S: Final = 2.0
 """Seconds within which even a bad disk answers: a thread that never returns could never be left."""
 STORM_S: Final = 3.0
+SHORT_LIVES: Final = 0.125
+"""The chance of a job that is opened again for each batch."""
 SAVEPOINTS: Final[Sequence[str]] = ("blue", "green")
 
 
@@ -181,6 +186,28 @@ def draw_life(chance: Random, number: int, weather: Weather) -> LifePlan:
         ends_after_s=chance.expovariate(1.0) * (0.001 + weather.latency_s) * chance.choice((10, 100, 1000)),
         overlap_s=chance.expovariate(1.0) * (0.001 + weather.latency_s) * 30 if chance.random() < 0.3 else None,
     )
+
+
+def draw_short_lives(chance: Random, scenario: Scenario) -> Scenario:
+    """Draw, for every eighth seed, more lives of one batch than openings between two sweeps at once, and early bases.
+
+    With `chance` of its own: the other seeds are unaffected.
+    """
+    if chance.random() >= SHORT_LIVES:
+        return scenario
+    lives = tuple(
+        replace(
+            draw_life(chance, number, scenario.weather),
+            batches=1,
+            branches=False,
+            overlap_s=None,
+            ending=chance.choice(("leaves", "leaves", "leaves", "crashes")),
+        )
+        for number in range(chance.randint(AT_ONCE_EVERY + 2, 2 * AT_ONCE_EVERY))
+    )
+    settings = msgspec.structs.replace(scenario.settings, materialize_handles_max=chance.choice((2, 5)))
+    weather = chance.choice((scenario.weather, CALM))
+    return replace(scenario, settings=settings, lives=lives, weather=weather)
 
 
 def draw_upkeep(chance: Random, lives: Sequence[LifePlan], weather: Weather) -> Upkeep:

@@ -100,6 +100,14 @@ class Place:
             self._infos[write.key] = ObjectInfo(write.key, len(write.data), VirtualClock().time())
         return True
 
+    def damage(self, key: str, left: bytes | None) -> None:
+        """Put `left` in the place of an object, or nothing, as no process does: unseen by the watcher."""
+        if left is None:
+            del self.objects[key], self._infos[key]
+        else:
+            self.objects[key] = left
+            self._infos[key] = ObjectInfo(key, len(left), VirtualClock().time())
+
 
 @dataclass(frozen=True)
 class _Fate:

@@ -17,11 +17,17 @@ from statebackend._checkpoint.backend import KeyedBackend
 from statebackend._log.names import entry_key
 from statebackend._log.reader import LogReader
 from statebackend._log.savepoints import Savepoints
-from statebackend._log.sweep import Sweep
+from statebackend._log.sweep import AT_ONCE_EVERY, Sweep
 from statebackend._tables.key_groups import key_group
 from statebackend._tasks import simulate_threads
 from statebackend.abc import ObjectStore
-from statebackend.errors import MissingObjectError, SavepointNotFoundError, StoreAccessError, StoreUnavailableError
+from statebackend.errors import (
+    CorruptCommitError,
+    MissingObjectError,
+    SavepointNotFoundError,
+    StoreAccessError,
+    StoreUnavailableError,
+)
 from statebackend.ids import KeyGroupRange, SourceMark
 from statebackend.objectstore.scoped import ScopedStore
 from statebackend.settings import Settings
@@ -29,6 +35,7 @@ from statebackend.testing import invariants
 from statebackend.testing.crash_store import Write
 from statebackend.testing.simulation.job import JOB, ROOT, SimulatedJob
 from statebackend.testing.simulation.life import PATIENCE_S, Life, Sabotage
+from statebackend.testing.simulation.losses import draw_loss
 from statebackend.testing.simulation.scenario import (
     CALM,
     CALM_DISK,
@@ -37,6 +44,7 @@ from statebackend.testing.simulation.scenario import (
     SweepPlan,
     Upkeep,
     draw_scenario,
+    draw_short_lives,
     draw_upkeep,
 )
 from statebackend.testing.simulation.states import states_of
@@ -44,6 +52,8 @@ from statebackend.testing.simulation.store import LATE_S, Connection, Names, Pla
 from statebackend.testing.virtual_time import VirtualClock, run_virtual
 
 HOSTS: Final = 2
+NIGHT_EVERY: Final = 5
+"""Lives between two nights of a job that is opened again for each batch."""
 NIGHT_S: Final = 100_000.0
 """Seconds of a night: more than a sweep's minimum age plus the clock skew that it allows for."""
 HOP_S: Final = (0.0, 0.0001, 0.003)
@@ -110,18 +120,25 @@ class _World:
         self.seed: Final = seed
         self.sabotage: Final = sabotage
         self._chance = Random(f"{seed} world")  # noqa: S311  # to be replayed
-        self._scenario: Final[Scenario] = draw_scenario(Random(f"{seed} scenario"))  # noqa: S311  # as above
+        self._scenario: Final[Scenario] = draw_short_lives(
+            Random(f"{seed} short lives"),  # noqa: S311  # as above
+            draw_scenario(Random(f"{seed} scenario")),  # noqa: S311  # as above
+        )
         upkeep_chance = Random(f"{seed} upkeep")  # noqa: S311  # as above
         self._upkeep: Final = draw_upkeep(upkeep_chance, self._scenario.lives, self._scenario.weather)
+        self._is_opened_often = len(self._scenario.lives) > AT_ONCE_EVERY
         self.savepoints: Final = self._upkeep.savepoints
         self.settings: Final = msgspec.structs.replace(
             self._scenario.settings,
             checkpoints_retained=self._upkeep.checkpoints_retained,
-            sweep_interval_s=self._upkeep.sweep_interval_s,
+            sweep_interval_s=self._upkeep.sweep_interval_s or (3600.0 if self._is_opened_often else 0.0),
         )
         self.job: Final = SimulatedJob(
             late=self._scenario.weather.late, checkpoints_retained=self.settings.checkpoints_retained
         )
+        self._losses = Random(f"{seed} losses")  # noqa: S311  # as above
+        self._losing = self._losses.choice((0.0, 0.0, 0.5))
+        self._sweeping = 0
         self._names = Names()
         self._hosts = [_Host(f"disk{number}", self.settings, self.job) for number in range(HOSTS)]
         self._events: list[tuple[float, str]] = []
@@ -137,8 +154,10 @@ class _World:
         async with anyio.create_task_group() as self._tasks:
             lives: list[Life] = []
             for plan in self._scenario.lives:
-                if plan.number in self._upkeep.nights:
+                if plan.number in self._upkeep.nights or (self._is_opened_often and plan.number % NIGHT_EVERY == 1):
                     await self._pass_night(lives)
+                if self._losses.random() < self._losing:
+                    await self._lose_newest(plan.number, lives)
                 lives.append(await self._begin(plan))
             await self._await_ends(lives)
             await anyio.sleep(LATE_S)  # for requests of dead processes
@@ -224,6 +243,13 @@ class _World:
     async def _sweep(self, number: int, plan: SweepPlan) -> None:
         """Perhaps drop a savepoint, then sweep, as far as the weather and the time allow."""
         await anyio.sleep(plan.after_s)
+        self._sweeping += 1
+        try:
+            await self._sweep_now(number, plan)
+        finally:
+            self._sweeping -= 1
+
+    async def _sweep_now(self, number: int, plan: SweepPlan) -> None:
         line = self._connect(self.job.primary, self._scenario.weather, f"sweep{number}")
         store = ScopedStore(self.sabotage.store(line), ROOT)
         with self.job.judging(), anyio.move_on_after(plan.lasts_s):
@@ -255,6 +281,39 @@ class _World:
         left = [each.key for each in (await sweep.run(dry_run=True)).garbage]
         assert not left, f"a sweep has left garbage: {left}"
 
+    # ------------------------------------------------------------------------------------------------- the losses
+
+    async def _lose_newest(self, number: int, lives: Sequence[Life]) -> None:
+        """Damage the newest commit while nobody is at work, open the job without and with its copy, and judge both."""
+        await self._await_ends(lives)
+        await anyio.sleep(LATE_S)
+        loss = draw_loss(self._losses, self.job.log, self.job.objects, [host.disk for host in self._hosts])
+        if loss is None or self._sweeping or self.job.failure is not None:
+            return
+        newest = self.job.newest
+        what = "gone" if loss.left is None else "damaged"
+        self.tell(f"{loss.key} is {what}, {loss.disk.name} has it, proved: {loss.proved}")
+        self.job.lose(loss)
+        with self.job.judging(), anyio.fail_after(PATIENCE_S):
+            primary = self.sabotage.store(self._connect(self.job.primary, CALM, f"loss{number}"))
+            with suppress(CorruptCommitError, MissingObjectError):
+                async with open_backend(self.settings, store=primary, clock=self._clock) as backend:
+                    raise AssertionError(f"opened on {backend.newest}, though commit {newest} is damaged")
+            disk = self._connect(loss.disk, CALM_DISK, f"loss{number}")
+            try:
+                async with open_backend(
+                    self.settings, store=primary, local_stores=[disk], clock=self._clock
+                ) as backend:
+                    sequence = -1 if backend.newest is None else backend.newest.sequence
+                    assert sequence == newest, f"opened on {sequence}, though {newest} has a good copy"
+                    whole = KeyGroupRange(0, self.settings.max_parallelism - 1)
+                    self._judge_whole(backend, self.job.contents_at(newest), whole)
+                    assert self.job.objects[loss.key] == loss.whole, "not put back"
+            except (CorruptCommitError, MissingObjectError):
+                if loss.proved:
+                    raise
+                self.job.mend(loss)
+
     # ------------------------------------------------------------------------------------------------- the disks
 
     def _damage_disks(self) -> None:
@@ -280,14 +339,16 @@ class _World:
         whole = KeyGroupRange(0, self.settings.max_parallelism - 1)
         with self.job.judging(), anyio.fail_after(PATIENCE_S):
             primary, disk = self._calm_primary(whole), self._connect(self._hosts[0].disk, CALM_DISK, "last")
-            async with open_backend(self.settings, store=primary, local_stores=[disk], clock=self._clock) as backend:
+            # A sweep beside would shorten the history while it is read.
+            quiet = msgspec.structs.replace(self.settings, sweep_interval_s=0.0)
+            async with open_backend(quiet, store=primary, local_stores=[disk], clock=self._clock) as backend:
                 self._judge_whole(backend, expected, whole)
                 there = [commit for commit in self.job.commits if entry_key(commit.sequence) in self.job.objects]
                 invariants.assert_same_history([each async for each in backend.history()], there)
                 attempt = self.job.attempt(backend.next_checkpoint_id, expected)
                 info = await backend.checkpoint(attempt.checkpoint_id, source=SourceMark(JOB, attempt.number))
                 self.job.acknowledge(attempt, info)
-        if self._upkeep != Upkeep():
+        if self._upkeep != Upkeep() or self._is_opened_often:
             await anyio.sleep(NIGHT_S)
             with self.job.judging(), anyio.fail_after(PATIENCE_S):
                 await self._sweep_clean()
