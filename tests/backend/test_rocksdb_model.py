@@ -20,12 +20,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import statebackend as sb
-from statebackend.abc import Body
-from statebackend.errors import StoreUnavailableError
-from statebackend.objectstore.scoped import ScopedStore
 from statebackend.testing import Fail, invariants, run_virtual
 from statebackend.testing.virtual_time import settle
 from tests.backend.rocksdb_job import JOB, MAX_PARALLELISM, RocksDBJob, commit, contents
+from tests.mortal_store import MortalStore
 
 pytest.importorskip("rocksdict", reason="the extra rocksdb")
 
@@ -42,28 +40,6 @@ OPERATIONS = st.one_of(
     ),
     st.tuples(st.just("go_back"), NUMBERS),
 )
-
-
-class Mortal(ScopedStore):
-    """A process's connection to the store: nothing comes through any more when it is dead."""
-
-    dead = False
-
-    async def put(self, key: str, body: Body) -> None:
-        self._check()
-        await super().put(key, body)
-
-    async def put_if_absent(self, key: str, body: Body) -> None:
-        self._check()
-        await super().put_if_absent(key, body)
-
-    async def delete(self, key: str) -> None:
-        self._check()
-        await super().delete(key)
-
-    def _check(self) -> None:
-        if self.dead:
-            raise StoreUnavailableError("killed")
 
 
 class Life:
@@ -88,7 +64,7 @@ class Life:
 
     async def open(self, checkpoint_id: int | None = None) -> None:
         await self.stack.aclose()
-        self.process = Mortal(self.job.primary, "")
+        self.process = MortalStore(self.job.primary, "")
         opened = self.job.open(changes={"table": self.table}, store=self.process, checkpoint_id=checkpoint_id)
         self.backend = await self.stack.enter_async_context(opened)
         self.job.watcher.failed.clear()

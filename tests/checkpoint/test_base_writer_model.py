@@ -16,13 +16,12 @@ from hypothesis import strategies as st
 
 import statebackend as sb
 from statebackend._tables.key_groups import key_group
-from statebackend.abc import Body
 from statebackend.errors import InputError, MaterializationError, StoreUnavailableError
 from statebackend.objectstore import MemoryStore
-from statebackend.objectstore.scoped import ScopedStore
 from statebackend.testing import invariants, run_virtual
 from statebackend.testing.virtual_time import settle
 from tests.checkpoint.bases import JOB, Job
+from tests.mortal_store import MortalStore
 
 KEYS = st.sampled_from(["a", "b", "c", "", 7, -1, ("x", 1), b"k"])
 OPERATIONS = st.one_of(
@@ -47,30 +46,6 @@ TUNINGS = st.fixed_dictionaries(
 )
 
 
-class _Mortal(ScopedStore):
-    """A process's connection to the store: nothing comes through any more when it is dead."""
-
-    def __init__(self, store: sb.ObjectStore) -> None:
-        super().__init__(store, "")
-        self.dead = False
-
-    async def put(self, key: str, body: Body) -> None:
-        self._check()
-        await super().put(key, body)
-
-    async def put_if_absent(self, key: str, body: Body) -> None:
-        self._check()
-        await super().put_if_absent(key, body)
-
-    async def delete(self, key: str) -> None:
-        self._check()
-        await super().delete(key)
-
-    def _check(self) -> None:
-        if self.dead:
-            raise StoreUnavailableError("killed")
-
-
 class Life:
     """The job, and what its state has to be."""
 
@@ -84,7 +59,7 @@ class Life:
         self.with_bases = 0
 
     async def open(self, checkpoint_id: int | None = None) -> None:
-        self.process = _Mortal(self.job.store)
+        self.process = MortalStore(self.job.store, "")
         opened = self.job.open(store=self.process, local_stores=[self.local], checkpoint_id=checkpoint_id)
         self.backend = await self.stack.enter_async_context(opened)
         self.state = self.backend.value_state("n", int)

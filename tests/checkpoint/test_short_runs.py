@@ -8,43 +8,19 @@ import pytest
 
 import statebackend as sb
 from statebackend._checkpoint.base_writer import FIRST_WAIT_MIN_S, FIRST_WAIT_SHARE
-from statebackend.abc import Body
 from statebackend.errors import StoreUnavailableError
-from statebackend.objectstore.scoped import CountingStore, ScopedStore
+from statebackend.objectstore.scoped import CountingStore
 from statebackend.settings import KiB
 from statebackend.testing import run_virtual
 from statebackend.testing.virtual_time import VirtualClock, settle
 from tests.checkpoint.bases import Job, checkpoint, keys_in, shape
-
-
-class _Mortal(ScopedStore):
-    """A process's connection to the store: once it is dead, nothing that it writes or deletes arrives."""
-
-    def __init__(self, store: sb.ObjectStore) -> None:
-        super().__init__(store, "")
-        self.dead = False
-
-    async def put(self, key: str, body: Body) -> None:
-        self._check()
-        await super().put(key, body)
-
-    async def put_if_absent(self, key: str, body: Body) -> None:
-        self._check()
-        await super().put_if_absent(key, body)
-
-    async def delete(self, key: str) -> None:
-        self._check()
-        await super().delete(key)
-
-    def _check(self) -> None:
-        if self.dead:
-            raise StoreUnavailableError("killed")
+from tests.mortal_store import MortalStore
 
 
 @asynccontextmanager
 async def run_of(job: Job, *, killed: bool) -> AsyncGenerator[sb.StateBackend]:
     """One run: its first batch is the caller's, and then it is left or killed, whatever is being written."""
-    process = _Mortal(job.store)
+    process = MortalStore(job.store, "")
     async with job.open(store=process) as backend:
         yield backend
         process.dead = killed
