@@ -88,6 +88,11 @@ class FileThreads:
         async with self._io:
             yield self._executor
 
+    def close(self) -> None:
+        """End the threads of `executor`, of which none may be in use. Asked again, it has new ones."""
+        if (executor := self.__dict__.pop("_executor", None)) is not None:
+            executor.shutdown(wait=False)
+
     @cached_property
     def _executor(self) -> Executor:
         # Not asyncio's default pool: that one is small, and shared with name resolution and the user's own code.

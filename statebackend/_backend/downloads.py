@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from statebackend._backend.stores import open_primary, telling_requests, threads_of
+from statebackend._backend.stores import open_primary, open_threads, telling_requests
 from statebackend._cache.cached_files import CachedFiles
 from statebackend._cache.download_cache import DownloadCache, open_cache
 from statebackend._cache.reading import VerifiedSource
@@ -29,8 +29,9 @@ async def open_download_cache(
     file is downloaded whole, without one a backend fetches only its own part of a file that it shares with many. Raises
     `PrimaryUrlError`, or `LocalRootError` where its directory is not ours; leaving the context removes all files.
     """
-    clock, observer, threads = clock or SystemClock(), Observers(observer or Observer()), threads_of(settings)
+    clock, observer = clock or SystemClock(), Observers(observer or Observer())
     async with (
+        open_threads(settings) as threads,
         open_primary(settings, threads, commits=False, instead=store, clock=clock, observer=observer) as primary,
         telling_requests(primary.spending),
         open_cache(

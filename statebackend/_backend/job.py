@@ -23,7 +23,7 @@ from statebackend._log.writer import LogWriter
 from statebackend._retry import RetryPolicy
 from statebackend._threads import WorkerThreads
 from statebackend._version import __version__
-from statebackend.abc import Capability, Clock, ObjectStore
+from statebackend.abc import Capability, Clock, ObjectStore, Observer, RestoreReport
 from statebackend.errors import (
     CheckpointNotFoundError,
     CorruptCommitError,
@@ -296,3 +296,32 @@ class SweepBeside:
 def _patience_s(settings: Settings) -> float:
     """Seconds that a commit may take: to be answered, if necessary after an outage."""
     return settings.commit_timeout_s + settings.upload.primary_outage_s
+
+
+def tell_passed_over(position: Position, observer: Observer) -> None:
+    """Tell the observer if an older checkpoint had to do."""
+    if position.passed_over is not None and position.base is not None:
+        observer.older_checkpoint_opened(position.base.checkpoint_id, position.passed_over)
+
+
+def tell_opened(settings: Settings, position: Position, restored: RestoreReport | None, seconds: float) -> None:
+    """One line for each opening: where the job stands, and what was read to get there."""
+    if restored is None:
+        base = None if position.base is None else position.base.checkpoint_id
+        _log.info("opened: job=%s checkpoint=%s epoch=%d seconds=%.3f", settings.job, base, position.epoch, seconds)
+        return
+    _log.info(
+        "opened: job=%s checkpoint=%d epoch=%d seconds=%.3f local=%d files, %d bytes primary=%d files, %d bytes"
+        " changes=%d repaired=%s not_repaired=%s",
+        settings.job,
+        restored.checkpoint_id,
+        position.epoch,
+        seconds,
+        restored.files_local,
+        restored.bytes_local,
+        restored.files_primary,
+        restored.bytes_primary,
+        restored.changes,
+        [each.name for each in restored.fallbacks if each.repaired],
+        [each.name for each in restored.fallbacks if not each.repaired],
+    )

@@ -1,9 +1,9 @@
-"""Opens a job: `open_backend`, or `open_coordinator` where several own its key groups."""
+"""Opens a job for one backend: the whole of it, or that of an owner of some key groups."""
 
 import logging
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from functools import partial
+from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
 from typing import Any, Final, overload
 
@@ -11,23 +11,22 @@ import anyio
 
 from statebackend._backend.assembly import Opened, empty_states, inline_encoder, machinery_of, restore
 from statebackend._backend.copy_writers import OpenUploader, choose_copies, retain
-from statebackend._backend.job import Job, Position, SweepBeside
-from statebackend._backend.stores import open_local, open_primary, readable_copies, telling_requests, threads_of
+from statebackend._backend.job import Job, SweepBeside, tell_opened, tell_passed_over
+from statebackend._backend.stores import open_local, open_primary, open_threads, readable_copies, telling_requests
 from statebackend._backend.tables import open_tables
 from statebackend._cache.download_cache import DownloadCache
 from statebackend._checkpoint.backend import Machinery, StateBackend
 from statebackend._checkpoint.owner_backend import OwnerBackend
-from statebackend._checkpoint.spending import Spending
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._local.range_directories import remove_ranges
+from statebackend._local.removal import LocalRetention
 from statebackend._local.scratch import scratch_parent
-from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.fresh_names import new_names
 from statebackend._log.names import changelog_id
 from statebackend._observers import Observers
 from statebackend._tasks import open_tasks, open_tasks_apart
-from statebackend.abc import Clock, ObjectStore, Observer, RestoreReport, StateChangeUploader
+from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import CorruptObjectError, DataError, MissingObjectError, SettingsError
 from statebackend.ids import KeyGroupRange, all_key_groups
 from statebackend.settings import Settings
@@ -107,8 +106,7 @@ async def open_backend(
     It takes at most twice `close_timeout_s`, for closing and then for deleting what no commit needs, and one second
     more for an upload or a deletion under way.
     """
-    open_once = partial(
-        _open_once,
+    asked = _Asked(
         settings,
         key_groups=key_groups,
         owners=owners,
@@ -122,12 +120,13 @@ async def open_backend(
         observer=Observers(observer or Observer()),
         read_only=read_only,
     )
+    asked.check()
     unrestorable: dict[int, DataError] = {}
     async with AsyncExitStack() as stack:
         backend: StateBackend | OwnerBackend | None = None
         while backend is None:
             try:
-                backend = await stack.enter_async_context(open_once(unrestorable=unrestorable))
+                backend = await stack.enter_async_context(_open_once(asked, unrestorable))
             except _UnrestorableError as error:
                 unrestorable[error.sequence] = error.reason
         yield backend
@@ -142,62 +141,123 @@ class _UnrestorableError(Exception):
         self.reason: Final = reason
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """The arguments of one call of `open_backend`."""
+
+    settings: Settings
+    _: KW_ONLY
+    key_groups: KeyGroupRange | None
+    owners: Sequence[KeyGroupRange] | None
+    checkpoint_id: int | None
+    savepoint: str | None
+    store: ObjectStore | None
+    local_stores: Sequence[ObjectStore] | None
+    uploader: StateChangeUploader | OpenUploader | None
+    cache: DownloadCache | None
+    clock: Clock
+    observer: Observer
+    read_only: bool
+
+    @property
+    def claims(self) -> bool:
+        """False for an owner, which must not claim: that would fence its coordinator."""
+        return self.key_groups is None and not self.read_only
+
+    @property
+    def may_pass_over(self) -> bool:
+        """True if an older commit will do. Each owner of a part would have to go back to the same one."""
+        is_exact = self.key_groups is not None or self.checkpoint_id is not None or self.savepoint is not None
+        return self.settings.fall_back_to_older and not is_exact
+
+    @property
+    def owned(self) -> KeyGroupRange:
+        """All key groups, or those of an owner."""
+        return self.key_groups or all_key_groups(self.settings.max_parallelism)
+
+    def check(self) -> None:
+        """Raise `SettingsError` if the arguments contradict each other."""
+        if self.owners is not None and self.key_groups is None:
+            raise SettingsError(
+                "owners share a job: say which key groups are this one's, all of them if it is the only one"
+            )
+        for one, following in pairwise(sorted(self.owners or ())):
+            if following.first <= one.last:  # operator state would be dealt to one owner too many
+                raise SettingsError("owners overlap: give each range once", owners=[str(one), str(following)])
+        if self.cache is not None and self.cache.job != self.settings.job:
+            raise SettingsError(
+                "the download cache is that of another job", job=self.settings.job, cache_job=self.cache.job
+            )
+
+
 @asynccontextmanager
 async def _open_once(
-    settings: Settings,
-    *,
-    key_groups: KeyGroupRange | None,
-    owners: Sequence[KeyGroupRange] | None,
-    checkpoint_id: int | None,
-    savepoint: str | None,
-    store: ObjectStore | None,
-    local_stores: Sequence[ObjectStore] | None,
-    uploader: StateChangeUploader | OpenUploader | None,
-    cache: DownloadCache | None,
-    clock: Clock,
-    observer: Observer,
-    read_only: bool,
-    unrestorable: Mapping[int, DataError],
+    asked: _Asked, unrestorable: Mapping[int, DataError]
 ) -> AsyncGenerator[StateBackend | OwnerBackend]:
     """Open the newest commit that is not `unrestorable`, or the one that was asked for. As `open_backend`."""
-    threads, begun_s = threads_of(settings), clock.monotonic()
-    if owners is not None and key_groups is None:
-        raise SettingsError(
-            "owners share a job: say which key groups are this one's, all of them if it is the only one"
-        )
-    _check_owners(owners or ())
-    if cache is not None and cache.job != settings.job:
-        raise SettingsError("the download cache is that of another job", job=settings.job, cache_job=cache.job)
-    owned = key_groups or all_key_groups(settings.max_parallelism)
-    commits = key_groups is None and not read_only  # an owner must not claim: that would fence its coordinator
-    opening = open_primary(settings, threads, commits=commits, instead=store, clock=clock, observer=observer)
-    async with opening as primary:
+    begun_s = asked.clock.monotonic()
+    async with _open_parts(asked, unrestorable) as opened:
+        position, observer = opened.position, asked.observer
+        with _passing_over(position.base, allowed=asked.may_pass_over):
+            restored = await restore(opened, asked.cache)
+        used = (position.newest, position.base) if position.passed_over is None else (position.base,)
+        retention = retain(opened.local, opened.tasks, position.epoch, *used)
+        machinery = machinery_of(opened, restored, retention=retention)
+        backend = _backend_of(opened, machinery) if asked.key_groups is None else OwnerBackend(machinery)
+        tell_passed_over(position, observer)
+        tell_opened(asked.settings, position, restored.report, asked.clock.monotonic() - begun_s)
+        async with _closing(backend, retention, _sweep_beside(opened) if asked.claims else None, asked.settings):
+            if not asked.read_only:
+                backend.begin_due_bases()
+            yield backend
+
+
+@asynccontextmanager
+async def _open_parts(asked: _Asked, unrestorable: Mapping[int, DataError]) -> AsyncGenerator[Opened]:
+    """Open the stores and the tables, find the commit, and claim the job if that is asked. The states are empty."""
+    settings, clock, observer, owned = asked.settings, asked.clock, asked.observer, asked.owned
+    is_owner = asked.key_groups is not None
+    async with (
+        open_threads(settings) as threads,
+        open_primary(
+            settings, threads, commits=asked.claims, instead=asked.store, clock=clock, observer=observer
+        ) as primary,
+    ):
         job = Job(
             primary.store,
             settings,
             threads,
             clock=clock,
-            checkpoint_id=checkpoint_id,
-            savepoint=savepoint,
-            copies=readable_copies(settings, local_stores, threads),
+            checkpoint_id=asked.checkpoint_id,
+            savepoint=asked.savepoint,
+            copies=readable_copies(settings, asked.local_stores, threads),
             unrestorable=unrestorable,
         )
         position = await job.look()
+        opening = open_local(
+            settings, asked.local_stores, threads, read_only=asked.read_only, shared=is_owner, now_s=clock.time()
+        )
         async with (
             telling_requests(primary.spending),
-            open_local(
-                settings, local_stores, threads, read_only=read_only, shared=key_groups is not None, now_s=clock.time()
-            ) as local,
+            opening as local,
             open_tables(settings, owned, threads) as tables,
-            open_tasks() if key_groups is None else open_tasks_apart() as tasks,  # owners: many in one process
+            open_tasks_apart() if is_owner else open_tasks() as tasks,  # owners: many in one process
         ):
-            if commits:
+            if asked.claims:
                 position = await job.claim(position)
                 kept = scratch_parent(settings.table_dir, settings.local)
                 await remove_ranges(
                     kept, settings.job, position.epoch, threads, timeout_s=settings.local_read_timeout_s
                 )
-            opened = Opened(
+            states = empty_states(
+                settings,
+                owned,
+                position.base,
+                reported=position.base.ranges if position.base is not None else (),
+                owners=asked.owners,
+                open_table=tables.open_table,
+            )
+            yield Opened(
                 settings=settings,
                 primary=primary,
                 local=local,
@@ -206,111 +266,52 @@ async def _open_once(
                 epoch=position.epoch,
                 new_name=new_names(position.epoch),
                 log_id=changelog_id(owned),
-                states=empty_states(
-                    settings,
-                    owned,
-                    position.base,
-                    reported=position.base.ranges if position.base is not None else (),
-                    owners=owners,
-                    open_table=tables.open_table,
-                ),
+                states=states,
                 tables=tables,
-                copies=choose_copies(uploader, primary.store, local, settings=settings, tasks=tasks, observer=observer),
+                copies=choose_copies(
+                    asked.uploader, primary.store, local, settings=settings, tasks=tasks, observer=observer
+                ),
                 threads=threads,
                 tasks=tasks,
                 clock=clock,
                 observer=observer,
             )
-            # Each owner of a part would have to go back to the same commit: those are told.
-            asked = key_groups is not None or checkpoint_id is not None or savepoint is not None
-            with _passing_over(position.base, allowed=settings.fall_back_to_older and not asked):
-                restored = await restore(opened, cache)
-            used = (position.newest, position.base) if position.passed_over is None else (position.base,)
-            retention = retain(local, tasks, position.epoch, *used)
-            machinery = machinery_of(opened, restored, retention=retention)
-            backend = _backend_of(opened, machinery) if key_groups is None else OwnerBackend(machinery)
-            _tell_passed_over(position, observer)
-            _tell_opened(settings, position, restored.report, clock.monotonic() - begun_s)
-            sweep, is_left = None, False
-            if commits:
-                sweep = SweepBeside(primary.store, settings, threads, epoch=position.epoch, tasks=tasks, clock=clock)
-            try:
-                if not read_only:
-                    backend.begin_due_bases()
-                yield backend
-                is_left = True
-            finally:
-                with anyio.move_on_after(settings.close_timeout_s, shield=True):
-                    await backend.close()
-                    if sweep is not None and is_left:
-                        await sweep.first()
+
+
+def _sweep_beside(opened: Opened) -> SweepBeside:
+    return SweepBeside(
+        opened.primary.store,
+        opened.settings,
+        opened.threads,
+        epoch=opened.epoch,
+        tasks=opened.tasks,
+        clock=opened.clock,
+    )
 
 
 @asynccontextmanager
-async def open_coordinator(
+async def _closing(
+    backend: StateBackend | OwnerBackend,
+    retention: LocalRetention | None,
+    sweep: SweepBeside | None,
     settings: Settings,
-    *,
-    checkpoint_id: int | None = None,
-    savepoint: str | None = None,
-    store: ObjectStore | None = None,
-    clock: Clock | None = None,
-) -> AsyncGenerator[CheckpointCoordinator, None]:
-    """Claim the job in order to commit what the owners of its key groups contribute, each in a process of its own.
+) -> AsyncGenerator[None]:
+    """Close the backend after the block, and then remove what nobody needs: for at most `close_timeout_s`.
 
-    Open the owners after this, with `open_backend(key_groups=...)`, so that what they upload belongs to this epoch.
-    The coordinator continues from the newest checkpoint, from `checkpoint_id` or from `savepoint`; the owners must
-    continue from the same one. Raises as `open_backend`. After the context is left, the coordinator raises
-    `BackendClosedError`.
+    A local disk that hangs delays that by no more than `secondary_grace_s`.
     """
-    async with open_counted_coordinator(
-        settings, checkpoint_id=checkpoint_id, savepoint=savepoint, store=store, clock=clock
-    ) as (coordinator, _):
-        yield coordinator
-
-
-@asynccontextmanager
-async def open_counted_coordinator(
-    settings: Settings,
-    *,
-    checkpoint_id: int | None = None,
-    savepoint: str | None = None,
-    store: ObjectStore | None = None,
-    clock: Clock | None = None,
-    observer: Observer | None = None,
-) -> AsyncGenerator[tuple[CheckpointCoordinator, Spending], None]:
-    """As `open_coordinator`, with the count of the coordinator's requests, of which `observer` is told."""
-    clock, observer, threads = clock or SystemClock(), Observers(observer or Observer()), threads_of(settings)
-    begun_s = clock.monotonic()
-    async with (
-        open_primary(settings, threads, commits=True, instead=store, clock=clock, observer=observer) as primary,
-        telling_requests(primary.spending),
-        open_tasks() as tasks,
-    ):
-        job = Job(
-            primary.store,
-            settings,
-            threads,
-            clock=clock,
-            checkpoint_id=checkpoint_id,
-            savepoint=savepoint,
-            copies=readable_copies(settings, None, threads),
-        )
-        position = await job.claim(await job.look())
-        _tell_passed_over(position, observer)
-        _tell_opened(settings, position, None, clock.monotonic() - begun_s)
-        sweep = SweepBeside(primary.store, settings, threads, epoch=position.epoch, tasks=tasks, clock=clock)
-        at_hand: Mapping[str, bytes] = job.log.take_body(position.base) if position.base is not None else {}
-        coordinator = job.coordinator(position, base_body=next(iter(at_hand.values()), b""))
-        is_left = False
-        try:
-            yield coordinator, primary.spending
-            is_left = True
-        finally:
-            coordinator.close()
-            with anyio.move_on_after(settings.close_timeout_s, shield=True):
-                await coordinator.write_hint()
-                if is_left:
-                    await sweep.first()
+    is_left = False
+    try:
+        yield
+        is_left = True
+    finally:
+        with anyio.move_on_after(settings.close_timeout_s, shield=True):
+            await backend.close()
+            if retention is not None:
+                with anyio.move_on_after(settings.secondary_grace_s):
+                    await retention.removed()
+            if sweep is not None and is_left:
+                await sweep.first()
 
 
 @contextmanager
@@ -324,18 +325,6 @@ def _passing_over(base: Commit | None, *, allowed: bool) -> Generator[None]:
         raise _UnrestorableError(base.sequence, error) from error
 
 
-def _tell_passed_over(position: Position, observer: Observer) -> None:
-    if position.passed_over is not None and position.base is not None:
-        observer.older_checkpoint_opened(position.base.checkpoint_id, position.passed_over)
-
-
-def _check_owners(owners: Sequence[KeyGroupRange]) -> None:
-    """Raise `SettingsError` if two of them have a key group: operator state would be dealt to one owner too many."""
-    for one, following in pairwise(sorted(owners)):
-        if following.first <= one.last:
-            raise SettingsError("owners overlap: give each range once", owners=[str(one), str(following)])
-
-
 def _backend_of(opened: Opened, machinery: Machinery) -> StateBackend:
     return StateBackend(
         machinery,
@@ -343,27 +332,4 @@ def _backend_of(opened: Opened, machinery: Machinery) -> StateBackend:
         spending=opened.primary.spending,
         clock=opened.clock,
         observer=opened.observer,
-    )
-
-
-def _tell_opened(settings: Settings, position: Position, restored: RestoreReport | None, seconds: float) -> None:
-    """One line for each opening: where the job stands, and what was read to get there."""
-    if restored is None:
-        base = None if position.base is None else position.base.checkpoint_id
-        _log.info("opened: job=%s checkpoint=%s epoch=%d seconds=%.3f", settings.job, base, position.epoch, seconds)
-        return
-    _log.info(
-        "opened: job=%s checkpoint=%d epoch=%d seconds=%.3f local=%d files, %d bytes primary=%d files, %d bytes"
-        " changes=%d repaired=%s not_repaired=%s",
-        settings.job,
-        restored.checkpoint_id,
-        position.epoch,
-        seconds,
-        restored.files_local,
-        restored.bytes_local,
-        restored.files_primary,
-        restored.bytes_primary,
-        restored.changes,
-        [each.name for each in restored.fallbacks if each.repaired],
-        [each.name for each in restored.fallbacks if not each.repaired],
     )

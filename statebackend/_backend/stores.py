@@ -37,6 +37,16 @@ def threads_of(settings: Settings) -> WorkerThreads:
 
 
 @asynccontextmanager
+async def open_threads(settings: Settings) -> AsyncGenerator[WorkerThreads]:
+    """As `threads_of`, for what ends with the context: no thread of its own outlives it."""
+    threads = threads_of(settings)
+    try:
+        yield threads
+    finally:
+        threads.close()
+
+
+@asynccontextmanager
 async def open_store(
     settings: Settings, threads: WorkerThreads, *, commits: bool, instead: ObjectStore | None = None
 ) -> AsyncGenerator[ObjectStore]:

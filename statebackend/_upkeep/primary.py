@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from statebackend._backend.stores import open_store, threads_of
+from statebackend._backend.stores import open_store, open_threads
 from statebackend._log.reader import LogReader
 from statebackend._threads import WorkerThreads
 from statebackend.abc import ObjectStore
@@ -29,8 +29,10 @@ async def open_job_primary(settings: Settings, store: ObjectStore | None) -> Asy
     Not by `open_primary`: it counts requests for an observer, and upkeep has none. A sweep also looks at the store
     inside, whose temporary files it removes if it is a `LocalStore`.
     """
-    threads = threads_of(settings)
-    async with open_store(settings, threads, commits=False, instead=store) as opened:
+    async with (
+        open_threads(settings) as threads,
+        open_store(settings, threads, commits=False, instead=store) as opened,
+    ):
         scoped = ScopedStore(opened, f"{settings.job}/")
         yield JobPrimary(scoped, LogReader(scoped, settings.job, threads), threads)
 

@@ -15,7 +15,7 @@ import msgspec
 from statebackend._backend.assembly import upload_scheduler
 from statebackend._backend.copy_writers import OpenUploader, choose_copies
 from statebackend._backend.job import Job, Position
-from statebackend._backend.stores import Primary, open_primary, threads_of
+from statebackend._backend.stores import Primary, open_primary, open_threads
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.bases import Piece, base_of, base_segment_bytes, pack
 from statebackend._checkpoint.restore import Restore
@@ -95,9 +95,11 @@ async def rewrite(
     `open_backend` and `StateBackend.checkpoint` do; then call it again. A failed or cancelled call leaves a claim in
     the log, and has deleted what it stored unless a commit may hold it; a killed one leaves that to a sweep.
     """
-    clock, threads = clock or SystemClock(), threads_of(settings)
-    opening = open_primary(settings, threads, commits=not dry_run, instead=store, clock=clock, observer=UNOBSERVED)
-    async with opening as primary:
+    clock, commits = clock or SystemClock(), not dry_run
+    async with (
+        open_threads(settings) as threads,
+        open_primary(settings, threads, commits=commits, instead=store, clock=clock, observer=UNOBSERVED) as primary,
+    ):
         begun_s, requests = clock.monotonic(), primary.spending.requests
         job = Job(
             primary.store,

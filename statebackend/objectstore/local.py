@@ -160,10 +160,14 @@ class LocalStore:
         # Shielded: a cancelled open would leave an open file behind.
         async with self._threads.executor() as executor:
             with _store_errors(key), anyio.CancelScope(shield=True):
-                async with aiofiles.open(path, "rb", executor=executor) as file:
+                # Not `async with`: that would close the file in a thread of asyncio's default pool.
+                file = await aiofiles.open(path, "rb", executor=executor)
+                try:
                     if offset:
                         await file.seek(offset)
                     content = await file.read(length)
+                finally:
+                    await file.close()
         return content
 
     async def _on_disk(self, function: Callable[[*Args], T], *args: *Args) -> T:

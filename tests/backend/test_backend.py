@@ -1,6 +1,7 @@
 """What `open_backend` promises to its user."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from statebackend.errors import (
 )
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, FaultyStore, Hold
+from tests.at_work import SAFETY_NET_S
 from tests.backend.conftest import Leg, local_segments, tree_of
 from tests.knobs import settings_with
 
@@ -464,6 +466,45 @@ async def test_after_rescaling_a_part_is_local_only_where_all_it_needs_is() -> N
             snapshot = await backend.snapshot(2)
             assert snapshot.local_bytes == snapshot.primary_bytes > 0, "its own changes have a local copy"
             assert snapshot.local == (not broken)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_leaving_waits_for_superseded_copies_to_go_and_not_for_a_disk_that_hangs(
+    with_settings: Callable[..., sb.Settings], hangs: bool
+) -> None:
+    """The run that superseded them may be the last one on this host."""
+    local = FaultyStore(MemoryStore(), [hold := Hold(operation="delete")])
+    settings = with_settings(secondary_grace_s=0.0 if hangs else 60.0)
+    async with (
+        anyio.create_task_group() as tasks,
+        sb.open_backend(settings, store=MemoryStore(), local_stores=[local]) as backend,
+    ):
+        await backend.checkpoint(1)
+        await backend.checkpoint(2)
+        await hold.reached.wait()
+        if not hangs:
+            tasks.start_soon(release_when_blocked, hold)
+    assert len([info async for info in local.list("")]) == (2 if hangs else 1)
+
+
+async def release_when_blocked(hold: Hold) -> None:
+    """Let what is held go on when nothing else can."""
+    await anyio.wait_all_tasks_blocked()
+    hold.release()
+
+
+async def test_a_job_that_is_left_leaves_no_thread_behind(settings: sb.Settings) -> None:
+    """A stream that fails again and again opens its job each time."""
+    before, kept = set(threading.enumerate()), []
+    for _ in range(3):
+        async with sb.open_backend(settings) as backend:
+            kept.append(backend)  # as an error's traceback does
+            backend.value_state("n", int)["k"] = 1
+            await backend.checkpoint(backend.next_checkpoint_id)
+    own = [thread for thread in set(threading.enumerate()) - before if "statebackend" in thread.name]
+    for thread in own:
+        thread.join(SAFETY_NET_S)
+    assert not [thread for thread in own if thread.is_alive()]
 
 
 async def test_an_owner_adds_no_scope_to_its_caller_s(with_settings: Callable[..., sb.Settings]) -> None:

@@ -1,11 +1,13 @@
 """What files add to the contract: atomic, durable, private, bounded, and nothing left behind."""
 
+import asyncio
 import errno
 import os
 import resource
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -374,6 +376,19 @@ async def test_reads_count_against_the_same_bound(tmp_path: Path) -> None:
         body.may_go_on.set()
     assert got_meanwhile == []
     assert got == [b"x"]
+
+
+async def test_reads_use_no_thread_of_the_loops_own_pool(tmp_path: Path) -> None:
+    """That one is small, and shared with name resolution and the user's code; closing a file once went there."""
+
+    class Refusing(ThreadPoolExecutor):
+        def submit(self, fn, /, *args, **kwargs):
+            raise AssertionError(f"{fn} on the loop's own pool")
+
+    asyncio.get_running_loop().set_default_executor(Refusing())
+    store = LocalStore(tmp_path)
+    await store.put("a", [b"content"])
+    assert (await store.get("a"), await store.get_range("a", 3, 2)) == (b"content", b"te")
 
 
 async def test_a_read_that_hangs_can_be_left_behind(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-from statebackend._backend.opening import open_counted_coordinator
+from statebackend._backend.coordinating import open_counted_coordinator
 from statebackend._checkpoint.spending import Spending
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
