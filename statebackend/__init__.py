@@ -40,8 +40,8 @@ from statebackend._state.list_state import ListState
 from statebackend._state.map_state import MapState
 from statebackend._state.operator_state import OperatorState
 from statebackend._state.reducing_state import ReducingState
-from statebackend._state.timers import Timers
-from statebackend._state.ttl import TimeToLive
+from statebackend._state.time.timers import Timers
+from statebackend._state.time.ttl import TimeToLive
 from statebackend._state.value_state import ValueState
 from statebackend._upkeep.inspect import inspect
 from statebackend._upkeep.repair import repair

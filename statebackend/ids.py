@@ -4,9 +4,10 @@ All are immutable and compare by value. Ranges of sequence numbers are `from` in
 a `KeyGroupRange` includes both ends, as in the field's usual drawing of key groups.
 """
 
+import math
 import re
 from collections.abc import Iterator
-from typing import Any, Final, NewType
+from typing import Any, Final, Literal, NewType
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -27,6 +28,9 @@ can be made."""
 
 Key = str | int | bytes | tuple["Key", ...]
 """A key: `str`, `int` within 64 bits, `bytes`, or a non-empty tuple of the three."""
+
+ClockKind = Literal["event", "processing"]
+"""The clocks that timers and a job may go by: that of its rows, or that of the batches."""
 
 MAX_PARALLELISM_LIMIT: Final = 32_768
 """Most key groups a job may have (the same bound as in the field: products of two must fit 31 bits)."""
@@ -236,6 +240,8 @@ class RangeState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Digest of all change sets that ever made this state (`_checkpoint/lineage.py`); unset where none is recorded."""
     rocksdb: tuple[RocksDBBase, ...] = msgspec.field(default=(), name="native")
     """Applied before `bases`, which hold other key groups."""
+    next_timer_s: float | UnsetType | None = UNSET
+    """No timer of the job's clock is due before this; `None`: none ever is; unset where it is not known."""
 
     @property
     def all_bases(self) -> tuple[Base | RocksDBBase, ...]:
@@ -290,6 +296,20 @@ class SourceMark(msgspec.Struct, frozen=True):
     run_id: str = ""
 
 
+class ClockMark(msgspec.Struct, frozen=True):
+    """The job's clock as of a commit, in seconds: moved by event times, or by the times of batches (processing).
+
+    Raises `ValueError` for a time that is not finite.
+    """
+
+    now_s: float
+    kind: ClockKind
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.now_s):
+            raise ValueError(f"not a time: {self.now_s}")
+
+
 class StagedOutput(msgspec.Struct, frozen=True):
     """The output rows of a micro-batch, to be published as the same bytes however often.
 
@@ -312,3 +332,4 @@ class CommitSummary(msgspec.Struct, frozen=True):
     parent: CommitSequence | None
     source: SourceMark | None
     committed_at_s: float
+    clock: ClockMark | None = None

@@ -91,6 +91,7 @@ def empty_states(
         reported=reported,
         owners=owners,
         open_table=open_table,
+        clock=None if base is None else base.clock,
     )
 
 

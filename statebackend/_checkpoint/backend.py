@@ -9,7 +9,7 @@ Up to the commit everything can be cancelled and nothing is lost; from there on 
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -24,7 +24,10 @@ from statebackend._checkpoint.spending import Spending
 from statebackend._log.coordinator import CheckpointCoordinator, Committed
 from statebackend._log.names import check_checkpoint_id, check_savepoint_name, entry_key
 from statebackend._log.outbox import JobOutbox, Output, Staged, check_source
-from statebackend._state.declared import KeyedStates, StateDeclarations
+from statebackend._state.declarations import StateDeclarations
+from statebackend._state.declared import KeyedStates
+from statebackend._state.time.job_clock import NOT_BEGUN
+from statebackend._state.time.timers import DueTimer
 from statebackend._tasks import HomeProcess, finish
 from statebackend.abc import Buffer, CheckpointInfo, Clock, Observer, RestoreReport
 from statebackend.errors import (
@@ -36,6 +39,7 @@ from statebackend.errors import (
 )
 from statebackend.ids import (
     CheckpointId,
+    ClockKind,
     CommitSummary,
     Epoch,
     KeyGroupRange,
@@ -103,6 +107,35 @@ class KeyedBackend(StateDeclarations):
     def next_checkpoint_id(self) -> CheckpointId:
         """The smallest id that the next checkpoint may have."""
         return self._coordinator.next_checkpoint_id
+
+    @property
+    def clock_s(self) -> float | None:
+        """The job's clock, in seconds; `None` before it has begun. A time-to-live and timers go by it."""
+        return None if (mark := self._states.clock.mark) is None else mark.now_s
+
+    @property
+    def clock_before_s(self) -> float | None:
+        """The clock before it was last moved: rows that are older are late; `None` before it had begun."""
+        return None if (before_s := self._states.clock.before_s) == NOT_BEGUN else before_s
+
+    def advance_clock(self, to_s: float, kind: ClockKind = "event") -> None:
+        """Move the job's clock to `to_s` seconds: once for a batch, before its changes. It never goes back.
+
+        The next commit has it; a backend that is opened there goes on from it. A sink with `event_time` or `clock` does
+        this itself. `kind`: "event" for a time of the rows, "processing" for one of the batch. Raises `InputError` for
+        what is no time, and if the job went by a clock of the other kind before.
+        """
+        self._check_usable()
+        self._states.clock.move(to_s, kind)
+
+    def due_timers(self) -> Iterator[DueTimer]:
+        """Take the timers that are due at the job's clock, earliest first: of all declared timers of its kind.
+
+        Each is deleted before it is returned. One that is registered meanwhile comes too if it is due; but none comes
+        twice: registered again for the time that it came at, it stays for the next call.
+        """
+        self._check_usable()
+        return self._states.due_timers()
 
     @property
     def outbox(self) -> JobOutbox:
@@ -286,7 +319,13 @@ class StateBackend(KeyedBackend):
         with self._failing():
             try:
                 committed = await self._coordinator.commit(
-                    snapshot.checkpoint_id, [snapshot], source, savepoint, inline=inline, staged=staged
+                    snapshot.checkpoint_id,
+                    [snapshot],
+                    source,
+                    savepoint,
+                    inline=inline,
+                    staged=staged,
+                    clock=self._states.clock.mark,
                 )
             except (StoreAccessError, StoreUnavailableError):
                 # Refused, and read back as not there; or never sent, because the savepoint marker could not be written.

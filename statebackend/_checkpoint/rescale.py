@@ -6,11 +6,11 @@ When they are joined again, each of the two handles brings back its own groups o
 range changed since.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from statebackend._codec.commit import Commit
 from statebackend.ids import Base, ChangeSetHandle, KeyGroupRange, RangeState, RocksDBBase
@@ -21,19 +21,34 @@ AnyBase = TypeVar("AnyBase", Base, RocksDBBase)
 def range_of(commit: Commit | None, key_groups: KeyGroupRange) -> RangeState:
     """The state of `key_groups` in the commit, in the order of applying it; empty without a commit.
 
-    It has a history if the commit has one of exactly these key groups.
+    It has a history if the commit has one of exactly these key groups. Its next timer may be one of another part.
     """
     changelog: list[ChangeSetHandle] = []
     bases: list[Base] = []
     rocksdb: list[RocksDBBase] = []
-    for part in () if commit is None else commit.ranges:
-        if owned := part.key_groups.intersection(key_groups):
-            changelog += _narrowed_handles(part, owned)
-            bases += _narrowed_bases(part.bases, owned)
-            rocksdb += _narrowed_bases(part.rocksdb, owned)
-    own = [] if commit is None else [part for part in commit.ranges if part.key_groups == key_groups]
+    parts = [] if commit is None else [part for part in commit.ranges if part.key_groups.intersection(key_groups)]
+    for part in parts:
+        owned = part.key_groups.intersection(key_groups)
+        changelog += _narrowed_handles(part, owned)
+        bases += _narrowed_bases(part.bases, owned)
+        rocksdb += _narrowed_bases(part.rocksdb, owned)
+    own = [part for part in parts if part.key_groups == key_groups]
     history = own[0].history if own else UNSET
-    return RangeState(key_groups, tuple(changelog), tuple(bases), history=history, rocksdb=_joined(rocksdb))
+    return RangeState(
+        key_groups,
+        tuple(changelog),
+        tuple(bases),
+        history=history,
+        rocksdb=_joined(rocksdb),
+        next_timer_s=_earliest([part.next_timer_s for part in parts]),
+    )
+
+
+def _earliest(times: Sequence[float | UnsetType | None]) -> float | UnsetType | None:
+    """The first of them, `None` if they are all `None`; not known if one of them is not, or there are none."""
+    if not times or UNSET in times:
+        return UNSET
+    return min((at for at in times if isinstance(at, float)), default=None)
 
 
 def _narrowed_handles(part: RangeState, owned: KeyGroupRange) -> Iterator[ChangeSetHandle]:

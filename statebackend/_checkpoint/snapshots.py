@@ -159,7 +159,7 @@ class Snapshots:
         cancelled call has lost nothing: the next one has it all.
         """
         await self._drain()
-        operator = self._states.operator_report()
+        operator, next_timer_s = self._states.operator_report(), self._states.next_timer_s()
         to = self._writer.next_sequence_number()
         taken = None if inline is None else await inline.take(self._writer, self._committed_to)
         uploaded: Sequence[UploadedChangeSet] = ()
@@ -176,6 +176,7 @@ class Snapshots:
             changelog=(*committed.changelog, *handles),
             operator=operator,
             history=extended(committed.history, handles) if committed.history else UNSET,
+            next_timer_s=next_timer_s,
         )
         state = self._with_new_bases(state, bases)
         segments = state.segments() - {IN_HERE.key}

@@ -13,7 +13,7 @@ part of the outbox is stored the same way; made whole, it has this object's key,
 Within a version, a field may be added with a default; a reader passes over fields that it does not know. What a reader
 must not pass over needs a new version. Version 2 is 1 with an outbox, which a reader of 1 would forget to publish. 3 is
 either with RocksDB bases, without which the state would lack their key groups. 4 is 3 with a file of columnar states in
-one of them, whose rows a reader of 3 would leave out.
+one of them, whose rows a reader of 3 would leave out. 5 is any of these with a clock, which a reader of 4 would lose.
 """
 
 import itertools
@@ -31,6 +31,7 @@ from statebackend.ids import (
     MAX_PARALLELISM_LIMIT,
     ChangeSetHandle,
     CheckpointId,
+    ClockMark,
     CommitSequence,
     CommitSummary,
     Epoch,
@@ -42,7 +43,7 @@ from statebackend.ids import (
 )
 
 MAGIC: Final = b"sbcommt"
-VERSION: Final = 4
+VERSION: Final = 5
 """The newest known version. An entry is written in the oldest version that can say all of it."""
 _HEAD_LENGTH: Final = len(MAGIC) + 1
 _CHECKSUM = struct.Struct("<I")
@@ -71,12 +72,14 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
     release: str = ""
     outbox: tuple[StagedOutput, ...] = ()
     """Outputs that were not known to be published when this was made, oldest first; that of its own batch is last."""
+    clock: ClockMark | None = None
+    """The job's clock; `None` if it has none, or none yet."""
 
     @property
     def summary(self) -> CommitSummary:
         """The commit without its handles."""
         return CommitSummary(
-            self.sequence, self.checkpoint_id, self.epoch, self.parent, self.source, self.committed_at_s
+            self.sequence, self.checkpoint_id, self.epoch, self.parent, self.source, self.committed_at_s, self.clock
         )
 
     def segments(self) -> frozenset[str]:
@@ -175,8 +178,10 @@ def decode_entry(data: bytes, key: str, *, job: str) -> Commit | Claim:
         entry = _decoder.decode(data[_START : _START + length])
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise CorruptCommitError(f"manifest does not decode: {error}", object=key, offset=_START) from error
-    if _has_rocksdb(entry) and version < _version_of(entry):
+    if _has_rocksdb(entry) and version < (4 if _has_columns(entry) else 3):
         raise CorruptCommitError("RocksDB bases in a version that has none like them", object=key, offset=len(MAGIC))
+    if _has_clock(entry) and version < 5:
+        raise CorruptCommitError("a clock in a version that has none", object=key, offset=len(MAGIC))
     if entry.job != job:
         raise WrongJobError("the commit belongs to another job", object=key, job=job, job_found=entry.job)
     return _resolve(entry, key, data, _START + length) if isinstance(entry, Commit) else entry
@@ -188,6 +193,10 @@ def _has_rocksdb(entry: Commit | Claim) -> bool:
 
 def _has_columns(entry: Commit | Claim) -> bool:
     return isinstance(entry, Commit) and any(base.columns_bytes for part in entry.ranges for base in part.rocksdb)
+
+
+def _has_clock(entry: Commit | Claim) -> bool:
+    return isinstance(entry, Commit) and entry.clock is not None
 
 
 def _resolve(entry: _Entries, key: str, body: bytes, inline_offset: int) -> _Entries:
@@ -215,6 +224,8 @@ def _resolve(entry: _Entries, key: str, body: bytes, inline_offset: int) -> _Ent
 
 
 def _version_of(entry: Entry) -> int:
+    if _has_clock(entry):
+        return 5
     if _has_rocksdb(entry):
         return 4 if _has_columns(entry) else 3
     return 2 if isinstance(entry, Commit) and entry.outbox else 1

@@ -15,6 +15,7 @@ from statebackend.abc import Buffer
 from statebackend.errors import BackendClosedError, CheckpointExistsError, InputError, OutcomeUnknownError
 from statebackend.ids import (
     CheckpointId,
+    ClockMark,
     CommitSummary,
     Epoch,
     KeyGroupRange,
@@ -146,6 +147,7 @@ class CheckpointCoordinator:
         *,
         inline: Sequence[bytes] = (),
         staged: Staged | None = None,
+        clock: ClockMark | None = None,
     ) -> Committed:
         """Commit one checkpoint from the snapshots of every owner. When this returns it exists: `notify_complete` them.
 
@@ -156,6 +158,7 @@ class CheckpointCoordinator:
         again. A cancelled call finishes first.
 
         `inline`: frames for the commit to carry; the snapshots' handles into them are those of `carried`.
+        `clock`: the job's, by default that of `base`, which it must not go back behind.
         `staged`: the output rows of the batch of `source`, which the commit makes an output to be published: see
         `take_output`. The commit also names the outputs that are pending already.
         """
@@ -174,6 +177,7 @@ class CheckpointCoordinator:
             states=_merged(ordered),
             source=source,
             outbox=(*self.outbox.pending, *_own_output(staged, source, sum(map(len, inline)))),
+            clock=_clock_after(None if self.base is None else self.base.clock, clock),
         )
         carried = inline if staged is None else (*inline, *staged.inline)
         committed = await finish(self._create, encode_entry(commit, self.next_key, carried), savepoint)
@@ -242,6 +246,15 @@ def _own_output(staged: Staged | None, source: SourceMark | None, offset: int) -
     if staged is None:
         return ()
     return (StagedOutput(check_source(staged, source), staged.rows, staged.schema, staged.after(offset)),)
+
+
+def _clock_after(before: ClockMark | None, clock: ClockMark | None) -> ClockMark | None:
+    """The clock of the next commit. A commit that is made without one keeps the one that there was."""
+    if clock is None or before is None:
+        return clock or before
+    if clock.kind != before.kind or clock.now_s < before.now_s:
+        raise InputError("a job's clock never goes back, and stays of its kind", before=before, clock=clock)
+    return clock
 
 
 def _check_equal(what: str, expected: int, found: Sequence[int]) -> None:

@@ -31,7 +31,16 @@ from statebackend.errors import (
     StoreThrottledError,
     StoreUnavailableError,
 )
-from statebackend.ids import CheckpointId, CommitSequence, Epoch, RangeState, SourceMark, StagedOutput, StateDescriptor
+from statebackend.ids import (
+    CheckpointId,
+    ClockMark,
+    CommitSequence,
+    Epoch,
+    RangeState,
+    SourceMark,
+    StagedOutput,
+    StateDescriptor,
+)
 
 E = TypeVar("E", Commit, Claim)
 
@@ -145,6 +154,7 @@ class LogWriter:
         states: tuple[StateDescriptor, ...],
         source: SourceMark | None,
         outbox: tuple[StagedOutput, ...],
+        clock: ClockMark | None,
     ) -> Commit:
         """Make a commit of this content, to be created behind our last entry. Needs a claim; nothing is sent yet."""
         assert self.last is not None, "nothing was claimed"
@@ -162,6 +172,7 @@ class LogWriter:
             committed_at_s=self._clock.time(),
             release=self._release,
             outbox=outbox,
+            clock=clock,
         )
 
     async def append(self, entry: E) -> None:

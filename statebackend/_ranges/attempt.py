@@ -23,7 +23,7 @@ from statebackend._ranges.shared_local_copies import copying_base
 from statebackend._state.declared import KeyedStates
 from statebackend._threads import WorkerThreads
 from statebackend.abc import RestoreReport
-from statebackend.ids import CheckpointId, Epoch, KeyGroupRange, OperatorElements, RangeState, RocksDBBase
+from statebackend.ids import CheckpointId, ClockMark, Epoch, KeyGroupRange, OperatorElements, RangeState, RocksDBBase
 from statebackend.settings import INLINE_BYTES, KiB, Settings
 
 INLINE_BYTES_MIN: Final = 4 * KiB
@@ -34,7 +34,8 @@ class RangeTask(msgspec.Struct, frozen=True):
     """The task of one attempt at a range. It pickles; the secrets of `settings` do not.
 
     `owners` are all ranges of this run, `key_groups` among them. `epoch` is the coordinator's, `base` the commit that
-    is continued, `None` before the first: `CheckpointCoordinator.epoch` and `.committed`.
+    is continued, `None` before the first: `CheckpointCoordinator.epoch` and `.committed`. `clock`: the job's in this
+    batch, if it has one.
     """
 
     settings: Settings
@@ -43,6 +44,7 @@ class RangeTask(msgspec.Struct, frozen=True):
     epoch: Epoch
     checkpoint_id: CheckpointId
     base: CommittedBase | None
+    clock: ClockMark | None = None
 
 
 class TaskBase(msgspec.Struct, frozen=True):
@@ -144,6 +146,8 @@ async def begun(
     history = lineage_of(base.commit, task.key_groups).history
     machinery = machinery_of(opened, restored, retention=None, history=history)
     backend = RangeBackend(machinery, inline=inline_encoder(opened))
+    if task.clock is not None:
+        backend.advance_clock(task.clock.now_s, task.clock.kind)
     try:
         if schedule is not None:
             await backend.begin_bases()
@@ -167,6 +171,7 @@ def states_of(task: RangeTask, base: Commit | None, start: Start) -> KeyedStates
         and _operator_in(base, task.key_groups) == cached.states.operator_report()  # a lineage says nothing of it
     ):
         cached.states.forget_types()
+        cached.states.clock.stand_at(base.clock)
         return cached.states
     reported, among = reported_to(base, task.key_groups, task.owners, task.epoch)
     return empty_states(task.settings, task.key_groups, base, reported=reported, owners=among, open_table=start.tables)

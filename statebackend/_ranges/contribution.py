@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET
 
 from statebackend._checkpoint.lineage import lineage_of
 from statebackend._checkpoint.rescale import range_of
@@ -73,7 +74,7 @@ def combine(
             snapshots.append(_moved(each.snapshot, sum(map(len, frames))))
             frames += each.inline
         else:
-            snapshots.append(_unchanged(base, key_groups, owners, checkpoint_id, epoch, described=bool(found)))
+            snapshots.append(_unchanged(base, key_groups, owners, checkpoint_id, epoch, others=contributions))
     return snapshots, frames
 
 
@@ -95,19 +96,22 @@ def _unchanged(
     checkpoint_id: CheckpointId,
     epoch: Epoch,
     *,
-    described: bool,
+    others: Sequence[Contribution],
 ) -> SnapshotResult:
-    """The part of these key groups in the commit before. `described`: another contribution describes the states."""
+    """The part of these key groups in the commit before. If there are `others`, they describe the states."""
+    state = range_of(base, key_groups)
+    if base is None and any(each.snapshot.state.next_timer_s is not UNSET for each in others):
+        state = msgspec.structs.replace(state, next_timer_s=None)  # before the first commit there are no timers
     return SnapshotResult(
         checkpoint_id=checkpoint_id,
         state=msgspec.structs.replace(
-            range_of(base, key_groups),
+            state,
             operator=_operator(base, key_groups, owners, epoch),
             history=lineage_of(base, key_groups).history,
         ),
         local=False,  # on which host?
         epoch=epoch,
-        states=() if base is None or described else base.states,
+        states=() if base is None or others else base.states,
         base=None if base is None else base.checkpoint_id,
     )
 

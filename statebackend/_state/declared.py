@@ -1,28 +1,17 @@
 """The states of one backend: what was declared, what was restored, and the way between state and changelog."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from msgspec import UNSET, UnsetType
 
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.serializers import is_serializer
-from statebackend._state import (
-    aggregating_state,
-    list_state,
-    map_state,
-    reducing_state,
-    timers,
-    value_state,
-)
-from statebackend._state.aggregating_state import Aggregate, AggregatingState, accumulator_type
+from statebackend._state.declarations import StateDeclarations
 from statebackend._state.descriptors import Declaration, declaration_of, described
 from statebackend._state.every_kind import KeyedState
-from statebackend._state.list_state import ListState
-from statebackend._state.map_state import EntryKeys, MapState
 from statebackend._state.operator_state import (
     OPERATOR_KINDS,
     Mode,
@@ -31,18 +20,17 @@ from statebackend._state.operator_state import (
     as_mode,
     mode_of,
 )
-from statebackend._state.reducing_state import ReducingState
-from statebackend._state.timers import TimerClock, Timers
-from statebackend._state.ttl import TimeToLive
-from statebackend._state.value_state import ValueState
-from statebackend._state.values import Upcast, Values
+from statebackend._state.time import timers
+from statebackend._state.time.job_clock import JobClock
+from statebackend._state.time.timers import DueTimer, Timers
+from statebackend._state.time.ttl import TimeToLive
+from statebackend._state.values import Values
 from statebackend._tables.heap import KINDS, heap_table
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.snapshot import StatesSnapshot
 from statebackend._tables.table import EntryTable, OpenTable, Table
-from statebackend.abc import Serializer
-from statebackend.errors import DataError, InputError, StateTypeError, UnsupportedVersionError
-from statebackend.ids import KeyGroupRange, OperatorElements, RangeState, StateDescriptor, all_key_groups
+from statebackend.errors import DataError, StateTypeError, UnsupportedVersionError
+from statebackend.ids import ClockMark, KeyGroupRange, OperatorElements, RangeState, StateDescriptor, all_key_groups
 
 if TYPE_CHECKING:
     from statebackend._state.columnar.columnar_state import ColumnarState
@@ -54,153 +42,6 @@ S = TypeVar("S", bound="KeyedState[Any, Any] | ColumnarState")
 
 COLUMNAR: Final = "columnar"
 """The kind of columnar states in commits."""
-
-
-class StateDeclarations(ABC):
-    """A method for each kind of state, which declares a state by its name."""
-
-    @abstractmethod
-    def _declaring(self) -> "KeyedStates":
-        """The states to declare in. Called first; raises where none may be declared any more."""
-
-    def value_state(
-        self,
-        name: str,
-        type_: type[V] | Serializer[V],
-        *,
-        default: V | UnsetType = UNSET,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
-    ) -> ValueState[V]:
-        """The value state of this name, declared on first use: a mapping from key to one value of `type_`.
-
-            legs = backend.value_state("legs", Leg)
-            legs["N14228"] = Leg("EWR", "IAH")
-
-        `type_` is any type that msgspec can decode, or a `Serializer`. From one run to the next it may lose fields, and
-        get new ones with defaults. `migrate` has one function for each other change the type ever had, oldest first:
-        it takes a value as it was before the change, as builtins, and returns it as it is after the change.
-
-        Raises `StateTypeError` where the state was written with another type, `InputError` for a type that msgspec
-        cannot decode. Nothing is written before the next checkpoint. All of this holds for the other kinds too.
-        """
-        states, values = self._declaring(), Values(type_, ttl=ttl, migrate=migrate)
-        state = states.declare(name, ValueState[V], (type_,), declaration_of(value_state.KIND, values))
-        state.declare(values, default)
-        return state
-
-    def list_state(
-        self,
-        name: str,
-        type_: type[V] | Serializer[V],
-        *,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
-    ) -> ListState[V]:
-        """The list state of this name: a mapping from key to a list of elements of `type_`."""
-        states, values = self._declaring(), Values(type_, ttl=ttl, migrate=migrate)
-        state = states.declare(name, ListState[V], (type_,), declaration_of(list_state.KIND, values))
-        state.declare(values)
-        return state
-
-    def map_state(
-        self,
-        name: str,
-        key_type: type[K] | Serializer[K],
-        type_: type[V] | Serializer[V],
-        *,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
-    ) -> MapState[K, V]:
-        """The map state of this name: a mapping from key to a map from `key_type` to `type_`."""
-        states, values, entry_keys = self._declaring(), Values(type_, ttl=ttl, migrate=migrate), EntryKeys(key_type)
-        declaration = declaration_of(map_state.KIND, values, entry_keys.schema)
-        state = states.declare(name, MapState[K, V], (key_type, type_), declaration)
-        state.declare(values, entry_keys)
-        return state
-
-    def reducing_state(
-        self,
-        name: str,
-        type_: type[V] | Serializer[V],
-        reduce: Callable[[V, V], V],
-        *,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
-    ) -> ReducingState[V]:
-        """The reducing state of this name: a mapping from key to all values that were added, reduced to one `type_`."""
-        states, values = self._declaring(), Values(type_, ttl=ttl, migrate=migrate)
-        state = states.declare(name, ReducingState[V], (type_,), declaration_of(reducing_state.KIND, values))
-        state.declare(values, reduce)
-        return state
-
-    def aggregating_state(
-        self,
-        name: str,
-        aggregate: Aggregate[Any, V, R],
-        *,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
-    ) -> AggregatingState[V, R]:
-        """The aggregating state of this name: a mapping from key to the result of `aggregate` for all added values."""
-        states, type_ = self._declaring(), accumulator_type(aggregate)
-        values: Values[Any] = Values(type_, ttl=ttl, migrate=migrate)
-        state = states.declare(name, AggregatingState[V, R], (type_,), declaration_of(aggregating_state.KIND, values))
-        state.declare(values, aggregate)
-        return state
-
-    def columnar_state(
-        self,
-        name: str,
-        schema: Any,
-        *,
-        key: Any,
-        ttl: TimeToLive | None = None,
-        defaults: Mapping[str, Any] | None = None,
-    ) -> "ColumnarState":
-        """The columnar state of this name: a row of columns per key, for whole batches in Arrow. Needs pyarrow.
-
-            fleet = backend.columnar_state("fleet", pa.schema({"n": pa.int64()}), key=pa.string())
-
-        `schema` is a `pyarrow.Schema` of the columns, `key` the `pyarrow.DataType` of the keys: `string`, `int64`,
-        `binary`, or a `struct` of these for tuples. From one run to the next, columns may be dropped, widened, and
-        added: then rows written before have null there, or the column's value of `defaults`. Columns are in memory,
-        also where other states are in RocksDB.
-
-        Raises `SettingsError` where pyarrow is missing, `InputError` for a type of which there can be no column, and
-        `StateTypeError` where the state was written with a schema that cannot become this one.
-        """
-        return self._declaring().declare_columns(name, schema, key, ttl, defaults or {})
-
-    def timers(self, name: str, clock: TimerClock = "event") -> Timers:
-        """The timers of this name: the times at which keys are due, in event time or processing time.
-
-        Raises `StateTypeError` where they were declared with the other clock before.
-        """
-        states = self._declaring()
-        if clock not in get_args(TimerClock):
-            raise InputError("timers go by one of these clocks", clock=repr(clock), clocks=get_args(TimerClock))
-        return states.declare(name, Timers, (clock,), Declaration(timers.KIND, clock))
-
-    def operator_state(
-        self,
-        name: str,
-        type_: type[V] | Serializer[V],
-        mode: Mode = "split",
-        *,
-        migrate: Upcast | Sequence[Upcast] = (),
-    ) -> OperatorState[V]:
-        """The operator state of this name: a list of elements of `type_` that belongs to this owner and to no key.
-
-        When the number of owners changes, `split` deals out the elements of all owners again, `union` gives all
-        elements to each owner, and `broadcast` gives each owner a copy. Every commit contains all of it, so it is for
-        offsets and the like. Raises `InputError` in the backend of a part of the key groups that was opened without
-        `owners`.
-        """
-        states, values = self._declaring(), Values(type_, migrate=migrate)
-        state: OperatorState[V] = states.declare_operator(name, (type_,), mode, values)
-        state.declare(values)
-        return state
 
 
 class KeyedStates(StateDeclarations):
@@ -223,8 +64,13 @@ class KeyedStates(StateDeclarations):
         reported: Sequence[RangeState] = (),
         owners: Sequence[KeyGroupRange] | None = None,
         open_table: OpenTable = heap_table,
+        clock: ClockMark | None = None,
     ) -> None:
-        """`reported`: the operator state of the former owners. `owners`: all owners there are now, if not only this."""
+        """`reported`: the operator state of the former owners. `owners`: all owners there are now, if not only this.
+
+        `clock`: the job's, as of the commit.
+        """
+        self.clock: Final = JobClock(clock)
         self.key_groups: Final = key_groups
         self._keys = OwnedKeys(key_groups, max_parallelism)
         self._open_table = open_table
@@ -238,6 +84,7 @@ class KeyedStates(StateDeclarations):
             owners = [key_groups]
         self._operator = OperatorStates(key_groups, self._descriptors.values(), reported, owners)
         self._declared: dict[str, KeyedState[Any, Any] | ColumnarState] = {}
+        self._undeclared: dict[int, Timers] = {}  # by state id
         self._types: dict[str, tuple[Any, ...]] = {}  # with which a state was declared in this process
 
     @property
@@ -293,6 +140,34 @@ class KeyedStates(StateDeclarations):
     def operator_report(self) -> tuple[OperatorElements, ...]:
         """This owner's elements of each operator state, including those not declared."""
         return self._operator.report()
+
+    def due_timers(self) -> Iterator[DueTimer]:
+        """Take the declared timers that are due by the job's clock, as `take_due`."""
+        by_clock = [each for each in self._declared.values() if isinstance(each, Timers) and each.go_by_job_clock]
+        return Timers.take_due(by_clock, self.clock.now_s)
+
+    def next_timer_s(self) -> float | UnsetType | None:
+        """The earliest timer that goes by the job's clock, declared or not; `None` without one, unset without a clock.
+
+        Of timers that are not declared, those of the commit are counted, once: nothing changes them.
+        """
+        if self.clock.kind is None:
+            return UNSET
+        found = [
+            self._timers_of(each).next_at()
+            for each in self._descriptors.values()
+            if each.kind == timers.KIND and each.schema == self.clock.kind
+        ]
+        return min((at for at in found if at is not None), default=None)
+
+    def _timers_of(self, descriptor: StateDescriptor) -> Timers:
+        declared = self._declared.get(descriptor.name)
+        if isinstance(declared, Timers):
+            return declared
+        if descriptor.state_id not in self._undeclared:
+            table = cast("Any", self._tables[descriptor.state_id])
+            self._undeclared[descriptor.state_id] = Timers(descriptor.name, table, self._keys)
+        return self._undeclared[descriptor.state_id]
 
     def drain(self) -> Iterator[Changes]:
         """The changes since the last drain, some thousands at a time."""

@@ -9,7 +9,7 @@ from statebackend._codec.change_sets.changes import PART_BYTES_MAX, KeyGroups
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._codec.change_sets.records import SCALARS
 from statebackend._state.forgotten import forget
-from statebackend._state.ttl import SWEEP_KEYS
+from statebackend._state.time.ttl import SWEEP_KEYS
 from statebackend._state.values import Values
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.placed import Renew

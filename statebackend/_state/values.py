@@ -15,7 +15,8 @@ from statebackend._codec.serializers import (
     serializer_of,
     trimmed,
 )
-from statebackend._state.ttl import TimeToLive
+from statebackend._state.time.job_clock import NOT_BEGUN
+from statebackend._state.time.ttl import TimeToLive
 from statebackend._tables.placed import Renew
 from statebackend.abc import Serializer
 from statebackend.errors import InputError, ValueDecodeError
@@ -122,9 +123,9 @@ class Values(Generic[V]):
         return renew
 
     def touched(self, cell: bytes, now: float) -> bytes:
-        """The cell with the time `now`."""
+        """The cell with the time `now`; with the one that it has before the job's clock has begun."""
         found = unpack(cell)
-        return pack(found.value, found.version, now)
+        return pack(found.value, found.version, found.stamp if now == NOT_BEGUN else now)
 
     def _encode(self, value: V) -> bytes:
         return pack(self.serializer.encode(value), self.version, self._stamp())
@@ -133,7 +134,7 @@ class Values(Generic[V]):
         return [pack(data, self.version, stamp) for data in many]
 
     def _stamp(self) -> float | None:
-        return None if self.ttl is None else self.ttl.read_clock()
+        return None if self.ttl is None else self.ttl.stamp()
 
     def _decode(self, cell: Cell) -> V:
         if cell.version == self.version:

@@ -116,7 +116,8 @@ def read_commit(data: bytes) -> dict[str, Any]:
     rocksdb = any("native" in part for part in manifest.get("ranges", ()))
     files = [file for part in manifest.get("ranges", ()) for base in part.get("native", ()) for file in base[3]]
     columns = any(name.startswith("columns-") for name, _ in files)
-    assert data[7] == (4 if columns else 3 if rocksdb else 2 if "outbox" in manifest else 1)
+    plain = 4 if columns else 3 if rocksdb else 2 if "outbox" in manifest else 1
+    assert data[7] == (5 if "clock" in manifest else plain)
     return manifest
 
 

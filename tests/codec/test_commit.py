@@ -152,7 +152,7 @@ def test_manifest_is_a_map_of_the_fields() -> None:
     """So that a field can be added, and so that a person can read it with any MessagePack tool."""
     manifest = read_commit(encode_entry(sample(), NAME).body)
     names = [field.name for field in msgspec.structs.fields(Commit)]
-    assert list(manifest) == ["entry", *(name for name in names if name != "outbox")]
+    assert list(manifest) == ["entry", *(name for name in names if name not in ("outbox", "clock"))]
     assert manifest["ranges"][0]["changelog"] == [[["segments/a1", 0, 611, 0xDEADBEEF], "0-127", 0, 8, 99, [3, 9], 5]]
 
 
@@ -206,7 +206,7 @@ def test_manifest_that_is_none_is_refused(manifest: Any) -> None:
     assert corruption_of(write_commit(manifest)).facts["offset"] == 16
 
 
-@pytest.mark.parametrize("version", [0, 5, 255])
+@pytest.mark.parametrize("version", [0, 6, 255])
 def test_commit_of_another_release_is_told_from_damage(version: int) -> None:
     """Whatever its manifest is: a reader does not look into it."""
     error = error_of(UnsupportedVersionError, decode_entry, write_commit(b"?", version=version), NAME, job=JOB)
@@ -227,6 +227,22 @@ def test_columns_beside_rocksdb_in_a_version_that_has_none_are_refused(version: 
     manifest = read_commit((GOLDEN / "commit-v4-columns.bin").read_bytes())
     error = error_of(CorruptCommitError, decode_entry, write_commit(manifest, version=version), NAME, job="fleet")
     assert error.facts["offset"] == 7
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+def test_a_clock_in_a_version_that_has_none_is_refused(version: int) -> None:
+    """A reader of that version would go on without it."""
+    manifest = read_commit((GOLDEN / "commit-v5-clock.bin").read_bytes())
+    error = error_of(CorruptCommitError, decode_entry, write_commit(manifest, version=version), NAME, job="fleet")
+    assert error.facts["offset"] == 7
+
+
+@pytest.mark.parametrize("now_s", [float("nan"), float("inf"), "noon"])
+def test_a_clock_that_is_no_time_is_refused(now_s: object) -> None:
+    """It would make everything late, or nothing ever."""
+    manifest = read_commit((GOLDEN / "commit-v5-clock.bin").read_bytes())
+    manifest["clock"]["now_s"] = now_s
+    error_of(CorruptCommitError, decode_entry, write_commit(manifest, version=5), NAME, job="fleet")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../CURRENT", "a/b", "/etc/passwd", "a\0", "x" * 101])

@@ -150,6 +150,14 @@ NATIVE: dict[str, Any] = {
 }
 """Of version 3."""
 
+CLOCK: dict[str, Any] = {
+    **COMMIT,
+    "ranges": [
+        {**COMMIT["ranges"][0], "key_groups": [0, 63], "next_timer_s": 1357020000.5},
+        {"key_groups": [64, 127], "changelog": [], "bases": [], "operator": [], "next_timer_s": None},
+    ],
+    "clock": {"now_s": 1357016340.25, "kind": "event"},
+}
 COLUMNS: dict[str, Any] = {
     **NATIVE,
     "ranges": [

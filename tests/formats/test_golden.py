@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
+from msgspec import UNSET
 
 from statebackend._codec.commit import Claim, Commit, decode_entry
 from statebackend._codec.frame import FrameHeader
@@ -14,7 +15,15 @@ from statebackend._codec.local_snapshot import LocalSnapshot, decode_local_snaps
 from statebackend._codec.segment import decode_segment
 from statebackend._codec.staged import decode_part
 from statebackend._state.declared import KeyedStates
-from statebackend.ids import EMPTY_RANGE, Handle, KeyGroupRange, SequenceNumber, StateDescriptor, all_key_groups
+from statebackend.ids import (
+    EMPTY_RANGE,
+    ClockMark,
+    Handle,
+    KeyGroupRange,
+    SequenceNumber,
+    StateDescriptor,
+    all_key_groups,
+)
 from tests.aggregates import Mean
 from tests.changes import rows_of
 from tests.codec import grammar_v1
@@ -46,6 +55,7 @@ def test_every_golden_file_is_tested() -> None:
         "commit-v2-outbox.bin",
         "commit-v3-native.bin",
         "commit-v4-columns.bin",
+        "commit-v5-clock.bin",
         "local-snapshot-v1-native.bin",
         "output-v1.bin",
     }
@@ -220,6 +230,25 @@ def test_commit_with_columns_beside_rocksdb_holds_what_was_written() -> None:
     assert commit.ranges[0].rocksdb[0].columns_bytes == 2048
 
 
+def test_commit_with_a_clock_holds_what_was_written() -> None:
+    """By both readers: the clock, and the next timer of each range, of which one has none."""
+    data = (GOLDEN / "commit-v5-clock.bin").read_bytes()
+    assert grammar_v1.read_commit(data) == content_v1.CLOCK
+    commit = decode_entry(data, "commit-v5-clock.bin", job="fleet")
+    assert isinstance(commit, Commit)
+    assert commit == msgspec.convert(content_v1.CLOCK, Commit)
+    assert commit.summary.clock == ClockMark(1357016340.25, "event")
+    assert [part.next_timer_s for part in commit.ranges] == [1357020000.5, None]
+
+
+def test_commits_from_before_clocks_have_none() -> None:
+    """And do not know their next timers."""
+    commit = decode_entry((GOLDEN / "commit-v1.bin").read_bytes(), "commit-v1.bin", job="fleet")
+    assert isinstance(commit, Commit)
+    assert commit.clock is None
+    assert [part.next_timer_s for part in commit.ranges] == [UNSET]
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -250,6 +279,7 @@ def test_local_snapshot_holds_what_was_written(name: str, content: dict[str, Any
         "commit-v2-outbox.bin",
         "commit-v3-native.bin",
         "commit-v4-columns.bin",
+        "commit-v5-clock.bin",
         "local-snapshot-v1-native.bin",
         "output-v1.bin",
     ],

@@ -11,6 +11,7 @@ from statebackend._log.coordinator import Committed
 from statebackend._log.outbox import Staged
 from statebackend._ranges.owners import Contribution, RangeOwners, RangeTask, combine
 from statebackend._tables.key_groups import key_group
+from statebackend.ids import ClockMark
 
 BODY_BYTES_MAX = 1 << 20
 
@@ -39,7 +40,7 @@ class Run:
         self.coordinator = coordinator
         self.owners = ranges_of(parts, settings.max_parallelism)
 
-    def tasks(self) -> Sequence[RangeTask]:
+    def tasks(self, clock: ClockMark | None = None) -> Sequence[RangeTask]:
         """One for each range, at the newest commit. Each goes through what a message would."""
         return [
             RangeTask(
@@ -49,6 +50,7 @@ class Run:
                 epoch=self.coordinator.epoch,
                 checkpoint_id=self.coordinator.next_checkpoint_id,
                 base=self.coordinator.committed(BODY_BYTES_MAX),
+                clock=clock,
             )
             for key_groups in self.owners
         ]
@@ -70,6 +72,7 @@ class Run:
         source: sb.SourceMark | None = None,
         savepoint: str | None = None,
         staged: Staged | None = None,
+        clock: ClockMark | None = None,
     ) -> Committed:
         checkpoint_id = self.coordinator.next_checkpoint_id
         snapshots, inline = combine(
@@ -79,7 +82,9 @@ class Run:
             checkpoint_id=checkpoint_id,
             epoch=self.coordinator.epoch,
         )
-        return await self.coordinator.commit(checkpoint_id, snapshots, source, savepoint, inline=inline, staged=staged)
+        return await self.coordinator.commit(
+            checkpoint_id, snapshots, source, savepoint, inline=inline, staged=staged, clock=clock
+        )
 
     async def batch(self, owners: RangeOwners, changes: Changes) -> Sequence[Contribution]:
         """A batch without trouble: the ranges that it brings something to, one after the other, and the commit."""

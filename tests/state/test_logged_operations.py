@@ -17,7 +17,7 @@ from statebackend._state.declared import KeyedStates
 from statebackend._state.list_state import ListState
 from statebackend._state.map_state import MapState
 from statebackend._state.reducing_state import ReducingState
-from statebackend._state.timers import Timers
+from statebackend._state.time.timers import Timers
 from statebackend._state.value_state import ValueState
 from tests.aggregates import Mean
 from tests.changes import drained, rows_of

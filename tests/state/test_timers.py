@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend._state.timers import Timers
+from statebackend._state.time.timers import Timers
 from statebackend.errors import InputError, StateTypeError
 from statebackend.ids import Key
 from tests.changes import drained, rows_of

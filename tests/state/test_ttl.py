@@ -12,7 +12,7 @@ from statebackend._codec.change_sets import keyed_changes
 from statebackend._codec.change_sets.records import Operation, StateChange
 from statebackend._state import every_kind
 from statebackend._state.declared import KeyedStates
-from statebackend._state.ttl import SWEEP_KEYS
+from statebackend._state.time.ttl import SWEEP_KEYS
 from statebackend.errors import InputError
 from tests.aggregates import Mean
 from tests.changes import drained, rows_of

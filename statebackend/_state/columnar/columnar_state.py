@@ -18,7 +18,7 @@ from statebackend._state.bulk_arguments import as_list
 from statebackend._state.columnar.expiring_rows import WRITTEN, ExpiringRows
 from statebackend._state.columnar.rows import ColumnarRows
 from statebackend._state.forgotten import forget
-from statebackend._state.ttl import TimeToLive
+from statebackend._state.time.ttl import TimeToLive
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.errors import InputError
 from statebackend.ids import Key, KeyGroupRange

@@ -13,7 +13,7 @@ from statebackend._columns.schema import (
 )
 from statebackend._state.columnar.expiring_rows import WRITTEN
 from statebackend._state.descriptors import Declaration
-from statebackend._state.ttl import TimeToLive
+from statebackend._state.time.ttl import TimeToLive
 from statebackend.errors import InputError
 from statebackend.ids import StateDescriptor
 

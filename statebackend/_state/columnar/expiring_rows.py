@@ -14,7 +14,7 @@ from statebackend._codec.columns import Flags, Integers
 from statebackend._columns.arrow import array_from, pa
 from statebackend._columns.schema import TableSchema, misread_columns
 from statebackend._columns.table import ColumnTable
-from statebackend._state.ttl import SWEEP_KEYS, TimeToLive
+from statebackend._state.time.ttl import SWEEP_KEYS, TimeToLive
 from statebackend.errors import InputError, StateTypeError
 
 WRITTEN: Final = "__written__"
@@ -99,8 +99,8 @@ class ExpiringRows:
 
     def write(self, rows: Integers, columns: Mapping[str, Any]) -> None:
         """Set some columns of rows, all of them or, where one is refused, none."""
-        if self._is_stamped:  # without a time-to-live by null, so that the row never expires
-            at = None if self.ttl is None else self.ttl.read_clock()
+        if self._is_stamped:  # by null without a time-to-live, or before there is a time: such a row never expires
+            at = None if self.ttl is None else self.ttl.stamp()
             valid = np.zeros(len(rows), np.bool_) if at is None else None
             columns = {**columns, WRITTEN: array_from(np.full(len(rows), at or 0.0), valid)}
         self.table.scatter(rows, pa.RecordBatch.from_arrays([*columns.values()], names=[*columns]))
@@ -108,8 +108,8 @@ class ExpiringRows:
 
     def note_read(self, rows: Integers) -> None:
         """Count a read as a use, where the time-to-live does so."""
-        if self.ttl is not None and self.ttl.on_read:
-            self.table.write_numpy(rows, WRITTEN, np.full(len(rows), self.ttl.read_clock()))
+        if self.ttl is not None and self.ttl.on_read and (at := self.ttl.stamp()) is not None:
+            self.table.write_numpy(rows, WRITTEN, np.full(len(rows), at))
 
     def drop(self, rows: Integers) -> None:
         """Remove the keys of rows."""

@@ -1,4 +1,4 @@
-"""Time-to-live: entries expire some seconds after they were written, on a clock that the user provides.
+"""Time-to-live: entries expire some seconds after they were written, on the job's clock or on one of the user's.
 
 The clock is a time of the batch, so a batch that is delivered again sees the same state as the first time.
 """
@@ -11,6 +11,7 @@ from typing import Final, cast
 import msgspec
 
 from statebackend._codec.cells import stamp_of
+from statebackend._state.time.job_clock import NOT_BEGUN, JobClock
 from statebackend.errors import InputError
 
 SWEEP_KEYS: Final = 1000
@@ -20,11 +21,12 @@ SWEEP_KEYS: Final = 1000
 class TimeToLive(msgspec.Struct, frozen=True):
     """Hides values `seconds` after they were written, and drops them some time later.
 
-        legs = backend.value_state("legs", Leg, ttl=TimeToLive(86400, now=lambda: batch.event_time_s))
+        legs = backend.value_state("legs", Leg, ttl=TimeToLive(86400))
 
-    `now` returns the time in seconds, such as the largest event time of the batch; it must not go back. Each operation
-    calls it, a bulk operation once. A value, each element of a list and each entry of a map expire on their own,
-    counted from their last write; with `on_read` also from their last read, which makes a read a change.
+    The time is that of the job's clock: `event_time` or `clock` of the sink, `advance_clock` of the backend. Or `now`
+    returns it in seconds; it must not go back. Each operation calls it, a bulk operation once. A value, each element of
+    a list and each entry of a map expire on their own, counted from their last write; with `on_read` also from their
+    last read, which makes a read a change.
 
     The time of writing is stored, so new `seconds` also apply to values that were written before. Values written before
     the state had a time-to-live have no such time. They stay until they are written again, as by
@@ -33,7 +35,7 @@ class TimeToLive(msgspec.Struct, frozen=True):
     """
 
     seconds: float
-    now: Callable[[], float]
+    now: Callable[[], float] | None = None
     on_read: bool = False
 
     def __post_init__(self) -> None:
@@ -42,17 +44,37 @@ class TimeToLive(msgspec.Struct, frozen=True):
             raise InputError("a time-to-live is a number of seconds: give it delta.total_seconds()", seconds=seconds)
         if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
             raise InputError("a time-to-live must be a positive number of seconds", seconds=seconds)
-        if not callable(self.now):
-            raise InputError("a time-to-live needs a function that returns the time in seconds", now=repr(self.now))
+        if self.now is not None and not callable(cast("object", self.now)):
+            raise InputError("`now` of a time-to-live must be a function of the time in seconds", now=repr(self.now))
+
+    def going_by(self, clock: JobClock) -> "TimeToLive":
+        """The same; on the job's clock if it has no function of its own."""
+        return self if self.now is not None else _ByJobClock(self.seconds, clock.read, self.on_read)
 
     def read_clock(self) -> float:
-        """The time now, in seconds. Raises `InputError` where `now` returns no finite number."""
-        now = cast("object", self.now())
+        """The time now, in seconds; `NOT_BEGUN` before the job's clock has one.
+
+        Raises `InputError` where the job has no clock, or `now` returns no finite number.
+        """
+        now = None if self.now is None else cast("object", self.now())
         if not isinstance(now, int | float) or not math.isfinite(now):
             raise InputError("the clock of a time-to-live must return seconds", now=repr(now))
         return float(now)
+
+    def stamp(self) -> float | None:
+        """The time of a write that is made now, `None` before the job's clock has one: then it never expires."""
+        now = self.read_clock()
+        return None if now == NOT_BEGUN else now
 
     def is_live(self, cell: bytes, now: float) -> bool:
         """True if the cell has not expired at `now`."""
         stamp = stamp_of(cell)
         return stamp is None or now < stamp + self.seconds
+
+
+class _ByJobClock(TimeToLive, frozen=True):
+    """`now` is that of a `JobClock`, which checks itself."""
+
+    def read_clock(self) -> float:
+        assert self.now is not None, "going by a clock"
+        return self.now()

@@ -1,24 +1,23 @@
-"""Timers: the times at which keys are due, on the clock that the caller goes by."""
+"""Timers: the times at which keys are due, on the job's clock or another one that the caller goes by."""
 
 import heapq
 import math
 import struct
-from collections.abc import Iterable, Iterator
-from typing import Any, Final, Literal
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from statebackend._codec.change_sets.changes import KeyGroups
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges, of_cells
 from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
 from statebackend._state.every_kind import KeyedState
+from statebackend._state.time.job_clock import NOT_BEGUN, JobClock
 from statebackend._state.values import Values
 from statebackend._tables.heap import ValueTable
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.errors import InputError
-from statebackend.ids import Key
+from statebackend.ids import ClockKind, Key
 
 KIND: Final = "timers"
-
-TimerClock = Literal["event", "processing"]
 
 _EXACT_INT_MAX: Final = 1 << 53
 _STALE_MAX: Final = 64
@@ -27,6 +26,14 @@ _TUPLE_RANK: Final = 3
 
 _Queued = tuple[float, int, Any]
 """A time, and the key in a form that can be ordered: its rank, then itself or, for a tuple, its ranked parts."""
+
+
+class DueTimer(NamedTuple):
+    """A timer that was due: its time, its key, and the name of the timers that it belonged to."""
+
+    at: float
+    key: Key
+    name: str
 
 
 class Timers(KeyedState[bytes, Any]):
@@ -38,13 +45,14 @@ class Timers(KeyedState[bytes, Any]):
 
     The caller says what time it is. `due` takes the timers that are due, earliest first, and at equal times in the
     order of their keys (int, str, bytes, tuple). Event time or processing time is declared, so that the two are not
-    mixed; with processing time a batch that is delivered again may fire other timers.
+    mixed. If that is the time of the job's clock, `due_timers` of the backend takes them, a sink calls `on_timer`
+    with them, and none may be registered for a time before the clock's in the batch before.
 
     `in`, `len` and iteration are about the keys that have a timer. A drain logs all times of each touched key, which is
     cheap with a few timers per key, but not with thousands.
     """
 
-    __slots__ = ("_count", "_find_many", "_queue")
+    __slots__ = ("_clock", "_count", "_find_many", "_kind", "_queue")
 
     def __init__(self, name: str, table: ValueTable, keys: OwnedKeys) -> None:
         super().__init__(name, table, keys)
@@ -52,14 +60,28 @@ class Timers(KeyedState[bytes, Any]):
         self._values = Values(bytes)
         self._queue: list[_Queued] | None = None  # made when first needed; may contain deleted timers
         self._count = 0  # number of timers, once the queue is made
+        self._kind: ClockKind | None = None
+        self._clock = JobClock()
+
+    def declare(self, kind: ClockKind, clock: JobClock) -> None:
+        """Apply a declaration. `clock`: the job's, which these timers go by if it is of their kind."""
+        self._kind, self._clock = kind, clock
+
+    @property
+    def go_by_job_clock(self) -> bool:
+        """True if the job has a clock, and it is of the kind that these timers were declared with."""
+        return self._kind is not None and self._kind == self._clock.kind
 
     def register(self, key: Key, at: float) -> None:
-        """Make the key due at this time, in the unit that `due` is called with, such as seconds."""
-        self._register(key, _time(at))
+        """Make the key due at this time, in the unit that `due` is called with, such as seconds.
+
+        Raises `InputError` for a time that the job's clock had passed when the batch before was committed.
+        """
+        self._register(key, self._checked(at))
 
     def register_many(self, keys: Iterable[Key] | Arrow, at: Iterable[float] | Arrow) -> None:
         """Make each key due at the time at the same index. All of them, or none."""
-        keys, times = as_list(keys), list(map(_time, as_list(at)))
+        keys, times = as_list(keys), list(map(self._checked, as_list(at)))
         check_as_many(keys, times)
         self._check_many(keys)
         for key, time in zip(keys, times, strict=True):
@@ -88,10 +110,49 @@ class Timers(KeyedState[bytes, Any]):
         """
         end = _time(now)
         while (at := self.next_at()) is not None and at <= end:
-            queued = heapq.heappop(self._queued())
-            key = _key_of(queued)
-            self._delete(key, at)
-            yield at, key
+            yield at, self._take_first(at)
+
+    @staticmethod
+    def take_due(many: Sequence["Timers"], now: float) -> Iterator[DueTimer]:
+        """Take the timers of all of `many` that are due at `now`: by time, then in the order of `many`, then by key.
+
+        One that is registered meanwhile comes too, but none comes twice: registered again for the time that it came at,
+        it stays for the next call.
+        """
+        taken = set[DueTimer]()
+        again: list[tuple[Timers, DueTimer]] = []
+        try:
+            while now != NOT_BEGUN:
+                next_of = [(at, place) for place, each in enumerate(many) if (at := each.next_at()) is not None]
+                if not next_of or (first := min(next_of))[0] > now:
+                    break
+                timers = many[first[1]]
+                timer = DueTimer(first[0], timers._take_first(first[0]), timers.name)  # noqa: SLF001
+                if timer in taken:
+                    again.append((timers, timer))
+                else:
+                    taken.add(timer)
+                    yield timer
+        finally:
+            for timers, timer in again:
+                timers._register(timer.key, timer.at)  # noqa: SLF001
+
+    def _take_first(self, at: float) -> Key:
+        """Delete the first timer, whose time is `at`, and return its key."""
+        key = _key_of(heapq.heappop(self._queued()))
+        self._delete(key, at)
+        return key
+
+    def _checked(self, at: object) -> float:
+        time = _time(at)
+        if time < self._clock.before_s and self.go_by_job_clock:
+            raise InputError(
+                "a timer before the clock: register it for clock_before_s at the earliest, such as max(at, clock_s)",
+                timers=self.name,
+                at=time,
+                clock_before_s=self._clock.before_s,
+            )
+        return time
 
     def _register(self, key: Key, at: float) -> None:
         times = _times(self._find(key) or b"")
