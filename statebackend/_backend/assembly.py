@@ -20,9 +20,11 @@ from statebackend._checkpoint.base_schedule import BaseSchedule, BaseTriggers
 from statebackend._checkpoint.base_writer import BaseWriter
 from statebackend._checkpoint.bases import base_segment_bytes
 from statebackend._checkpoint.fetch import Fetcher
+from statebackend._checkpoint.merging import Merging
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import LocalCopies, Restore
 from statebackend._checkpoint.snapshots import InlineEncoder, Snapshots
+from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.commit import Commit
 from statebackend._local.removal import LocalRetention
 from statebackend._log.names import is_ours, sequence_of
@@ -280,9 +282,27 @@ def machinery_of(
         tasks=tasks,
         preemptive_persist_threshold_bytes=settings.preemptive_persist_threshold_bytes,
     )
+    coordinator = opened.job.coordinator(position, new_name=opened.new_name, copies=copies.of_commits)
+
+    # A copy that is not there may have found no room: here nothing is repaired.
+    local = None if opened.local is None else msgspec.structs.replace(opened.local, writable=False)
+
+    async def read(change_sets: Sequence[ChangeSetHandle]) -> Sequence[Changes]:
+        once = restore_of(
+            settings,
+            opened.primary.store,
+            local,
+            at_hand=coordinator.recent,
+            at_hand_first=True,
+            threads=threads,
+            clock=clock,
+        )
+        return await once.read(change_sets, states.key_groups)
+
     base_writer = BaseWriter(
         states,
         scheduler,
+        Merging(read, scheduler, fan_in=settings.materialize_fan_in),
         base_schedule(settings, states.key_groups, now_s=clock.monotonic()),
         segment_bytes_max=base_segment_bytes(settings.in_flight_bytes_max),
         changed=restored.changed,
@@ -306,7 +326,7 @@ def machinery_of(
             committed=msgspec.structs.replace(range_of(position.base, states.key_groups), history=history or UNSET),
             restored=restored.report,
         ),
-        coordinator=opened.job.coordinator(position, new_name=opened.new_name, copies=copies.of_commits),
+        coordinator=coordinator,
         epoch=opened.epoch,
         restored=restored.report,
     )

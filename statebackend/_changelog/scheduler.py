@@ -22,7 +22,7 @@ from statebackend._changelog.requests import EarlyFrames, Request, end_all, resu
 from statebackend._changelog.segment_upload import INLINE_ENCODE_BYTES_MAX, SegmentSender, UploadAttempt
 from statebackend._changelog.upload_queue import UploadQueue
 from statebackend._codec.change_sets.changes import ChangeSet
-from statebackend._codec.segment import EncodedFrame, EncodedSegment, SealedSet
+from statebackend._codec.segment import EncodedFrame, EncodedSegment, FrameEntry, SealedSet
 from statebackend._retry import Race
 from statebackend.abc import Clock, Observer, UploadedSegment
 from statebackend.errors import BackendClosedError
@@ -149,16 +149,24 @@ class UploadScheduler:
         attempt may take `upload.timeout_s` for each MiB. `pause` is called before each change set is encoded. Raises
         the error of the last attempt, or of `pause`. A cancelled call removes what it has stored.
         """
+        uploaded, _ = await self.upload_listed(change_sets, pause)
+        return uploaded
+
+    async def upload_listed(
+        self, change_sets: list[ChangeSet], pause: Callable[[], None] | None = None
+    ) -> tuple[UploadedSegment, Sequence[FrameEntry]]:
+        """As `upload_alone`; also say where in the segment each change set lies."""
         size_bytes = sum(change_set.size_bytes for change_set in change_sets)
         return await self._upload_spare(self._sender, size_bytes, lambda: self._sender.encode(change_sets, pause))
 
     async def upload_file(self, size_bytes: int, read: Callable[[], bytes]) -> UploadedSegment:
         """Make the bytes that `read` returns durable, in the same way. They are read when there is room for them."""
-        return await self._upload_spare(self._files, size_bytes, lambda: self._files.read(read))
+        uploaded, _ = await self._upload_spare(self._files, size_bytes, lambda: self._files.read(read))
+        return uploaded
 
     async def _upload_spare(
         self, sender: SegmentSender, size_bytes: int, encode: Callable[[], Awaitable[EncodedSegment]]
-    ) -> UploadedSegment:
+    ) -> tuple[UploadedSegment, Sequence[FrameEntry]]:
         await self._spare_room(size_bytes)
         ended: anyio.Event | None = None  # of the race: attempts that lost hold the bytes until then
         try:
@@ -166,7 +174,7 @@ class UploadScheduler:
             encoded = await encode()
             race = sender.race(encoded, patience=max(1.0, encoded.size_bytes / MiB))
             ended = race.ended
-            return await self._decide(race, lambda uploaded: uploaded)
+            return await self._decide(race, lambda uploaded: uploaded), encoded.entries
         finally:
             self._tasks.start_soon(self._give_back, size_bytes, ended)
 

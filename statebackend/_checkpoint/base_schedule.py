@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from statebackend._checkpoint.tiers import members
 from statebackend.errors import MaterializationError
 from statebackend.ids import Base, KeyGroupRange, RangeState, RocksDBBase
 
@@ -115,7 +116,7 @@ def is_due(
     if not state.changelog:
         return False
     handles_max = min(triggers.handles_max, OPENING_HANDLES_MAX) if opening else triggers.handles_max
-    if interval_is_over or 0 < handles_max <= len(state.changelog):
+    if interval_is_over or 0 < handles_max <= sum(map(members, state.changelog)):
         return True
     if triggers.changelog_ratio == 0:
         return False

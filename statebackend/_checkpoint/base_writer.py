@@ -17,9 +17,9 @@ States in RocksDB are written as their files, with the columns that lie in memor
 
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup
@@ -28,13 +28,15 @@ from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.base_schedule import BaseSchedule
 from statebackend._checkpoint.bases import Bases, key_groups_to_write
 from statebackend._checkpoint.entry_bases import EntryBases
+from statebackend._checkpoint.merging import Merging
 from statebackend._checkpoint.rocksdb_bases import RocksDBBaseFiles, RocksDBBases
+from statebackend._checkpoint.tiers import Place
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._state.declared import KeyedStates
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, Observer, UploadedSegment
 from statebackend.errors import BackendClosedError
-from statebackend.ids import CheckpointId, RangeState
+from statebackend.ids import ChangeSetHandle, CheckpointId, RangeState
 
 FIRST_WAIT_MIN_S: Final = 1.0
 FIRST_WAIT_SHARE: Final = 4.0
@@ -63,6 +65,7 @@ class BaseWriter:
         self,
         states: KeyedStates,
         scheduler: UploadScheduler,
+        merging: Merging,
         schedule: BaseSchedule,
         *,
         segment_bytes_max: int,
@@ -78,6 +81,8 @@ class BaseWriter:
         self._entries = EntryBases(scheduler, segment_bytes_max=segment_bytes_max, threads=threads)
         self._threads = threads
         self._scheduler = scheduler
+        self._merging = merging
+        self._cannot_merge = False
         self._schedule = schedule
         self._tasks = tasks
         self._clock = clock
@@ -130,9 +135,12 @@ class BaseWriter:
         """
         now_s = self._clock.monotonic()
         rocksdb = self._rocksdb if self._states.are_in_files else None
-        if self._phase is not _Phase.IDLE or not self._schedule.is_due(
-            committed, now_s, in_files=rocksdb is not None, due=due, opening=opening
-        ):
+        if self._phase is not _Phase.IDLE:
+            return
+        due = due or self._cannot_merge
+        if not self._schedule.is_due(committed, now_s, in_files=rocksdb is not None, due=due, opening=opening):
+            if not opening:
+                self._begin_merge(committed.changelog)
             return
         handles = len(committed.changelog)
         # Here, not in the task: soon the states are no longer the commit's.
@@ -145,12 +153,21 @@ class BaseWriter:
             write = partial(
                 self._entries.write, self._states.snapshot(), key_groups, handles, self._uploaded, self._pause
             )
+        if self._start(partial(self._run, write, key_groups)):
+            # Groups changed from here on are not in this run: they count as changed since the bases it writes.
+            self._changed = set[int]()
+
+    def _begin_merge(self, changelog: Sequence[ChangeSetHandle]) -> None:
+        if (place := self._merging.due(changelog)) is not None:
+            self._start(partial(self._run_merge, changelog, place))
+
+    def _start(self, run: Callable[[], Coroutine[Any, Any, None]]) -> bool:
         try:
-            self._tasks.start_soon(self._run, write, key_groups)
+            self._tasks.start_soon(run)
         except RuntimeError:  # anyio: the task group has ended; the next owner writes the bases
-            return
-        # Groups changed from here on are not in this run: they count as changed since the bases it writes.
-        self._phase, self._changed, self._ended = _Phase.WRITING, set[int](), anyio.Event()
+            return False
+        self._phase, self._ended = _Phase.WRITING, anyio.Event()
+        return True
 
     def ready(self) -> Bases | None:
         """The bases for the next commit to list, if there are any; `confirmed` or `refused` says whether it did.
@@ -215,6 +232,23 @@ class BaseWriter:
                 self._discard()
             self._ended.set()
 
+    async def _run_merge(self, changelog: Sequence[ChangeSetHandle], place: Place) -> None:
+        assert self._ended is not None
+        try:
+            with self._scope:
+                merged = await self._merging.write(changelog, place, self._uploaded, self._pause)
+                if self._phase is _Phase.WRITING:  # `close` may have been called meanwhile
+                    self._bases, self._phase = merged, _Phase.WRITTEN
+        except Exception as error:  # noqa: BLE001  # the state has what these change sets hold: bases replace them
+            if self._phase is not _Phase.CLOSED:
+                _log.warning("change sets could not be merged, bases will replace them: %r", error)
+                self._cannot_merge = True
+                await self._give_up()
+        finally:
+            if self._bases is None:
+                self._discard()
+            self._ended.set()
+
     async def _write_files(
         self, rocksdb: RocksDBBases, begun: RocksDBBaseFiles, key_groups: frozenset[int], handles: int
     ) -> Bases:
@@ -234,6 +268,7 @@ class BaseWriter:
     def _finish(self, bases: Bases, begun_s: float) -> None:
         now_s = self._clock.monotonic()
         self._schedule.succeeded()
+        self._cannot_merge = False
         self._schedule.begin_interval(now_s)
         if self._phase is _Phase.WRITING:  # `close` may have been called meanwhile
             self._bases, self._phase = bases, _Phase.WRITTEN
@@ -256,8 +291,11 @@ class BaseWriter:
         self._changed |= key_groups  # they have no base newer than before
         _log.warning("bases could not be written, %d times in a row: %r", self.failures, error)
         self._observer.materialization_failed(error, failures=self.failures)
+        await self._give_up()
+
+    async def _give_up(self) -> None:
+        """Delete what was written. Idle only when it is gone: `wait_closed` knows of one deletion at a time."""
         self._discard()
-        # Idle only when they are gone: `wait_closed` knows of one deletion at a time.
         await self._discarded.wait()
         if self._phase is _Phase.WRITING:
             self._phase = _Phase.IDLE

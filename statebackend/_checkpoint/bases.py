@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from statebackend._codec.change_sets.changes import Changes, ChangeSet, change_set
-from statebackend.ids import Base, Handle, KeyGroupRange, RangeState, RocksDBBase, SequenceNumber
+from statebackend.ids import Base, ChangeSetHandle, Handle, KeyGroupRange, RangeState, RocksDBBase, SequenceNumber
 from statebackend.settings import KiB, MiB
 
 LOG_ID: Final = "base"
@@ -27,13 +27,19 @@ FRAME_BYTES_MAX: Final = MiB
 """Key groups that are larger than this together take several frames."""
 SEGMENT_BYTES_MAX: Final = 16 * MiB
 """A segment that has this size ends with its key group."""
+SMALL_BYTES: Final = 4 * MiB
+SMALL_BASES_MAX: Final = 16
+"""So many bases smaller than `SMALL_BYTES` are left beside new ones; if there were more they are written together."""
 
 
 AnyBase = TypeVar("AnyBase", Base, RocksDBBase)
 
 
 class Bases(msgspec.Struct, frozen=True):
-    """The result of one run: every entry of `key_groups`, as of a commit with `handles` handles in its changelog."""
+    """The result of one run: every entry of `key_groups`, as of a commit with `handles` handles in its changelog.
+
+    Or of a merge: `merged` takes the place of the handles from `first` up to `handles`, and there is nothing else.
+    """
 
     written: tuple[Base, ...]
     key_groups: frozenset[int]
@@ -41,6 +47,8 @@ class Bases(msgspec.Struct, frozen=True):
     only_primary: frozenset[str]
     """Keys of the objects that have no local copy."""
     rocksdb: RocksDBBase | None = None
+    first: int = 0
+    merged: tuple[ChangeSetHandle, ...] = ()
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -55,13 +63,18 @@ def key_groups_to_write(
 ) -> frozenset[int]:
     """The groups changed since their last base, and the other groups of a base that would be mostly stale then.
 
-    Also all groups of RocksDB bases: once they are written as entries, the job no longer needs RocksDB.
+    Also the groups of small bases, if there were more than `SMALL_BASES_MAX` left: a restore reads a file for each. And
+    all groups of RocksDB bases: once they are written as entries, the job no longer needs RocksDB.
     """
-    wanted = {*changed, *(group for base in rocksdb for each in base.key_groups for group in each)}
+    bases = tuple(bases)
+    wanted = {*changed, *(group for base in rocksdb for group in _groups_of(base))}
     for base in bases:
-        live = {group for each in base.key_groups for group in each} - wanted
+        live = _groups_of(base) - wanted
         if 2 * len(live) < base.key_groups_written:
             wanted |= live
+    small = [base for base in bases if base.size_bytes < SMALL_BYTES and not wanted.issuperset(_groups_of(base))]
+    if len(small) > SMALL_BASES_MAX:
+        wanted.update(*map(_groups_of, small))
     return frozenset(wanted)
 
 
@@ -70,7 +83,7 @@ def with_bases(state: RangeState, bases: Bases) -> RangeState:
     rocksdb = _without(state.rocksdb, bases.key_groups)
     return msgspec.structs.replace(
         state,
-        changelog=state.changelog[bases.handles :],
+        changelog=(*state.changelog[: bases.first], *bases.merged, *state.changelog[bases.handles :]),
         bases=(*_without(state.bases, bases.key_groups), *bases.written),
         rocksdb=rocksdb if bases.rocksdb is None else (*rocksdb, bases.rocksdb),
     )
@@ -131,6 +144,10 @@ def _frames(changes: Iterable[Changes]) -> Iterator[ChangeSet]:
         reached = max(reached, each.span.last)
     if frame:
         yield change_set(LOG_ID, SequenceNumber(number), frame)
+
+
+def _groups_of(base: Base | RocksDBBase) -> set[int]:
+    return {group for each in base.key_groups for group in each}
 
 
 def _without(bases: Iterable[AnyBase], groups: frozenset[int]) -> tuple[AnyBase, ...]:

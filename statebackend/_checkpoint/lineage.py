@@ -7,6 +7,9 @@ An attempt at a range logs under a name that no other attempt has, so one histor
 used for a commit if the commit's history is that of the state, extended by the last change sets that the commit lists.
 An attempt that lost, another branch, other key groups, a base that took in what the state lacks: each gives another
 digest. Times and numbers of checkpoints are not compared: they are equal on different branches.
+
+A cached state that has all members of a merged change set lacks what comes behind it. One that may have some of them
+is not used: applied as a whole, they would come a second time. No history has the id of a merged one, so none fits.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,13 +19,11 @@ from typing import Final
 import msgspec
 
 from statebackend._checkpoint.rescale import range_of
+from statebackend._checkpoint.tiers import ChangeSetId, last_id
 from statebackend._codec.commit import Commit
-from statebackend.ids import Base, ChangeSetHandle, KeyGroupRange, RocksDBBase, SequenceNumber
+from statebackend.ids import Base, ChangeSetHandle, KeyGroupRange, RocksDBBase
 
 DIGEST_BYTES: Final = 16
-
-ChangeSetId = tuple[str, SequenceNumber]
-"""Log id and sequence number. It stays when a change set moves from a contribution into a commit."""
 
 
 class Lineage(msgspec.Struct, frozen=True):
@@ -36,7 +37,7 @@ def lineage_of(commit: Commit | None, key_groups: KeyGroupRange) -> Lineage:
     """The lineage of `key_groups` in a commit; `None` stands for the empty state before the first."""
     state = range_of(commit, key_groups)
     history = state.history or root("" if commit is None else commit.stamp, key_groups)
-    return Lineage(history, id_of(state.changelog[-1]) if state.changelog else None)
+    return Lineage(history, last_id(state.changelog[-1]) if state.changelog else None)
 
 
 def root(stamp: str, key_groups: KeyGroupRange) -> bytes:
@@ -56,15 +57,10 @@ def missing(cached: Lineage, commit: Commit | None, key_groups: KeyGroupRange) -
     changelog = range_of(commit, key_groups).changelog
     begin = 0
     for place, handle in enumerate(changelog, start=1):
-        if id_of(handle) == cached.last:
+        if last_id(handle) == cached.last:
             begin = place
     tail = changelog[begin:]
     return tail if extended(cached.history, tail) == lineage_of(commit, key_groups).history else None
-
-
-def id_of(handle: ChangeSetHandle) -> ChangeSetId:
-    """The id of the change set that a handle points to."""
-    return handle.log_id, handle.sequence_number
 
 
 def bases_id(bases: Sequence[Base], rocksdb: Sequence[RocksDBBase]) -> bytes:

@@ -31,6 +31,7 @@ from statebackend._local.segments import LocalSegments
 from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, Fallback, RestoreReport
+from statebackend.errors import InputError
 from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange, RangeState, RocksDBBase
 from statebackend.settings import MiB
 
@@ -40,6 +41,9 @@ GROUP_BYTES_MAX: Final = 1 * MiB
 
 Of a large file so many bytes of frames are decoded together, while those before them are applied.
 """
+
+READ_BYTES_MAX: Final = 64 * MiB
+"""Most bytes of changes, before compression, that one `read` returns."""
 
 Ahead = Callable[[Iterator[Changes]], Iterator[Changes]]
 """Does ahead what needs no state: called in a thread, while another one applies earlier changes."""
@@ -133,6 +137,25 @@ class Restore:
         await self._run_reads([BaseRead(base) for base in part.bases], apply, ahead, file_done)
         await self._run_reads(plan_reads(part.changelog, key_groups), apply_since, ahead, file_done)
         return self._tally.report(commit, seconds=self._clock.monotonic() - begun)
+
+    async def read(self, change_sets: Sequence[ChangeSetHandle], key_groups: KeyGroupRange) -> Sequence[Changes]:
+        """The changes of these change sets, in order, of those key groups that their handles name.
+
+        Raises as `run`, and `InputError` if they take more than `READ_BYTES_MAX` in memory.
+        """
+        found: list[Changes] = []
+        size_bytes = 0
+
+        def collect(changes: Sequence[Changes]) -> Collection[int]:
+            nonlocal size_bytes
+            size_bytes += sum(each.size_bytes for each in changes)
+            if size_bytes > READ_BYTES_MAX:
+                raise InputError("too large to be read at once", size_bytes=size_bytes, limit=READ_BYTES_MAX)
+            found.extend(changes)
+            return ()
+
+        await self._run_reads(plan_reads(change_sets, key_groups), collect, nothing_ahead, ignore_file)
+        return found
 
     async def _run_rocksdb(self, part: RangeState, commit: Commit, apply: Apply, file_done: FileDone) -> None:
         if self._rocksdb is None:

@@ -24,7 +24,12 @@ from statebackend.ids import (
     StagedOutput,
     StateDescriptor,
 )
+from statebackend.settings import KiB
 from statebackend.uploaders.local_copies import CopyWriter
+
+RECENT_MAX: Final = 32
+RECENT_BYTES_MAX: Final = 64 * KiB
+"""So many commits up to this size stay at hand: change sets that they carry are merged without being read again."""
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -67,6 +72,8 @@ class CheckpointCoordinator:
         """`base_body`: the bytes of `base`, if they are at hand."""
         self.base = base
         self._base_body = base_body
+        self.recent: Final[dict[str, bytes]] = {}
+        """The newest commits that this made, by key: small ones, and few."""
         self.outbox: Final = outbox
         self._newest = newest
         self._is_closed = False
@@ -219,8 +226,15 @@ class CheckpointCoordinator:
         # No await between these: nobody sees the new base with the old outbox, or the other way round.
         self._newest = self.base = commit
         self._base_body = encoded.body
+        self._keep_at_hand(entry_key(commit.sequence), encoded.body)
         self.outbox.committed(commit.outbox)
         return Committed(commit, len(encoded.body), local)
+
+    def _keep_at_hand(self, key: str, body: bytes) -> None:
+        if len(body) <= RECENT_BYTES_MAX:
+            self.recent[key] = body
+            if len(self.recent) > RECENT_MAX:
+                del self.recent[next(iter(self.recent))]
 
     async def _create_copied(self, commit: Commit, body: bytes) -> bool:
         """Create the commit; True if it has a local copy."""

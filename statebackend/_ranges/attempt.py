@@ -10,8 +10,9 @@ import msgspec
 from statebackend._backend.assembly import Opened, Restored, empty_states, fill, inline_encoder, machinery_of
 from statebackend._backend.stores import Primary
 from statebackend._checkpoint.base_schedule import BaseSchedule
-from statebackend._checkpoint.lineage import Lineage, bases_id, id_of, lineage_of
+from statebackend._checkpoint.lineage import Lineage, bases_id, lineage_of
 from statebackend._checkpoint.rescale import range_of
+from statebackend._checkpoint.tiers import last_id
 from statebackend._codec.commit import Commit
 from statebackend._log.coordinator import CommittedBase
 from statebackend._log.names import entry_key, sequence_of
@@ -100,7 +101,7 @@ class Attempt:
     def _left(self, state: RangeState) -> CachedRange:
         base = self._opened.position.base
         before = range_of(base, self.task.key_groups)
-        last = id_of(state.changelog[-1]) if state.changelog else lineage_of(base, self.task.key_groups).last
+        last = last_id(state.changelog[-1]) if state.changelog else lineage_of(base, self.task.key_groups).last
         return CachedRange(
             lineage=Lineage(state.history or b"", last),
             tables=self._start.tables,

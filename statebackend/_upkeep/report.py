@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from statebackend._backend.job import Job, open_sweep
+from statebackend._checkpoint.tiers import members
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._cost import MONTH_S
@@ -113,7 +114,7 @@ def _range_row(part: RangeState) -> RangeRow:
         key_groups=str(part.key_groups),
         bases=len(part.all_bases),
         base_bytes=sum(map(_live_bytes, part.all_bases)),
-        change_sets=len(part.changelog),
+        change_sets=sum(map(members, part.changelog)),
         changelog_bytes=sum(handle.length for handle in part.changelog),
         operator_bytes=sum(len(cell) for reported in part.operator for cell in reported.elements),
     )

@@ -146,8 +146,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     takes a good part of a second. RocksDB bases are cheaper, and a replay into RocksDB is slower: for them it is half
     of this, and a 64th of `materialize_changelog_ratio`. 0: the number of changes does not matter."""
     materialize_handles_max: Amount = 512
-    """Bases are written when the changelog has this many change sets: each adds 70 bytes to a commit. When a job is
+    """Bases are written when the changelog has this many change sets, those that were merged included. When a job is
     opened, 64 are enough. 0: no limit."""
+    materialize_fan_in: Amount = 16
+    """So many neighbouring change sets of a changelog are merged into one, behind the checkpoints, and so many merged
+    ones again, up to 4 MiB: commits stay small, and a restore reads few files. 0: change sets are not merged."""
     materialize_failures_max: Amount = 3
     """How often in a row writing bases may fail. After one failure more the next checkpoint fails."""
     materialize_retry_delay_s: Pause = 10.0

@@ -23,6 +23,7 @@ WAYS: Final[dict[str, dict[str, Any]]] = {
     "segments": {"inline_bytes_max": 0},
     "both": {"preemptive_persist_threshold_bytes": 2_000},
     "bases": {"materialize_handles_max": 1, "materialize_retry_delay_s": 0.0},  # and nothing else lies in segments
+    "merged": {"materialize_handles_max": 0, "materialize_fan_in": 2},
     "short": {"materialize_handles_max": 2, "materialize_retry_delay_s": 0.0},
     "columns": {"materialize_handles_max": 1, "materialize_retry_delay_s": 0.0},  # the same for a columnar state
     "native": {

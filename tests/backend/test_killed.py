@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import statebackend as sb
+from statebackend._checkpoint.tiers import members
 from tests.backend.conftest import Tree, tree_of
 from tests.backend.killed_child import apply, batch_changes, live, settings_in, state_of
 from tests.backend.reachable import (
@@ -101,6 +102,17 @@ async def test_killed_while_bases_are_written(tmp_path: Path, way: str) -> None:
             acknowledged, _ = await check(tmp_path, way, max(acknowledged, last))
     newest = newest_of(below(tree_of(tmp_path), PLACES[0]), "killed")
     assert any(part.bases for part in newest.ranges)
+
+
+async def test_killed_while_change_sets_are_merged(tmp_path: Path) -> None:
+    """At the uploads of merged ones, which are all that lies in segments here, before and after they took effect."""
+    acknowledged = -1
+    for nth in (1, 2, 5):
+        for moment in ("before", "after"):
+            last = last_word(live, tmp_path, "merged", nth=nth, moment=moment, key="killed/segments/*")
+            acknowledged, _ = await check(tmp_path, "merged", max(acknowledged, last))
+    newest = newest_of(below(tree_of(tmp_path), PLACES[0]), "killed")
+    assert any(members(handle) > 2 for part in newest.ranges for handle in part.changelog)
 
 
 async def test_killed_in_the_moment_of_each_commit(tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ OPERATIONS = st.one_of(
 LIVES = st.lists(OPERATIONS, max_size=40)
 TUNINGS = st.fixed_dictionaries(
     {
-        "materialize_handles_max": st.sampled_from([1, 2, 4]),
+        "materialize_handles_max": st.sampled_from([0, 1, 2, 4, 9]),
+        "materialize_fan_in": st.sampled_from([0, 2, 3]),
         "materialize_failures_max": st.sampled_from([0, 2, 1000]),
         "max_parallelism": st.sampled_from([1, 4, 16]),
         "in_flight_bytes_max": st.sampled_from([4, 10**6]),

@@ -14,6 +14,8 @@ from statebackend._checkpoint.bases import (
     FRAME_BYTES_MAX,
     FRAME_BYTES_MIN,
     LOG_ID,
+    SMALL_BASES_MAX,
+    SMALL_BYTES,
     Bases,
     Piece,
     base_of,
@@ -217,6 +219,16 @@ def test_a_base_that_would_be_mostly_stale_is_given_up() -> None:
     """3 of 8 left are less than half, 4 are not: or else a segment would be kept, and read, for one group."""
     assert key_groups_to_write({0, 1, 2, 3}, [base("a", *range(8))]) == {0, 1, 2, 3}
     assert key_groups_to_write({0, 1, 2, 3, 4}, [base("a", *range(8))]) == set(range(8))
+
+
+def test_many_small_bases_are_written_together() -> None:
+    """A restore reads a file for each. Large ones stay, and so do as many small ones as it may."""
+    few = [base(str(group), group) for group in range(SMALL_BASES_MAX)]
+    large = base("large", 20, 21, length=SMALL_BYTES)
+    assert key_groups_to_write({22}, [*few, large]) == {22}
+    more = [*few, base("one more", SMALL_BASES_MAX)]
+    assert key_groups_to_write({22}, [*more, large]) == {22, *range(SMALL_BASES_MAX + 1)}
+    assert key_groups_to_write({0, 22}, [*more, large]) == {0, 22}, "one of them goes anyway"
 
 
 @given(st.lists(GROUPS, min_size=1, max_size=12))

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statebackend._checkpoint.bases import Bases, with_bases
-from statebackend._checkpoint.lineage import Lineage, extended, id_of, lineage_of, missing
+from statebackend._checkpoint.lineage import Lineage, extended, lineage_of, missing
 from statebackend._checkpoint.rescale import range_of
+from statebackend._checkpoint.tiers import last_id, merged_id
 from statebackend._codec.commit import Commit
 from statebackend._ranges.contribution import Contribution, combine
 from statebackend.ids import (
@@ -45,8 +46,13 @@ class Job:
         self.held: list[Held] = []
         self._numbers = 0
 
-    def attempt(self, base: int, key_groups: KeyGroupRange, spans: list[KeyGroupRange], taken: int) -> Contribution:
-        """Change sets of these spans, on a commit; and a base in place of the first `taken` that this one lists."""
+    def attempt(
+        self, base: int, key_groups: KeyGroupRange, spans: list[KeyGroupRange], taken: int, merges: int = 0
+    ) -> Contribution:
+        """Change sets of these spans, on a commit; and a base in place of the first `taken` that this one lists.
+
+        Before, `merges` times two neighbours that it lists are merged into one.
+        """
         commit, content = self.commits[base]
         state, changed = range_of(commit, key_groups), {group: content[group] for group in key_groups}
         log_id, handles = f"log{self._numbers}", []
@@ -56,13 +62,19 @@ class Job:
             for group in span:
                 changed[group] += (f"{log_id}.{number}",)
         history = extended(lineage_of(commit, key_groups).history, handles)
+        for _ in range(min(merges, len(state.changelog) - 1)):
+            log_id, number = merged_id(state.changelog[-2:])
+            merged = msgspec.structs.replace(state.changelog[-1], log_id=log_id, sequence_number=number)
+            place = len(state.changelog) - 2
+            bases = Bases((), frozenset(), place + 2, frozenset(), first=place, merged=(merged,))
+            state = with_bases(state, bases)
         state = msgspec.structs.replace(state, changelog=(*state.changelog, *handles))
         if taken:
             written = (Base(Handle(f"b{log_id}", 0, 1, 0), (key_groups,), len(key_groups)),)
             state = with_bases(
                 state, Bases(written, frozenset(key_groups), min(taken, len(state.changelog)), frozenset())
             )
-        last = id_of(state.changelog[-1]) if state.changelog else lineage_of(commit, key_groups).last
+        last = last_id(state.changelog[-1]) if state.changelog else lineage_of(commit, key_groups).last
         self.held.append(Held(key_groups, Lineage(history, last), changed))
         snapshot = SnapshotResult(CheckpointId(0), msgspec.structs.replace(state, history=history), local=False)
         return Contribution(snapshot, (), None if commit is None else commit.sequence, "new")
@@ -116,7 +128,14 @@ def jobs(draw: st.DrawFn) -> Job:
         contributions = []
         for key_groups in ranges_of(parts, GROUPS):
             attempts = [
-                job.attempt(base, key_groups, draw(spans), draw(st.sampled_from([0, 0, 1, 9]))) for _ in range(2)
+                job.attempt(
+                    base,
+                    key_groups,
+                    draw(spans),
+                    draw(st.sampled_from([0, 0, 1, 9])),
+                    draw(st.sampled_from([0, 0, 1, 9])),
+                )
+                for _ in range(2)
             ]
             if (won := draw(st.sampled_from([0, 1, 2]))) < len(attempts):
                 contributions.append(attempts[won])
@@ -143,6 +162,18 @@ def test_a_cached_state_is_caught_up_unless_a_base_has_taken_in_what_it_lacks() 
     newest, _ = job.commits[-1]
     lacks = [missing(held.lineage, newest, all_groups) for held in job.held]
     assert [tail if tail is None else len(tail) for tail in lacks] == [None, 2, 1, 0]
+
+
+def test_a_cached_state_that_has_a_part_of_a_merged_change_set_is_refused() -> None:
+    """Applied whole, its first members would come twice, though the history is that of the commit."""
+    job, all_groups = Job(), KeyGroupRange(0, 3)
+    for merges in (0, 0, 0, 9):
+        newest = len(job.commits) - 1
+        job.commit(newest, 1, [job.attempt(newest, all_groups, [all_groups], 0, merges)])
+    commit, _ = job.commits[-1]
+    assert [handle.log_id for handle in commit.ranges[0].changelog] == ["+3 log2", "log3"]
+    lacks = [missing(held.lineage, commit, all_groups) for held in job.held]
+    assert [tail if tail is None else len(tail) for tail in lacks] == [None, None, 1, 0]
 
 
 def test_a_state_that_a_base_stands_for_exactly_is_of_use() -> None:

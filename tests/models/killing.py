@@ -45,6 +45,7 @@ def draw_life(chance: Random, tables: Sequence[str]) -> Life:
         "inline_bytes_max": chance.choice((0, 64 << 10)),
         "preemptive_persist_threshold_bytes": chance.choice((400, 5 << 20)),
         "materialize_handles_max": chance.choice((0, 2)),
+        "materialize_fan_in": chance.choice((0, 2)),
     }
     plan = Plan(
         cuts=frozenset(chance.sample(range(1, MAX_PARALLELISM), owners - 1)),

@@ -58,6 +58,7 @@ def plans(tables: st.SearchStrategy[Any]) -> st.SearchStrategy[Plan]:
         "inline_bytes_max": st.sampled_from([0, 300, 64 << 10]),
         "preemptive_persist_threshold_bytes": st.sampled_from([60, 400, 5 << 20]),
         "materialize_handles_max": st.sampled_from([0, 1, 3]),
+        "materialize_fan_in": st.sampled_from([0, 2, 3]),
         "restore_concurrency_max": st.sampled_from([1, 16]),
     }
     return st.builds(

@@ -123,6 +123,7 @@ def draw_settings(chance: Random) -> Settings:
         local_bytes_max=chance.choice((0, 0, 500, 5000)),
         restore_concurrency_max=chance.choice((1, 2, 16)),
         cpu_threads_max=chance.choice((1, 2)),
+        materialize_fan_in=chance.choice((0, 2, 3)),
         **draw_materialization(chance),
     )
 

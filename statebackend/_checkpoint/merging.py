@@ -1,0 +1,50 @@
+"""Merges neighbouring change sets of a changelog into one: reads them, and uploads all their changes as one segment."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from statebackend._changelog.scheduler import UploadScheduler
+from statebackend._checkpoint.bases import Bases
+from statebackend._checkpoint.tiers import Place, due, merged_id
+from statebackend._codec.change_sets.changes import Changes, change_set
+from statebackend.abc import UploadedSegment
+from statebackend.ids import ChangeSetHandle
+
+ReadChanges = Callable[[Sequence[ChangeSetHandle]], Awaitable[Sequence[Changes]]]
+"""Reads the changes of some change sets, in order."""
+
+
+class Merging:
+    """Merges what `tiers` says, for one owner. `fan_in`: the setting `materialize_fan_in`."""
+
+    def __init__(self, read: ReadChanges, scheduler: UploadScheduler, *, fan_in: int) -> None:
+        self._read = read
+        self._scheduler = scheduler
+        self._fan_in = fan_in
+
+    def due(self, changelog: Sequence[ChangeSetHandle]) -> Place | None:
+        """The neighbours to be merged next, `None` if there are none."""
+        return due(changelog, self._fan_in)
+
+    async def write(
+        self,
+        changelog: Sequence[ChangeSetHandle],
+        place: Place,
+        uploaded: list[UploadedSegment],
+        pause: Callable[[], None],
+    ) -> Bases:
+        """Make the change sets at `place` of a commit's changelog durable as one, which takes their place.
+
+        Of a change set that was narrowed to some key groups only the changes of these are left. `pause` and `uploaded`:
+        as for `EntryBases.write`. Raises as `Restore.read`, and what an upload raises.
+        """
+        merged = changelog[place.first : place.end]
+        changes = await self._read(merged)
+        if not changes:
+            return Bases((), frozenset(), place.end, frozenset(), first=place.first)
+        found, entries = await self._scheduler.upload_listed([change_set(*merged_id(merged), changes)], pause)
+        uploaded.append(found)
+        handles = tuple(ChangeSetHandle(found.primary, *msgspec.structs.astuple(entry)) for entry in entries)
+        only_primary = frozenset([found.primary.key] if found.local is None else [])
+        return Bases((), frozenset(), place.end, only_primary, first=place.first, merged=handles)
