@@ -62,6 +62,7 @@ NOT_NEGATIVE_BYTES = [
     "materialize_changelog_bytes_min",
     "materialize_changelog_changes_min",
     "materialize_handles_max",
+    "materialize_fan_in",
     "materialize_failures_max",
     "cache_bytes_max",
     "inline_bytes_max",

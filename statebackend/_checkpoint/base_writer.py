@@ -30,7 +30,7 @@ from statebackend._checkpoint.bases import Bases, key_groups_to_write
 from statebackend._checkpoint.entry_bases import EntryBases
 from statebackend._checkpoint.merging import Merging
 from statebackend._checkpoint.rocksdb_bases import RocksDBBaseFiles, RocksDBBases
-from statebackend._checkpoint.tiers import Place
+from statebackend._checkpoint.tiers import Neighbours
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._state.declared import KeyedStates
 from statebackend._threads import WorkerThreads
@@ -232,7 +232,7 @@ class BaseWriter:
                 self._discard()
             self._ended.set()
 
-    async def _run_merge(self, changelog: Sequence[ChangeSetHandle], place: Place) -> None:
+    async def _run_merge(self, changelog: Sequence[ChangeSetHandle], place: Neighbours) -> None:
         assert self._ended is not None
         try:
             with self._scope:

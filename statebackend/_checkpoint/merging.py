@@ -6,7 +6,7 @@ import msgspec
 
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.bases import Bases
-from statebackend._checkpoint.tiers import Place, due, merged_id
+from statebackend._checkpoint.tiers import Neighbours, due, merged_id
 from statebackend._codec.change_sets.changes import Changes, change_set
 from statebackend.abc import UploadedSegment
 from statebackend.ids import ChangeSetHandle
@@ -23,14 +23,14 @@ class Merging:
         self._scheduler = scheduler
         self._fan_in = fan_in
 
-    def due(self, changelog: Sequence[ChangeSetHandle]) -> Place | None:
+    def due(self, changelog: Sequence[ChangeSetHandle]) -> Neighbours | None:
         """The neighbours to be merged next, `None` if there are none."""
         return due(changelog, self._fan_in)
 
     async def write(
         self,
         changelog: Sequence[ChangeSetHandle],
-        place: Place,
+        place: Neighbours,
         uploaded: list[UploadedSegment],
         pause: Callable[[], None],
     ) -> Bases:

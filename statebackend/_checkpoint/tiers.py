@@ -29,7 +29,7 @@ ChangeSetId = tuple[str, SequenceNumber]
 """Log id and sequence number. It stays when a change set moves from a contribution into a commit."""
 
 
-class Place(NamedTuple):
+class Neighbours(NamedTuple):
     """Neighbours in a changelog: from `first` up to, not including, `end`."""
 
     first: int
@@ -53,7 +53,7 @@ def merged_id(handles: Sequence[ChangeSetHandle]) -> ChangeSetId:
     return f"+{sum(map(members, handles))} {log_id}", number
 
 
-def due(changelog: Sequence[ChangeSetHandle], fan_in: int) -> Place | None:
+def due(changelog: Sequence[ChangeSetHandle], fan_in: int) -> Neighbours | None:
     """The neighbours to be merged next, `None` if there are none. Below 2 `fan_in` asks for nothing."""
     if fan_in < 2:
         return None
@@ -63,7 +63,7 @@ def due(changelog: Sequence[ChangeSetHandle], fan_in: int) -> Place | None:
     return None
 
 
-def _of_one_tier(changelog: Sequence[ChangeSetHandle], fan_in: int) -> Iterator[tuple[Place, int]]:
+def _of_one_tier(changelog: Sequence[ChangeSetHandle], fan_in: int) -> Iterator[tuple[Neighbours, int]]:
     """Neighbours that belong together, the last ones first, and how many of them are enough to be merged.
 
     A handle counts as of the highest tier behind it: what is joined from two ranges need not be in order.
@@ -72,20 +72,20 @@ def _of_one_tier(changelog: Sequence[ChangeSetHandle], fan_in: int) -> Iterator[
     for place in reversed(range(len(changelog))):
         handle = changelog[place]
         if handle.length >= FULL_BYTES:
-            yield Place(place + 1, end), enough
+            yield Neighbours(place + 1, end), enough
             end, enough = place, 2
         elif enough == fan_in and (own := _tier(members(handle), fan_in)) > tier:
-            yield Place(place + 1, end), enough
+            yield Neighbours(place + 1, end), enough
             end, tier = place + 1, own
-    yield Place(0, end), enough
+    yield Neighbours(0, end), enough
 
 
-def _to_merge(changelog: Sequence[ChangeSetHandle], place: Place, enough: int) -> Place | None:
+def _to_merge(changelog: Sequence[ChangeSetHandle], place: Neighbours, enough: int) -> Neighbours | None:
     size_bytes = 0
     for at in range(*place):
         size_bytes += changelog[at].length
         if size_bytes >= FULL_BYTES and at > place.first:
-            return Place(place.first, at + 1)
+            return Neighbours(place.first, at + 1)
     return place if place.end - place.first >= enough else None
 
 

@@ -171,6 +171,7 @@ def test_a_cached_state_that_has_a_part_of_a_merged_change_set_is_refused() -> N
         newest = len(job.commits) - 1
         job.commit(newest, 1, [job.attempt(newest, all_groups, [all_groups], 0, merges)])
     commit, _ = job.commits[-1]
+    assert commit is not None
     assert [handle.log_id for handle in commit.ranges[0].changelog] == ["+3 log2", "log3"]
     lacks = [missing(held.lineage, commit, all_groups) for held in job.held]
     assert [tail if tail is None else len(tail) for tail in lacks] == [None, None, 1, 0]

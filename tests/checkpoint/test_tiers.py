@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend._checkpoint.tiers import FULL_BYTES, Place, due, last_id, members, merged_id
+from statebackend._checkpoint.tiers import FULL_BYTES, Neighbours, due, last_id, members, merged_id
 from statebackend.ids import ChangeSetHandle, Handle, SequenceNumber, all_key_groups
 from statebackend.settings import KiB, Settings
 
@@ -22,7 +22,7 @@ def handle(number: int, length: int = 100, count: int = 1, log_id: str = "0-127"
     return ChangeSetHandle(segment, name, SequenceNumber(number), 400, length, ALL, 10)
 
 
-def merged(changelog: Sequence[ChangeSetHandle], place: Place) -> list[ChangeSetHandle]:
+def merged(changelog: Sequence[ChangeSetHandle], place: Neighbours) -> list[ChangeSetHandle]:
     """The changelog with the change sets at the place merged into one."""
     found = changelog[place.first : place.end]
     log_id, number = merged_id(found)
@@ -51,8 +51,8 @@ def settled(changelog: Sequence[ChangeSetHandle], fan_in: int) -> Iterator[list[
 
 def test_a_merged_change_set_says_how_many_it_stands_for_and_which_is_the_last() -> None:
     """Also when it is merged again: the mark does not grow."""
-    first = merged([handle(1), handle(2), handle(3)], Place(0, 3))
-    (twice,) = merged([*first, handle(4)], Place(0, 2))
+    first = merged([handle(1), handle(2), handle(3)], Neighbours(0, 3))
+    (twice,) = merged([*first, handle(4)], Neighbours(0, 2))
     assert (members(twice), last_id(twice)) == (4, ("0-127", 4))
     assert (members(handle(4)), last_id(handle(4))) == (1, ("0-127", 4))
     assert twice.log_id == "+4 0-127"
@@ -97,13 +97,16 @@ def test_a_fan_in_below_two_asks_for_nothing(fan_in: int) -> None:
 
 
 LENGTHS = st.one_of(st.integers(1, 100), st.integers(1, 2 * FULL_BYTES), st.just(FULL_BYTES - 1))
-HANDLES: st.SearchStrategy[list[ChangeSetHandle]] = st.builds(
-    lambda found: [handle(number, length, count) for number, (length, count) in enumerate(found)],
-    st.lists(st.tuples(LENGTHS, st.sampled_from([1, 1, 1, 2, 5, 16, 300])), max_size=60),
-)
 
 
-@given(HANDLES, st.integers(2, 20))
+@st.composite
+def changelogs(draw: st.DrawFn) -> list[ChangeSetHandle]:
+    """Small ones, large ones and merged ones, in any order."""
+    sizes = draw(st.lists(st.tuples(LENGTHS, st.sampled_from([1, 1, 1, 2, 5, 16, 300])), max_size=60))
+    return [handle(number, length, count) for number, (length, count) in enumerate(sizes)]
+
+
+@given(changelogs(), st.integers(2, 20))
 def test_merging_ends_and_loses_nothing(changelog: list[ChangeSetHandle], fan_in: int) -> None:
     """Whatever is joined there. Bytes, changes, members, the last id stay; each merge makes the list shorter."""
     before = changelog
@@ -125,7 +128,7 @@ def test_merging_ends_and_loses_nothing(changelog: list[ChangeSetHandle], fan_in
     ]
 
 
-@given(HANDLES, st.integers(2, 20))
+@given(changelogs(), st.integers(2, 20))
 def test_only_so_many_handles_are_left(changelog: list[ChangeSetHandle], fan_in: int) -> None:
     """Fewer than the fan-in of each tier, and two for each `FULL_BYTES`."""
     left = [changelog, *settled(changelog, fan_in)][-1]
