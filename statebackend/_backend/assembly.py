@@ -20,7 +20,7 @@ from statebackend._checkpoint.base_schedule import BaseSchedule, BaseTriggers
 from statebackend._checkpoint.base_writer import BaseWriter
 from statebackend._checkpoint.bases import base_segment_bytes
 from statebackend._checkpoint.fetch import Fetcher
-from statebackend._checkpoint.merging import Merging
+from statebackend._checkpoint.merging import ChangeSetMerging
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import LocalCopies, Restore
 from statebackend._checkpoint.snapshots import InlineEncoder, Snapshots
@@ -302,7 +302,7 @@ def machinery_of(
     base_writer = BaseWriter(
         states,
         scheduler,
-        Merging(read, scheduler, fan_in=settings.materialize_fan_in),
+        ChangeSetMerging(read, scheduler, fan_in=settings.materialize_fan_in),
         base_schedule(settings, states.key_groups, now_s=clock.monotonic()),
         segment_bytes_max=base_segment_bytes(settings.in_flight_bytes_max),
         changed=restored.changed,

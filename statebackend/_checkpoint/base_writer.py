@@ -28,7 +28,7 @@ from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.base_schedule import BaseSchedule
 from statebackend._checkpoint.bases import Bases, key_groups_to_write
 from statebackend._checkpoint.entry_bases import EntryBases
-from statebackend._checkpoint.merging import Merging
+from statebackend._checkpoint.merging import ChangeSetMerging
 from statebackend._checkpoint.rocksdb_bases import RocksDBBaseFiles, RocksDBBases
 from statebackend._checkpoint.tiers import Neighbours
 from statebackend._codec.change_sets.changes import Changes
@@ -65,7 +65,7 @@ class BaseWriter:
         self,
         states: KeyedStates,
         scheduler: UploadScheduler,
-        merging: Merging,
+        merging: ChangeSetMerging,
         schedule: BaseSchedule,
         *,
         segment_bytes_max: int,

@@ -15,7 +15,7 @@ ReadChanges = Callable[[Sequence[ChangeSetHandle]], Awaitable[Sequence[Changes]]
 """Reads the changes of some change sets, in order."""
 
 
-class Merging:
+class ChangeSetMerging:
     """Merges what `tiers` says, for one owner. `fan_in`: the setting `materialize_fan_in`."""
 
     def __init__(self, read: ReadChanges, scheduler: UploadScheduler, *, fan_in: int) -> None:
