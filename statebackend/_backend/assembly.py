@@ -126,8 +126,15 @@ async def _prune(local: LocalCopies, opened: Opened) -> None:
     if local.shared:
         await local.store.remove_some(lambda keys: left_behind(keys, keep, newest, opened.epoch))
     else:
+        claim = opened.position.claim
+        taken = None if claim is None else claim.sequence
+
         # A commit above the newest that can be read may be damaged in the primary, and its copy all that is left of it.
-        await local.store.prune(keep, spare=lambda key: (sequence_of(key) or -1) > end, is_ours=is_ours)
+        # One in the place of our claim was never made: its writer was killed on the way.
+        def may_be_the_last(key: str) -> bool:
+            return (sequence := sequence_of(key)) is not None and sequence > end and sequence != taken
+
+        await local.store.prune(keep, spare=may_be_the_last, is_ours=is_ours)
     if local.rocksdb is not None:
         ranges = [part for commit in (newest, base) if commit is not None for part in commit.ranges]
         bases = [each for part in ranges for each in part.rocksdb]

@@ -142,6 +142,16 @@ async def test_a_copy_that_nothing_proves_is_kept_named_and_put_back_on_request(
     assert await sb.repair(written) == ()
 
 
+async def test_a_copy_in_the_place_of_the_claim_goes_with_the_opening(written: sb.Settings) -> None:
+    """Its writer was killed between the two copies of a commit that was never made. The one behind it stays."""
+    _, copy = places(written, 3)
+    begun, beyond = (places(written, number)[1] for number in (4, 5))
+    for path in (begun, beyond):
+        path.write_bytes(copy.read_bytes())
+    assert await value_of(written) == 3
+    assert (begun.exists(), beyond.exists(), copy.exists()) == (False, True, True)
+
+
 @pytest.mark.parametrize("damage", [flipped, gone])
 async def test_a_copy_of_a_commit_that_was_never_made_is_not_used(settings: sb.Settings, damage: Damaging) -> None:
     """Whole and of this place, from a writer that was fenced: the log has another stamp there."""
