@@ -78,7 +78,10 @@ class CountedListings(MemoryStore):
 
 
 async def test_nothing_that_is_listed_grows_with_the_age_of_a_job() -> None:
-    """Eight hours of a job that is swept each hour: every directory, and every listing, is as in the fourth hour."""
+    """Eight hours of a job that is swept each hour: every directory, and every listing, is as in the fourth hour.
+
+    Without bases: they would end a changelog that `forget` has ended before, and the next change set with it.
+    """
     job = Job(sweep_interval_s=0.0, materialize_interval_s=0.0)
     job.store = store = CountedListings(clock=job.clock)
     largest: list[int] = []
@@ -95,3 +98,22 @@ async def test_nothing_that_is_listed_grows_with_the_age_of_a_job() -> None:
             listings.append(store.listed)
     assert len(set(largest[3:])) == len(set(listings[3:])) == 1
     assert largest[-1] <= 2 * 10 + 2  # the hour that stays, and the hour since the last sweep
+
+
+async def test_nothing_grows_where_bases_take_over_the_changelog() -> None:
+    """Nothing stays that no commit has ever listed, but for what the next one may list."""
+    job = Job(sweep_interval_s=0.0)
+    listed: set[str] = set()
+    async with job.backend() as backend:
+        for _hour in range(8):
+            for value in range(10):
+                await put(backend, value)
+                commits = await job.commits()
+                listed |= commits[max(commits)].segments()
+                job.pass_time(HOUR_S / 10)
+            await job.sweep(min_age_s=HOUR_S)
+            left = {*await job.keys("segments/")}
+            assert len(left - listed) <= 1  # a base just written
+            assert (
+                len(left) <= 2 * (10 + 6) + 2
+            )  # change sets and bases of the hour that stays, and of the one before it
