@@ -22,6 +22,7 @@ from statebackend.testing import Fail, FaultyStore
 from statebackend.uploaders import PrimaryUploader
 from tests.backend.conftest import tree_of
 from tests.changelog.fakes import set_of
+from tests.knobs import replaced
 
 
 @pytest.fixture
@@ -48,9 +49,9 @@ async def state_of(settings: sb.Settings, **options: object) -> dict[sb.Key, int
 
 
 async def test_a_small_checkpoint_costs_one_request_in_all(inline: sb.Settings) -> None:
-    """But for the hint's, every so many entries of the log."""
+    """But for the hint's, every so many entries of the log. Merging, which goes on beside, is off here."""
     store = CountingStore(MemoryStore())
-    async with sb.open_backend(inline, store=store) as backend:
+    async with sb.open_backend(replaced(inline, materialize_fan_in=0), store=store) as backend:
         before = store.requests.copy()
         infos = [await commit(backend, number) for number in range(1, HINT_EVERY + 2)]
     expected = {sequence: 2 if sequence == HINT_EVERY else 1 for sequence in range(1, HINT_EVERY + 2)}
@@ -58,6 +59,19 @@ async def test_a_small_checkpoint_costs_one_request_in_all(inline: sb.Settings) 
     spent = store.requests - before
     assert spent == {"put_if_absent": HINT_EVERY + 1, "put": 1 + 1}  # and the hint once more on leaving
     assert all(info.changes == 1 for info in infos)
+
+
+async def test_merging_adds_one_request_for_sixteen_small_checkpoints(inline: sb.Settings) -> None:
+    """A PUT of all their changes. They are at hand, so nothing is read."""
+    store = CountingStore(MemoryStore())
+    async with sb.open_backend(inline, store=store) as backend:
+        before = store.requests.copy()
+        for number in range(1, HINT_EVERY + 2):
+            await commit(backend, number)
+            await backend._base_writer.settled()
+    spent = store.requests - before
+    merges = HINT_EVERY // inline.materialize_fan_in
+    assert spent == {"put_if_absent": HINT_EVERY + 1, "put": 1 + 1 + merges}
 
 
 async def test_nothing_inline_is_copied_forward(inline: sb.Settings) -> None:
