@@ -92,9 +92,9 @@ async def open_backend(
     fenced, and `checkpoint` raises `InputError`.
 
     `store` replaces the store that `settings.primary` names. `local_stores` replace the directories of
-    `settings.local`, one for each; nobody else may write to them. `uploader`: your own, or a callable that takes the
-    primary and the local store and returns one. `cache`: shared with other backends of this job that restore from the
-    same files.
+    `settings.local`, one for each; only owners of other parts may write to them, too. `uploader`: your own, or a
+    callable that takes the primary and the local store and returns one. `cache`: shared with other backends of this job
+    that restore from the same files.
 
     With `key_groups` this process owns that part only: the backend is an `OwnerBackend`, which claims nothing and
     whose snapshots a `CheckpointCoordinator` commits; see `statebackend.owners`. `owners`: all parts, this one

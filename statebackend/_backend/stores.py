@@ -133,14 +133,15 @@ async def open_local(
     """The local copies, writable unless another live backend of this job owns one of the roots.
 
     `shared`: for one owner of several, which share the roots; `now_s` is the time, by this host's clock. A root whose
-    disk takes nothing gets no copies, and is read; the others are as they were.
+    disk takes nothing gets no copies, and is read; the others are as they were. `instead`: stores in their place,
+    without locks.
     """
     if read_only:
         segments = readable_copies(settings, instead, threads)
         rocksdb = None if instead or segments is None else rocksdb_copies(settings, threads, segments)
         yield None if segments is None else LocalCopies(segments, writable=False, rocksdb=rocksdb)
     elif instead:
-        yield LocalCopies(await _taken_stock(settings, instead), writable=True)
+        yield LocalCopies(await _taken_stock(settings, instead), writable=True, shared=shared)
     else:
         opening = open_local_directories(
             settings.local, settings.job, threads, timeout_s=settings.local_read_timeout_s, shared=shared

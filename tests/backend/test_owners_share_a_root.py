@@ -7,6 +7,7 @@ import pytest
 
 import statebackend as sb
 from statebackend.ids import KeyGroupRange
+from statebackend.objectstore import MemoryStore
 from tests.knobs import settings_with
 
 PARTS = [KeyGroupRange(0, 3), KeyGroupRange(4, 7), KeyGroupRange(8, 11)]
@@ -89,6 +90,25 @@ async def test_an_owner_that_opens_leaves_what_others_are_about_to_commit(tmp_pa
             for owner in (first, second, third):
                 await owner.notify_complete(3)
         assert before <= copies(tmp_path)
+
+
+async def test_owners_share_stores_that_stand_for_the_roots(tmp_path: Path) -> None:
+    """Each took them for its own: an owner that opened removed what another one was about to commit."""
+    settings, store = settings_of(tmp_path, local=()), MemoryStore()
+    await work(settings, range(1, 3), tmp_path)
+    async with AsyncExitStack() as stack:
+        coordinator = await stack.enter_async_context(sb.owners.open_coordinator(settings))
+        snapshots: list[sb.owners.SnapshotResult] = []
+        for part in PARTS:
+            opening = sb.open_backend(settings, key_groups=part, local_stores=[store])
+            owner = await stack.enter_async_context(opening)
+            owner.value_state("n", int).update(dict.fromkeys(owner.value_state("n", int), 3))
+            snapshots.append(await owner.snapshot(3))
+        assert [snapshot.local for snapshot in snapshots] == [True] * 3
+        committed = (await coordinator.commit(3, snapshots)).commit
+    uploaded = {name for name in committed.segments() if name.startswith("segments/00000002-")}
+    assert len(uploaded) == 3
+    assert uploaded <= {info.key async for info in store.list("")}
 
 
 async def test_a_backend_of_the_whole_job_only_reads_beside_owners(tmp_path: Path) -> None:

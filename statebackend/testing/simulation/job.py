@@ -117,8 +117,8 @@ class SimulatedJob:
         self.attempts.append(CheckpointCall(len(self.attempts), checkpoint_id, dict(contents)))
         return self.attempts[-1]
 
-    def acknowledge(self, attempt: CheckpointCall, info: CheckpointInfo) -> None:
-        """`checkpoint` has returned: the commit exists, at that sequence, from that attempt."""
+    def acknowledge(self, attempt: CheckpointCall, info: CheckpointInfo | Commit) -> None:
+        """`checkpoint` or `commit` has returned: the commit exists, at that sequence, from that attempt."""
         attempt.outcome = "acknowledged"
         with self.judging():
             assert attempt.sequence is not None, f"attempt {attempt.number} was acknowledged but is not committed"

@@ -13,12 +13,10 @@ import msgspec
 from statebackend._backend.job import open_sweep
 from statebackend._backend.opening import open_backend
 from statebackend._backend.stores import threads_of
-from statebackend._checkpoint.backend import KeyedBackend
 from statebackend._log.names import entry_key
 from statebackend._log.reader import LogReader
 from statebackend._log.savepoints import Savepoints
 from statebackend._log.sweep import AT_ONCE_EVERY, Sweep
-from statebackend._tables.key_groups import key_group
 from statebackend._tasks import simulate_threads
 from statebackend.abc import ObjectStore
 from statebackend.errors import (
@@ -36,6 +34,7 @@ from statebackend.testing.crash_store import Write
 from statebackend.testing.simulation.job import JOB, ROOT, SimulatedJob
 from statebackend.testing.simulation.life import PATIENCE_S, Life, Sabotage
 from statebackend.testing.simulation.losses import draw_loss
+from statebackend.testing.simulation.owners import commit_in_parts
 from statebackend.testing.simulation.scenario import (
     CALM,
     CALM_DISK,
@@ -47,7 +46,7 @@ from statebackend.testing.simulation.scenario import (
     draw_short_lives,
     draw_upkeep,
 )
-from statebackend.testing.simulation.states import states_of
+from statebackend.testing.simulation.states import assert_part
 from statebackend.testing.simulation.store import LATE_S, Connection, Names, Place, Weather
 from statebackend.testing.virtual_time import VirtualClock, run_virtual
 
@@ -229,6 +228,9 @@ class _World:
             later=lambda delay_s, write: self._tasks.start_soon(self._arrive_late, place, delay_s, write),
         )
 
+    def _connect_calmly(self, place: Place, process: str) -> Connection:
+        return self._connect(place, CALM if place is self.job.primary else CALM_DISK, process)
+
     async def _arrive_late(self, place: Place, delay_s: float, write: Write) -> None:
         await anyio.sleep(delay_s)
         self.tell(f"late {place.name} {write.operation} {self._names(write.key)}: {place.apply(write)}")
@@ -273,7 +275,7 @@ class _World:
 
     async def _sweep_clean(self) -> None:
         """When all is quiet and old, no garbage remains. The last sweep floor goes one sweep later."""
-        sweep = self._open_sweep(ScopedStore(self._connect(self.job.primary, CALM, "last"), ROOT), min_age_s=0.0)
+        sweep = self._open_sweep(ScopedStore(self._connect_calmly(self.job.primary, "last"), ROOT), min_age_s=0.0)
         for _ in range(2):
             report = await sweep.run(dry_run=False)
             assert report.stopped is None, f"the last sweep stopped: {report.stopped}"
@@ -295,11 +297,11 @@ class _World:
         self.tell(f"{loss.key} is {what}, {loss.disk.name} has it, proved: {loss.proved}")
         self.job.lose(loss)
         with self.job.judging(), anyio.fail_after(PATIENCE_S):
-            primary = self.sabotage.store(self._connect(self.job.primary, CALM, f"loss{number}"))
+            primary = self.sabotage.store(self._connect_calmly(self.job.primary, f"loss{number}"))
             with suppress(CorruptCommitError, MissingObjectError):
                 async with open_backend(self.settings, store=primary, clock=self._clock) as backend:
                     raise AssertionError(f"opened on {backend.newest}, though commit {newest} is damaged")
-            disk = self._connect(loss.disk, CALM_DISK, f"loss{number}")
+            disk = self._connect_calmly(loss.disk, f"loss{number}")
             try:
                 async with open_backend(
                     self.settings, store=primary, local_stores=[disk], clock=self._clock
@@ -307,7 +309,7 @@ class _World:
                     sequence = -1 if backend.newest is None else backend.newest.sequence
                     assert sequence == newest, f"opened on {sequence}, though {newest} has a good copy"
                     whole = KeyGroupRange(0, self.settings.max_parallelism - 1)
-                    self._judge_whole(backend, self.job.contents_at(newest), whole)
+                    assert_part(backend, self.job.contents_at(newest), whole, self.settings.max_parallelism)
                     assert self.job.objects[loss.key] == loss.whole, "not put back"
             except (CorruptCommitError, MissingObjectError):
                 if loss.proved:
@@ -333,16 +335,16 @@ class _World:
     # --------------------------------------------------------------------------------------------------- the end
 
     async def _clear_up(self) -> None:
-        """In calm weather the job can be opened, read in parts, committed and left, and nothing is missing."""
+        """In calm weather the job can be worked on, as a whole and in parts, and nothing is missing."""
         self.tell("the weather clears up")
         expected = self.job.contents_at(self.job.newest)
         whole = KeyGroupRange(0, self.settings.max_parallelism - 1)
+        # A sweep beside would shorten the history while it is read.
+        quiet = msgspec.structs.replace(self.settings, sweep_interval_s=0.0)
         with self.job.judging(), anyio.fail_after(PATIENCE_S):
-            primary, disk = self._calm_primary(whole), self._connect(self._hosts[0].disk, CALM_DISK, "last")
-            # A sweep beside would shorten the history while it is read.
-            quiet = msgspec.structs.replace(self.settings, sweep_interval_s=0.0)
+            primary, disk = (self._connect_calmly(place, "last") for place in (self.job.primary, self._hosts[0].disk))
             async with open_backend(quiet, store=primary, local_stores=[disk], clock=self._clock) as backend:
-                self._judge_whole(backend, expected, whole)
+                assert_part(backend, expected, whole, self.settings.max_parallelism)
                 there = [commit for commit in self.job.commits if entry_key(commit.sequence) in self.job.objects]
                 invariants.assert_same_history([each async for each in backend.history()], there)
                 attempt = self.job.attempt(backend.next_checkpoint_id, expected)
@@ -352,20 +354,10 @@ class _World:
             await anyio.sleep(NIGHT_S)
             with self.job.judging(), anyio.fail_after(PATIENCE_S):
                 await self._sweep_clean()
-        with self.job.judging(), anyio.fail_after(PATIENCE_S):
-            for part in _parts(whole):
-                primary = self._calm_primary(part)
-                async with open_backend(self.settings, key_groups=part, store=primary, clock=self._clock) as backend:
-                    self._judge_whole(backend, expected, part)
-
-    def _calm_primary(self, key_groups: KeyGroupRange) -> ObjectStore:
-        return self._connect(self.job.primary, CALM, f"last {key_groups}")
-
-    def _judge_whole(self, backend: KeyedBackend, expected: invariants.Contents, part: KeyGroupRange) -> None:
-        found = {(name, key): value for name, state in states_of(backend).items() for key, value in state.items()}
-        groups = self.settings.max_parallelism
-        owned = {place: value for place, value in expected.items() if key_group(place[1], groups) in part}
-        invariants.assert_same_contents(found, owned, f"the last state of {part}")
+        if parts := _parts(whole):
+            with self.job.judging(), anyio.fail_after(PATIENCE_S):
+                place, connect = self._hosts[0].disk, self._connect_calmly
+                await commit_in_parts(self.job, quiet, parts, place, connect=connect, clock=self._clock)
 
     def _on_loop_error(self, _: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
         error = context.get("exception")
