@@ -11,6 +11,7 @@
     spark.StatefulSink              the callable for `foreachBatch` (needs the extra `spark`)
     CheckpointInfo, RestoreReport, CommitSummary    what happened; `statebackend.observers` counts it
     inspect, report, verify, open_rows      look at a job from outside, beside a running stream
+    read_state, open_batches        one state of a job as columns in Arrow (needs the extra `columns`)
     repair                          put damaged commits back from local copies
     sweep                           delete what no retained checkpoint needs
     savepoints, drop_savepoint      names that keep a checkpoint
@@ -67,6 +68,7 @@ from statebackend.settings import Settings
 
 if TYPE_CHECKING:
     from statebackend import spark as spark
+    from statebackend._reading.reader import open_batches, read_state
     from statebackend._state.columnar.columnar_state import ColumnarState
 
 __all__ = [
@@ -99,7 +101,9 @@ __all__ = [
     "drop_savepoint",
     "inspect",
     "open_backend",
+    "open_batches",
     "open_rows",
+    "read_state",
     "repair",
     "report",
     "rewrite",
@@ -108,10 +112,16 @@ __all__ = [
     "verify",
 ]
 
+_WITH_ARROW = {
+    "ColumnarState": "statebackend._state.columnar.columnar_state",
+    "open_batches": "statebackend._reading.reader",
+    "read_state": "statebackend._reading.reader",
+}
+
 
 def __getattr__(name: str) -> Any:
     if name == "spark":  # on first use: it imports pyspark, which not every process has
         return importlib.import_module("statebackend.spark")
-    if name == "ColumnarState":  # as above, of pyarrow
-        return importlib.import_module("statebackend._state.columnar.columnar_state").ColumnarState
+    if name in _WITH_ARROW:  # as above, of pyarrow
+        return getattr(importlib.import_module(_WITH_ARROW[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from statebackend._codec.change_sets.changes import Changes
+from statebackend._codec.change_sets.changes import Changes, Only
 from statebackend._codec.segment import (
     HEAD,
     FrameEntry,
@@ -136,14 +136,18 @@ def changes_of(
     frames: Iterable[memoryview],
     handles: Iterable[ChangeSetHandle],
     key_groups: tuple[KeyGroupRange, ...] | None = None,
+    *,
+    only: Only | None = None,
 ) -> Iterator[Changes]:
     """Yield the changes of each change set from its frame, in order: those of `key_groups`, or of its handle's groups.
+
+    Of what `only` leaves out nothing is decoded.
 
     They come in parts as they were written, decoded one at a time. Raises `CorruptSegmentError` if a frame is damaged,
     cut off, or of another change set: before its first part, unless a part contradicts what its checksum covers.
     """
     for frame, handle in zip(frames, handles, strict=True):
-        header, parts = open_change_set(frame, handle.segment.key, handle.offset)
+        header, parts = open_change_set(frame, handle.segment.key, handle.offset, only=only)
         if (header.log_id, header.sequence_number) != (handle.log_id, handle.sequence_number):
             raise CorruptSegmentError("another change set lies here", object=handle.segment.key, offset=handle.offset)
         wanted = key_groups or (handle.key_groups,)

@@ -8,24 +8,28 @@ Files of columnar states, which lie beside them, are read and removed first, wha
 A local copy that lacks a file, or has a bad one, is made anew as a whole from what was fetched.
 """
 
-from collections.abc import Generator, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Final
 
+import anyio
+import msgspec
+
 from statebackend._changelog.reader import BaseRead, changes_of, verify
-from statebackend._checkpoint.fetch import Apply, Fetched, Fetcher, FileDone, frames_in, try_repair
+from statebackend._checkpoint.fetch import Apply, Fetched, Fetcher, FileDone, frames_in, ignore_file, try_repair
 from statebackend._codec.commit import Commit
 from statebackend._local.disk import remove_directory
 from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._tables.rocksdb_entries import open_entries
+from statebackend._tables.snapshot import StatesSnapshot
 from statebackend._tables.table import TableFiles
 from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
 from statebackend.errors import CorruptSegmentError, StoreUnavailableError
-from statebackend.ids import Base, RangeState, RocksDBBase, RocksDBFile
+from statebackend.ids import Base, RangeState, RocksDBBase, RocksDBFile, StateDescriptor
 from statebackend.settings import MiB
 
 IN_MEMORY_BYTES_MAX: Final = 128 * MiB
@@ -88,6 +92,25 @@ class RocksDBRestore:
                         entries = await self._threads.cpu(self._apply, base, directory, commit, apply)
                     file_done(base.files[0].handle.key, 0, entries)
                     await self._threads.io(remove_directory, directory)
+
+    @asynccontextmanager
+    async def opened(self, base: RocksDBBase, commit: Commit, state: StateDescriptor) -> AsyncGenerator[StatesSnapshot]:
+        """The entries of one keyed state in the files of a base, which are fetched for as long as the context lasts.
+
+        For reading only, in a thread. Raises as `run`.
+        """
+        tables = msgspec.structs.replace(base, files=tuple(file for file in base.files if not file.is_columns))
+        async with self._scratch as scratch:
+            directory = scratch / "opened"
+            await self._fetch(tables, directory, ignore_file)
+            opening = open_entries(directory, [state], base.owner, max_parallelism=commit.max_parallelism)
+            with _database_of(base):
+                entries = await self._threads.io(opening.__enter__)
+            try:
+                yield entries
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._threads.io(opening.__exit__, None, None, None)
 
     async def _fetch(self, base: RocksDBBase, directory: Path, file_done: FileDone) -> None:
         placed = await self._threads.io(_made, directory)

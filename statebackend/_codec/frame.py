@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from statebackend._codec.change_sets.changes import Changes, ChangeSet
+from statebackend._codec.change_sets.changes import Changes, ChangeSet, Only
 from statebackend._codec.change_sets.keyed_changes import keyed_changes
 from statebackend._codec.change_sets.parts import UnknownKindError, decode_parts, encode_parts
 from statebackend._codec.change_sets.records import decode_rows
@@ -90,11 +90,12 @@ def compressed_away(head: ReadBuffer, length: int) -> int:
 
 
 def open_frame(
-    frame: memoryview, reject: Reject, *, raw_bytes_max: int = FRAME_RAW_BYTES_MAX
+    frame: memoryview, reject: Reject, *, raw_bytes_max: int = FRAME_RAW_BYTES_MAX, only: Only | None = None
 ) -> tuple[FrameHeader, Iterator[Changes]]:
     """Check one whole frame, and return its header and its changes, a part at a time, decoded when asked for.
 
     So a caller needs room for one part only, and takes its changes while they are still in the processor's cache.
+    Of what `only` leaves out nothing is decoded, and only the checksum of the frame proves it.
     Raises what `reject` makes, at the first thing that is wrong; for a bad part, the iterator raises it, or
     `ValueDecodeError` for a key that is no key, or `UnsupportedVersionError` for changes of an unknown kind.
     """
@@ -114,17 +115,20 @@ def open_frame(
     except ValueError as error:
         raise reject(payload_offset, str(error)) from error
     header = FrameHeader(log_id, SequenceNumber(sequence_number), span, records)
-    changes = decode_parts(raw) if code & _PARTS else _columns(raw)
-    return header, _checked(changes, header, partial(reject, payload_offset))
+    changes = decode_parts(raw, only) if code & _PARTS else _columns(raw, only)
+    return header, _checked(changes, header, partial(reject, payload_offset), is_whole=only is None)
 
 
-def _columns(raw: bytearray) -> Iterator[Changes]:
+def _columns(raw: bytearray, only: Only | None) -> Iterator[Changes]:
     """The changes in a payload of rows. Only the order within a state matters, so each state's come together."""
     for block in decode_rows(raw):
-        yield from keyed_changes(sorted(block, key=attrgetter("state_id")))
+        wanted = block if only is None else [row for row in block if row.state_id == only.state_id]
+        yield from keyed_changes(sorted(wanted, key=attrgetter("state_id")))
 
 
-def _checked(parts: Iterator[Changes], header: FrameHeader, reject: Callable[[str], Exception]) -> Iterator[Changes]:
+def _checked(
+    parts: Iterator[Changes], header: FrameHeader, reject: Callable[[str], Exception], *, is_whole: bool
+) -> Iterator[Changes]:
     found, span = 0, header.key_groups
     try:
         for part in parts:
@@ -138,5 +142,5 @@ def _checked(parts: Iterator[Changes], header: FrameHeader, reject: Callable[[st
         raise UnsupportedVersionError("changes of another release: upgrade", reason=str(error)) from error
     except (ValueError, OverflowError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise reject(str(error)) from error
-    if found != header.records or not found:
+    if is_whole and (found != header.records or not found):
         raise reject(f"{found} changes where the header says {header.records}")

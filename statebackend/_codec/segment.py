@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from statebackend._codec.change_sets.changes import Changes, ChangeSet
+from statebackend._codec.change_sets.changes import Changes, ChangeSet, Only
 from statebackend._codec.compression import ReadBuffer
 from statebackend._codec.frame import (
     HEAD_BYTES,
@@ -166,9 +166,11 @@ def decode_change_set(frame: bytes | memoryview, name: str, offset: int) -> tupl
     return header, list(changes)
 
 
-def open_change_set(frame: bytes | memoryview, name: str, offset: int) -> tuple[FrameHeader, Iterator[Changes]]:
+def open_change_set(
+    frame: bytes | memoryview, name: str, offset: int, *, only: Only | None = None
+) -> tuple[FrameHeader, Iterator[Changes]]:
     """As `decode_change_set`, with the changes a part at a time; for a bad part, the iterator raises."""
-    return open_frame(memoryview(frame), _reject(name, offset))
+    return open_frame(memoryview(frame), _reject(name, offset), only=only)
 
 
 def read_index(view: memoryview, name: str) -> Sequence[FrameEntry]:

@@ -23,11 +23,13 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
+from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._codec.columns import Column, Fixed, Strings
 from statebackend._columns.arrow import DataType, Schema, column_of, item_of, pa
 from statebackend._columns.fitting import array_of_values
-from statebackend.errors import InputError, UnsupportedVersionError, ValueEncodeError
+from statebackend.errors import InputError, UnsupportedVersionError, ValueDecodeError, ValueEncodeError
 
 _INTEGER: Final = re.compile(r"(u?)int(\d+)")
 _DECIMAL: Final = re.compile(r"decimal128\((\d+),(-?\d+)\)")
@@ -207,6 +209,33 @@ def default_column(schema: ColumnSchema, count: int) -> Column:
         return Strings(octets, np.zeros(count, np.int64), np.full(count, len(octets), np.int64), valid)
     one = np.zeros(1, item) if is_null else octets.view(item)
     return Fixed(np.repeat(one, count), valid)
+
+
+def stored_columns(changes: ColumnChanges, declared: TableSchema) -> Mapping[str, Column]:
+    """A column of the changes for each declared one: widened, or of defaults if the changes have none.
+
+    Raises `ValueDecodeError` for one of a type that cannot become the declared one.
+    """
+    found: dict[str, Column] = {}
+    for each in declared.columns:
+        typed = changes.columns.get(each.name)
+        if typed is None:
+            found[each.name] = default_column(each, changes.sets)
+        elif typed.type == each.type:
+            found[each.name] = typed.column
+        elif is_wider(each.type, typed.type):
+            found[each.name] = _widened(typed.column, item_of(type_in(each.type)))
+        else:
+            raise ValueDecodeError(
+                "a stored column is of another type", column=each.name, type=typed.type, type_declared=each.type
+            )
+    return found
+
+
+def _widened(column: Column, item: npt.DTypeLike | None) -> Column:
+    if isinstance(column, Strings) or item is None or column.values.dtype.kind == "V":
+        return column
+    return Fixed(column.values.astype(item), column.valid)
 
 
 def _words_of(field: Any) -> str:

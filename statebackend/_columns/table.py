@@ -4,7 +4,7 @@ A row number stands for a key until the key is dropped. The row is used again fo
 was drained. A key that was never written in a column is null there.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -39,7 +39,7 @@ from statebackend._columns.keys import (
     hash_parts,
     taken,
 )
-from statebackend._columns.schema import TableSchema, default_column, is_wider, type_in
+from statebackend._columns.schema import TableSchema, default_column, stored_columns, type_in
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.placed import PlacedInMemory, WantedEntries
 from statebackend._tables.table import Table
@@ -216,7 +216,7 @@ class ColumnTable(Table):
         """Replay changes: nothing of it is drained. Raises `ValueDecodeError` where they do not fit the schema."""
         if not isinstance(changes, ColumnChanges):
             raise DataError("changes of another kind than the state's", state_id=changes.state_id, kind=changes.kind)
-        columns = self._columns_from(changes)
+        columns = stored_columns(changes, self._described)
         types = [each.type for each in changes.keys]
         if types != [each.type for each in self._described.keys]:
             raise ValueDecodeError("stored keys are of another type than the state's", types=types)
@@ -359,23 +359,6 @@ class ColumnTable(Table):
             hashes=hashes if hashed else None,
         )
 
-    def _columns_from(self, changes: ColumnChanges) -> Mapping[str, Column]:
-        """A column for each of the table's: widened, or of defaults if the changes have none."""
-        found: dict[str, Column] = {}
-        for each in self._described.columns:
-            typed = changes.columns.get(each.name)
-            if typed is None:
-                found[each.name] = default_column(each, changes.sets)
-            elif typed.type == each.type:
-                found[each.name] = typed.column
-            elif is_wider(each.type, typed.type):
-                found[each.name] = _widened(typed.column, item_of(self._types[each.name]))
-            else:
-                raise ValueDecodeError(
-                    "a stored column is of another type", column=each.name, type=typed.type, type_declared=each.type
-                )
-        return found
-
     def _tidy(self) -> None:
         for column in self._columns.values():
             if isinstance(column, StringColumn) and column.is_wasteful:
@@ -385,9 +368,3 @@ class ColumnTable(Table):
 def _column_for(type_: str) -> FixedColumn | StringColumn:
     item = item_of(type_in(type_))
     return StringColumn() if item is None else FixedColumn(item)
-
-
-def _widened(column: Column, item: npt.DTypeLike | None) -> Column:
-    if isinstance(column, Strings) or item is None or column.values.dtype.kind == "V":
-        return column
-    return Fixed(column.values.astype(item), column.valid)

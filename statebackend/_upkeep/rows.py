@@ -17,8 +17,6 @@ from typing import Any, Final, cast
 import msgspec
 import numpy as np
 
-from statebackend._backend.job import Job
-from statebackend._backend.stores import readable_copies
 from statebackend._clock import SystemClock
 from statebackend._codec.cells import split, unpack
 from statebackend._codec.change_sets.changes import Changes
@@ -31,7 +29,7 @@ from statebackend._state.time import timers
 from statebackend._tables.key_groups import key_group
 from statebackend._upkeep.primary import open_job_primary
 from statebackend._upkeep.progress import Tell, reading
-from statebackend._upkeep.read_commit import open_commit
+from statebackend._upkeep.read_commit import find_commit, open_commit
 from statebackend.abc import ObjectStore
 from statebackend.errors import InputError, ValueDecodeError
 from statebackend.ids import Key, KeyGroupRange, StateDescriptor, all_key_groups
@@ -78,24 +76,13 @@ async def open_rows(
     """
     clock = SystemClock()
     async with open_job_primary(settings, store) as primary:
-        job = Job(
-            primary.store,
-            settings,
-            primary.threads,
-            clock=clock,
-            checkpoint_id=checkpoint_id,
-            savepoint=savepoint,
-            any_parallelism=True,
-            copies=readable_copies(settings, None, primary.threads),
+        commit, body = await find_commit(
+            settings, primary, checkpoint_id=checkpoint_id, savepoint=savepoint, clock=clock
         )
-        commit = (await job.look()).base
-        if commit is None:
-            raise InputError("the job has no checkpoint", job=settings.job, primary=settings.primary)
         wanted, groups = _wanted_states(commit, states), all_key_groups(commit.max_parallelism)
         if key is not None:
             groups = KeyGroupRange(group := key_group(key, commit.max_parallelism), group)
         settings = msgspec.structs.replace(settings, max_parallelism=commit.max_parallelism)
-        body = job.log.take_body(commit)
         opening = open_commit(settings, primary.store, wanted, at_hand=body, threads=primary.threads, clock=clock)
         async with opening as (tables, restore):
             ids = frozenset(state.state_id for state in wanted)

@@ -8,7 +8,7 @@ FRONT_DOOR = """
     Aggregate AggregatingState CheckpointInfo Clock ColumnarState CommitSummary Key ListState MapState ObjectStore
     Observer OperatorState Output ReducingState RestoreReport Serializer Settings SourceMark StagedOutput StateBackend
     StateBackendError StateChangeUploader TimeToLive Timers ValueState __version__ drop_savepoint inspect open_backend
-    open_rows repair report rewrite savepoints sweep verify
+    open_batches open_rows read_state repair report rewrite savepoints sweep verify
 """
 IMPLEMENTERS = """
     Body Buffer Capability ChangeSetHandle CheckpointInfo Clock CountsRequests DeletesMany Fallback Handle ObjectInfo

@@ -30,7 +30,7 @@ TOP_LEVEL = frozenset(
 )
 
 MAY_TAKE_SETTINGS = frozenset(
-    {"__init__.py", "_backend", "_ranges", "_reference.py", "_upkeep", "cli", "spark", "testing"}
+    {"__init__.py", "_backend", "_ranges", "_reading", "_reference.py", "_upkeep", "cli", "spark", "testing"}
 )
 
 

@@ -5,7 +5,7 @@ one column. Their bytes are in `parts`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import ClassVar, Final, Self
 
 import msgspec
@@ -23,6 +23,13 @@ PART_RECORDS_MAX: Final = 16_384
 """Changes in one `Changes`. To encode or decode as many holds the interpreter lock for about a millisecond."""
 PART_BYTES_MAX: Final = MiB
 """Bytes from which one `Changes` is cut, for the same reason. A single change may be larger."""
+
+
+class Only(msgspec.Struct, frozen=True):
+    """The part of a change set that a reader wants: the changes of one state, and of its `columns` only these."""
+
+    state_id: int
+    columns: frozenset[str] | None = None
 
 
 class Changes(ABC):
@@ -112,8 +119,11 @@ class Changes(ABC):
 
     @classmethod
     @abstractmethod
-    def from_body(cls, state_id: int, records: int, body: memoryview) -> Self:
-        """The `records` changes of a part, which keep no reference to `body`.
+    def from_body(
+        cls, state_id: int, records: int, body: memoryview, *, columns: Collection[str] | None = None
+    ) -> Self:
+        """The `records` changes of a part, which keep no reference to `body`. Of their columns, if they have any, only
+        `columns` are decoded.
 
         Raises `ValueError` if the body is not as `body` makes it, and `ValueDecodeError` for a key that is no key.
         """

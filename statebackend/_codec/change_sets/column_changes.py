@@ -19,7 +19,7 @@ that is not named is null, or has its default. Within one `ColumnChanges` a key 
 
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
 import msgspec
@@ -144,7 +144,9 @@ class ColumnChanges(Changes):
         return [_HEAD_LENGTH.pack(len(raw)), raw, *chunks]
 
     @classmethod
-    def from_body(cls, state_id: int, records: int, body: memoryview) -> Self:
+    def from_body(
+        cls, state_id: int, records: int, body: memoryview, *, columns: Collection[str] | None = None
+    ) -> Self:
         rest = _Rest(body)
         (length,) = _HEAD_LENGTH.unpack(rest.take(_HEAD_LENGTH.size))
         head = _decode_head(rest.take(length))
@@ -158,10 +160,15 @@ class ColumnChanges(Changes):
         if any(each.column.valid is not None for each in keys):
             raise ValueError("a key that is null")
         sets = records - head.drops
-        columns = {name: Typed(type_, _decode(rest, stored, sets)) for name, type_, stored in head.columns}
-        if len(columns) != len(head.columns) or rest.size:
+        found: dict[str, Typed] = {}
+        for name, type_, stored in head.columns:
+            if columns is None or name in columns:
+                found[name] = Typed(type_, _decode(rest, stored, sets))
+            else:
+                rest.take(_size_of(stored, sets))
+        if len({name for name, _, _ in head.columns}) != len(head.columns) or rest.size:
             raise ValueError("two columns of one name, or more bytes behind the columns")
-        return cls(state_id, groups.astype(GROUP), keys, columns, drops=head.drops, hashes=hashes)
+        return cls(state_id, groups.astype(GROUP), keys, found, drops=head.drops, hashes=hashes)
 
     def _estimated_bytes(self) -> int:
         values = sum(each.column.nbytes for each in self.columns.values())
@@ -249,6 +256,20 @@ def _decode(rest: _Rest, stored: Stored, count: int) -> Column:
     if item.kind in "iu":
         return Fixed(_widen(rest, stored, count, item), valid)
     return Fixed(rest.items(item, count).copy(), valid)
+
+
+def _size_of(stored: Stored, count: int) -> int:
+    """The bytes of a column that `_decode` would read."""
+    bits = (count + 7) // 8
+    if stored.item == _STRING:
+        size = stored.width * count + stored.size
+    elif stored.item == _BITS:
+        size = bits
+    elif _ITEM.fullmatch(stored.item) is None:
+        raise ValueError("a column of unknown items")
+    else:
+        size = (stored.width if stored.item[0] in "iu" else np.dtype(stored.item).itemsize) * count
+    return size + bits if stored.has_nulls else size
 
 
 def _widen(rest: _Rest, stored: Stored, count: int, item: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -10,7 +10,7 @@ There are as many operations, groups, keys and data as the part has records.
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, starmap
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, Self, cast
@@ -146,7 +146,9 @@ class KeyedChanges(Changes):
         return _body(self.groups, self.operations, columns.arity, list(map(_encode, (*columns.parts, self.data))))
 
     @classmethod
-    def from_body(cls, state_id: int, records: int, body: memoryview) -> Self:
+    def from_body(
+        cls, state_id: int, records: int, body: memoryview, *, columns: Collection[str] | None = None
+    ) -> Self:
         if len(body) < _HEAD.size:
             raise ValueError("the head of changes is cut off")
         first, width, _ = _HEAD.unpack_from(body)

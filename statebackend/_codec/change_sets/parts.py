@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from statebackend._codec.change_sets.changes import Changes
+from statebackend._codec.change_sets.changes import Changes, Only
 from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 
@@ -41,8 +41,8 @@ def encode_parts(changes: Iterable[Changes]) -> bytearray:
     return encoded
 
 
-def decode_parts(raw: bytes | bytearray | memoryview) -> Iterator[Changes]:
-    """Yield the changes, a part at a time.
+def decode_parts(raw: bytes | bytearray | memoryview, only: Only | None = None) -> Iterator[Changes]:
+    """Yield the changes, a part at a time: all of them, or `only` some.
 
     Raises `ValueError` if the bytes are not as `encode_parts` makes them, `UnknownKindError` for a kind of a later
     release, `ValueDecodeError` for a key that is no key.
@@ -56,7 +56,9 @@ def decode_parts(raw: bytes | bytearray | memoryview) -> Iterator[Changes]:
         offset += _HEAD.size
         if offset + length > len(view):
             raise ValueError(f"a part is cut off at {offset}")
-        if (found := KINDS.get(kind)) is None:
-            raise UnknownKindError(f"changes of an unknown kind, {kind}")
-        yield found.from_body(state_id, records, view[offset : offset + length])
+        if only is None or only.state_id == state_id:
+            if (found := KINDS.get(kind)) is None:
+                raise UnknownKindError(f"changes of an unknown kind, {kind}")
+            body, columns = view[offset : offset + length], None if only is None else only.columns
+            yield found.from_body(state_id, records, body, columns=columns)
         offset += length

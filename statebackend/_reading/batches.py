@@ -1,0 +1,189 @@
+"""Reads one state of a commit in batches: step by step, and in each step the changelog backwards, then the bases.
+
+    changelog, newest first -> what is newest of each key -> batches
+    bases                   -> keys that the changelog does not have -> batches
+
+Decoding and laying out run in worker threads. Files are fetched a few ahead, whole or, where little of them is wanted,
+by ranged reads. In memory are the files being fetched, one frame, and the keys of the changelog of a step.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import Any, Final
+
+from statebackend._changelog.reader import BaseRead, SegmentRead, changes_of, plan_reads
+from statebackend._checkpoint.fetch import Fetcher, Frames, frames_in
+from statebackend._checkpoint.restore import LocalCopies
+from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
+from statebackend._codec.change_sets.changes import Changes, Only
+from statebackend._codec.commit import Commit
+from statebackend._columns.arrow import RecordBatch, pa
+from statebackend._reading.asked import ReadingStep
+from statebackend._reading.layouts import Layout
+from statebackend._reading.merging import Merge
+from statebackend._tasks import in_order
+from statebackend._threads import WorkerThreads
+from statebackend._upkeep.progress import Meter
+from statebackend.ids import Base, RocksDBBase, StateDescriptor
+from statebackend.settings import MiB
+
+KEYS_BYTES_MAX: Final = 48 * MiB
+"""About as much memory as the keys of a step's changelog take."""
+FETCHED_BYTES_MAX: Final = 32 * MiB
+"""Bytes of files that are fetched ahead. A larger file is fetched alone."""
+BATCH_ROWS_MIN: Final = 4096
+"""Smaller batches are put together: a changelog of small checkpoints has many."""
+
+Consume = Callable[[RecordBatch], Awaitable[None]]
+
+
+class _EnoughError(Exception):
+    """All keys that were asked for are found."""
+
+
+class StateReading:
+    """One read of one state. `rocksdb` opens RocksDB bases. `columns`: of a columnar state, those to decode."""
+
+    def __init__(
+        self,
+        commit: Commit,
+        state: StateDescriptor,
+        layout: Layout,
+        open_merge: Callable[[], Merge],
+        *,
+        columns: frozenset[str] | None,
+        fetcher: Fetcher,
+        local: LocalCopies | None,
+        rocksdb: RocksDBRestore,
+        concurrency_max: int,
+        threads: WorkerThreads,
+        meter: Meter,
+    ) -> None:
+        self._commit = commit
+        self._state = state
+        self._layout = layout
+        self._open_merge = open_merge
+        self._only = Only(state.state_id, columns)
+        self._is_columnar = columns is not None
+        self._fetcher = fetcher
+        self._local = local
+        self._rocksdb = rocksdb
+        self._concurrency_max = concurrency_max
+        self._threads = threads
+        self._meter = meter
+        self._small: list[RecordBatch] = []
+
+    async def run(self, steps: Iterable[ReadingStep], consume: Consume) -> None:
+        """Hand every batch to `consume`, one at a time. Raises `CorruptSegmentError`, `MissingObjectError` and others.
+
+        After an error some batches may have been handed over: they are no result.
+        """
+        for step in steps:
+            await self._run_step(step, consume)
+        await self._flush(consume)
+
+    async def _run_step(self, step: ReadingStep, consume: Consume) -> None:
+        merge = self._open_merge()
+        try:
+            reads = [*plan_reads(step.part.changelog, step.part.key_groups)]
+            await self._read(reads[::-1], partial(self._newer, merge, step), merge, consume)
+            bases = [*step.part.bases, *self._column_files(step.part.rocksdb)]
+            await self._read([BaseRead(base) for base in bases], partial(self._base, merge), merge, consume)
+            if not self._is_columnar:
+                for rocksdb in step.part.rocksdb:
+                    await self._read_rocksdb(rocksdb, merge, consume)
+        except _EnoughError:
+            return
+        await self._consume_all(merge.rest(), consume)
+
+    def _column_files(self, bases: Iterable[RocksDBBase]) -> Iterator[Base]:
+        """The segments with rows of columnar states, which lie beside RocksDB's files."""
+        if self._is_columnar:
+            for base in bases:
+                for file in base.files:
+                    if file.is_columns:
+                        yield Base(file.handle, base.key_groups, base.key_groups_written)
+
+    async def _read(
+        self,
+        reads: Sequence[SegmentRead | BaseRead],
+        decode: Callable[[Frames], Iterator[Iterator[Any]]],
+        merge: Merge,
+        consume: Consume,
+    ) -> None:
+        async def take(_: SegmentRead | BaseRead, frames: Frames) -> None:
+            for rows in decode(frames):
+                await self._consume_all(rows, consume)
+                if merge.is_done:
+                    raise _EnoughError
+            size_bytes = sum(map(len, frames.views))
+            self._meter.step(
+                size_bytes, changes=sum(each.records for each in frames.read.change_sets), size_bytes=size_bytes
+            )
+
+        largest = max((read.segment.length for read in reads), default=1)
+        at_once = max(1, min(self._concurrency_max, FETCHED_BYTES_MAX // max(1, largest)))
+        await in_order(reads, self._fetch, take, concurrency_max=at_once)
+
+    async def _fetch(self, read: SegmentRead | BaseRead) -> Frames:
+        if self._local is not None and not self._fetcher.is_at_hand(read.segment):
+            (copy,) = await self._fetcher.local_copies([read.segment], self._local.store)
+            if isinstance(copy, bytes):
+                return frames_in(read, copy)
+        return (await self._fetcher.fetch_frames(read)).content
+
+    def _newer(self, merge: Merge, step: ReadingStep, frames: Frames) -> Iterator[Iterator[Any]]:
+        """The rows of each frame, newest first."""
+        for place in reversed(range(len(frames.views))):
+            parts = self._changes(frames, place)
+            yield chain.from_iterable(
+                merge.newer(found) for part in _reversed(parts) if (found := part.of_groups(step.wanted)) is not None
+            )
+
+    def _base(self, merge: Merge, frames: Frames) -> Iterator[Iterator[Any]]:
+        for place in range(len(frames.views)):
+            yield chain.from_iterable(map(merge.base, self._changes(frames, place)))
+        yield merge.base_ended()
+
+    def _changes(self, frames: Frames, place: int) -> Iterator[Changes]:
+        some = slice(place, place + 1)
+        return changes_of(frames.views[some], frames.read.change_sets[some], frames.read.key_groups, only=self._only)
+
+    async def _read_rocksdb(self, base: RocksDBBase, merge: Merge, consume: Consume) -> None:
+        async with self._rocksdb.opened(base, self._commit, self._state) as entries:
+            groups = frozenset(group for each in base.key_groups for group in each)
+            await self._consume_all(chain.from_iterable(map(merge.base, entries.changes(groups))), consume)
+        await self._consume_all(merge.base_ended(), consume)
+
+    async def _consume_all(self, rows: Iterator[Any], consume: Consume) -> None:
+        while batches := await self._threads.cpu(self._some_batches, rows):
+            for batch in batches:
+                if batch.num_rows >= BATCH_ROWS_MIN and not self._small:
+                    await consume(batch)
+                elif batch.num_rows:
+                    self._small.append(batch)
+                    if sum(each.num_rows for each in self._small) >= BATCH_ROWS_MIN:
+                        await self._flush(consume)
+
+    def _some_batches(self, rows: Iterator[Any]) -> list[RecordBatch]:
+        """In a thread: decode and lay out as much as one hop is worth."""
+        return list(map(self._layout.batch, islice(rows, 4)))
+
+    async def _flush(self, consume: Consume) -> None:
+        small, self._small = self._small, []
+        if small:
+            for batch in await self._threads.cpu(_joined, small):
+                await consume(batch)
+
+
+def _joined(batches: Sequence[RecordBatch]) -> list[RecordBatch]:
+    if len(batches) == 1:
+        return [*batches]
+    found: list[RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return found
+
+
+def _reversed(parts: Iterator[Changes]) -> Iterator[Changes]:
+    """The parts from the last to the first, all decoded when the first of them is asked for."""
+    yield from reversed(list(parts))

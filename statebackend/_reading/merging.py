@@ -1,0 +1,225 @@
+"""Finds what a commit holds of one state: changes are taken from the newest to the oldest, then the bases.
+
+Where a change sets all that its key has, the newest one is the answer, and everything older about that key is passed
+over. So no value is kept, and only the keys that the changelog has are: the state itself may be larger than memory. A
+list and a map take several changes to make: those of the changelog are kept, and applied to what the bases have.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+
+from statebackend._codec.change_sets.changes import Changes
+from statebackend._codec.change_sets.column_changes import ColumnChanges
+from statebackend._codec.change_sets.keyed_changes import KeyedChanges
+from statebackend._columns.key_rows import KeyRows
+from statebackend._columns.keys import IntegerKeys, KeyColumns, Parts, StringKeys, hash_parts, taken
+from statebackend._columns.schema import TableSchema
+from statebackend._tables.heap import KINDS, cell_of
+from statebackend._tables.key_groups import OwnedKeys
+from statebackend.errors import DataError, KeyTypeError, ValueDecodeError
+from statebackend.ids import Key
+
+ROWS_AT_ONCE: Final = 4096
+
+C = TypeVar("C", bound=Changes)
+
+
+class StoredRows(NamedTuple):
+    """Keys with the group and the entry of each, as it lies in the state's table."""
+
+    groups: Sequence[int]
+    keys: Sequence[Key]
+    entries: Sequence[Any]
+
+
+class Merge(ABC):
+    """One read of one state."""
+
+    is_done = False
+    """True once every key that was asked for is found: what is older need not be read."""
+
+    @abstractmethod
+    def newer(self, changes: Changes) -> Iterator[Any]:
+        """Take changes of the changelog, which are older than those taken before."""
+
+    @abstractmethod
+    def base(self, changes: Changes) -> Iterator[Any]:
+        """Take entries of a base, once all of the changelog is taken. The changes of a key follow each other."""
+
+    def base_ended(self) -> Iterator[Any]:
+        """The rows that are left when a base ends."""
+        yield from ()
+
+    def rest(self) -> Iterator[Any]:
+        """The rows that are left when all is taken."""
+        yield from ()
+
+
+class NewestCells(Merge):
+    """For the kinds with one cell per key. Yields `StoredRows`. `wanted`: only these keys."""
+
+    def __init__(self, wanted: frozenset[Key] | None) -> None:
+        self._wanted = wanted
+        self._seen: set[Key] = set()
+        self._types = _KeyTypes(wanted)
+
+    def newer(self, changes: Changes) -> Iterator[StoredRows]:
+        yield from self._taken(_of_kind(changes, KeyedChanges), remember=True)
+
+    def base(self, changes: Changes) -> Iterator[StoredRows]:
+        found = _of_kind(changes, KeyedChanges)
+        if not self._seen and self._wanted is None and found.all_set:
+            yield StoredRows(found.groups.tolist(), found.keys, found.data)
+        else:
+            yield from self._taken(found, remember=self._wanted is not None)
+
+    def rest(self) -> Iterator[StoredRows]:
+        self._types.check()
+        yield from ()
+
+    def _taken(self, changes: KeyedChanges, *, remember: bool) -> Iterator[StoredRows]:
+        wanted, seen = self._wanted, self._seen
+        self._types.note(changes.keys)
+        newest = {key: place for place, key in enumerate(changes.keys)}
+        fresh = {key: place for key, place in newest.items() if key not in seen and (wanted is None or key in wanted)}
+        if remember:
+            seen.update(fresh)
+            self.is_done = wanted is not None and len(seen) == len(wanted)
+        groups, operations, data = changes.groups, changes.operations, changes.data
+        cells = {key: cell_of(operations[place], data[place]) for key, place in fresh.items()}
+        there = [key for key, cell in cells.items() if cell is not None]
+        if there:
+            yield StoredRows([int(groups[fresh[key]]) for key in there], there, [cells[key] for key in there])
+
+
+class NewestRows(Merge):
+    """For columnar states. Yields `ColumnChanges` that only set rows. `wanted`: only these keys, in columns."""
+
+    def __init__(self, schema: TableSchema, keys: OwnedKeys, wanted: Parts | None) -> None:
+        self._types = [each.type for each in schema.keys]
+        self._seen = _key_rows(schema, keys)
+        self._wanted: KeyRows | None = None
+        if wanted is not None:
+            self._wanted = _key_rows(schema, keys)
+            self._wanted.find_or_add(wanted, hash_parts(wanted))
+
+    def newer(self, changes: Changes) -> Iterator[ColumnChanges]:
+        yield from self._taken(changes, remember=True)
+
+    def base(self, changes: Changes) -> Iterator[ColumnChanges]:
+        yield from self._taken(changes, remember=self._wanted is not None)
+
+    def _taken(self, changes: Changes, *, remember: bool) -> Iterator[ColumnChanges]:
+        found = _of_kind(changes, ColumnChanges)
+        if (types := [each.type for each in found.keys]) != self._types:
+            raise ValueDecodeError("stored keys are of another type than the state's", types=types)
+        if not remember and self._wanted is None and not len(self._seen) and not found.drops:
+            yield found
+            return
+        parts = found.key_parts
+        hashes = hash_parts(parts) if found.hashes is None else found.hashes
+        chosen = self._seen.find(parts, hashes) < 0
+        if self._wanted is not None:
+            chosen &= self._wanted.find(parts, hashes) >= 0
+        if remember:
+            self._seen.find_or_add(taken(parts, chosen), hashes[chosen])
+            self.is_done = self._wanted is not None and len(self._seen) == len(self._wanted)
+        chosen[found.sets :] = False
+        if chosen.all():
+            yield found
+        elif chosen.any():
+            yield found.taken(np.flatnonzero(chosen))
+
+
+class WholeEntries(Merge):
+    """For lists and maps. Yields `StoredRows`. `kind`: of the state. `wanted`: only these keys."""
+
+    def __init__(self, kind: str, wanted: frozenset[Key] | None) -> None:
+        self._open = KINDS[kind]
+        self._wanted = wanted
+        self._newer: list[KeyedChanges] = []
+        self._changed: dict[Key, int] = {}  # the keys that the changelog has, with their groups
+        self._changing = self._open()
+        self._read = self._open()
+        self._groups: dict[Key, int] = {}  # of the keys in `_read`
+        self._types = _KeyTypes(wanted)
+
+    def newer(self, changes: Changes) -> Iterator[StoredRows]:
+        found = self._of_wanted(_of_kind(changes, KeyedChanges))
+        if found is not None:
+            self._newer.append(found)
+            self._changed.update(zip(found.keys, found.groups.tolist(), strict=True))
+        yield from ()
+
+    def base(self, changes: Changes) -> Iterator[StoredRows]:
+        found = self._of_wanted(_of_kind(changes, KeyedChanges))
+        if found is None:
+            return
+        is_changed = np.fromiter((key in self._changed for key in found.keys), np.bool_, found.records)
+        if is_changed.any():
+            self._changing.apply(found.taken(np.flatnonzero(is_changed)))
+        if not is_changed.all():
+            others = found.taken(np.flatnonzero(~is_changed))
+            self._read.apply(others)
+            self._groups.update(zip(others.keys, others.groups.tolist(), strict=True))
+            yield from _entries(self._read.entries, self._groups, keep=others.keys[-1])
+
+    def base_ended(self) -> Iterator[StoredRows]:
+        yield from _entries(self._read.entries, self._groups)
+
+    def rest(self) -> Iterator[StoredRows]:
+        self._types.check()
+        while self._newer:
+            self._changing.apply(self._newer.pop())
+        yield from _entries(self._changing.entries, self._changed)
+
+    def _of_wanted(self, changes: KeyedChanges) -> KeyedChanges | None:
+        if self._wanted is None:
+            return changes
+        self._types.note(changes.keys)
+        chosen = [place for place, key in enumerate(changes.keys) if key in self._wanted]
+        return changes.taken(np.array(chosen, np.intp)) if chosen else None
+
+
+class _KeyTypes:
+    """The types of the keys that were read, to tell an absent key from one that no key of the state is like."""
+
+    def __init__(self, wanted: frozenset[Key] | None) -> None:
+        self._wanted = frozenset(map(type, wanted or ()))
+        self._read: set[type] = set()
+
+    def note(self, keys: Sequence[Key]) -> None:
+        """Some keys of the state."""
+        if self._wanted:
+            self._read.update(map(type, keys))
+
+    def check(self) -> None:
+        """Raise `KeyTypeError` if all keys that were read are of other types than the wanted ones."""
+        if self._read and not self._read & self._wanted:
+            raise KeyTypeError(
+                "the state has keys of another type",
+                types=sorted(each.__name__ for each in self._read),
+                types_wanted=sorted(each.__name__ for each in self._wanted),
+            )
+
+
+def _entries(entries: Any, groups: Mapping[Key, int], keep: Key | None = None) -> Iterator[StoredRows]:
+    """Take the entries out of a table, but for that of `keep`, which may be without its end."""
+    ready = [key for key in entries if key != keep]
+    for start in range(0, len(ready), ROWS_AT_ONCE):
+        keys = ready[start : start + ROWS_AT_ONCE]
+        yield StoredRows([groups[key] for key in keys], keys, [entries.pop(key) for key in keys])
+
+
+def _key_rows(schema: TableSchema, keys: OwnedKeys) -> KeyRows:
+    columns = KeyColumns([IntegerKeys() if each.type == "int64" else StringKeys() for each in schema.keys])
+    return KeyRows(columns, keys, hash_parts)
+
+
+def _of_kind(changes: Changes, kind: type[C]) -> C:
+    if not isinstance(changes, kind):
+        raise DataError("changes of another kind than the state's", state_id=changes.state_id, kind=changes.kind)
+    return changes

@@ -1,0 +1,354 @@
+"""Opens one state of a job for reading, as batches of rows in Arrow: asynchronous, or as a `RecordBatchReader`."""
+
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final, Self, cast
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from statebackend._backend.stores import open_local
+from statebackend._backend.tables import HEAP, rocksdb_restore
+from statebackend._checkpoint.fetch import Fetcher
+from statebackend._clock import SystemClock
+from statebackend._codec.commit import Commit
+from statebackend._columns.arrow import RecordBatch, Schema, column_of, pa
+from statebackend._columns.fitting import array_of_values
+from statebackend._columns.schema import read_schema
+from statebackend._log.savepoints import Savepoints
+from statebackend._portal import OpenContext, Portal
+from statebackend._reading.asked import ReadingStep, groups_of, state_in, steps
+from statebackend._reading.batches import KEYS_BYTES_MAX, Consume, StateReading
+from statebackend._reading.layouts import (
+    ColumnsLayout,
+    ElementsLayout,
+    Expiry,
+    KeyedLayout,
+    Layout,
+    Upcast,
+    columns_layout,
+    layout_of,
+)
+from statebackend._reading.merging import Merge, NewestCells, NewestRows, WholeEntries
+from statebackend._state import list_state, map_state
+from statebackend._state.declared import COLUMNAR
+from statebackend._state.ttl import TimeToLive
+from statebackend._tables.key_groups import OwnedKeys
+from statebackend._tasks import open_tasks
+from statebackend._upkeep.primary import JobPrimary, open_job_primary
+from statebackend._upkeep.progress import Meter, Tell
+from statebackend._upkeep.read_commit import find_commit
+from statebackend.abc import Capability, ObjectStore
+from statebackend.errors import CheckpointNotFoundError, InputError, KeyTypeError, MissingObjectError, ValueEncodeError
+from statebackend.ids import Key, KeyGroupRange, StateDescriptor, all_key_groups
+from statebackend.settings import Settings
+
+_WHOLE: Final = (list_state.KIND, map_state.KIND)
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a state that is asked for, as `open_batches` takes it."""
+
+    key_groups: KeyGroupRange | None
+    keys: frozenset[Key] | None
+    columns: Sequence[str] | None
+    ttl: TimeToLive | None
+    key_as_json: bool
+    migrate: Sequence[Upcast]
+
+    @property
+    def expiry(self) -> Expiry | None:
+        """By the time-to-live, as of now by its clock."""
+        return None if self.ttl is None else Expiry(self.ttl.seconds, self.ttl.read_clock())
+
+
+class Batches:
+    """The rows of a state, batch by batch: an asynchronous iterator. `checkpoint_id` is the checkpoint's."""
+
+    def __init__(self, commit: Commit, layout: Layout, run: Callable[[Consume], Any], tasks: TaskGroup) -> None:
+        self.checkpoint_id: Final = commit.checkpoint_id
+        self.max_parallelism: Final = commit.max_parallelism
+        self._layout = layout
+        self._run = run
+        self._send, self._receive = anyio.create_memory_object_stream[Any](0)
+        self._first: RecordBatch | None = None
+        self._failure: Exception | None = None
+        tasks.start_soon(self._produce)
+
+    @property
+    def schema(self) -> Schema:
+        """The schema of every batch."""
+        return self._layout.schema
+
+    async def begin(self) -> None:
+        """Wait for the first batch, which tells the type of the keys. Raises as `next`."""
+        self._first = await self.next()
+
+    async def next(self) -> RecordBatch | None:
+        """The next batch, `None` after the last one. Raises as `read_state`. A cancelled call loses no batch."""
+        if self._first is not None:
+            found, self._first = self._first, None
+            return found
+        try:
+            return await self._receive.receive()
+        except anyio.EndOfStream:
+            if self._failure is not None:
+                raise self._failure from None
+            return None
+
+    def __aiter__(self) -> AsyncIterator[RecordBatch]:
+        return self
+
+    async def __anext__(self) -> RecordBatch:
+        if (found := await self.next()) is None:
+            raise StopAsyncIteration
+        return found
+
+    async def _produce(self) -> None:
+        with self._send:
+            try:
+                await self._run(self._send.send)
+            except Exception as error:  # noqa: BLE001  # raised where the batches are taken
+                self._failure = error
+
+    def close(self) -> None:
+        """No more batches are taken."""
+        self._send.close()
+        self._receive.close()
+
+
+@asynccontextmanager
+async def open_batches(
+    settings: Settings,
+    state: str,
+    *,
+    key_groups: tuple[int, int] | None = None,
+    keys: Sequence[Key] | None = None,
+    columns: Sequence[str] | None = None,
+    checkpoint_id: int | None = None,
+    savepoint: str | None = None,
+    ttl: TimeToLive | None = None,
+    migrate: Upcast | Sequence[Upcast] = (),
+    key_as_json: bool = False,
+    store: ObjectStore | None = None,
+    tell: Tell = lambda _: None,
+) -> AsyncGenerator[Batches]:
+    """As `read_state`, in asynchronous code: yields the batches. `tell` is called on the loop after each file."""
+    clock = SystemClock()
+    asked = Asked(
+        key_groups=None if key_groups is None else _range(key_groups),
+        keys=None if keys is None else _keys(keys),
+        columns=columns,
+        ttl=ttl,
+        key_as_json=key_as_json,
+        migrate=(migrate,) if callable(migrate) else migrate,
+    )
+    async with open_job_primary(settings, store) as primary:
+        commit, at_hand = await find_commit(
+            settings, primary, checkpoint_id=checkpoint_id, savepoint=savepoint, clock=clock
+        )
+        settings = msgspec.structs.replace(settings, max_parallelism=commit.max_parallelism)
+        async with open_local(settings, None, primary.threads, read_only=True) as local, open_tasks() as tasks:
+            found = state_in(commit, state)
+            groups = groups_of(commit, asked.key_groups, asked.keys)
+            plan = list(steps(commit, groups, bytes_max=KEYS_BYTES_MAX, by_keys=asked.keys is not None))
+            layout, open_merge = _layout_and_merge(commit, found, asked)
+            fetcher = Fetcher(primary.store, at_hand=at_hand, threads=primary.threads)
+            reading = StateReading(
+                commit,
+                found,
+                layout,
+                open_merge,
+                columns=layout.columns if isinstance(layout, ColumnsLayout) else None,
+                fetcher=fetcher,
+                local=local,
+                rocksdb=rocksdb_restore(fetcher, local, settings, threads=primary.threads, tables=HEAP),
+                concurrency_max=settings.restore_concurrency_max,
+                threads=primary.threads,
+                meter=Meter("reading", _size_of(plan), tell),
+            )
+            run = partial(_run, primary, commit, reading, plan)
+            if isinstance(layout, ElementsLayout):
+                run = partial(_run_elements, commit, found, layout)
+            batches = Batches(commit, layout, run, tasks)
+            try:
+                await batches.begin()
+                yield batches
+            finally:
+                batches.close()
+
+
+def read_state(
+    settings: Settings,
+    state: str,
+    *,
+    key_groups: tuple[int, int] | None = None,
+    keys: Sequence[Key] | None = None,
+    columns: Sequence[str] | None = None,
+    checkpoint_id: int | None = None,
+    savepoint: str | None = None,
+    ttl: TimeToLive | None = None,
+    migrate: Upcast | Sequence[Upcast] = (),
+    key_as_json: bool = False,
+    store: ObjectStore | None = None,
+) -> Any:
+    """Read one state as a `pyarrow.RecordBatchReader`, beside a running job and without its classes.
+
+        duckdb.sql("select value.origin, count(*) from legs group by 1")     # legs = sb.read_state(settings, "legs")
+
+    A row has the `key_group` and `key`, and the `value`: a struct for a record or a tuple, a list, a map. A columnar
+    state has its columns instead. The state is that of the newest checkpoint, of `checkpoint_id` or of `savepoint`.
+    `key_groups`, the first and the last, and `keys` narrow it down: then little more than their share is read.
+    `columns` are those of a columnar state, or fields of a record; no others are decoded.
+
+    What has expired is left out if `ttl` is given, as in the state's declaration: a commit does not say how long a
+    value lives. Values of an earlier version need `migrate`, as in the declaration. Keys of several types need
+    `key_as_json`.
+
+    The rows are in no order. In memory are some batches, a few of the job's files, and the keys that changed since the
+    last base. Nothing is written, and nobody is fenced. But if the read takes longer than the checkpoint is retained,
+    it may be swept meanwhile: name it by a savepoint.
+
+    Raises `InputError` for a job without a checkpoint, or a state or column that is not there;
+    `CheckpointNotFoundError`, also in the middle if the checkpoint was swept; `CorruptSegmentError`, which says the
+    object and the offset; `ValueDecodeError`, `KeyTypeError`. An error in the middle ends the stream: what
+    came before it is no result.
+    """
+    opening = open_batches(
+        settings,
+        state,
+        key_groups=key_groups,
+        keys=keys,
+        columns=columns,
+        checkpoint_id=checkpoint_id,
+        savepoint=savepoint,
+        ttl=ttl,
+        migrate=migrate,
+        key_as_json=key_as_json,
+        store=store,
+    )
+    portal = Portal(name="statebackend-read")
+    try:
+        held = portal.hold(opening)
+        held.wait()
+        batches = _Waiting(portal, held)
+    except BaseException:
+        portal.close()
+        raise
+    return pa.RecordBatchReader.from_batches(held.result().schema, batches)
+
+
+class _Waiting:
+    """The batches for synchronous code. What they are read with is closed after the last one, or with this."""
+
+    def __init__(self, portal: Portal, held: OpenContext[Batches]) -> None:
+        self._batches = held.result()
+        self._portal = portal
+        self._close = weakref.finalize(self, _close, portal, held)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> RecordBatch:
+        if not self._close.alive:
+            raise StopIteration
+        try:
+            found = self._portal.call(self._batches.next)
+        except BaseException:
+            self._close()
+            raise
+        if found is None:
+            self._close()
+            raise StopIteration
+        return found
+
+
+def _close(portal: Portal, held: OpenContext[Batches]) -> None:
+    try:
+        held.close()
+    finally:
+        portal.close()
+
+
+async def _run(
+    primary: JobPrimary, commit: Commit, reading: StateReading, plan: Sequence[ReadingStep], consume: Consume
+) -> None:
+    try:
+        await reading.run(plan, consume)
+    except MissingObjectError as error:
+        if Capability.LIST in primary.store.capabilities:
+            savepoints = Savepoints(primary.store, primary.log)
+            if commit.sequence < await savepoints.floor() and await savepoints.with_id(commit.checkpoint_id) is None:
+                raise CheckpointNotFoundError(
+                    "the checkpoint was swept while it was read: read a newer one, or name it by a savepoint",
+                    checkpoint_id=commit.checkpoint_id,
+                    object=error.facts.get("object"),
+                ) from error
+        raise
+
+
+async def _run_elements(commit: Commit, state: StateDescriptor, layout: ElementsLayout, consume: Consume) -> None:
+    for part in commit.ranges:
+        for reported in part.operator:
+            if reported.state_id == state.state_id and reported.elements:
+                await consume(layout.batch(reported.elements))
+
+
+def _layout_and_merge(commit: Commit, state: StateDescriptor, asked: Asked) -> tuple[Layout, Callable[[], Merge]]:
+    first = next(iter(asked.keys), None) if asked.keys is not None else None
+    if state.kind == COLUMNAR:
+        described = read_schema(state.schema, state.key_schema)
+        wanted = None if asked.keys is None else _key_parts(asked.keys, described.key_type)
+        owned = OwnedKeys(all_key_groups(commit.max_parallelism), commit.max_parallelism)
+        return columns_layout(state, asked.columns, asked.expiry), partial(NewestRows, described, owned, wanted)
+    layout: KeyedLayout | ElementsLayout = layout_of(
+        state,
+        first=first,
+        key_as_json=asked.key_as_json,
+        columns=asked.columns,
+        expiry=asked.expiry,
+        migrate=asked.migrate,
+    )
+    if state.kind in _WHOLE:
+        return layout, partial(WholeEntries, state.kind, asked.keys)
+    return layout, partial(NewestCells, asked.keys)
+
+
+def _key_parts(keys: frozenset[Key], type_: Any) -> Any:
+    """The keys in columns. Raises `KeyTypeError` for one of another type than the state's."""
+    names = [field.name for field in type_] if pa.types.is_struct(type_) else None
+    try:
+        if names is None:
+            arrays = [array_of_values(list(keys), type_, "key")]
+        else:
+            tuples = cast("frozenset[tuple[Key, ...]]", keys)
+            arrays = array_of_values([dict(zip(names, key, strict=True)) for key in tuples], type_, "key").flatten()
+    except (ValueEncodeError, TypeError, ValueError) as error:
+        raise KeyTypeError("the state has keys of another type", type_declared=str(type_)) from error
+    return [column_of(each) for each in arrays]
+
+
+def _keys(keys: Sequence[Key]) -> frozenset[Key]:
+    if isinstance(keys, str | bytes):
+        raise InputError("keys are a sequence of keys: put this one into a list", keys=keys)
+    try:
+        return frozenset(keys)
+    except TypeError as error:
+        raise KeyTypeError("a key is a str, an int, bytes, or a non-empty tuple of them: convert it") from error
+
+
+def _range(key_groups: tuple[int, int]) -> KeyGroupRange:
+    try:
+        return KeyGroupRange(*key_groups)
+    except (TypeError, ValueError) as error:
+        raise InputError("key_groups are the first and the last, both included", key_groups=key_groups) from error
+
+
+def _size_of(plan: Sequence[ReadingStep]) -> int:
+    """The bytes of the files of a plan, as far as they are expected to be read."""
+    changelog = sum(handle.length for step in plan for handle in step.part.changelog)
+    bases = [base for step in plan for base in step.part.all_bases]
+    return changelog + sum(base.size_bytes * base.live // max(1, base.key_groups_written) for base in bases)
