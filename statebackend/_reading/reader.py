@@ -35,7 +35,7 @@ from statebackend._reading.layouts import (
 from statebackend._reading.merging import Merge, NewestCells, NewestRows, WholeEntries
 from statebackend._state import list_state, map_state
 from statebackend._state.declared import COLUMNAR
-from statebackend._state.ttl import TimeToLive
+from statebackend._state.time.ttl import TimeToLive
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tasks import open_tasks
 from statebackend._upkeep.primary import JobPrimary, open_job_primary
@@ -49,7 +49,7 @@ from statebackend.settings import Settings
 _WHOLE: Final = (list_state.KIND, map_state.KIND)
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class AskedOfState(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a state that is asked for, as `open_batches` takes it."""
 
     key_groups: KeyGroupRange | None
@@ -59,10 +59,15 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     key_as_json: bool
     migrate: Sequence[Upcast]
 
-    @property
-    def expiry(self) -> Expiry | None:
-        """By the time-to-live, as of now by its clock."""
-        return None if self.ttl is None else Expiry(self.ttl.seconds, self.ttl.read_clock())
+    def expiry(self, commit: Commit) -> Expiry | None:
+        """By the time-to-live, as of now by its own clock, or by the clock that the commit has. Raises `InputError`."""
+        if self.ttl is None:
+            return None
+        if self.ttl.now is not None:
+            return Expiry(self.ttl.seconds, self.ttl.read_clock())
+        if commit.clock is None:
+            raise InputError("the checkpoint has no clock to expire values by: give the time-to-live a `now`")
+        return Expiry(self.ttl.seconds, commit.clock.now_s)
 
 
 class Batches:
@@ -138,7 +143,7 @@ async def open_batches(
 ) -> AsyncGenerator[Batches]:
     """As `read_state`, in asynchronous code: yields the batches. `tell` is called on the loop after each file."""
     clock = SystemClock()
-    asked = Asked(
+    asked = AskedOfState(
         key_groups=None if key_groups is None else _range(key_groups),
         keys=None if keys is None else _keys(keys),
         columns=columns,
@@ -205,8 +210,8 @@ def read_state(
     `columns` are those of a columnar state, or fields of a record; no others are decoded.
 
     What has expired is left out if `ttl` is given, as in the state's declaration: a commit does not say how long a
-    value lives. Values of an earlier version need `migrate`, as in the declaration. Keys of several types need
-    `key_as_json`.
+    value lives. It goes by the clock in the commit, or by its own `now`. Values of an earlier version need `migrate`,
+    as in the declaration. Keys of several types need `key_as_json`.
 
     The rows are in no order. In memory are some batches, a few of the job's files, and the keys that changed since the
     last base. Nothing is written, and nobody is fenced. But if the read takes longer than the checkpoint is retained,
@@ -297,19 +302,21 @@ async def _run_elements(commit: Commit, state: StateDescriptor, layout: Elements
                 await consume(layout.batch(reported.elements))
 
 
-def _layout_and_merge(commit: Commit, state: StateDescriptor, asked: Asked) -> tuple[Layout, Callable[[], Merge]]:
+def _layout_and_merge(
+    commit: Commit, state: StateDescriptor, asked: AskedOfState
+) -> tuple[Layout, Callable[[], Merge]]:
     first = next(iter(asked.keys), None) if asked.keys is not None else None
     if state.kind == COLUMNAR:
         described = read_schema(state.schema, state.key_schema)
         wanted = None if asked.keys is None else _key_parts(asked.keys, described.key_type)
         owned = OwnedKeys(all_key_groups(commit.max_parallelism), commit.max_parallelism)
-        return columns_layout(state, asked.columns, asked.expiry), partial(NewestRows, described, owned, wanted)
+        return columns_layout(state, asked.columns, asked.expiry(commit)), partial(NewestRows, described, owned, wanted)
     layout: KeyedLayout | ElementsLayout = layout_of(
         state,
         first=first,
         key_as_json=asked.key_as_json,
         columns=asked.columns,
-        expiry=asked.expiry,
+        expiry=asked.expiry(commit),
         migrate=asked.migrate,
     )
     if state.kind in _WHOLE:

@@ -232,6 +232,26 @@ async def test_what_has_expired_is_left_out_on_request() -> None:
     assert (sorted(table["key"].to_pylist()), table.column_names) == (["new", "old"], ["key_group", "key", "n"])
 
 
+async def test_time_is_that_of_the_commit() -> None:
+    """Unless the time-to-live has its own. A job that has no clock cannot tell."""
+    settings, store, ttl = settings_of(16), MemoryStore(), sb.TimeToLive(10.0)
+    async with sb.open_backend(settings, store=store) as backend:
+        state = backend.value_state("n", int, ttl=ttl)
+        for checkpoint_id, now_s in enumerate((100.0, 109.0, 111.0)):
+            backend.advance_clock(now_s)
+            state[f"at {now_s:.0f}"] = 1
+            await backend.checkpoint(checkpoint_id)
+    found = values_of(await table_of(settings, "n", store=store, ttl=ttl))
+    assert found.keys() == {"at 109", "at 111"}
+    earlier = values_of(await table_of(settings, "n", store=store, ttl=ttl, checkpoint_id=1))
+    assert earlier.keys() == {"at 100", "at 109"}
+    async with sb.open_backend(settings_of(16, job="timeless"), store=store) as backend:
+        backend.value_state("n", int)["k"] = 1
+        await backend.checkpoint(1)
+    with pytest.raises(errors.InputError, match="no clock"):
+        await table_of(settings_of(16, job="timeless"), "n", store=store, ttl=ttl)
+
+
 def test_every_library_of_arrow_takes_the_reader() -> None:
     """By its stream. Nothing is left running once it is read to its end, or given up in the middle."""
     settings, store = settings_of(16), MemoryStore()

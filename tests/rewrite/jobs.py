@@ -22,7 +22,9 @@ KINDS = ("value", "list", "map", "total", "mean", "timers", "recent", "columns",
 
 def settings_of(max_parallelism: int, **changed: Any) -> sb.Settings:
     plain: dict[str, Any] = {"persist_delay_s": 0.0, "upload__retry_delay_s": 0.0, "upload__primary_outage_s": 0.0}
-    return settings_with(job=JOB, primary="memory://unused", max_parallelism=max_parallelism, **(plain | changed))
+    return settings_with(
+        **({"job": JOB, "primary": "memory://unused", "max_parallelism": max_parallelism} | plain | changed)
+    )
 
 
 class States:
