@@ -209,6 +209,11 @@ class ColumnTable(Table):
         self._rows.release(dropped)
         return iter(drained)
 
+    def arrange(self) -> None:
+        """Drain what was written so far in the order of the rows, not in the order in which they were written."""
+        if self._touched:
+            self._touched = [np.sort(np.concatenate(self._touched))]
+
     def __len__(self) -> int:
         return self.num_rows
 

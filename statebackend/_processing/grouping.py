@@ -32,15 +32,13 @@ def by_key(
     """Each key of a `pyarrow.Table` once, with all of its rows. The keys come in no particular order.
 
     `key` names the key column; with several columns, keys are tuples. Key columns must hold text, whole numbers or
-    bytes, and no nulls. Raises `InputError` if they do not, or if a column is missing.
+    bytes, and no nulls. Raises `InputError` if they do not, or if a column is missing. Everything is sorted by the
+    call, before the first key.
     """
     codes = _codes(table, key)
     order = _order(table, codes, order_by)
     ends = _pc.run_end_encode(codes.take(order)).run_ends.to_pylist()
-    rows_of, begin = table.take(order), 0
-    for slab in _slabs(ends, slab_rows):
-        yield from _cut(rows_of.slice(begin, slab[-1] - begin), [end - begin for end in slab], key)
-        begin = slab[-1]
+    return _by_slab(table.take(order), _slabs(ends, slab_rows), key)
 
 
 def in_order(table: Any, key: Sequence[str], order_by: Sequence[str]) -> Any:
@@ -113,6 +111,13 @@ def _slabs(ends: Sequence[int], rows_max: int) -> Iterator[Sequence[int]]:
             first, begin = number, ends[number - 1]
     if first < len(ends):
         yield ends[first:]
+
+
+def _by_slab(rows: Any, slabs: Iterator[Sequence[int]], key: Sequence[str]) -> Iterator[tuple[Key, Rows]]:
+    begin = 0
+    for slab in slabs:
+        yield from _cut(rows.slice(begin, slab[-1] - begin), [end - begin for end in slab], key)
+        begin = slab[-1]
 
 
 def _cut(slab: Any, ends: Sequence[int], key: Sequence[str]) -> Iterator[tuple[Key, Rows]]:

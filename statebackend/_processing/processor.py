@@ -1,11 +1,16 @@
 """`KeyedProcessor`: what users write to process the rows of one key, or a whole table; and the context it gets."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Iterable, Mapping
 from typing import Any, ClassVar, Final
 
 from statebackend._checkpoint.backend import KeyedBackend
 from statebackend._processing.grouping import Rows
 from statebackend.ids import KeyGroupRange
+
+Processed = Iterable[Mapping[str, Any]] | None
+"""Output rows, or none."""
+Yielded = AsyncIterable[Mapping[str, Any]]
+"""Output rows of an `async def` that yields them."""
 
 
 class ProcessorContext:
@@ -27,10 +32,6 @@ class ProcessorContext:
         self.operator_state: Final = backend.operator_state
         self.timers: Final = backend.timers
 
-    def is_of(self, backend: KeyedBackend) -> bool:
-        """True if its states are those of `backend`."""
-        return self._backend is backend
-
     @property
     def is_usable(self) -> bool:
         """True while its states can be used: their backend has neither closed nor failed."""
@@ -51,8 +52,8 @@ class KeyedProcessor:
     """Processes the rows of a batch: `StatefulSink(Fleet(), settings, key="tailnum")`.
 
     A subclass overrides `open`, to declare its states, and either `process`, which is called for each key, or
-    `process_table`, which is called once per batch. They run one at a time, in the driver on one thread, and cannot be
-    `async`.
+    `process_table`, which is called once per batch. They run one at a time, in the driver on one thread, unless
+    `process` is `async def`.
 
     On executors a batch is several calls of `process_table`, one for each range of key groups that has rows. Each range
     has its own copy of the processor, with the states of the range's keys.
@@ -69,11 +70,17 @@ class KeyedProcessor:
         batch.
         """
 
-    def process(self, key: Any, rows: Rows, context: ProcessorContext) -> Iterable[Mapping[str, Any]] | None:
+    def process(self, key: Any, rows: Rows, context: ProcessorContext) -> Processed | Awaitable[Processed] | Yielded:
         """Process the rows of one key, in order. Called once for each key in the batch; the keys have no order.
 
         Yields output rows: mappings with exactly the columns of `output_schema`. `key` is the value of the key column,
         or a tuple if there are several.
+
+        It may be `async def`, and yield rows or return them. Then other keys are processed while it awaits: `open` and
+        `process` run on the event loop, a call may use the state of its own key only, and operator state, which it
+        reads as it was before the batch. All calls have ended before the checkpoint. The first error cancels the
+        others and fails the batch. Output rows, and what is logged, come in the order of the keys, as if one call had
+        followed the other.
         """
         raise NotImplementedError
 

@@ -1,6 +1,7 @@
 """Runs a `KeyedProcessor` on the rows of a batch, with the states of the backend that owns their keys.
 
     Arrow table -> by key (grouping.py) -> process, key by key  -> rows  -> a table of `output_schema`, or nothing
+                -> async process, some keys at a time (concurrently.py), in the same order -> rows ->
                 -> process_table, all at once                   -> table ->
 
 The same in the driver, for all key groups, and on an executor, for a range of them. The processor that the sink was
@@ -8,40 +9,71 @@ given is never run itself. Each time the state is opened, a copy of it is made, 
 failed batch has left in `self` goes, too.
 """
 
+import contextlib
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+import itertools
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, cast
 
+import anyio.lowlevel
 import msgspec
 import pyarrow as pa
 
 from statebackend._checkpoint.backend import KeyedBackend
-from statebackend._processing.grouping import by_key, in_order
+from statebackend._processing.calls import Batch, KeyCall
+from statebackend._processing.concurrently import for_each
+from statebackend._processing.grouping import SLAB_ROWS, Rows, by_key, in_order
+from statebackend._processing.own_state import OwnStates
 from statebackend._processing.processor import KeyedProcessor, ProcessorContext
+from statebackend._tasks import open_tasks
 from statebackend.errors import InputError, SettingsError
 from statebackend.ids import Key, KeyGroupRange
 
 _pa: Any = pa  # it ships no types
 
+CONCURRENCY: Final = 64
+"""Keys that are under way at a time in an asynchronous `process`, unless the sink says another number."""
+
+OnLoop = Callable[[Callable[[], Awaitable[Any]]], Any]
+"""Runs a coroutine function on a loop, from another thread: returns or raises its outcome."""
+
+SLAB_ROWS_ON_LOOP: Final = 2_048
+"""As `grouping.SLAB_ROWS`, where making the objects keeps the event loop waiting: some milliseconds."""
+
 
 class _OpenedCopy(msgspec.Struct, frozen=True):
-    """A copy of the processor, and the context in which it declared its states."""
+    """A copy of the processor, and the context in which it declared its states on `backend`.
+
+    `own`: the states as the calls of an asynchronous `process` see them; `None` for a synchronous one.
+    """
 
     processor: KeyedProcessor
     context: ProcessorContext
+    backend: KeyedBackend
+    own: OwnStates | None
 
 
 class ProcessorRunner:
     """Calls `processor` for tables of rows. Pickles without its states.
 
-    `has_output`: True if the sink has an output. Otherwise output rows are an error.
+    `has_output`: True if the sink has an output. Otherwise output rows are an error. `concurrency`: keys that are under
+    way at a time in an asynchronous `process`; with `None` it is `CONCURRENCY`.
 
-    Raises `SettingsError` if the processor does not override exactly one of its two methods, if there is no key, or if
-    there is an output and no output schema.
+    Raises `SettingsError` if the processor does not override exactly one of its two methods, if there is no key, if
+    there is an output and no output schema, for a `concurrency` below 1 or with a synchronous processor, and if another
+    method than `process` is asynchronous.
     """
 
     def __init__(
-        self, processor: KeyedProcessor, *, key: str | Sequence[str], order_by: str | Sequence[str], has_output: bool
+        self,
+        processor: KeyedProcessor,
+        *,
+        key: str | Sequence[str],
+        order_by: str | Sequence[str],
+        has_output: bool,
+        concurrency: int | None = None,
     ) -> None:
         self.processor: Final = processor
         self.key: Final = _names(key)
@@ -59,16 +91,63 @@ class ProcessorRunner:
                 "output rows need a schema: set output_schema of the processor to a pyarrow.Schema",
                 processor=type(processor),
             )
+        self.is_async: Final = _is_async(processor, "process")
+        self._concurrency = _checked_concurrency(processor, concurrency, is_async=self.is_async)
         self._opened: dict[KeyGroupRange, _OpenedCopy] = {}
 
-    def __call__(self, table: Any, batch_id: int, backend: KeyedBackend) -> Any:
+    def __call__(self, table: Any, batch_id: int, backend: KeyedBackend, on_loop: OnLoop | None = None) -> Any:
         """Process rows of one batch, a `pyarrow.Table`, on `backend`, which owns their keys.
 
-        Returns the output rows as a `pyarrow.Table`, or `None` if there is no output. Raises `InputError` for invalid
-        keys or output rows, and what the processor raises.
+        `on_loop` runs an asynchronous `process` on the loop of the backend, as `Portal.call` does; a synchronous one
+        runs here. Returns the output rows as a `pyarrow.Table`, or `None` if there is no output. Raises `InputError`
+        for invalid keys or output rows, and what the processor raises.
+        """
+        if self.is_async:
+            assert on_loop is not None, "an asynchronous process without a loop"
+            rows = on_loop(partial(self.run, self.keys_of(table), batch_id, backend))
+            return self.table_of(rows)
+        opened = self._open_on(backend, batch_id)
+        return self._run_table(table, opened) if self._takes_table else self.table_of(self._run_keys(table, opened))
+
+    def keys_of(self, table: Any) -> Iterator[tuple[Key, Rows]]:
+        """The rows of a batch by key, sorted now: for `run`, and for any thread but the loop's."""
+        if not table.num_rows:
+            return iter(())
+        slab_rows = SLAB_ROWS_ON_LOOP if self.is_async else SLAB_ROWS
+        return by_key(table, self.key, self._order_by, slab_rows=slab_rows)
+
+    async def run(
+        self, keys: Iterator[tuple[Key, Rows]], batch_id: int, backend: KeyedBackend
+    ) -> list[Mapping[str, Any]]:
+        """Process a batch by an asynchronous `process`, and return the output rows, in the order of the keys.
+
+        When it returns, raises or is cancelled, no call of `process` is under way. Raises also `InputError` if one has
+        used more than its own state. After an error or a cancellation, `backend` must be dropped.
         """
         opened = self._open_on(backend, batch_id)
-        return self._run_table(table, opened) if self._takes_table else self._run_keys(table, opened)
+        own, ranks, output = opened.own, dict[Key, int](), list[list[Mapping[str, Any]]]()
+        assert own is not None, "a synchronous processor"
+        own.turns.begin()
+        async with open_tasks() as tasks:
+            batch = Batch(own.turns, tasks)
+
+            async def call(key_and_rows: tuple[Key, Rows]) -> None:
+                key, rows = key_and_rows
+                yielded = list[Mapping[str, Any]]()
+                output.append(yielded)
+                ranks[key] = rank = len(ranks)
+                with KeyCall(batch, key, rank):
+                    await self._await_rows(opened.processor.process(key, rows, opened.context), key, yielded)
+
+            await for_each(keys, call, concurrency=self._concurrency)
+            await anyio.lowlevel.checkpoint()  # generators that were left half way are closed now
+        own.turns.check_unbroken()
+        own.settle(ranks)
+        return list(itertools.chain.from_iterable(output))
+
+    def table_of(self, rows: Sequence[Mapping[str, Any]]) -> Any:
+        """Output rows as a table of `output_schema`; `None` if the sink has no output. Raises `InputError`."""
+        return _table_of(rows, self.processor.output_schema) if self._has_output else None
 
     def close(self) -> None:
         """Drop the copies of the processor, and with them the states that they declared."""
@@ -79,32 +158,56 @@ class ProcessorRunner:
 
     def _open_on(self, backend: KeyedBackend, batch_id: int) -> _OpenedCopy:
         opened = self._opened.get(backend.key_groups)
-        if opened is None or not opened.context.is_of(backend):
+        if opened is None or opened.backend is not backend:
             # On an executor other ranges may have closed meanwhile: their states must not stay in memory.
             self._opened = {owned: each for owned, each in self._opened.items() if each.context.is_usable}
             self._opened.pop(backend.key_groups, None)
-            opened = _OpenedCopy(copy.copy(self.processor), ProcessorContext(backend))
+            own = OwnStates(backend) if self.is_async else None
+            context = ProcessorContext(backend if own is None else cast("KeyedBackend", own))
+            opened = _OpenedCopy(copy.copy(self.processor), context, backend, own)
             opened.context.batch_id = batch_id
-            opened.processor.open(opened.context)
+            with contextlib.nullcontext() if own is None else own.turns.alone():
+                opened.processor.open(opened.context)
             self._opened[backend.key_groups] = opened
         opened.context.batch_id = batch_id
         return opened
 
-    def _run_keys(self, table: Any, opened: _OpenedCopy) -> Any:
+    def _run_keys(self, table: Any, opened: _OpenedCopy) -> list[Mapping[str, Any]]:
         output: list[Mapping[str, Any]] = []
-        for key, rows in by_key(table, self.key, self._order_by) if table.num_rows else ():
+        for key, rows in self.keys_of(table):
             self._add_rows(opened.processor.process(key, rows, opened.context), key, output)
-        return _table_of(output, self.processor.output_schema) if self._has_output else None
+        return output
 
     def _add_rows(self, returned: Any, key: Key, output: list[Mapping[str, Any]]) -> None:
         if returned is None:
             return
         if not isinstance(returned, Iterable) or isinstance(returned, Mapping):
             kind = type(cast("object", returned))
-            raise InputError("process must yield mappings, and must not be async", key=key, returned=kind)
+            raise InputError(
+                "process must yield mappings; if it is asynchronous, it must be an `async def`", key=key, returned=kind
+            )
         before = len(output)
         output.extend(cast("Iterable[Mapping[str, Any]]", returned))
-        if not self._has_output and len(output) > before:
+        if len(output) > before:
+            self._check_output(key)
+
+    async def _await_rows(self, returned: Any, key: Key, output: list[Mapping[str, Any]]) -> None:
+        """As `_add_rows`, for what an `async def` returns: a coroutine, or a generator, which is closed in any case."""
+        if not inspect.isasyncgen(returned):
+            self._add_rows(await returned, key, output)
+            return
+        yielded = cast("AsyncGenerator[Mapping[str, Any], None]", returned)
+        try:
+            async for row in yielded:
+                if not self._has_output:
+                    self._check_output(key)
+                output.append(row)
+        except BaseException:
+            await yielded.aclose()
+            raise
+
+    def _check_output(self, key: Key) -> None:
+        if not self._has_output:
             raise InputError("the processor yields rows and the sink has no output: give the sink one", key=key)
 
     def _run_table(self, table: Any, opened: _OpenedCopy) -> Any:
@@ -127,6 +230,30 @@ def _names(names: str | Sequence[str]) -> tuple[str, ...]:
 
 def _overrides(processor: KeyedProcessor, method: str) -> bool:
     return getattr(type(processor), method) is not getattr(KeyedProcessor, method)
+
+
+def _is_async(processor: KeyedProcessor, method: str) -> bool:
+    function = getattr(type(processor), method)
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _checked_concurrency(processor: KeyedProcessor, concurrency: int | None, *, is_async: bool) -> int:
+    for method in ("open", "process_table"):
+        if _is_async(processor, method):
+            raise SettingsError(
+                f"{method} cannot be async, and nothing would await it: only process can", processor=type(processor)
+            )
+    if concurrency is None:
+        return CONCURRENCY
+    if type(concurrency) is not int or concurrency < 1:
+        raise SettingsError("concurrency must be a whole number, of at least 1", concurrency=concurrency)
+    if not is_async:
+        raise SettingsError(
+            "concurrency needs an asynchronous process: write `async def process`, or remove it",
+            processor=type(processor),
+            concurrency=concurrency,
+        )
+    return concurrency
 
 
 def _table_of(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:

@@ -100,6 +100,25 @@ class KeyedState(ABC, Generic[E, V]):
         if now is not None:
             yield from self._drained(state_id, *self._swept(now, dirty, SWEEP_KEYS))
 
+    def arrange(self, ranks: Mapping[Key, int]) -> None:
+        """Order the keys touched since the last drain by their rank, whatever the order in which they were touched.
+
+        Keys without a rank come first, as they are. The entries that lie in a dictionary and were added by this are
+        ordered, too.
+        """
+
+        def rank(key: Key) -> int:
+            return ranks.get(key, -1)
+
+        dirty = self._dirty
+        self._dirty = {key: dirty[key] for key in sorted(dirty, key=rank)}
+        entries = self._entries
+        if isinstance(entries, dict):
+            # What was added lies at the end. It may follow touched keys that were there before, the same in any order.
+            added = list(itertools.takewhile(dirty.__contains__, reversed(entries)))[::-1]
+            for key in sorted(added, key=rank):
+                entries[key] = entries.pop(key)
+
     def _drained(self, state_id: int, keys: list[Key], found: list[object]) -> Iterator[KeyedChanges]:
         if keys:
             for changes in self._logged(state_id, self._placed(keys), keys, found):

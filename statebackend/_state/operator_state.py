@@ -69,6 +69,10 @@ class OperatorState(Sequence[V]):
         """Remove every element. The state remains, and is reported as empty."""
         self._cells, self._size_bytes = [], 0
 
+    def copies(self, elements: Iterable[V]) -> list[V]:
+        """The elements as they will be read once they are appended. Changes nothing."""
+        return self._values.decode_many(self._values.encode_many(as_list(elements)))
+
     def report(self) -> Elements:
         """The elements as they are now, encoded."""
         return tuple(self._cells)

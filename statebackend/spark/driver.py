@@ -1,13 +1,13 @@
 """`execution="driver"`: the user's function works on the whole state in this process, then the batch is committed.
 
-A synchronous function runs on Spark's callback thread, an asynchronous one on the process's event loop. A processor
-gets the batch from Spark in a single action, as Arrow: every further action would run the batch's plan again.
+A synchronous function runs on Spark's callback thread, an asynchronous one on the process's event loop; the same goes
+for the `process` of a processor. It gets the batch from Spark in a single action, as Arrow: every further action would
+run the batch's plan again.
 """
 
 import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
@@ -47,9 +47,7 @@ class InDriver:
     ) -> None:
         self._stages_output: Final = isinstance(output, Outbox)
         self._work = work
-        self._function: BatchFunction = work
-        if isinstance(work, ProcessorRunner):
-            self._function = partial(_run_processor, work, None if isinstance(output, Outbox) else output)
+        self._output = None if isinstance(output, Outbox) else output
         self._settings = settings
         self._observer = observer
         self._store = store
@@ -70,10 +68,25 @@ class InDriver:
 
     def apply(self, df: DataFrame, delivered: SourceMark, job: StateBackend, query: QueryThread) -> None:
         """Run the function and commit. Raises what either raises, and `QueryStoppedError` if the query is stopped."""
-        result = result_of(self._function(df, delivered.batch_id, job), df, query)
+        if isinstance(self._work, ProcessorRunner):
+            result = self._processed(self._work, df, delivered.batch_id, job, query)
+        else:
+            result = result_of(self._work(df, delivered.batch_id, job), df, query)
         output = rows_to_stage(result) if self._stages_output else None
         commit = process_portal().start(lambda: job.checkpoint(job.next_checkpoint_id, source=delivered, output=output))
         attend(commit, query)
+
+    def _processed(
+        self, runner: ProcessorRunner, df: DataFrame, batch_id: int, job: StateBackend, query: QueryThread
+    ) -> Any:
+        """Process one batch, and return the output rows unless the output function receives them."""
+        rows = runner(
+            collected(df), batch_id, job, lambda calls: attend(process_portal().start(calls, once=True), query)
+        )
+        if self._output is None:
+            return rows
+        call_output(self._output, rows, df, batch_id)
+        return None
 
     def close(self) -> None:
         """Drop the opened copy of the processor."""
@@ -94,17 +107,6 @@ def result_of(returned: object, df: DataFrame, query: QueryThread) -> object:
     if inspect.isgenerator(returned) or inspect.isasyncgen(returned):
         raise BatchError("the function is a generator, so nothing of it has run: remove its yield")
     return returned
-
-
-def _run_processor(
-    runner: ProcessorRunner, output: OutputFunction | None, df: DataFrame, batch_id: int, backend: StateBackend
-) -> Any:
-    """Process one batch, and return the output rows unless `output` receives them."""
-    rows = runner(collected(df), batch_id, backend)
-    if output is None:
-        return rows
-    call_output(output, rows, df, batch_id)
-    return None
 
 
 async def _await(returned: Awaitable[object]) -> object:

@@ -66,7 +66,8 @@ class StatefulSink:
     a coroutine and waits for its cleanup, but interrupts a synchronous function only in a Spark action.
 
     Instead of a function, a `KeyedProcessor` is called key by key, or with an Arrow table. `key` names the key column,
-    or several; `order_by` the columns that order the rows of a key. `output(df, batch_id)` receives the output rows
+    or several; `order_by` the columns that order the rows of a key. If its `process` is `async def`, `concurrency` keys
+    are under way at a time on the event loop: 64 unless given. `output(df, batch_id)` receives the output rows
     once per batch, before the commit: for a receiver that drops batches it has seen. With `output=Outbox(publish)` the
     rows are part of the commit and published after it, the same rows even after a crash; a batch function then returns
     them as a `pyarrow.Table`.
@@ -96,6 +97,7 @@ class StatefulSink:
         *,
         key: str | Sequence[str] = (),
         order_by: str | Sequence[str] = (),
+        concurrency: int | None = None,
         output: OutputFunction | Outbox | None = None,
         execution: ExecutionMode = "driver",
         parallelism: int | None = None,
@@ -108,7 +110,7 @@ class StatefulSink:
         uploader: StateChangeUploader | OpenUploader | None = None,
     ) -> None:
         check_release(pyspark.__version__)
-        work = _work_of(function, key=key, order_by=order_by, output=output)
+        work = _work_of(function, key=key, order_by=order_by, concurrency=concurrency, output=output)
         if on_rewind not in get_args(OnRewind):
             raise SettingsError("on_rewind must be 'fail' or 'rollback'", on_rewind=on_rewind)
         if first_batch_id != "any" and (type(first_batch_id) is not int or first_batch_id < 0):
@@ -325,16 +327,19 @@ def _work_of(
     *,
     key: str | Sequence[str],
     order_by: str | Sequence[str],
+    concurrency: int | None,
     output: OutputFunction | Outbox | None,
 ) -> ProcessorRunner | BatchFunction:
     """Return the processor's runner, or the function. Raises `SettingsError` for anything else."""
     if not (output is None or isinstance(output, Outbox) or callable(output)):
         raise SettingsError("output must be a function of (df, batch_id), or an Outbox", output=output)
     if isinstance(function, KeyedProcessor):
-        return ProcessorRunner(function, key=key, order_by=order_by, has_output=output is not None)
-    if key or order_by or not (output is None or isinstance(output, Outbox)):
+        return ProcessorRunner(
+            function, key=key, order_by=order_by, has_output=output is not None, concurrency=concurrency
+        )
+    if key or order_by or concurrency is not None or not (output is None or isinstance(output, Outbox)):
         raise SettingsError(
-            "key, order_by and an output function need a KeyedProcessor: remove them, or write a processor",
+            "key, order_by, concurrency and an output function need a KeyedProcessor: remove them, or write one",
             function=function,
         )
     if not callable(function):

@@ -3,6 +3,7 @@
 Keys of the streams here are of the form `a:3`: the key `a` and the number 3.
 """
 
+import asyncio
 import gc
 import os
 import signal
@@ -139,3 +140,16 @@ class Waiting(Counting):
             self._memory.touch()
             self._pipe.open("wb").close()
             signal.pause()
+
+
+class Asking(Counting):
+    """As `Telling`, but it waits between reading and writing: some turns of the loop, fewer for later keys."""
+
+    output_schema = COUNTED
+
+    async def process(self, key, rows, context):
+        count = self.counts.get(key, 0)
+        for _ in range(ord("z") - ord(key)):
+            await asyncio.sleep(0)
+        self.counts[key] = count + len(rows)
+        yield {"key": key, "count": self.counts[key], "numbers": [row["number"] for row in rows]}

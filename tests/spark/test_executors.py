@@ -21,7 +21,7 @@ from statebackend.spark import advice
 from statebackend.spark.executors import batch_job
 from tests.knobs import replaced
 from tests.spark.conftest import BOUND_S, feed
-from tests.spark.processors import COUNTED, Counting, Dying, Failing, Sparing, Tables, Telling, Waiting, split
+from tests.spark.processors import COUNTED, Asking, Counting, Dying, Failing, Sparing, Tables, Telling, Waiting, split
 
 
 class Published:
@@ -39,7 +39,7 @@ class Published:
 
 
 @pytest.mark.usefixtures("adaptive")
-@pytest.mark.parametrize("processor", [Telling, Tables])
+@pytest.mark.parametrize("processor", [Telling, Tables, Asking])
 def test_state_and_output_are_those_of_the_driver(open_stream, open_sink, on_executors, read, processor) -> None:
     """By key and by table, in the order asked for; one of the ranges may get no rows, and its task does not run."""
     published = []

@@ -107,6 +107,38 @@ def test_stopping_cancels_a_coroutine_and_waits_for_its_cleanup(stream, open_sin
     assert async_counting.batches == [0, 1, 1]
 
 
+def test_stopping_cancels_the_calls_of_a_processor_and_waits_for_their_cleanup(stream, open_sink, read, stop) -> None:
+    """All that are under way: each may await in its `finally`. Their batch is processed again as a whole."""
+    begun, cleaned_up = threading.Barrier(3), list[str]()
+    waits = True
+
+    class Waiting(sb.spark.KeyedProcessor):
+        def open(self, context):
+            self.counts = context.value_state("counts", int)
+
+        async def process(self, key, rows, context):
+            self.counts[key] = self.counts.get(key, 0) + len(rows)
+            if waits and context.batch_id == 1:
+                try:
+                    await asyncio.to_thread(begun.wait, 60)
+                    await asyncio.Event().wait()
+                finally:
+                    await asyncio.sleep(0.01)
+                    cleaned_up.append(key)
+
+    sink = open_sink(Waiting(), stream.settings, key="key", concurrency=2)
+    stream.feed("a")
+    stream.feed("a", "b", "c")
+    query = stream.start(sink)
+    begun.wait(60)
+    stop(query)
+    assert sorted(cleaned_up) == ["a", "b"]
+    assert read(stream.settings).counts == {"a": 1}
+    waits = False
+    stream.run(sink)
+    assert read(stream.settings).counts == {"a": 2, "b": 1, "c": 1}
+
+
 def test_stopping_ends_a_spark_job_that_a_coroutine_waits_for(stream, open_sink, read, stop) -> None:
     """The job belongs to the query though it was started from another thread, so Spark cancels it."""
     begun = threading.Event()

@@ -150,13 +150,14 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
 
     def __setitem__(self, key: Key, row: Mapping[str, Any]) -> None:
         """Set the whole row: a column that `row` does not name becomes null. Raises `ValueEncodeError`."""
-        if not isinstance(cast("object", row), Mapping) or not row.keys() <= set(self._schema.names):
-            raise InputError(
-                "a row is a mapping from columns of the state to values", row=repr(row)[:80], known=self._schema.names
-            )
-        columns = {field.name: array_of_values([row.get(field.name)], field.type, field.name) for field in self._schema}
+        columns = self._columns_of(row)
         rows, _ = self._rows.find_or_add(self._one(key))
         self._rows.write(rows, columns)
+
+    def checked_row(self, key: Key, row: Mapping[str, Any]) -> Row:
+        """The row as it will be read once it is set. Raises as setting it does, and changes nothing."""
+        self._one(key)
+        return {name: column.to_pylist()[0] for name, column in self._columns_of(row).items()}
 
     def __delitem__(self, key: Key) -> None:
         self._rows.drop(self._found(key))
@@ -177,6 +178,10 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
         """The changes since the last drain; with a time-to-live it drops some expired rows first."""
         return self._rows.drain(state_id)
 
+    def arrange(self) -> None:
+        """As `KeyedState.arrange`, for rows that were written in the order of their keys' ranks."""
+        self._rows.table.arrange()
+
     def forget(self) -> None:
         """As `KeyedState.forget`, also for rows that somebody still holds."""
         forget(self._rows)
@@ -188,6 +193,13 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
 
     def renewed(self) -> None:
         """A base takes the rows as they are, also those that have expired and were not dropped yet."""
+
+    def _columns_of(self, row: Mapping[str, Any]) -> Row:
+        if not isinstance(cast("object", row), Mapping) or not row.keys() <= set(self._schema.names):
+            raise InputError(
+                "a row is a mapping from columns of the state to values", row=repr(row)[:80], known=self._schema.names
+            )
+        return {field.name: array_of_values([row.get(field.name)], field.type, field.name) for field in self._schema}
 
     def _found(self, key: object) -> Any:
         rows = self._rows.find(self._one(key))

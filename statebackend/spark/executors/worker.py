@@ -172,14 +172,14 @@ def _gathered(batches: Iterable[Any], salt: int, columns: Sequence[str]) -> Any:
 
 
 def _attempt(job: _OpenJob, task: RangeTask, rows: Callable[[], Any], batch_id: int) -> TaskResult:
-    """Process the rows of one range. User code runs here, on the worker's main thread, and all else on the loop."""
+    """Process the rows of one range. Synchronous user code runs here, on the worker's main thread, else on the loop."""
     close_within_s = 2 * task.settings.close_timeout_s + CLOSE_GRACE_S
     clock = SystemClock()
     with _opened(job.owners.result().attempt(task), close_within_s) as opened:
         table = rows()  # the rest of the rows arrives while the range is being opened
         opened.wait()
         attempt = opened.result()
-        output = job.spec.runner(table, batch_id, attempt.backend)
+        output = job.spec.runner(table, batch_id, attempt.backend, process_portal().call)
         begun = clock.monotonic()
         staged = None
         if job.spec.stages_output and (to_stage := rows_to_stage(output)) is not None:
