@@ -294,7 +294,7 @@ def machinery_of(
     # A copy that is not there may have found no room: here nothing is repaired.
     local = None if opened.local is None else msgspec.structs.replace(opened.local, writable=False)
 
-    async def read(change_sets: Sequence[ChangeSetHandle]) -> Sequence[Changes]:
+    async def read(change_sets: Sequence[ChangeSetHandle]) -> Sequence[Changes] | None:
         once = restore_of(
             settings,
             opened.primary.store,

@@ -238,7 +238,7 @@ class BaseWriter:
             with self._scope:
                 merged = await self._merging.write(changelog, place, self._uploaded, self._pause)
                 if self._phase is _Phase.WRITING:  # `close` may have been called meanwhile
-                    self._bases, self._phase = merged, _Phase.WRITTEN
+                    self._bases, self._phase = merged, _Phase.IDLE if merged is None else _Phase.WRITTEN
         except Exception as error:  # noqa: BLE001  # the state has what these change sets hold: bases replace them
             if self._phase is not _Phase.CLOSED:
                 _log.warning("change sets could not be merged, bases will replace them: %r", error)

@@ -11,8 +11,8 @@ from statebackend._codec.change_sets.changes import Changes, change_set
 from statebackend.abc import UploadedSegment
 from statebackend.ids import ChangeSetHandle
 
-ReadChanges = Callable[[Sequence[ChangeSetHandle]], Awaitable[Sequence[Changes]]]
-"""Reads the changes of some change sets, in order."""
+ReadChanges = Callable[[Sequence[ChangeSetHandle]], Awaitable[Sequence[Changes] | None]]
+"""Reads the changes of some change sets, in order; `None` if they are too large for that."""
 
 
 class ChangeSetMerging:
@@ -22,10 +22,12 @@ class ChangeSetMerging:
         self._read = read
         self._scheduler = scheduler
         self._fan_in = fan_in
+        self._too_large = frozenset[ChangeSetHandle]()
 
     def due(self, changelog: Sequence[ChangeSetHandle]) -> Neighbours | None:
         """The neighbours to be merged next, `None` if there are none."""
-        return due(changelog, self._fan_in)
+        self._too_large &= frozenset(changelog)
+        return due(changelog, self._fan_in, self._too_large)
 
     async def write(
         self,
@@ -33,14 +35,18 @@ class ChangeSetMerging:
         place: Neighbours,
         uploaded: list[UploadedSegment],
         pause: Callable[[], None],
-    ) -> Bases:
+    ) -> Bases | None:
         """Make the change sets at `place` of a commit's changelog durable as one, which takes their place.
 
+        `None` if they are too large for that, well as they are compressed; then these are not due again.
         Of a change set that was narrowed to some key groups only the changes of these are left. `pause` and `uploaded`:
         as for `EntryBases.write`. Raises as `Restore.read`, and what an upload raises.
         """
         merged = changelog[place.first : place.end]
         changes = await self._read(merged)
+        if changes is None:
+            self._too_large |= frozenset(merged)
+            return None
         if not changes:
             return Bases((), frozenset(), place.end, frozenset(), first=place.first)
         found, entries = await self._scheduler.upload_listed([change_set(*merged_id(merged), changes)], pause)

@@ -31,7 +31,6 @@ from statebackend._local.segments import LocalSegments
 from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, Fallback, RestoreReport
-from statebackend.errors import InputError
 from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange, RangeState, RocksDBBase
 from statebackend.settings import MiB
 
@@ -138,10 +137,10 @@ class Restore:
         await self._run_reads(plan_reads(part.changelog, key_groups), apply_since, ahead, file_done)
         return self._tally.report(commit, seconds=self._clock.monotonic() - begun)
 
-    async def read(self, change_sets: Sequence[ChangeSetHandle], key_groups: KeyGroupRange) -> Sequence[Changes]:
+    async def read(self, change_sets: Sequence[ChangeSetHandle], key_groups: KeyGroupRange) -> Sequence[Changes] | None:
         """The changes of these change sets, in order, of those key groups that their handles name.
 
-        Raises as `run`, and `InputError` if they take more than `READ_BYTES_MAX` in memory.
+        `None` if they take more than `READ_BYTES_MAX` in memory. Raises as `run`.
         """
         found: list[Changes] = []
         size_bytes = 0
@@ -150,11 +149,14 @@ class Restore:
             nonlocal size_bytes
             size_bytes += sum(each.size_bytes for each in changes)
             if size_bytes > READ_BYTES_MAX:
-                raise InputError("too large to be read at once", size_bytes=size_bytes, limit=READ_BYTES_MAX)
+                raise _TooLargeError
             found.extend(changes)
             return ()
 
-        await self._run_reads(plan_reads(change_sets, key_groups), collect, nothing_ahead, ignore_file)
+        try:
+            await self._run_reads(plan_reads(change_sets, key_groups), collect, nothing_ahead, ignore_file)
+        except _TooLargeError:
+            return None
         return found
 
     async def _run_rocksdb(self, part: RangeState, commit: Commit, apply: Apply, file_done: FileDone) -> None:
@@ -303,6 +305,10 @@ class _Tally:
             seconds=seconds,
             fallbacks=tuple(self.fallbacks),
         )
+
+
+class _TooLargeError(Exception):
+    """More than `READ_BYTES_MAX`."""
 
 
 async def _in_memory(data: bytes) -> bytes:

@@ -14,7 +14,7 @@ changelog has at most two handles for each `FULL_BYTES`, mostly one, and a bound
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from statebackend.ids import ChangeSetHandle, SequenceNumber
@@ -53,17 +53,22 @@ def merged_id(handles: Sequence[ChangeSetHandle]) -> ChangeSetId:
     return f"+{sum(map(members, handles))} {log_id}", number
 
 
-def due(changelog: Sequence[ChangeSetHandle], fan_in: int) -> Neighbours | None:
-    """The neighbours to be merged next, `None` if there are none. Below 2 `fan_in` asks for nothing."""
+def due(changelog: Sequence[ChangeSetHandle], fan_in: int, left: Container[ChangeSetHandle] = ()) -> Neighbours | None:
+    """The neighbours to be merged next, `None` if there are none. Below 2 `fan_in` asks for nothing.
+
+    `left`: those that are not merged, whatever their size.
+    """
     if fan_in < 2:
         return None
-    for place, enough in _of_one_tier(changelog, fan_in):
+    for place, enough in _of_one_tier(changelog, fan_in, left):
         if (found := _to_merge(changelog, place, enough)) is not None:
             return found
     return None
 
 
-def _of_one_tier(changelog: Sequence[ChangeSetHandle], fan_in: int) -> Iterator[tuple[Neighbours, int]]:
+def _of_one_tier(
+    changelog: Sequence[ChangeSetHandle], fan_in: int, left: Container[ChangeSetHandle]
+) -> Iterator[tuple[Neighbours, int]]:
     """Neighbours that belong together, the last ones first, and how many of them are enough to be merged.
 
     A handle counts as of the highest tier behind it: what is joined from two ranges need not be in order.
@@ -71,7 +76,7 @@ def _of_one_tier(changelog: Sequence[ChangeSetHandle], fan_in: int) -> Iterator[
     end, tier, enough = len(changelog), 0, fan_in
     for place in reversed(range(len(changelog))):
         handle = changelog[place]
-        if handle.length >= FULL_BYTES:
+        if handle.length >= FULL_BYTES or handle in left:
             yield Neighbours(place + 1, end), enough
             end, enough = place, 2
         elif enough == fan_in and (own := _tier(members(handle), fan_in)) > tier:

@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import pytest
+
 import statebackend as sb
+from statebackend._checkpoint import restore
 from statebackend._checkpoint.tiers import members
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, FaultyStore, invariants, run_virtual
@@ -93,6 +96,30 @@ async def test_change_sets_that_cannot_be_merged_are_replaced_by_bases() -> None
     assert len(part.bases) == 1
     assert await contents(job) == {"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "f": 6}
     assert not job.watcher.failed
+
+
+@run_virtual
+async def test_change_sets_too_large_to_be_merged_stay_and_those_behind_them_are_merged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Large in memory, that is: stored they are small. No bases are written for it, and they are not read again."""
+    monkeypatch.setattr(restore, "READ_BYTES_MAX", 30_000)
+    job = Job(materialize_fan_in=3, inline_bytes_max=0)
+    reads = FaultyStore(job.store)
+    async with job.open(store=reads) as backend:
+        texts = backend.value_state("texts", str)
+        for number in range(3):
+            texts[f"k{number}"] = f"{number}" * 20_000
+            await checkpoint(backend)
+        for number in range(7):
+            await checkpoint(backend, **{f"k{number}": number})
+        assert counts(await job.newest()) == [1, 1, 1, 3, 3, 1]
+    large = {handle.segment.key for handle in (await job.newest()).ranges[0].changelog[:3]}
+    assert sum(key.endswith(tuple(large)) for operation, key in reads.calls if operation.startswith("get")) <= 3
+    assert not job.watcher.begun
+    async with job.open() as backend:
+        assert len(backend.value_state("texts", str)["k2"]) == 20_000
+        assert dict(backend.value_state("n", int)) == {f"k{each}": each for each in range(7)}
 
 
 @run_virtual

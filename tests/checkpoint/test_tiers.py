@@ -96,6 +96,14 @@ def test_a_fan_in_below_two_asks_for_nothing(fan_in: int) -> None:
     assert due([handle(n) for n in range(100)], fan_in) is None
 
 
+def test_what_is_to_be_left_is_left_and_what_lies_before_it_is_merged_at_once() -> None:
+    """As if it were full: nothing is added there any more."""
+    changelog = [handle(number) for number in range(5)]
+    assert due(changelog, 4) == Neighbours(0, 5)
+    assert due(changelog, 4, changelog[2:3]) == Neighbours(0, 2)
+    assert due(changelog[2:], 4, changelog[2:3]) is None
+
+
 LENGTHS = st.one_of(st.integers(1, 100), st.integers(1, 2 * FULL_BYTES), st.just(FULL_BYTES - 1))
 
 
