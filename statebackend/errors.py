@@ -35,7 +35,8 @@
     │   │   └── UnfitStoreError             it cannot do what a primary must: use another
     │   ├── StoreUnavailableError       the store does not answer or is full: retry later
     │   │   ├── StoreThrottledError         it asks for fewer requests: slow down
-    │   │   └── StoreFullError              make room
+    │   │   ├── StoreFullError              make room
+    │   │   └── TableDiskError              the disk of the tables failed: make room, or set table_dir
     │   └── CacheDiskError              the download cache's disk failed: read the primary, or set cache_dir
     ├── UploadError                 the changes are not durable: reopen, and replay the batch
     │   └── MaterializationError        bases cannot be written: see the cause, and the store
@@ -221,6 +222,12 @@ class StoreFullError(StoreUnavailableError):
     """The store has no room, or a quota is used up, and what was to be stored is not there. Make room: a sweep needs
     none to free some, and dropped savepoints give it more to free. Then reopen, and replay the batch; until then
     retrying does not help.
+    """
+
+
+class TableDiskError(StoreUnavailableError):
+    """The disk that the tables of `table="rocksdb"` lie on failed, or is full, and neither copy of the state did. Make
+    room, or put `table_dir` elsewhere, then reopen.
     """
 
 

@@ -104,6 +104,7 @@ def test_only_what_a_retry_may_cure_is_an_os_error() -> None:
         "StoreUnavailableError",
         "StoreThrottledError",
         "StoreFullError",
+        "TableDiskError",
         "CacheDiskError",
         "UploadError",
     }

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final, overload
 
 import anyio
@@ -13,7 +14,7 @@ from statebackend._backend.assembly import Opened, empty_states, inline_encoder,
 from statebackend._backend.copy_writers import OpenUploader, choose_copies, retain
 from statebackend._backend.job import Job, SweepBeside, tell_opened, tell_passed_over
 from statebackend._backend.stores import open_local, open_primary, open_threads, readable_copies, telling_requests
-from statebackend._backend.tables import open_tables
+from statebackend._backend.tables import open_tables, parents_left, table_parents
 from statebackend._cache.download_cache import DownloadCache
 from statebackend._checkpoint.backend import Machinery, StateBackend
 from statebackend._checkpoint.owner_backend import OwnerBackend
@@ -27,7 +28,7 @@ from statebackend._log.names import changelog_id
 from statebackend._observers import Observers
 from statebackend._tasks import open_tasks, open_tasks_apart
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
-from statebackend.errors import CorruptObjectError, DataError, MissingObjectError, SettingsError
+from statebackend.errors import CorruptObjectError, DataError, MissingObjectError, SettingsError, TableDiskError
 from statebackend.ids import KeyGroupRange, all_key_groups
 from statebackend.settings import Settings
 
@@ -122,13 +123,16 @@ async def open_backend(
     )
     asked.check()
     unrestorable: dict[int, DataError] = {}
+    parents = table_parents(settings)
     async with AsyncExitStack() as stack:
         backend: StateBackend | OwnerBackend | None = None
         while backend is None:
             try:
-                backend = await stack.enter_async_context(_open_once(asked, unrestorable))
+                backend = await stack.enter_async_context(_open_once(asked, unrestorable, parents))
             except _UnrestorableError as error:
                 unrestorable[error.sequence] = error.reason
+            except TableDiskError as error:  # it may have filled while the tables were restored
+                parents = parents_left(parents, error)
         yield backend
 
 
@@ -192,11 +196,14 @@ class _Asked:
 
 @asynccontextmanager
 async def _open_once(
-    asked: _Asked, unrestorable: Mapping[int, DataError]
+    asked: _Asked, unrestorable: Mapping[int, DataError], parents: Sequence[Path]
 ) -> AsyncGenerator[StateBackend | OwnerBackend]:
-    """Open the newest commit that is not `unrestorable`, or the one that was asked for. As `open_backend`."""
+    """Open the newest commit that is not `unrestorable`, or the one that was asked for. As `open_backend`.
+
+    `parents`: where files of tables may lie, as for `open_tables`.
+    """
     begun_s = asked.clock.monotonic()
-    async with _open_parts(asked, unrestorable) as opened:
+    async with _open_parts(asked, unrestorable, parents) as opened:
         position, observer = opened.position, asked.observer
         with _passing_over(position.base, allowed=asked.may_pass_over):
             restored = await restore(opened, asked.cache)
@@ -213,7 +220,9 @@ async def _open_once(
 
 
 @asynccontextmanager
-async def _open_parts(asked: _Asked, unrestorable: Mapping[int, DataError]) -> AsyncGenerator[Opened]:
+async def _open_parts(
+    asked: _Asked, unrestorable: Mapping[int, DataError], parents: Sequence[Path]
+) -> AsyncGenerator[Opened]:
     """Open the stores and the tables, find the commit, and claim the job if that is asked. The states are empty."""
     settings, clock, observer, owned = asked.settings, asked.clock, asked.observer, asked.owned
     is_owner = asked.key_groups is not None
@@ -240,7 +249,7 @@ async def _open_parts(asked: _Asked, unrestorable: Mapping[int, DataError]) -> A
         async with (
             telling_requests(primary.spending),
             opening as local,
-            open_tables(settings, owned, threads) as tables,
+            open_tables(settings, owned, threads, parents) as tables,
             open_tasks_apart() if is_owner else open_tasks() as tasks,  # owners: many in one process
         ):
             if asked.claims:

@@ -3,7 +3,8 @@
 Also makes what writes these files as RocksDB bases, and what restores such bases into tables of either kind.
 """
 
-from collections.abc import AsyncGenerator
+import logging
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -25,12 +26,15 @@ from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.table import OpenTable, TableFiles
 from statebackend._threads import WorkerThreads
 from statebackend.abc import ObjectStore, Observer
-from statebackend.errors import SettingsError
+from statebackend.errors import SettingsError, TableDiskError
 from statebackend.ids import KeyGroupRange, RocksDBBase
 from statebackend.settings import Settings
 
 if TYPE_CHECKING:
     from statebackend._tables.rocksdb import RocksStore
+
+
+_log = logging.getLogger(__name__)
 
 
 class Tables(msgspec.Struct, frozen=True):
@@ -39,16 +43,23 @@ class Tables(msgspec.Struct, frozen=True):
     open_table: OpenTable
     files: TableFiles | None = None
     scratch: Path | None = None
+    parents: Sequence[Path] = ()
+    """On the heap: where a restore may make a scratch directory, in order. Empty: where the settings say."""
 
 
 HEAP: Final = Tables(heap_table)
 
 
 @asynccontextmanager
-async def open_tables(settings: Settings, key_groups: KeyGroupRange, threads: WorkerThreads) -> AsyncGenerator[Tables]:
-    """The tables of one owner. Raises `SettingsError` where rocksdict is missing."""
+async def open_tables(
+    settings: Settings, key_groups: KeyGroupRange, threads: WorkerThreads, parents: Sequence[Path] = ()
+) -> AsyncGenerator[Tables]:
+    """The tables of one owner, with files below the first of `parents` that takes them: by default, of the settings.
+
+    Raises `SettingsError` where rocksdict is missing.
+    """
     if settings.table == "heap":
-        yield HEAP
+        yield Tables(heap_table, parents=parents)
         return
     try:
         from statebackend._tables.rocksdb import RocksStore  # noqa: PLC0415  # an extra
@@ -65,7 +76,7 @@ async def open_tables(settings: Settings, key_groups: KeyGroupRange, threads: Wo
         await threads.io(append)
         return directory
 
-    parents = scratch_parents(settings.table_dir, settings.local)
+    parents = parents or table_parents(settings)
     try:
         async with open_scratch_in(parents, threads, open_files) as directory:
             try:
@@ -74,6 +85,21 @@ async def open_tables(settings: Settings, key_groups: KeyGroupRange, threads: Wo
                 await _close(opened, threads)
     finally:
         await _close(opened, threads)
+
+
+def table_parents(settings: Settings) -> Sequence[Path]:
+    """Where files of tables may lie, in order: each is for when the disk of the one before takes nothing."""
+    return scratch_parents(settings.table_dir, settings.local)
+
+
+def parents_left(parents: Sequence[Path], error: TableDiskError) -> Sequence[Path]:
+    """The directories after the one that the error is about, to open on again. Raises it if there is none."""
+    directory = Path(str(error.facts["directory"]))
+    failed = [place for place, parent in enumerate(parents, 1) if directory.is_relative_to(parent)]
+    if not failed or failed[-1] == len(parents):
+        raise error
+    _log.warning("the disk of the tables failed while they were restored, and another one is used: %s", error)
+    return parents[failed[-1] :]
 
 
 async def _close(opened: "list[RocksStore]", threads: WorkerThreads) -> None:
@@ -140,7 +166,7 @@ async def _scratch(tables: Tables, settings: Settings, threads: WorkerThreads) -
     if tables.scratch is not None:
         yield tables.scratch
         return
-    parents = scratch_parents(settings.table_dir, settings.local)
+    parents = tables.parents or table_parents(settings)
     async with open_scratch_in(parents, threads, _unchanged) as directory:
         yield directory
 

@@ -28,7 +28,7 @@ from statebackend._tables.snapshot import StatesSnapshot
 from statebackend._tables.table import TableFiles
 from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
-from statebackend.errors import CorruptSegmentError, StoreUnavailableError
+from statebackend.errors import CorruptSegmentError, TableDiskError
 from statebackend.ids import Base, RangeState, RocksDBBase, RocksDBFile, StateDescriptor
 from statebackend.settings import MiB
 
@@ -70,7 +70,7 @@ class RocksDBRestore:
         """Apply the entries of the RocksDB bases of `part`, or have the tables take over their files.
 
         Raises `CorruptSegmentError` or `MissingObjectError` if no copy of a file can be used, or if names are wrong,
-        `SettingsError` if RocksDB is not installed.
+        `TableDiskError` where the disk takes no files, `SettingsError` if RocksDB is not installed.
         """
         if not part.rocksdb:
             return
@@ -188,7 +188,7 @@ def _database_of(base: RocksDBBase) -> Generator[None]:
     """Raises `CorruptSegmentError` where files that were each verified are not one database: a name is wrong."""
     try:
         yield
-    except StoreUnavailableError as error:
+    except TableDiskError as error:
         if not (reason := str(error.facts.get("reason"))).startswith(CORRUPTION):
             raise
         raise CorruptSegmentError(
@@ -231,6 +231,6 @@ def _disk(directory: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreUnavailableError(
+        raise TableDiskError(
             "the disk of the tables failed", directory=str(directory), reason=error.strerror
         ) from error

@@ -22,7 +22,7 @@ from statebackend._local.scratch import scratch_parent
 from statebackend._ranges.cached_in_process import CachedRange, CachedTables, Start
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._threads import WorkerThreads
-from statebackend.errors import LocalRootError, SettingsError, StoreUnavailableError
+from statebackend.errors import LocalRootError, SettingsError, StoreUnavailableError, TableDiskError
 from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, RocksDBBase
 from statebackend.settings import Settings
 
@@ -168,6 +168,6 @@ class _RangeFiles:
             self._directory.clear()
             self._directory.make_scratch()
         except OSError as error:
-            raise StoreUnavailableError(
+            raise TableDiskError(
                 "the disk of the tables failed", directory=str(self._directory.files), reason=str(error)
             ) from error

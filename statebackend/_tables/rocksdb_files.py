@@ -28,7 +28,7 @@ from rocksdict import (
 )
 
 from statebackend._tasks import BREATH_S, breathe
-from statebackend.errors import BackendClosedError, ForkedProcessError, StoreUnavailableError
+from statebackend.errors import BackendClosedError, ForkedProcessError, TableDiskError
 from statebackend.settings import MiB
 
 _logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class RocksFiles:
     `reopen`: open what `write_out` or `copy_to` has written there. `read_only`: the same, and leave it unchanged.
 
     Half of `memory_bytes` holds the newest writes, a quarter the blocks of the files that were read last. One thread at
-    a time uses it, any thread its views. Raises `StoreUnavailableError` where the disk fails.
+    a time uses it, any thread its views. Raises `TableDiskError` where the disk fails.
     """
 
     def __init__(self, directory: Path, *, memory_bytes: int, reopen: bool = False, read_only: bool = False) -> None:
@@ -188,7 +188,7 @@ class RocksFiles:
             return error
         if isinstance(error, DbClosedError):
             return BackendClosedError("the backend is closed: open a new one")
-        return StoreUnavailableError("the disk of the tables failed", directory=str(self._directory), reason=str(error))
+        return TableDiskError("the disk of the tables failed", directory=str(self._directory), reason=str(error))
 
 
 class PointInTimeView:
