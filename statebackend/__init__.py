@@ -11,7 +11,9 @@
     spark.StatefulSink              the callable for `foreachBatch` (needs the extra `spark`)
     CheckpointInfo, RestoreReport, CommitSummary    what happened; `statebackend.observers` counts it
     inspect, report, verify, open_rows      look at a job from outside, beside a running stream
-    read_state, open_batches        one state of a job as columns in Arrow (needs the extra `columns`)
+    read_state, open_batches, export, diff      the state of a job as columns, in Arrow or files, and what changed in it
+                                    (need the extra `columns`)
+    watch                           each checkpoint as it is made
     repair                          put damaged commits back from local copies
     sweep                           delete what no retained checkpoint needs
     savepoints, drop_savepoint      names that keep a checkpoint
@@ -36,6 +38,7 @@ from statebackend import reports as reports
 from statebackend._backend.opening import open_backend
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._log.outbox import Output
+from statebackend._reading.watching import watch
 from statebackend._state.aggregating_state import Aggregate, AggregatingState
 from statebackend._state.list_state import ListState
 from statebackend._state.map_state import MapState
@@ -68,6 +71,8 @@ from statebackend.settings import Settings
 
 if TYPE_CHECKING:
     from statebackend import spark as spark
+    from statebackend._reading.differences import diff
+    from statebackend._reading.export import export
     from statebackend._reading.reader import open_batches, read_state
     from statebackend._state.columnar.columnar_state import ColumnarState
 
@@ -98,7 +103,9 @@ __all__ = [
     "Timers",
     "ValueState",
     "__version__",
+    "diff",
     "drop_savepoint",
+    "export",
     "inspect",
     "open_backend",
     "open_batches",
@@ -110,10 +117,13 @@ __all__ = [
     "savepoints",
     "sweep",
     "verify",
+    "watch",
 ]
 
 _WITH_ARROW = {
     "ColumnarState": "statebackend._state.columnar.columnar_state",
+    "diff": "statebackend._reading.differences",
+    "export": "statebackend._reading.export",
     "open_batches": "statebackend._reading.reader",
     "read_state": "statebackend._reading.reader",
 }

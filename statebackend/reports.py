@@ -6,6 +6,9 @@
     inspect     Inspection, made of LogRow
     report      JobReport, made of RangeRow and Pace
     open_rows   Row
+    export      ExportReport
+    diff        Difference
+    watch       LogBeat
     rewrite     RewriteReport
     savepoints  SavepointInfo
     tell=...    Progress
@@ -17,6 +20,8 @@ from statebackend._log.retention import Classified, Verdict
 from statebackend._log.savepoints import SavepointInfo
 from statebackend._log.sweep import SweepReport
 from statebackend._log.sweep_requests import SweepFailure
+from statebackend._reading.reports import Difference, ExportReport
+from statebackend._reading.watching import LogBeat
 from statebackend._upkeep.inspect import Inspection, LogRow
 from statebackend._upkeep.progress import Progress
 from statebackend._upkeep.repair import Repair
@@ -28,8 +33,11 @@ from statebackend._upkeep.verify import Damage, VerifyReport
 __all__ = [
     "Classified",
     "Damage",
+    "Difference",
+    "ExportReport",
     "Inspection",
     "JobReport",
+    "LogBeat",
     "LogRow",
     "Pace",
     "Progress",

@@ -2,16 +2,23 @@
 
     statebackend inspect        sb.inspect          the log, its branches and savepoints, the states, what lies where
     statebackend report         sb.report           one page: the newest checkpoint, garbage, what a month of PUTs costs
-    statebackend restore        sb.open_rows        a checkpoint's state in plain values, a line of JSON for each key
+    statebackend dump           sb.open_rows        a checkpoint's state in plain values, a line of JSON for each key
+    statebackend get STATE KEY  sb.open_rows        the value of one key
+    statebackend scan STATE     sb.open_batches     the keys of a state, by prefix, with their values or without
+    statebackend export STATE   sb.export           a state as Parquet, CSV or lines of JSON
+    statebackend diff A B       sb.diff             keys that were added, changed and removed between two checkpoints
+    statebackend watch          sb.watch            a line for each checkpoint as it is made
     statebackend verify         sb.verify           read every byte that a retained checkpoint needs, in both copies
     statebackend sweep          sb.sweep            find what the job no longer needs; delete it with --delete
     statebackend rewrite        sb.rewrite          commit the state again with another max_parallelism; fences writers
     statebackend savepoints     sb.savepoints       list the savepoints
     statebackend drop NAME      sb.drop_savepoint   drop one
 
-Exit status: 0 success; 1 verify found damage, sweep could not delete something or stopped, or rewrite was fenced or
-does not know its outcome; 2 the call is wrong, or there is no such job; 3 the store does not answer or refuses; 4 what
-is stored cannot be understood; 130 interrupted.
+`restore` is the old name of `dump`.
+
+Exit status: 0 success; 1 get found no value, verify found damage, sweep could not delete something or stopped, or
+rewrite was fenced or does not know its outcome; 2 the call is wrong, or there is no such job; 3 the store does not
+answer or refuses; 4 what is stored cannot be understood; 130 interrupted.
 """
 
 from statebackend.cli.commands import DAMAGE, INTERRUPTED, NO_STORE, NOT_UNDERSTOOD, OK, WRONG_CALL, main

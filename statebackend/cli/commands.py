@@ -22,6 +22,7 @@ from statebackend._upkeep.rows import key_from, open_rows
 from statebackend._upkeep.savepoints import drop_savepoint, savepoints
 from statebackend._upkeep.sweep import sweep
 from statebackend._upkeep.verify import verify
+from statebackend.cli import reading
 from statebackend.cli.options import parser, settings_of
 from statebackend.cli.picture import draw
 from statebackend.cli.progress import shown
@@ -102,7 +103,52 @@ async def _sweep(settings: Settings, options: argparse.Namespace) -> int:
     return _show(swept, all_lines if options.all else SweepReport.lines, options, status=status)
 
 
+async def _get(settings: Settings, options: argparse.Namespace) -> int:
+    opening = open_rows(
+        settings,
+        checkpoint_id=options.checkpoint_id,
+        savepoint=options.savepoint,
+        states=[options.state],
+        key=key_from(options.key),
+    )
+    async with opening as rows:
+        found = [row.value for row in rows]
+    with _printing():
+        for value in found:
+            print(msgspec.json.encode(value).decode())
+    return OK if found else DAMAGE
+
+
+async def _scan(settings: Settings, options: argparse.Namespace) -> int:
+    await reading.scan(settings, options, _print_line)
+    return OK
+
+
+async def _export(settings: Settings, options: argparse.Namespace) -> int:
+    return _show(await reading.export_state(settings, options), reading.export_lines, options)
+
+
+async def _diff(settings: Settings, options: argparse.Namespace) -> int:
+    await reading.compare(settings, options, _print_line)
+    return OK
+
+
+async def _watch(settings: Settings, options: argparse.Namespace) -> int:
+    await reading.follow(settings, options, _print_line)
+    return OK
+
+
+def _print_line(line: str) -> None:
+    with _printing():
+        print(visible(line), flush=True)
+
+
 async def _restore(settings: Settings, options: argparse.Namespace) -> int:
+    print("statebackend: restore is called dump now", file=sys.stderr)
+    return await _dump(settings, options)
+
+
+async def _dump(settings: Settings, options: argparse.Namespace) -> int:
     if options.limit is not None and options.limit < 0:
         raise InputError("the limit must not be negative", limit=options.limit)
     with shown() as tell:
@@ -146,7 +192,13 @@ COMMANDS: Final[Mapping[str, Callable[[Settings, argparse.Namespace], Awaitable[
     "verify": _verify,
     "repair": _repair,
     "sweep": _sweep,
+    "dump": _dump,
     "restore": _restore,
+    "get": _get,
+    "scan": _scan,
+    "export": _export,
+    "diff": _diff,
+    "watch": _watch,
     "rewrite": _rewrite,
     "savepoints": _savepoints,
     "drop": _drop,

@@ -3,13 +3,15 @@
 import argparse
 import os
 from pathlib import Path
-from typing import get_args
+from typing import Any, Final, get_args
 
 import msgspec
 
 from statebackend._log.sweep import MIN_AGE_S
 from statebackend._version import __version__
 from statebackend.settings import ENVIRONMENT_PREFIX, Settings, TableKind
+
+_KEY: Final = 'plain text, or JSON as printed (7, "7", ["JFK", 7])'
 
 
 def parser() -> argparse.ArgumentParser:
@@ -39,13 +41,7 @@ def parser() -> argparse.ArgumentParser:
         "--min-age-s", metavar="S", type=float, default=MIN_AGE_S, help="least age of what is deleted, in seconds"
     )
 
-    restoring = commands.add_parser(
-        "restore", parents=[common, checkpoint], help="print the state, a line of JSON for each key"
-    )
-    restoring.add_argument("--state", metavar="NAME", action="append", default=[], help="only this state; repeatable")
-    restoring.add_argument("--key", help='only this key: plain text, or JSON as printed (7, "7", ["JFK", 7])')
-    restoring.add_argument("--limit", metavar="N", type=int, help="print at most N lines")
-    restoring.add_argument("--out", metavar="FILE", help="write to FILE, which must not exist yet")
+    _add_readers(commands, common, checkpoint)
 
     rewriting = commands.add_parser(
         "rewrite", parents=[common, checkpoint], help="give the job another number of key groups"
@@ -56,6 +52,48 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("savepoints", parents=[common], help="list the savepoints")
     commands.add_parser("drop", parents=[common], help="drop a savepoint").add_argument("name")
     return found
+
+
+def _add_readers(
+    commands: Any,  # what `add_subparsers` returns has no public name
+    common: argparse.ArgumentParser,
+    checkpoint: argparse.ArgumentParser,
+) -> None:
+    """The commands that read the state."""
+    both = [common, checkpoint]
+    for name, said in (("dump", "print the state, a line of JSON for each key"), ("restore", "the old name of dump")):
+        dumping = commands.add_parser(name, parents=both, help=said)
+        dumping.add_argument("--state", metavar="NAME", action="append", default=[], help="only this state; repeatable")
+        dumping.add_argument("--key", help=f"only this key: {_KEY}")
+        dumping.add_argument("--limit", metavar="N", type=int, help="print at most N lines")
+        dumping.add_argument("--out", metavar="FILE", help="write to FILE, which must not exist yet")
+
+    getting = commands.add_parser("get", parents=both, help="print the value of one key; status 1 if it has none")
+    getting.add_argument("state")
+    getting.add_argument("key", help=_KEY)
+
+    scanning = commands.add_parser("scan", parents=both, help="print the keys of a state, with their values")
+    scanning.add_argument("state")
+    scanning.add_argument("--prefix", metavar="TEXT", default="", help="only keys that begin with it")
+    scanning.add_argument("--keys-only", action="store_true", help="without the values")
+    scanning.add_argument("--limit", metavar="N", type=int, help="print at most N lines")
+
+    exporting = commands.add_parser("export", parents=both, help="write a state to a file, as columns")
+    exporting.add_argument("state")
+    exporting.add_argument("out", metavar="FILE", help="it must not exist yet")
+    exporting.add_argument("--format", choices=("parquet", "csv", "jsonl"), default="parquet")
+    exporting.add_argument("--key", action="append", help=f"only this key, repeatable: {_KEY}")
+    exporting.add_argument("--key-groups", metavar="FIRST-LAST", help="only these key groups")
+    exporting.add_argument("--columns", metavar="A,B", help="only these columns, or fields of a record")
+
+    comparing = commands.add_parser("diff", parents=[common], help="what one checkpoint has and another has not")
+    comparing.add_argument("a", help="a checkpoint's id, or a savepoint's name")
+    comparing.add_argument("b", help="as a")
+    comparing.add_argument("--state", metavar="NAME", action="append", default=[], help="only this state; repeatable")
+
+    watching = commands.add_parser("watch", parents=[common], help="print a line for each checkpoint as it is made")
+    watching.add_argument("--every-s", metavar="S", type=float, default=1.0, help="look so often")
+    watching.add_argument("--count", metavar="N", type=int, help="end after N lines")
 
 
 def _common() -> argparse.ArgumentParser:

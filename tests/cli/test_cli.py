@@ -222,7 +222,7 @@ def test_every_error_has_its_status(
     assert capsys.readouterr().err == "statebackend: x\n"
 
 
-@pytest.mark.parametrize("command", ["inspect", "restore"])
+@pytest.mark.parametrize("command", ["inspect", "dump"])
 def test_an_output_that_takes_no_more_is_told(place: Place, command: str) -> None:
     """In one line, and not once more when Python exits."""
     arguments = [command, "--primary", place.settings.primary, "--job", "fleet"]

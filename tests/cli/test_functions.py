@@ -1,7 +1,9 @@
 """What the command line can do, Python can: each command has its public function, and prints the record of that."""
 
+import importlib
 import json
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -19,12 +21,33 @@ FUNCTIONS = {
     "verify": "verify",
     "repair": "repair",
     "sweep": "sweep",
+    "dump": "open_rows",
     "restore": "open_rows",
+    "get": "open_rows",
+    "scan": "open_batches",
+    "export": "export",
+    "diff": "diff",
+    "watch": "watch",
     "rewrite": "rewrite",
     "savepoints": "savepoints",
     "drop": "drop_savepoint",
 }
-MEASURED = frozenset({"seconds", "requests", "usd"})
+PLACES = {
+    "scan": "statebackend._reading.reader",
+    "export": "statebackend._reading.export",
+    "diff": "statebackend._reading.differences",
+    "watch": "statebackend.cli.reading",
+}
+"""Where a command looks its function up, if not in `commands`."""
+OPTIONS = {
+    "rewrite": ["--max-parallelism", "7"],
+    "drop": ["before-migration"],
+    "get": ["legs", "k"],
+    "scan": ["legs"],
+    "export": ["legs", "legs.parquet"],
+    "diff": ["10", "13"],
+}
+MEASURED = frozenset({"lag_s", "seconds", "requests", "usd"})
 """Fields that measure a call, and differ from call to call."""
 
 
@@ -37,13 +60,31 @@ async def rewrite_dry(settings: sb.Settings) -> reports.RewriteReport:
     return await sb.rewrite(msgspec.structs.replace(settings, max_parallelism=7), dry_run=True)
 
 
+async def exported(settings: sb.Settings) -> reports.ExportReport:
+    return await sb.export(settings, "legs", "legs.parquet")
+
+
+async def differences(settings: sb.Settings) -> list[reports.Difference]:
+    return [each async for each in sb.diff(settings, "before-migration", 13)]
+
+
+async def newest_beat(settings: sb.Settings) -> list[reports.LogBeat]:
+    async with aclosing(sb.watch(settings)) as beats:
+        async for beat in beats:
+            return [beat]
+    raise AssertionError("there is no end to it")
+
+
 CALLS: list[tuple[tuple[str, ...], Callable[[sb.Settings], Coroutine[Any, Any, Any]]]] = [
     (("inspect",), sb.inspect),
     (("report",), sb.report),
     (("verify",), sb.verify),
     (("repair",), sb.repair),
     (("sweep",), sb.sweep),
-    (("restore",), rows),
+    (("dump",), rows),
+    (("export", "legs", "legs.parquet"), exported),
+    (("diff", "before-migration", "13"), differences),
+    (("watch", "--count", "1"), newest_beat),
     (("rewrite", "--max-parallelism", "7", "--dry-run"), rewrite_dry),
     (("savepoints",), sb.savepoints),
 ]
@@ -61,6 +102,8 @@ def records_in(value: Any) -> Iterator[msgspec.Struct]:
 
 
 def without_measures(found: Any) -> Any:
+    if isinstance(found, list):
+        return list(map(without_measures, found))
     return {name: each for name, each in found.items() if name not in MEASURED} if isinstance(found, dict) else found
 
 
@@ -68,7 +111,12 @@ def test_every_command_has_a_public_function() -> None:
     """With the command's name, unless the function's has to say more."""
     assert FUNCTIONS.keys() == commands.COMMANDS.keys()
     assert set(FUNCTIONS.values()) <= set(sb.__all__)
-    assert FUNCTIONS.keys() - {command for (command, *_), _ in CALLS} == {"drop"}  # the one that prints nothing
+    assert FUNCTIONS.keys() - {command for (command, *_), _ in CALLS} == {
+        "drop",  # the one that prints nothing
+        "get",  # prints the value alone
+        "scan",  # prints some rows of batches
+        "restore",  # the old name of dump
+    }
 
 
 @pytest.mark.parametrize("command", sorted(commands.COMMANDS))
@@ -80,21 +128,27 @@ def test_a_command_runs_its_public_function(
     def fail(*_: Any, **__: Any) -> Any:
         raise sb.errors.InputError("raised by a test")
 
-    assert getattr(commands, FUNCTIONS[command]) is getattr(sb, FUNCTIONS[command])
-    monkeypatch.setattr(commands, FUNCTIONS[command], fail)
-    options = {"rewrite": ["--max-parallelism", "7"], "drop": ["before-migration"]}.get(command, [])
-    assert place.run(command, *options) == (cli.WRONG_CALL, "statebackend: raised by a test\n")
+    module = importlib.import_module(PLACES.get(command, commands.__name__))
+    assert getattr(module, FUNCTIONS[command]) is getattr(sb, FUNCTIONS[command])
+    monkeypatch.setattr(module, FUNCTIONS[command], fail)
+    status, printed = place.run(command, *OPTIONS.get(command, []))
+    assert (status, printed.splitlines()[-1]) == (cli.WRONG_CALL, "statebackend: raised by a test")
 
 
 @pytest.mark.parametrize(("command", "call"), CALLS, ids=[command for (command, *_), _ in CALLS])
 def test_a_command_prints_the_record_that_the_function_returns(
-    place: Place, command: tuple[str, ...], call: Callable[[sb.Settings], Coroutine[Any, Any, Any]]
+    place: Place,
+    command: tuple[str, ...],
+    call: Callable[[sb.Settings], Coroutine[Any, Any, Any]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Field for field, as JSON."""
+    monkeypatch.chdir(place.directory)
     expected = anyio.run(call, place.settings)
+    (place.directory / "legs.parquet").unlink(missing_ok=True)
     status, printed = place.run(*command, "--json")
     assert status == cli.OK
-    if command == ("restore",):  # a line for each
+    if command[0] in ("dump", "diff", "watch"):  # a line for each
         found: Any = [json.loads(line) for line in printed.splitlines()]
     else:  # and behind it, what went to stderr
         found, _ = json.JSONDecoder().raw_decode(printed)
@@ -105,8 +159,9 @@ async def returned(settings: sb.Settings) -> list[Any]:
     return [await call(settings) for _, call in CALLS]
 
 
-def test_every_record_is_in_the_public_room(place: Place) -> None:
+def test_every_record_is_in_the_public_room(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """And every record nested in one. The parts of a commit are in `statebackend.ids`."""
+    monkeypatch.chdir(place.directory)
     found = anyio.run(returned, place.settings)
     place.segments()[0].write_bytes(b"damaged")
     found.append(anyio.run(sb.verify, place.settings))

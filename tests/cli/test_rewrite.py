@@ -44,7 +44,7 @@ def test_a_dry_run_changes_nothing(place: Place) -> None:
 def test_a_savepoint_is_rewritten_by_name(place: Place) -> None:
     """The job continues from it."""
     assert place.run("rewrite", "--max-parallelism", "7", "--savepoint", "before-migration")[0] == cli.OK
-    rows = [json.loads(line) for line in place.run("restore")[1].splitlines() if line.startswith("{")]
+    rows = [json.loads(line) for line in place.run("dump")[1].splitlines() if line.startswith("{")]
     assert [row["value"] for row in rows] == [0]
 
 
@@ -81,7 +81,7 @@ def test_damage_stops_it(place: Place) -> None:
     assert anyio.run(read) == 3
 
 
-@pytest.mark.parametrize("command", ["rewrite", "restore", "report"])
+@pytest.mark.parametrize("command", ["rewrite", "dump", "report"])
 def test_no_such_job_is_told(place: Place, command: str) -> None:
     """A mistyped name creates no job."""
     options = ("--max-parallelism", "7") if command == "rewrite" else ()

@@ -62,7 +62,7 @@ def newest(place: Place) -> Commit:
 
 def restored(place: Place, *options: str) -> dict[sb.Key, list[int]]:
     """The lists, as `restore` prints them."""
-    status, printed = place.run("restore", "--state", "rows", *options)
+    status, printed = place.run("dump", "--state", "rows", *options)
     assert status == cli.OK, printed
     rows = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
     return {row["key"]: row["value"] for row in rows}

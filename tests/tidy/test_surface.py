@@ -6,9 +6,10 @@ import pytest
 
 FRONT_DOOR = """
     Aggregate AggregatingState CheckpointInfo Clock ColumnarState CommitSummary Key ListState MapState ObjectStore
-    Observer OperatorState Output ReducingState RestoreReport Serializer Settings SourceMark StagedOutput StateBackend
-    StateBackendError StateChangeUploader TimeToLive Timers ValueState __version__ drop_savepoint inspect open_backend
-    open_batches open_rows read_state repair report rewrite savepoints sweep verify
+    Observer OperatorState Output ReducingState RestoreReport Serializer Settings SourceMark StagedOutput
+    StateBackend StateBackendError StateChangeUploader TimeToLive Timers ValueState __version__ diff drop_savepoint
+    export inspect open_backend open_batches open_rows read_state repair report rewrite savepoints sweep verify
+    watch
 """
 IMPLEMENTERS = """
     Body Buffer Capability ChangeSetHandle CheckpointInfo Clock CountsRequests DeletesMany Fallback Handle ObjectInfo
@@ -19,8 +20,8 @@ OWNERS = """
     open_download_cache
 """
 REPORTS = """
-    Classified Damage Inspection JobReport LogRow Pace Progress RangeRow Repair RewriteReport Row SavepointInfo
-    SweepFailure SweepReport Verdict VerifyReport
+    Classified Damage Difference ExportReport Inspection JobReport LogBeat LogRow Pace Progress RangeRow Repair
+    RewriteReport Row SavepointInfo SweepFailure SweepReport Verdict VerifyReport
 """
 ROOMS = {
     "statebackend": FRONT_DOOR,

@@ -1,4 +1,4 @@
-"""`restore`: a checkpoint in plain values, without the classes that it was written with."""
+"""`dump`: a checkpoint in plain values, without the classes that it was written with."""
 
 import asyncio
 import json
@@ -100,7 +100,7 @@ def lines(printed: str) -> list[dict[str, Any]]:
 
 def test_every_kind_is_shown_without_its_classes(kinds: Place) -> None:
     """A struct as an object, bytes in base64, a map by its keys, an aggregate as its accumulator."""
-    status, printed = kinds.run("restore")
+    status, printed = kinds.run("dump")
     assert status == cli.OK
     rows = {row["state"]: row for row in lines(printed)}
     assert {name: (row["kind"], row["key"], row["value"]) for name, row in rows.items()} == {
@@ -117,7 +117,7 @@ def test_one_state_one_key_and_so_many_lines(kinds: Place, table: str) -> None:
         pytest.importorskip("rocksdict", reason="the extra rocksdb")
 
     def found(*options: str) -> list[str]:
-        return sorted(row["state"] for row in lines(kinds.run("restore", "--table", table, *options)[1]))
+        return sorted(row["state"] for row in lines(kinds.run("dump", "--table", table, *options)[1]))
 
     assert found("--state", "list", "--state", "map") == ["list", "map"]
     assert found("--key", "k") == ["columns", "legs", "mean", "own", "recent", "timers", "total", "value"]
@@ -149,10 +149,10 @@ def test_columns_are_among_the_states(kinds: Place, command: str) -> None:
 def test_columns_are_verified_and_rewritten(kinds: Place) -> None:
     """As any other state: nothing is damaged, and each key is found in its new group."""
     assert kinds.run("verify")[0] == cli.OK
-    before = lines(kinds.run("restore", "--state", "columns")[1])
+    before = lines(kinds.run("dump", "--state", "columns")[1])
     assert kinds.run("rewrite", "--max-parallelism", "7")[0] == cli.OK
     assert kinds.run("verify")[0] == cli.OK
-    after = lines(kinds.run("restore", "--state", "columns")[1])
+    after = lines(kinds.run("dump", "--state", "columns")[1])
     assert [row["value"] for row in after] == [row["value"] for row in before]
     assert [row["key_group"] for row in after] == [key_group("k", 7)]
 
@@ -170,24 +170,24 @@ async def test_a_long_list_is_shown_whole() -> None:
 
 def test_an_older_checkpoint_or_a_savepoint_is_read_if_asked_for(place: Place) -> None:
     """And the newest otherwise."""
-    assert [lines(place.run("restore", *options)[1])[0]["value"] for options in ((), ("--checkpoint-id", "11"))] == [
+    assert [lines(place.run("dump", *options)[1])[0]["value"] for options in ((), ("--checkpoint-id", "11"))] == [
         3,
         1,
     ]
-    (row,) = lines(place.run("restore", "--savepoint", "before-migration")[1])
+    (row,) = lines(place.run("dump", "--savepoint", "before-migration")[1])
     assert row["value"] == 0
 
 
 def test_it_goes_into_a_file_that_was_not_there(place: Place) -> None:
     """One that is there stays as it is."""
     out = place.directory / "out.jsonl"
-    status, printed = place.run("restore", "--out", str(out))
+    status, printed = place.run("dump", "--out", str(out))
     assert (status, lines(printed)) == (cli.OK, [])
     assert [row["key"] for row in lines(out.read_text())] == ["k"]
     before = out.read_text()
-    assert place.run("restore", "--out", str(out))[0] == cli.WRONG_CALL
+    assert place.run("dump", "--out", str(out))[0] == cli.WRONG_CALL
     assert out.read_text() == before
-    assert place.run("restore", "--out", str(place.directory / "no" / "where"))[0] == cli.WRONG_CALL
+    assert place.run("dump", "--out", str(place.directory / "no" / "where"))[0] == cli.WRONG_CALL
 
 
 def test_half_a_file_is_not_left(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_disk_that_is_full_is_told(kinds: Place) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
-        status, printed = kinds.run("restore", "--out", str(out))
+        status, printed = kinds.run("dump", "--out", str(out))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert (status, "cannot be written" in printed) == (cli.WRONG_CALL, True)
@@ -246,7 +246,7 @@ def test_a_disk_that_is_full_is_told(kinds: Place) -> None:
 )
 def test_what_is_not_there_is_told(place: Place, options: tuple[str, ...], status: int, said: str) -> None:
     """For an unknown state, the error names the states that there are."""
-    found, printed = place.run("restore", *options)
+    found, printed = place.run("dump", *options)
     assert found == status
     assert said in printed
 
@@ -254,7 +254,7 @@ def test_what_is_not_there_is_told(place: Place, options: tuple[str, ...], statu
 def test_a_checkpoint_and_a_savepoint_are_one_too_many(place: Place) -> None:
     """Which one would it be?"""
     with pytest.raises(SystemExit) as caught:
-        place.run("restore", "--checkpoint-id", "11", "--savepoint", "before-migration")
+        place.run("dump", "--checkpoint-id", "11", "--savepoint", "before-migration")
     assert caught.value.code == cli.WRONG_CALL
 
 
@@ -267,7 +267,7 @@ def test_a_reader_that_stops_early_ends_it_quietly(place: Place) -> None:
             await backend.checkpoint(30)
 
     anyio.run(grow)
-    command = [sys.executable, "-m", "statebackend", "restore", "--primary", place.settings.primary, "--job", "fleet"]
+    command = [sys.executable, "-m", "statebackend", "dump", "--primary", place.settings.primary, "--job", "fleet"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         assert process.stderr is not None

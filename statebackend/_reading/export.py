@@ -1,0 +1,147 @@
+"""Writes one state of a checkpoint to a file: Parquet, CSV, or a line of JSON for each row."""
+
+import importlib
+import os
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final, Literal, cast, get_args
+
+import msgspec
+
+from statebackend._columns.arrow import Array, RecordBatch, Schema, pa
+from statebackend._reading.reader import open_batches
+from statebackend._reading.reports import ExportReport
+from statebackend._tasks import finish
+from statebackend._threads import FileThreads
+from statebackend._upkeep.progress import Tell
+from statebackend._upkeep.rows import plain
+from statebackend.abc import ObjectStore
+from statebackend.errors import InputError, StateBackendError
+from statebackend.settings import Settings
+
+Format = Literal["parquet", "csv", "jsonl"]
+PARTIAL: Final = ".partial"
+
+
+async def export(
+    settings: Settings,
+    state: str,
+    path: str | os.PathLike[str],
+    *,
+    format: Format = "parquet",  # noqa: A002  # as the option of the command
+    store: ObjectStore | None = None,
+    tell: Tell = lambda _: None,
+    **options: Any,
+) -> ExportReport:
+    """Write a state to a new file. `options` are those of `read_state`.
+
+    The file appears under its name once it is whole; after an error or a cancelled call there is none. CSV shows bytes
+    and nested values as JSON. Raises `InputError` for a file that exists or cannot be written, and as `read_state`.
+    """
+    path = Path(path)
+    if format not in get_args(Format):
+        raise InputError("the format is one of these", format=format, formats=", ".join(get_args(Format)))
+    threads = FileThreads(1)
+    rows = 0
+    with _new_file(path) as partial:
+        async with open_batches(settings, state, store=store, tell=tell, **options) as batches:
+            # `finish`: a cancelled task waits for its thread, or that would write to a file that is closed.
+            writer = await finish(threads.io, _WRITERS[format], partial, batches.schema)
+            try:
+                async for batch in batches:
+                    await finish(threads.io, writer.write, batch)
+                    rows += batch.num_rows
+            finally:
+                await finish(threads.io, writer.close)
+            checkpoint_id = batches.checkpoint_id
+    return ExportReport(state, checkpoint_id, str(path), rows, path.stat().st_size)
+
+
+@contextmanager
+def _new_file(path: Path) -> Generator[Path]:
+    """Yield where to write what is to be at `path`, and put it there in the end. Raises `InputError`."""
+    partial = path.with_name(f".{path.name}{PARTIAL}")
+    try:
+        if path.exists():
+            raise InputError("the file is there already", out=str(path))
+        try:
+            yield partial
+            os.link(partial, path)  # unlike a rename it replaces nothing
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        if isinstance(error, StateBackendError):
+            raise
+        raise InputError(f"the file cannot be written: {error.strerror or error}", out=str(path)) from error
+
+
+class _Parquet:
+    def __init__(self, path: Path, schema: Schema) -> None:
+        self._writer = _module("parquet").ParquetWriter(str(path), schema, compression="zstd")
+
+    def write(self, batch: RecordBatch) -> None:
+        self._writer.write_batch(batch)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Csv:
+    def __init__(self, path: Path, schema: Schema) -> None:
+        types = [pa.string() if _is_json(field.type) else field.type for field in schema]
+        self._schema = pa.schema(list(zip(schema.names, types, strict=True)))
+        self._writer = _module("csv").CSVWriter(str(path), self._schema)
+
+    def write(self, batch: RecordBatch) -> None:
+        arrays = [_as_json(each) if _is_json(each.type) else each for each in batch.columns]
+        self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Jsonl:
+    def __init__(self, path: Path, schema: Schema) -> None:
+        self._names = schema.names
+        self._file = path.open("wb")
+
+    def write(self, batch: RecordBatch) -> None:
+        self._file.writelines(line + b"\n" for line in json_lines(batch))
+
+    def close(self) -> None:
+        with closing(self._file):
+            self._file.flush()
+
+
+def json_lines(batch: RecordBatch) -> Sequence[bytes]:
+    """Each row as an object in JSON."""
+    return [msgspec.json.encode(plain(row)) for row in cast("list[dict[str, Any]]", batch.to_pylist())]
+
+
+_WRITERS: Final[Mapping[Format, Callable[[Path, Schema], _Parquet | _Csv | _Jsonl]]] = {
+    "parquet": _Parquet,
+    "csv": _Csv,
+    "jsonl": _Jsonl,
+}
+
+
+def _is_json(type_: Any) -> bool:
+    types = pa.types
+    return bool(
+        types.is_nested(type_)
+        or types.is_binary(type_)
+        or types.is_large_binary(type_)
+        or types.is_fixed_size_binary(type_)
+        or types.is_duration(type_)
+    )
+
+
+def _as_json(array: Array) -> Array:
+    texts = [None if each is None else msgspec.json.encode(plain(each)).decode() for each in array.to_pylist()]
+    return pa.array(texts, pa.string())
+
+
+def _module(name: str) -> Any:
+    """A part of pyarrow that takes long to import."""
+    return importlib.import_module(f"pyarrow.{name}")

@@ -1,0 +1,126 @@
+"""The commands that read state as columns: `scan`, `export`, `diff`; and `watch`, which follows the log."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from statebackend._reading.watching import watch
+from statebackend._upkeep.rows import key_from, plain
+from statebackend.cli.progress import shown, size
+from statebackend.errors import InputError
+from statebackend.reports import Difference, ExportReport, LogBeat
+from statebackend.settings import Settings
+
+Print = Callable[[str], None]
+
+
+def _which(options: argparse.Namespace) -> dict[str, Any]:
+    return {"checkpoint_id": options.checkpoint_id, "savepoint": options.savepoint}
+
+
+def _narrowed(options: argparse.Namespace) -> dict[str, Any]:
+    """The part of the state that is asked for."""
+    keys = None if not options.key else [key_from(key) for key in options.key]
+    columns = None if options.columns is None else options.columns.split(",")
+    groups = None if options.key_groups is None else key_groups_from(options.key_groups)
+    return {"keys": keys, "columns": columns, "key_groups": groups, **_which(options)}
+
+
+def key_groups_from(text: str) -> tuple[int, int]:
+    """The first and the last key group of `FIRST-LAST`. Raises `InputError`."""
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and last.isdecimal()):
+        raise InputError("key groups are given as FIRST-LAST, such as 0-15", key_groups=text)
+    return int(first), int(last)
+
+
+async def export_state(settings: Settings, options: argparse.Namespace) -> ExportReport:
+    """Write a state to a file."""
+    from statebackend._reading.export import export  # noqa: PLC0415  # pyarrow is an extra
+
+    with shown(lines=True) as tell:
+        return await export(
+            settings, options.state, Path(options.out), format=options.format, tell=tell, **_narrowed(options)
+        )
+
+
+def export_lines(done: ExportReport) -> Sequence[str]:
+    """The file, for people."""
+    return [
+        f"{done.path}: {done.rows} rows of {done.state} as of checkpoint {done.checkpoint_id}, {size(done.size_bytes)}"
+    ]
+
+
+async def scan(settings: Settings, options: argparse.Namespace, tell: Print) -> None:
+    """Print the keys of a state, and their values unless `--keys-only`: a line of JSON for each."""
+    from statebackend._reading.reader import open_batches  # noqa: PLC0415  # pyarrow is an extra
+
+    limit = sys.maxsize if options.limit is None else options.limit
+    if limit < 0:
+        raise InputError("the limit must not be negative", limit=options.limit)
+    async with open_batches(settings, options.state, **_which(options)) as batches:
+        async for batch in batches:
+            rows: list[dict[str, Any]] = batch.select(["key"] if options.keys_only else batch.schema.names).to_pylist()
+            for row in rows:
+                if limit and begins_with(row["key"], options.prefix):
+                    limit -= 1
+                    tell(msgspec.json.encode(plain(row["key"] if options.keys_only else row)).decode())
+            if not limit:
+                return
+
+
+def begins_with(key: Any, prefix: str) -> bool:
+    """True if a text or binary key, or the first part of a tuple, begins with the prefix; an int by its digits."""
+    while isinstance(key, dict):
+        key = next(iter(cast("dict[str, Any]", key).values()))  # a tuple is shown as a struct
+    return key.startswith(prefix.encode()) if isinstance(key, bytes) else str(key).startswith(prefix)
+
+
+async def compare(settings: Settings, options: argparse.Namespace, tell: Print) -> None:
+    """Print what is different between two checkpoints."""
+    from statebackend._reading.differences import diff  # noqa: PLC0415  # pyarrow is an extra
+
+    async for each in diff(settings, checkpoint_from(options.a), checkpoint_from(options.b), states=options.state):
+        tell(msgspec.json.encode(each).decode() if options.json else difference_line(each))
+
+
+def checkpoint_from(text: str) -> int | str:
+    """The id of a checkpoint if it is a number, else the name of a savepoint."""
+    return int(text) if text.isdecimal() else text
+
+
+def difference_line(found: Difference) -> str:
+    """One key: `+` added, `-` removed, `~` changed."""
+    sign = {"added": "+", "removed": "-", "changed": "~"}[found.change]
+    key, old, new = (msgspec.json.encode(each).decode() for each in (found.key, found.before, found.after))
+    values = {"+": new, "-": old, "~": f"{old} -> {new}"}[sign]
+    return f"{sign} {found.state} {key} {values}"
+
+
+async def follow(settings: Settings, options: argparse.Namespace, tell: Print) -> None:
+    """Print a line for each new entry of the log."""
+    left = options.count
+    if left is not None and left <= 0:
+        raise InputError("the count must be positive", count=left)
+    async for beat in watch(settings, every_s=options.every_s):
+        tell(msgspec.json.encode(beat).decode() if options.json else beat_line(beat))
+        if left is not None and (left := left - 1) == 0:
+            return
+
+
+def beat_line(beat: LogBeat) -> str:
+    """One entry, for people."""
+    if beat.kind == "claim":
+        return f"epoch {beat.epoch}: opened by a writer, which restored the newest checkpoint"
+    if beat.problem is not None:
+        return f"entry {beat.sequence} cannot be read: {beat.problem}"
+    batch = "-" if beat.source is None else str(beat.source.batch_id)
+    since = "" if beat.since_s is None else f"{beat.since_s:.1f} s after the one before, "
+    return (
+        f"checkpoint {beat.checkpoint_id}, batch {batch}: {since}{beat.changes} changes, {size(beat.new_bytes)} in "
+        f"{beat.new_objects} objects, seen {beat.lag_s:.1f} s later"
+    )

@@ -1,0 +1,235 @@
+"""`get`, `scan`, `export`, `diff` and `watch`: the state of a job for people, files and programs."""
+
+import csv
+import json
+import operator
+import resource
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import statebackend as sb
+from statebackend import cli
+from statebackend._reading import export as exporting
+from tests.cli.conftest import Place
+
+
+@pytest.fixture
+def fleet(place: Place) -> Place:
+    """The same job with more keys, as checkpoints 20 and 21."""
+
+    async def work() -> None:
+        async with sb.open_backend(place.settings) as backend:
+            legs, hops = backend.value_state("legs", int), backend.list_state("hops", str)
+            columns = backend.columnar_state("columns", pa.schema({"n": pa.int64(), "x": pa.binary()}), key=pa.string())
+            legs.update({"N1": 1, "N2": 2, "M1": 3})
+            hops["JFK", 7].extend(["EWR", "IAH"])
+            columns["N1"] = {"n": 1, "x": b"\0"}
+            backend.reducing_state("total", int, operator.add).add("k", 3)
+            await backend.checkpoint(20)
+            legs["N1"], legs["N3"] = 10, 30
+            del legs["M1"]
+            columns["N1"] = {"n": 2, "x": b"\0"}
+            hops["JFK", 7].append("ORD")
+            await backend.checkpoint(21, savepoint="later")
+
+    anyio.run(work)
+    return place
+
+
+def lines(printed: str) -> list[Any]:
+    return [json.loads(line) for line in printed.splitlines()]
+
+
+def test_get_prints_the_value_of_one_key(fleet: Place) -> None:
+    """And says by its status that there is none."""
+    assert fleet.run("get", "legs", "N1") == (cli.OK, "10\n")
+    assert fleet.run("get", "legs", "N1", "--checkpoint-id", "20") == (cli.OK, "1\n")
+    assert fleet.run("get", "hops", '["JFK", 7]') == (cli.OK, '["EWR","IAH","ORD"]\n')
+    assert fleet.run("get", "legs", "N9") == (cli.DAMAGE, "")
+    status, printed = fleet.run("get", "leg", "N1")
+    assert (status, "legs" in printed) == (cli.WRONG_CALL, True)
+
+
+def test_scan_finds_keys_by_how_they_begin(fleet: Place) -> None:
+    """A tuple by its first part; with the values or without."""
+
+    def found(*options: str) -> list[Any]:
+        status, printed = fleet.run("scan", *options)
+        assert status == cli.OK
+        return lines(printed)
+
+    assert sorted(found("legs", "--keys-only", "--prefix", "N")) == ["N1", "N2", "N3"]
+    assert {row["key"]: row["value"] for row in found("legs", "--prefix", "N")} == {"N1": 10, "N2": 2, "N3": 30}
+    assert [row["value"] for row in found("hops", "--prefix", "JF")] == [["EWR", "IAH", "ORD"]]
+    assert found("hops", "--prefix", "X") == []
+    assert len(found("legs", "--limit", "2")) == 2
+    assert found("legs", "--limit", "0") == []
+    assert fleet.run("scan", "legs", "--limit", "-1")[0] == cli.WRONG_CALL
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_export_writes_a_state_to_a_file(fleet: Place, kind: str) -> None:
+    """With nested values and bytes as JSON where the format has no place for them."""
+    for state, expected in (
+        ("hops", {("JFK", 7): ["EWR", "IAH", "ORD"]}),
+        ("legs", {"k": 3, "N1": 10, "N2": 2, "N3": 30}),
+    ):
+        out = fleet.directory / f"{state}.{kind}"
+        status, printed = fleet.run("export", state, str(out), "--format", kind)
+        assert (status, f"{len(expected)} rows of {state} as of checkpoint 21" in printed) == (cli.OK, True)
+        if kind == "parquet":
+            rows = pq.read_table(out).to_pylist()
+        elif kind == "csv":
+            with out.open(newline="") as file:
+                rows = [{name: plain(value) for name, value in row.items()} for row in csv.DictReader(file)]
+        else:
+            rows = lines(out.read_text())
+        found = {tuple(key.values()) if isinstance(key := row["key"], dict) else key: row["value"] for row in rows}
+        assert found == expected
+
+
+def plain(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def test_export_takes_a_part_of_a_state(fleet: Place) -> None:
+    """Some keys, some key groups, some columns."""
+
+    def rows(state: str, *options: str) -> list[Any]:
+        out = fleet.directory / "part.jsonl"
+        out.unlink(missing_ok=True)
+        assert fleet.run("export", state, str(out), "--format", "jsonl", *options)[0] == cli.OK
+        return lines(out.read_text())
+
+    assert [row["value"] for row in rows("legs", "--key", "N2")] == [2]
+    assert {row["key"] for row in rows("legs", "--key", "N2", "--key", "N3")} == {"N2", "N3"}
+    assert len(rows("legs", "--key-groups", "0-63")) + len(rows("legs", "--key-groups", "64-127")) == 4
+    assert [row.keys() - {"key_group"} for row in rows("columns", "--columns", "n")] == [{"key", "n"}]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("legs", "there.parquet"), "there already"),
+        (("legs", "no/where.parquet"), "no/where.parquet"),
+        (("leg", "new.parquet"), "did you mean 'legs'"),
+        (("columns", "new.parquet", "--columns", "m"), "there are: n, x"),
+        (("legs", "new.parquet", "--key-groups", "1"), "FIRST-LAST"),
+        (("legs", "new.parquet", "--key-groups", "1-128"), "other key groups"),
+    ],
+)
+def test_what_cannot_be_exported_leaves_no_file(
+    fleet: Place, options: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line says why, and a file that was there stays as it was."""
+    monkeypatch.chdir(fleet.directory)
+    Path("there.parquet").write_text("mine")
+    before = sorted(fleet.directory.iterdir())
+    status, printed = fleet.run("export", *options)
+    assert (status, said in printed) == (cli.WRONG_CALL, True)
+    assert sorted(fleet.directory.iterdir()) == before
+    assert Path("there.parquet").read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_a_full_disk_or_a_cancelled_export_leaves_no_file(fleet: Place, kind: str) -> None:
+    """The kernel refuses to let files grow; or Ctrl-C cancels the task in the middle."""
+    out, before = fleet.directory / f"legs.{kind}", sorted(fleet.directory.iterdir())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        status, printed = fleet.run("export", "legs", str(out), "--format", kind)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (status, "cannot be written" in printed) == (cli.WRONG_CALL, True)
+    assert sorted(fleet.directory.iterdir()) == before
+
+    async def cancelled() -> None:
+        with anyio.CancelScope() as scope, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(exporting, "json_lines", lambda _: anyio.from_thread.run_sync(scope.cancel) or [])
+            await sb.export(fleet.settings, "legs", out, format="jsonl")
+        assert scope.cancelled_caught
+
+    anyio.run(cancelled)
+    assert sorted(fleet.directory.iterdir()) == before
+
+
+def test_diff_tells_what_was_added_changed_and_removed(fleet: Place) -> None:
+    """Between checkpoints by their ids or savepoints by their names, in either direction."""
+    status, printed = fleet.run("diff", "20", "later")
+    assert status == cli.OK
+    assert printed.splitlines() == [
+        '~ columns "N1" {"n":1,"x":{"base64":"AA=="}} -> {"n":2,"x":{"base64":"AA=="}}',
+        '~ hops ["JFK",7] ["EWR","IAH"] -> ["EWR","IAH","ORD"]',
+        '- legs "M1" 3',
+        '~ legs "N1" 1 -> 10',
+        '+ legs "N3" 30',
+    ]
+    back = lines(fleet.run("diff", "21", "20", "--state", "legs", "--json")[1])
+    assert {(each["change"], each["key"], each["before"], each["after"]) for each in back} == {
+        ("added", "M1", None, 3),
+        ("changed", "N1", 10, 1),
+        ("removed", "N3", 30, None),
+    }
+    assert fleet.run("diff", "21", "21") == (cli.OK, "")
+    assert [each["change"] for each in lines(fleet.run("diff", "13", "20", "--state", "hops", "--json")[1])] == [
+        "added"
+    ]
+
+
+def test_a_diff_of_what_cannot_be_compared_is_told(fleet: Place) -> None:
+    """A checkpoint or state that is not there, or another number of key groups."""
+    for options, said in (
+        (("20", "99"), "99"),
+        (("20", "nothing"), "nothing"),
+        (("20", "21", "--state", "leg"), "legs"),
+    ):
+        status, printed = fleet.run("diff", *options)
+        assert (status, said in printed) == (cli.WRONG_CALL, True)
+    assert fleet.run("rewrite", "--max-parallelism", "7")[0] == cli.OK
+    status, printed = fleet.run("diff", "21", "22")
+    assert (status, "other numbers of key groups" in printed) == (cli.WRONG_CALL, True)
+
+
+def test_watch_prints_each_checkpoint_as_it_is_made(fleet: Place) -> None:
+    """From the newest on; with its batch, its age, and what it added."""
+    beats: list[sb.reports.LogBeat] = []
+
+    async def write(backend: sb.StateBackend, number: int) -> None:
+        backend.value_state("legs", int)["k"] = number
+        await backend.checkpoint(number, source=sb.SourceMark("q", number))
+
+    async def run() -> None:
+        async with sb.open_backend(fleet.settings) as backend:
+            async for beat in sb.watch(fleet.settings, every_s=0.001):
+                beats.append(beat)
+                if len(beats) == 3:
+                    return
+                await write(backend, 30 + len(beats))
+
+    anyio.run(run)
+    assert [(beat.kind, beat.checkpoint_id) for beat in beats] == [("claim", None), ("commit", 31), ("commit", 32)]
+    assert [beat.source and beat.source.batch_id for beat in beats] == [None, 31, 32]
+    assert beats[2].since_s is not None
+    assert (beats[2].changes, beats[2].new_objects) == (1, 1)
+    status, printed = fleet.run("watch", "--count", "1")
+    assert (status, printed.startswith("checkpoint 32, batch 32: ")) == (cli.OK, True)
+    assert fleet.run("watch", "--count", "0")[0] == cli.WRONG_CALL
+    assert fleet.run("watch", "--every-s", "0", "--count", "1")[0] == cli.WRONG_CALL
+    assert fleet.run("watch", job="nothing")[0] == cli.WRONG_CALL
+
+
+def test_the_old_name_of_dump_says_so(fleet: Place) -> None:
+    """On stderr, so that scripts go on."""
+    status, printed = fleet.run("restore", "--state", "total")
+    assert status == cli.OK
+    assert json.loads(printed.splitlines()[0])["value"] == 3
+    assert printed.splitlines()[-1] == "statebackend: restore is called dump now"
