@@ -6,6 +6,7 @@ a state has one user at a time, and an attempt that fails leaves nothing.
 
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -130,8 +131,12 @@ async def start_from_process(
     key_groups: KeyGroupRange,
     owners: Collection[KeyGroupRange],
     base: Commit | None,
+    *,
+    parents: Sequence[Path],
 ) -> AsyncGenerator[Start]:
     """The state that this process has cached, if it leads to `base`; otherwise an empty heap.
+
+    `parents`: where a restore may make a scratch directory, as for `Tables`.
 
     A cached state that does not fit is dropped: it was taken out above, and only a later attempt puts one back.
     """
@@ -139,7 +144,8 @@ async def start_from_process(
     ranges.drop_others(settings, owners)
     cached = ranges.take(name)
     lacks = None if cached is None else missing(cached.lineage, base, key_groups)
-    start = Start(HEAP) if lacks is None else Start(HEAP, cached, lacks, "process")
+    heap = msgspec.structs.replace(HEAP, parents=parents)
+    start = Start(heap) if lacks is None else Start(heap, cached, lacks, "process")
     yield start
     if start.left is not None:
         ranges.put(name, start.left, ranges_max=settings.ranges_cached_max)

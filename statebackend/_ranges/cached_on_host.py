@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
@@ -49,12 +50,13 @@ async def start_from_host(
     epoch: Epoch,
     base: Commit | None,
     *,
+    parents: Sequence[Path],
     threads: WorkerThreads,
 ) -> AsyncGenerator[Start]:
     """The state that this host has cached, if it leads to `base`; otherwise empty tables in the same directory.
 
     If another process is working in that directory, or its disk takes nothing, the tables lie in a directory of our own
-    and nothing is cached.
+    and nothing is cached; so, too, with `parents`, below which it lies then.
     Raises `LocalRootError`, `SettingsError` if rocksdict is missing, `StoreUnavailableError` if the disk fails.
     """
     parent = scratch_parent(settings.table_dir, settings.local)
@@ -63,7 +65,7 @@ async def start_from_host(
         files = start = None
         try:
             opening = open_range_directory(parent, settings.job, key_groups, threads)
-            if (directory := await stack.enter_async_context(opening)) is not None:
+            if not parents and (directory := await stack.enter_async_context(opening)) is not None:
                 files = _RangeFiles(settings, key_groups, directory)
                 start = await threads.io(files.open, base)
         except (LocalRootError, StoreUnavailableError) as error:
@@ -72,7 +74,7 @@ async def start_from_host(
             _log.warning("the disk of a range takes nothing, and its files lie elsewhere: reason=%s", error)
         if files is None or start is None:
             await stack.aclose()
-            async with open_tables(settings, key_groups, threads) as opened:
+            async with open_tables(settings, key_groups, threads, parents) as opened:
                 yield Start(opened)  # `cache` has no effect here
             return
         try:

@@ -14,8 +14,9 @@ it only if its lineage proves that it leads to the base of that attempt.
 """
 
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 from anyio.abc import TaskGroup
 
@@ -23,6 +24,7 @@ from statebackend._backend.assembly import Opened, base_schedule
 from statebackend._backend.copy_writers import OpenUploader, choose_copies
 from statebackend._backend.job import Job, Position
 from statebackend._backend.stores import Primary, open_primary, telling_requests
+from statebackend._backend.tables import parents_left, table_parents
 from statebackend._checkpoint.base_schedule import BaseSchedule
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import LocalCopies
@@ -42,7 +44,7 @@ from statebackend._state.operator_state import mode_of
 from statebackend._tasks import foreign, open_tasks
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
-from statebackend.errors import BackendClosedError
+from statebackend.errors import BackendClosedError, TableDiskError
 from statebackend.ids import Epoch, KeyGroupRange
 from statebackend.settings import Settings
 
@@ -103,6 +105,19 @@ class RangeOwners:
             raise BackendClosedError(
                 "these ranges belong to another process or to a context that was left: open range owners here"
             )
+        parents: Sequence[Path] = ()
+        async with AsyncExitStack() as stack:
+            attempt: Attempt | None = None
+            while attempt is None:
+                try:
+                    attempt = await stack.enter_async_context(self._attempt_once(task, parents))
+                except TableDiskError as error:  # it may have filled while the range was restored
+                    parents = parents_left(parents or table_parents(task.settings), error)
+            yield attempt
+
+    @asynccontextmanager
+    async def _attempt_once(self, task: RangeTask, parents: Sequence[Path]) -> AsyncGenerator[Attempt]:
+        """As `attempt`. `parents`: where files of tables may lie if the disk of the host's own directory has failed."""
         settings, host = settings_of(task), self._host_of(task.settings)
         async with (
             self._store.store_of(task.settings, host.threads) as store,
@@ -115,7 +130,7 @@ class RangeOwners:
             async with (
                 telling_requests(primary.spending),
                 host.open() as local,
-                self._start(task, base.commit, host.threads) as start,
+                self._start(task, base.commit, parents, host.threads) as start,
                 open_tasks() as tasks,
             ):
                 opened = self._opened(
@@ -165,11 +180,12 @@ class RangeOwners:
         return self._host[1]
 
     def _start(
-        self, task: RangeTask, base: Commit | None, threads: WorkerThreads
+        self, task: RangeTask, base: Commit | None, parents: Sequence[Path], threads: WorkerThreads
     ) -> AbstractAsyncContextManager[Start]:
-        if task.settings.table == "heap":
-            return start_from_process(self._cached, task.settings, task.key_groups, task.owners, base)
-        return start_from_host(task.settings, task.key_groups, task.owners, task.epoch, base, threads=threads)
+        settings, key_groups, owners = task.settings, task.key_groups, task.owners
+        if settings.table == "heap":
+            return start_from_process(self._cached, settings, key_groups, owners, base, parents=parents)
+        return start_from_host(settings, key_groups, owners, task.epoch, base, parents=parents, threads=threads)
 
     def _schedule_if_due(self, task: RangeTask, base: Commit | None) -> BaseSchedule | None:
         """The schedule of the range, if its bases are due. Raises `MaterializationError`. It begins with the epoch."""

@@ -2,16 +2,21 @@
 
 import errno
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import statebackend as sb
 from statebackend._local import scratch
+from statebackend._ranges.owners import open_range_owners
 from statebackend.errors import TableDiskError
+from statebackend.objectstore import MemoryStore
 from statebackend.testing import run_virtual
 from tests.backend.rocksdb_job import RocksDBJob, commit, contents, numbered
+from tests.ranges.parts import open_run
 
 RocksFiles = pytest.importorskip("statebackend._tables.rocksdb_files", exc_type=ImportError).RocksFiles
 
@@ -92,3 +97,24 @@ async def test_tables_that_find_room_nowhere_say_so(
     assert not found(tmp_path, "*/**/scratch-*")
     async with job.open() as backend:
         assert contents(backend) == numbered(range(100), 1)
+
+
+@run_virtual
+async def test_an_attempt_at_a_range_goes_on_elsewhere(
+    tmp_path: Path, system: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It failed, and so did every further one on that host. What it has there is not for the next attempt."""
+    job, store = RocksDBJob(tmp_path, roots=0), MemoryStore()
+    changes = [(number, number) for number in range(20)]
+    seen: list[str] = []
+    async with open_run(job.settings, 2, store) as run, open_range_owners(store=store) as owners:
+        await run.batch(owners, changes)
+        shutil.rmtree(tmp_path / "tables")
+        with monkeypatch.context() as full:
+            fill(full, tmp_path / "tables")
+            seen += [contribution.found for contribution in await run.batch(owners, changes)]
+        seen += [contribution.found for contribution in await run.batch(owners, changes)]
+    assert seen == ["primary"] * 4
+    assert not found(system, "*/scratch-*")
+    async with sb.open_backend(job.settings, store=store) as backend:
+        assert dict(backend.value_state("sum", int)) == {key: 3 * number for key, number in changes}
