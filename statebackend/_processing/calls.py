@@ -6,6 +6,7 @@ or write depends on who is answered first.
 """
 
 import logging
+import math
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -18,6 +19,10 @@ from statebackend.errors import InputError
 from statebackend.ids import Key
 
 _logger = logging.getLogger(__name__)
+
+
+NOBODY: Final[Any] = math.nan
+"""The key of what runs for all keys that ask, in a lookup: it equals no key, nor itself."""
 
 
 class Batch:
@@ -137,6 +142,8 @@ class Turns:
             )
         elif threading.get_ident() != self._thread:
             said = "state is used in a thread: pass the thread values, and use state where process awaits the result"
+        elif call.key is NOBODY:
+            said = "a lookup uses state, and its answer goes to all keys: pass it values, and use state in process"
         else:
             said = (
                 "a call of an asynchronous process may use the state of its own key only, because those of other keys "

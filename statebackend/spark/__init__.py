@@ -2,6 +2,7 @@
 
     StatefulSink            the callable for `foreachBatch`: runs your function on its state, commits once per batch
     KeyedProcessor          instead of a function: what to do with the rows of one key, or with an Arrow table
+    lookup                  for an asynchronous `process`: asks a function once per argument and batch, within limits
     Outbox, Publication     output rows that are published once they are committed
     to_arrow, run           for `async def` functions: the batch's rows, or any Spark action, off the event loop
 
@@ -11,6 +12,7 @@ rows to the user's function, or turns them into staged output and back. `bridge.
 the query; `frames.py` knows the batch's frame and threads. Processors are run by the room `_processing`.
 """
 
+from statebackend._processing.lookup import Lookup, lookup
 from statebackend._processing.processor import KeyedProcessor, ProcessorContext
 from statebackend.spark.driver import BatchFunction
 from statebackend.spark.frames import run, to_arrow
@@ -20,10 +22,12 @@ from statebackend.spark.sink import StatefulSink
 __all__ = [
     "BatchFunction",
     "KeyedProcessor",
+    "Lookup",
     "Outbox",
     "ProcessorContext",
     "Publication",
     "StatefulSink",
+    "lookup",
     "run",
     "to_arrow",
 ]
