@@ -24,12 +24,12 @@ from statebackend.ids import (
     StagedOutput,
     StateDescriptor,
 )
-from statebackend.settings import KiB
+from statebackend.settings import MiB
 from statebackend.uploaders.local_copies import CopyWriter
 
 RECENT_MAX: Final = 32
-RECENT_BYTES_MAX: Final = 64 * KiB
-"""So many commits up to this size stay at hand: change sets that they carry are merged without being read again."""
+RECENT_BYTES_MAX: Final = 64 * MiB
+"""So many commits, of so many bytes together, stay at hand: change sets that they carry are merged without a read."""
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -73,7 +73,8 @@ class CheckpointCoordinator:
         self.base = base
         self._base_body = base_body
         self.recent: Final[dict[str, bytes]] = {}
-        """The newest commits that this made, by key: small ones, and few."""
+        """The newest commits that this made, by key, oldest first: `RECENT_MAX`, `RECENT_BYTES_MAX`."""
+        self._recent_bytes = 0
         self.outbox: Final = outbox
         self._newest = newest
         self._is_closed = False
@@ -231,10 +232,10 @@ class CheckpointCoordinator:
         return Committed(commit, len(encoded.body), local)
 
     def _keep_at_hand(self, key: str, body: bytes) -> None:
-        if len(body) <= RECENT_BYTES_MAX:
-            self.recent[key] = body
-            if len(self.recent) > RECENT_MAX:
-                del self.recent[next(iter(self.recent))]
+        self.recent[key] = body
+        self._recent_bytes += len(body)
+        while len(self.recent) > RECENT_MAX or self._recent_bytes > RECENT_BYTES_MAX:
+            self._recent_bytes -= len(self.recent.pop(next(iter(self.recent))))
 
     async def _create_copied(self, commit: Commit, body: bytes) -> bool:
         """Create the commit; True if it has a local copy."""

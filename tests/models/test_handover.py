@@ -76,6 +76,7 @@ class Job:
             "table": choice(self.tables),
             "rocksdb_bases": choice([True, True, False]),
             "materialize_handles_max": choice([0, 1, 3]),
+            "materialize_fan_in": choice([0, 2, 3]),
             "inline_bytes_max": choice([0, 300, 64 << 10]),
             "ranges_cached_max": choice([1, 8]),
         }
@@ -128,6 +129,7 @@ class Job:
         )
         parts_of_all = [each.staged for each in won if each.staged is not None]
         staged = joined(parts_of_all) if parts_of_all else None
+        snapshots, inline = run.merged(snapshots, inline)
         await coordinator.commit(checkpoint_id, snapshots, self.source, savepoint, inline=inline, staged=staged)
         self.commit(checkpoint_id, savepoint, won)
 

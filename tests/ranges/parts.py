@@ -9,9 +9,10 @@ import msgspec
 import statebackend as sb
 from statebackend._log.coordinator import Committed
 from statebackend._log.outbox import Staged
+from statebackend._ranges.merged_in_commits import merged_in_commits
 from statebackend._ranges.owners import Contribution, RangeOwners, RangeTask, combine
 from statebackend._tables.key_groups import key_group
-from statebackend.ids import ClockMark
+from statebackend.ids import ClockMark, SnapshotResult
 
 BODY_BYTES_MAX = 1 << 20
 
@@ -82,8 +83,22 @@ class Run:
             checkpoint_id=checkpoint_id,
             epoch=self.coordinator.epoch,
         )
+        snapshots, inline = self.merged(snapshots, inline)
         return await self.coordinator.commit(
             checkpoint_id, snapshots, source, savepoint, inline=inline, staged=staged, clock=clock
+        )
+
+    def merged(
+        self, snapshots: Sequence[SnapshotResult], inline: Sequence[bytes]
+    ) -> tuple[Sequence[SnapshotResult], Sequence[bytes]]:
+        """With small change sets merged, as in a driver."""
+        return merged_in_commits(
+            snapshots,
+            inline,
+            self.coordinator.recent,
+            turn=self.coordinator.next_checkpoint_id,
+            fan_in=self.settings.materialize_fan_in,
+            compression=self.settings.compression,
         )
 
     async def batch(self, owners: RangeOwners, changes: Changes) -> Sequence[Contribution]:

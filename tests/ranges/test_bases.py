@@ -10,6 +10,7 @@ import pytest
 import statebackend as sb
 from statebackend._checkpoint.base_schedule import OPENING_HANDLES_MAX
 from statebackend._checkpoint.rescale import range_of
+from statebackend._checkpoint.tiers import members
 from statebackend._ranges.owners import open_range_owners
 from statebackend.errors import MaterializationError, StoreAccessError
 from statebackend.objectstore import MemoryStore
@@ -34,9 +35,8 @@ def batch(number: int, key: int) -> list[tuple[sb.Key, int]]:
 
 def sizes(run: Run) -> list[tuple[int, int]]:
     """Change sets and bases of each range in the newest commit."""
-    return [
-        (len(part.changelog), len(part.bases)) for part in (run.coordinator.base.ranges if run.coordinator.base else ())
-    ]
+    parts = run.coordinator.base.ranges if run.coordinator.base else ()
+    return [(sum(map(members, part.changelog)), len(part.bases)) for part in parts]
 
 
 async def test_the_changelog_of_ranges_does_not_grow_for_ever() -> None:

@@ -6,12 +6,15 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from statebackend._backend.coordinating import open_counted_coordinator
+from statebackend._backend.stores import open_threads
 from statebackend._checkpoint.spending import Spending
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.outbox import JobOutbox, Staged
+from statebackend._ranges.merged_in_commits import Snapshots, merged_in_commits, places_in_turn
 from statebackend._ranges.owners import Contribution, combine
+from statebackend._threads import WorkerThreads
 from statebackend.abc import Buffer, CheckpointInfo, Clock, Observer
 from statebackend.ids import CheckpointId, CommitSummary, Epoch, KeyGroupRange, SourceMark, StagedOutput
 from statebackend.settings import Settings
@@ -22,9 +25,18 @@ class ClaimedJob:
     """Commits what tasks contribute, and publishes. Made by `open_claimed_job`. Its coroutines run on the loop."""
 
     def __init__(
-        self, coordinator: CheckpointCoordinator, spending: Spending, *, clock: Clock, observer: Observer
+        self,
+        coordinator: CheckpointCoordinator,
+        spending: Spending,
+        settings: Settings,
+        threads: WorkerThreads,
+        *,
+        clock: Clock,
+        observer: Observer,
     ) -> None:
         self.coordinator: Final = coordinator
+        self._settings = settings
+        self._threads = threads
         self._spending = spending
         self._clock = clock
         self._observer = observer
@@ -66,6 +78,8 @@ class ClaimedJob:
         checkpoint_id, base = coordinator.next_checkpoint_id, coordinator.base
         contributions = [result.contribution for result in results]
         snapshots, inline = combine(contributions, base, ranges, checkpoint_id=checkpoint_id, epoch=coordinator.epoch)
+        if places_in_turn(len(snapshots), checkpoint_id, self._settings.materialize_fan_in):
+            snapshots, inline = await self._threads.cpu(self._merged, snapshots, inline, checkpoint_id)
         committed = await coordinator.commit(checkpoint_id, snapshots, source, inline=inline, staged=staged)
         spent = self._spending.since(before)
         requests = sum((Counter(result.requests) for result in results), spent.requests)
@@ -92,6 +106,16 @@ class ClaimedJob:
             )
         )
 
+    def _merged(self, snapshots: Snapshots, inline: Sequence[bytes], turn: int) -> tuple[Snapshots, Sequence[bytes]]:
+        return merged_in_commits(
+            snapshots,
+            inline,
+            self.coordinator.recent,
+            turn=turn,
+            fan_in=self._settings.materialize_fan_in,
+            compression=self._settings.compression,
+        )
+
     def _tell_observer(self, result: TaskResult) -> None:
         """Tell the driver's observer what happened in the worker, where no observer of the user's runs."""
         self._observer.range_opened(result.contribution.found)
@@ -108,8 +132,8 @@ async def open_claimed_job(
     """Claim the job at its newest checkpoint, or at `checkpoint_id`. Raises as `open_coordinator`."""
     clock = SystemClock()
     opening = open_counted_coordinator(settings, checkpoint_id=checkpoint_id, clock=clock, observer=observer)
-    async with opening as (coordinator, spending):
-        yield ClaimedJob(coordinator, spending, clock=clock, observer=observer)
+    async with open_threads(settings) as threads, opening as (coordinator, spending):
+        yield ClaimedJob(coordinator, spending, settings, threads, clock=clock, observer=observer)
 
 
 def _new_changes(contributions: Sequence[Contribution], base: Commit | None) -> int:
