@@ -205,7 +205,7 @@ async def _open_once(
     begun_s = asked.clock.monotonic()
     async with _open_parts(asked, unrestorable, parents) as opened:
         position, observer = opened.position, asked.observer
-        with _passing_over(position.base, allowed=asked.may_pass_over):
+        with _passing_over(position.base, asked):
             restored = await restore(opened, asked.cache)
         used = (position.newest, position.base) if position.passed_over is None else (position.base,)
         retention = retain(opened.local, opened.tasks, position.epoch, *used)
@@ -324,12 +324,17 @@ async def _closing(
 
 
 @contextmanager
-def _passing_over(base: Commit | None, *, allowed: bool) -> Generator[None]:
-    """If `allowed`, turn damaged or missing data of `base` into `_UnrestorableError`."""
+def _passing_over(base: Commit | None, asked: _Asked) -> Generator[None]:
+    """Turn damaged or missing data of `base` into `_UnrestorableError`, if an older commit will do."""
     try:
         yield
     except (CorruptObjectError, MissingObjectError) as error:
-        if base is None or not allowed:
+        if asked.key_groups is not None and asked.settings.fall_back_to_older:
+            error.add_note(
+                "fall_back_to_older does not reach an owner of a part, because all owners have to go back to the same"
+                " checkpoint: open the coordinator and them at an older checkpoint_id"
+            )
+        if base is None or not asked.may_pass_over:
             raise
         raise _UnrestorableError(base.sequence, error) from error
 

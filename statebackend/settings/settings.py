@@ -159,7 +159,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     fall_back_to_older: bool = False
     """If the newest commit, or what it points into, is damaged or gone in both copies, open the newest older checkpoint
     that can be restored, with a warning. What was committed since is lost then, unless its source delivers it again. An
-    owner of a part, and a range on an executor, goes back only from a damaged commit. If false, opening is an error."""
+    owner of a part, and a range on an executor, goes back only from a damaged commit, and its error says how all of
+    them can go back otherwise. If false, opening is an error."""
     restore_concurrency_max: Count = 16
     """Files fetched at a time by a restore; entries and objects handled at a time by a sweep."""
     cache_dir: str = ""

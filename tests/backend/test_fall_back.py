@@ -8,10 +8,12 @@ import pytest
 
 import statebackend as sb
 from statebackend._log.names import entry_key, floor_key
+from statebackend._ranges.owners import open_range_owners
 from statebackend.errors import CorruptSegmentError, DataError, MissingObjectError
 from statebackend.observers import Metrics
 from tests.backend.conftest import Tree, tree_of
 from tests.knobs import replaced
+from tests.ranges.parts import open_run
 
 Damaging = Callable[[Path], None]
 
@@ -144,14 +146,16 @@ async def test_a_damaged_commit_and_a_damaged_segment_are_passed_over_together(l
 async def test_a_checkpoint_that_was_asked_for_and_an_owner_of_a_part_go_back_to_no_other(
     lenient: sb.Settings,
 ) -> None:
-    """Owners would have to go back together."""
+    """Owners would have to go back together, and are told so."""
     await commit_three(lenient)
     for path in data_of(lenient)[2]:
         flipped(path)
     for options in ({"checkpoint_id": 3}, {"key_groups": sb.owners.KeyGroupRange(0, 127)}):
-        with pytest.raises(CorruptSegmentError):
+        with pytest.raises(CorruptSegmentError) as caught:
             async with sb.open_backend(lenient, **options):  # type: ignore[call-overload]
                 pass
+        notes = getattr(caught.value, "__notes__", [])
+        assert any("open the coordinator and them at an older" in note for note in notes) is ("key_groups" in options)
 
 
 async def test_a_checkpoint_that_is_not_retained_is_not_gone_back_to(lenient: sb.Settings) -> None:
@@ -163,3 +167,27 @@ async def test_a_checkpoint_that_is_not_retained_is_not_gone_back_to(lenient: sb
     with pytest.raises(CorruptSegmentError):
         async with sb.open_backend(lenient):
             pass
+
+
+async def test_ranges_go_back_together_by_a_batch_of_the_whole_job(settings: sb.Settings) -> None:
+    """As the error on executors advises. By themselves they find the damage one by one, each in its own part."""
+    settings = replaced(settings, local=(), ranges_cached_max=0)
+    segments, changes = Path(settings.primary.removeprefix("file://"), settings.job, "segments"), [("a", 1), ("b", 1)]
+    async with open_range_owners() as owners:
+        async with open_run(settings, 2) as run:
+            await run.batch(owners, changes)
+            before = set(tree_of(segments))
+            await run.batch(owners, changes)
+            for name in set(tree_of(segments)) - before:
+                gone(segments / name)
+            with pytest.raises(MissingObjectError):
+                await run.batch(owners, changes)
+        async with sb.open_backend(replaced(settings, fall_back_to_older=True)) as backend:
+            sums = backend.value_state("sum", int)
+            assert dict(sums) == {"a": 1, "b": 1}
+            sums.update({"a": 20, "b": 20})
+            await backend.checkpoint(backend.next_checkpoint_id)
+        async with open_run(settings, 2) as run:
+            await run.batch(owners, changes)
+    async with sb.open_backend(settings, read_only=True) as backend:
+        assert dict(backend.value_state("sum", int)) == {"a": 21, "b": 21}

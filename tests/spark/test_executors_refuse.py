@@ -13,12 +13,12 @@ import pytest
 import statebackend as sb
 from statebackend._processing.runner import ProcessorRunner
 from statebackend._ranges.owners import RangeTask
-from statebackend.errors import BatchError, SettingsError
+from statebackend.errors import BatchError, CorruptSegmentError, MissingObjectError, SettingsError
 from statebackend.ids import CheckpointId, Epoch, all_key_groups
 from statebackend.objectstore import MemoryStore
 from statebackend.spark.executors import batch_job
 from statebackend.spark.executors.placement import SALT, ranges_of
-from statebackend.spark.executors.task_errors import error_in
+from statebackend.spark.executors.task_errors import error_in, range_failed
 from statebackend.spark.executors.worker import BatchSpec, RunSpec, run
 from statebackend.uploaders import PrimaryUploader
 from tests.spark.conftest import feed
@@ -157,3 +157,14 @@ def test_rows_of_two_slots_in_one_partition_are_refused(tmp_path) -> None:
     finally:
         gc.unfreeze()
     assert str(owners[0]) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lost"), [(MissingObjectError, True), (CorruptSegmentError, True), (KeyError, False)]
+)
+def test_a_range_that_no_copy_can_restore_says_how_all_go_back(error, is_lost) -> None:
+    """They have to go back to the same checkpoint, and know nothing of each other."""
+    found = error_in(f"... {range_failed(error('a file is gone'), all_key_groups(12))} ...")
+    assert isinstance(found, BatchError)
+    assert ("fall_back_to_older=True" in found.message) is is_lost
+    assert error.__name__ in str(found)

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from pyspark import TaskContext
 
-from statebackend.errors import BatchError, SettingsError
+from statebackend.errors import BatchError, CorruptObjectError, MissingObjectError, SettingsError
 from statebackend.ids import KeyGroupRange
 
 UNFIT_MARK: Final = "statebackend: this worker cannot run the task: "
@@ -34,11 +34,19 @@ _UNFIT: Final = (
 """Patterns for the text of a failed job whose workers cannot run the task, each with what to do about it."""
 
 
+_LOST: Final = (
+    'no copy of the state of a range can be read: put it back, or run one batch with execution="driver" and'
+    " fall_back_to_older=True, which goes back to an older checkpoint for all ranges"
+)
+
+
 class _Failure(msgspec.Struct, frozen=True):
     key_groups: str
     attempt: int
     host: str
     raised: str
+    is_lost: bool
+    """True if the state of the range cannot be restored."""
 
 
 def range_failed(error: BaseException, key_groups: KeyGroupRange) -> BatchError:
@@ -49,6 +57,7 @@ def range_failed(error: BaseException, key_groups: KeyGroupRange) -> BatchError:
         attempt=0 if context is None else context.attemptNumber(),
         host=socket.gethostname(),
         raised=f"{type(error).__name__}: {error}",
+        is_lost=isinstance(error, (CorruptObjectError, MissingObjectError)),
     )
     return BatchError(_FAILED_MARK + msgspec.json.encode(failure).decode())
 
@@ -58,7 +67,7 @@ def error_in(text: str) -> Exception | None:
     if failures := re.findall(re.escape(_FAILED_MARK) + r"(\{.*\})", text):
         failure = msgspec.json.decode(failures[-1], type=_Failure)
         return BatchError(
-            "the work on a range of key groups failed on an executor",
+            _LOST if failure.is_lost else "the work on a range of key groups failed on an executor",
             key_groups=failure.key_groups,
             attempt=failure.attempt,
             host=failure.host,
