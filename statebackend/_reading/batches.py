@@ -32,7 +32,7 @@ KEYS_BYTES_MAX: Final = 48 * MiB
 """About as much memory as the keys of a step's changelog take."""
 FETCHED_BYTES_MAX: Final = 32 * MiB
 """Bytes of files that are fetched ahead. A larger file is fetched alone."""
-BATCH_ROWS_MIN: Final = 4096
+BATCH_ROWS_MIN: Final = 1024
 """Smaller batches are put together: a changelog of small checkpoints has many."""
 
 Consume = Callable[[RecordBatch], Awaitable[None]]

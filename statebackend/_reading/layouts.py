@@ -15,13 +15,12 @@ import msgspec
 import numpy as np
 
 from statebackend._codec.cells import Cell, split, unpack
-from statebackend._codec.change_sets.column_changes import ColumnChanges
-from statebackend._codec.columns import Fixed
+from statebackend._codec.columns import Fixed, Flags
 from statebackend._codec.serializers import OWN, decode_many, serializer_of
-from statebackend._columns.arrow import Array, DataType, RecordBatch, Schema, array_of, pa
+from statebackend._columns.arrow import Array, DataType, RecordBatch, Schema, array_from, array_of, pa
 from statebackend._columns.schema import ColumnSchema, TableSchema, read_schema, stored_columns, type_in
 from statebackend._reading.asked import check_known
-from statebackend._reading.merging import StoredRows
+from statebackend._reading.merging import ChosenRows, StoredRows
 from statebackend._reading.shapes import Entries, Items, Leaf, Record, Shape, shape_of
 from statebackend._state import list_state, map_state
 from statebackend._state.columnar.expiring_rows import WRITTEN
@@ -89,8 +88,11 @@ class Cells:
 
     def decode(self, cells: Sequence[bytes]) -> Sequence[Any]:
         """The values. Raises `ValueDecodeError`."""
-        if not any(cell[:1] == b"\xc1" for cell in cells):
-            return self.values(cells) if not self._state.version else list(map(self._value, map(unpack, cells)))
+        if not self._state.version and self._serializer is not None:
+            try:
+                return decode_many(self._serializer, cells)
+            except ValueDecodeError:  # some cell has a time or a version, or is damaged: which one, tells what follows
+                pass
         found = list(map(unpack, cells))
         if all(cell.version == self._state.version for cell in found):
             return self.values([cell.value for cell in found])
@@ -283,21 +285,24 @@ class ColumnsLayout(Layout):
     def schema(self) -> Schema:
         return self._schema
 
-    def batch(self, rows: ColumnChanges) -> RecordBatch:
-        found = stored_columns(rows, self._read)
+    def batch(self, rows: ChosenRows) -> RecordBatch:
+        changes, is_chosen = rows
+        found = stored_columns(changes, self._read)
         if self._expiry is not None:
-            written = cast("Fixed", found[WRITTEN])
-            is_live = written.values + self._expiry.seconds > self._expiry.now_s
-            if written.valid is not None:
-                is_live |= ~written.valid
-            if not is_live.all():
-                rows = rows.taken(np.flatnonzero(is_live))
-                found = stored_columns(rows, self._read)
-        keys = [array_of(each.column, type_in(each.type)) for each in rows.keys]
+            is_live = _is_live(cast("Fixed", found[WRITTEN]), self._expiry)
+            is_chosen = is_live if is_chosen is None else is_chosen & is_live
+        keys = [array_of(each.column, type_in(each.type)) for each in changes.keys]
         key = keys[0] if len(keys) == 1 and not self._keys[0].name else _struct(keys, self._key_type)
         arrays = [array_of(found[name], self._schema.field(at).type) for at, name in enumerate(self._shown, 2)]
-        groups = array_of(Fixed(rows.groups.astype(np.int32)), pa.int32())
-        return pa.RecordBatch.from_arrays([groups, key, *arrays], schema=self._schema)
+        groups = array_of(Fixed(changes.groups.astype(np.int32)), pa.int32())
+        batch = pa.RecordBatch.from_arrays([groups, key, *arrays], schema=self._schema)
+        # All are laid out as they lie, and then some are left out: Arrow copies strings quicker than numpy picks them.
+        return batch if is_chosen is None else batch.filter(array_from(is_chosen))
+
+
+def _is_live(written: Fixed, expiry: Expiry) -> Flags:
+    is_live: Flags = written.values + expiry.seconds > expiry.now_s
+    return is_live if written.valid is None else is_live | ~written.valid
 
 
 def layout_of(

@@ -7,6 +7,7 @@ list and a map take several changes to make: those of the changelog are kept, an
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
+from statebackend._codec.columns import Flags
 from statebackend._columns.key_rows import KeyRows
 from statebackend._columns.keys import IntegerKeys, KeyColumns, Parts, StringKeys, hash_parts, taken
 from statebackend._columns.schema import TableSchema
@@ -23,6 +25,7 @@ from statebackend.errors import DataError, KeyTypeError, ValueDecodeError
 from statebackend.ids import Key
 
 ROWS_AT_ONCE: Final = 4096
+_SEEN_BITS: Final = 20
 
 C = TypeVar("C", bound=Changes)
 
@@ -33,6 +36,13 @@ class StoredRows(NamedTuple):
     groups: Sequence[int]
     keys: Sequence[Key]
     entries: Sequence[Any]
+
+
+class ChosenRows(NamedTuple):
+    """Rows of a columnar state, of which those flagged are meant; all of them without flags."""
+
+    changes: ColumnChanges
+    is_chosen: Flags | None
 
 
 class Merge(ABC):
@@ -71,10 +81,17 @@ class NewestCells(Merge):
 
     def base(self, changes: Changes) -> Iterator[StoredRows]:
         found = _of_kind(changes, KeyedChanges)
-        if not self._seen and self._wanted is None and found.all_set:
-            yield StoredRows(found.groups.tolist(), found.keys, found.data)
-        else:
+        if self._wanted is not None or not found.all_set:
             yield from self._taken(found, remember=self._wanted is not None)
+            return
+        groups: list[int] = found.groups.tolist()
+        if self._seen.isdisjoint(found.keys):
+            yield StoredRows(groups, found.keys, found.data)
+            return
+        fresh = [key not in self._seen for key in found.keys]
+        if any(fresh):
+            keys, data = (list(compress(each, fresh)) for each in (found.keys, found.data))
+            yield StoredRows(list(compress(groups, fresh)), keys, data)
 
     def rest(self) -> Iterator[StoredRows]:
         self._types.check()
@@ -96,42 +113,48 @@ class NewestCells(Merge):
 
 
 class NewestRows(Merge):
-    """For columnar states. Yields `ColumnChanges` that only set rows. `wanted`: only these keys, in columns."""
+    """For columnar states. Yields `ChosenRows`. `wanted`: only these keys, in columns."""
 
     def __init__(self, schema: TableSchema, keys: OwnedKeys, wanted: Parts | None) -> None:
         self._types = [each.type for each in schema.keys]
         self._seen = _key_rows(schema, keys)
+        self._may_be_seen: Flags = np.zeros(1 << _SEEN_BITS, np.bool_)  # by the upper bits of the hash
         self._wanted: KeyRows | None = None
         if wanted is not None:
             self._wanted = _key_rows(schema, keys)
             self._wanted.find_or_add(wanted, hash_parts(wanted))
 
-    def newer(self, changes: Changes) -> Iterator[ColumnChanges]:
+    def newer(self, changes: Changes) -> Iterator[ChosenRows]:
         yield from self._taken(changes, remember=True)
 
-    def base(self, changes: Changes) -> Iterator[ColumnChanges]:
+    def base(self, changes: Changes) -> Iterator[ChosenRows]:
         yield from self._taken(changes, remember=self._wanted is not None)
 
-    def _taken(self, changes: Changes, *, remember: bool) -> Iterator[ColumnChanges]:
+    def _taken(self, changes: Changes, *, remember: bool) -> Iterator[ChosenRows]:
         found = _of_kind(changes, ColumnChanges)
         if (types := [each.type for each in found.keys]) != self._types:
             raise ValueDecodeError("stored keys are of another type than the state's", types=types)
-        if not remember and self._wanted is None and not len(self._seen) and not found.drops:
-            yield found
-            return
         parts = found.key_parts
         hashes = hash_parts(parts) if found.hashes is None else found.hashes
-        chosen = self._seen.find(parts, hashes) < 0
+        chosen = np.ones(found.records, np.bool_)
+        places = hashes >> np.uint64(64 - _SEEN_BITS)
+        maybe = np.flatnonzero(self._may_be_seen[places])  # few, as a rule: only these are looked up
+        if len(maybe):
+            chosen[maybe] = self._seen.find(taken(parts, maybe), hashes[maybe]) < 0
         if self._wanted is not None:
             chosen &= self._wanted.find(parts, hashes) >= 0
         if remember:
             self._seen.find_or_add(taken(parts, chosen), hashes[chosen])
+            self._may_be_seen[places[chosen]] = True
             self.is_done = self._wanted is not None and len(self._seen) == len(self._wanted)
-        chosen[found.sets :] = False
+        if found.drops:
+            chosen[found.sets :] = False
+            if found.sets:
+                found, chosen = found.between(0, found.sets), chosen[: found.sets]
         if chosen.all():
-            yield found
+            yield ChosenRows(found, None)
         elif chosen.any():
-            yield found.taken(np.flatnonzero(chosen))
+            yield ChosenRows(found, chosen)
 
 
 class WholeEntries(Merge):
