@@ -16,7 +16,7 @@
     watch                           each checkpoint as it is made
     repair                          put damaged commits back from local copies
     sweep                           delete what no retained checkpoint needs
-    savepoints, drop_savepoint      names that keep a checkpoint
+    savepoint, savepoints, drop_savepoint   names that keep a checkpoint
     rewrite                         give a job another number of key groups
     StateBackendError               the base of every error; `statebackend.errors` draws the tree
 
@@ -52,7 +52,7 @@ from statebackend._upkeep.repair import repair
 from statebackend._upkeep.report import report
 from statebackend._upkeep.rewrite import rewrite
 from statebackend._upkeep.rows import open_rows
-from statebackend._upkeep.savepoints import drop_savepoint, savepoints
+from statebackend._upkeep.savepoints import drop_savepoint, savepoint, savepoints
 from statebackend._upkeep.sweep import sweep
 from statebackend._upkeep.verify import verify
 from statebackend._version import __version__
@@ -114,6 +114,7 @@ __all__ = [
     "repair",
     "report",
     "rewrite",
+    "savepoint",
     "savepoints",
     "sweep",
     "verify",

@@ -24,6 +24,7 @@ from statebackend._checkpoint.spending import Spending
 from statebackend._log.coordinator import CheckpointCoordinator, Committed
 from statebackend._log.names import check_checkpoint_id, check_savepoint_name, entry_key
 from statebackend._log.outbox import JobOutbox, Output, Staged, check_source
+from statebackend._log.savepoints import SavepointInfo
 from statebackend._state.declarations import StateDeclarations
 from statebackend._state.declared import KeyedStates
 from statebackend._state.time.job_clock import NOT_BEGUN
@@ -280,6 +281,16 @@ class StateBackend(KeyedBackend):
             self._spending.tell()
             self._observer.checkpoint_committed(info)
             return info
+
+    async def savepoint(self, name: str) -> SavepointInfo:
+        """Keep the commit that the state stands on under this name. As `CheckpointCoordinator.savepoint`.
+
+        Raises `InputError` if the backend was opened with `read_only`.
+        """
+        self._check_usable()
+        if not self._coordinator.can_commit:
+            raise InputError("opened for reading: it writes no savepoint. `statebackend.savepoint` does", name=name)
+        return await self._coordinator.savepoint(name)
 
     async def take_output(self) -> tuple[StagedOutput, tuple[Buffer, ...]] | None:
         """The oldest output that is committed and not known to be published. As `CheckpointCoordinator.take_output`."""

@@ -6,9 +6,10 @@ from typing import Final
 import msgspec
 
 from statebackend._codec.commit import Commit, EncodedEntry, encode_entry
+from statebackend._log.fresh_names import new_stamp
 from statebackend._log.names import check_checkpoint_id, entry_key
 from statebackend._log.outbox import JobOutbox, Staged, check_source
-from statebackend._log.savepoints import Savepoints
+from statebackend._log.savepoints import SavepointInfo, Savepoints
 from statebackend._log.writer import LogWriter
 from statebackend._tasks import HomeProcess, finish
 from statebackend.abc import Buffer
@@ -192,6 +193,18 @@ class CheckpointCoordinator:
         if staged is not None and source is not None:
             self.outbox.keep_at_hand(source, staged)
         return committed
+
+    async def savepoint(self, name: str) -> SavepointInfo:
+        """Keep the commit that the state stands on under this name. Fences nobody.
+
+        Raises `InputError` if nothing is committed, for an impossible name or a store that cannot list;
+        `SavepointExistsError`; `CheckpointNotFoundError` if the commit is not retained any more; or `StoreError`. A
+        failed or cancelled call may have made the savepoint.
+        """
+        self._check_open()
+        if self.base is None:
+            raise InputError("nothing is committed yet that could be a savepoint", name=name)
+        return await self._savepoints.keep(name, self.base, random=new_stamp())
 
     async def take_output(self) -> tuple[StagedOutput, tuple[Buffer, ...]] | None:
         """Return the oldest output that is committed and not known to be published, as Arrow IPC streams, or `None`.

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Mapping
 import msgspec
 
 from statebackend._codec.commit import Claim, Commit, Entry
-from statebackend._log.names import FLOORS, HINT_KEY, SAVEPOINTS, floor_of, marker_of
+from statebackend._log.names import FLOORS, HINT_KEY, SAVEPOINTS, SavepointPin, beside_marker, floor_of, marker_of
 from statebackend._log.reader import LogReader
 from statebackend._log.retention import Verdict
 from statebackend._log.savepoints import Savepoints
@@ -99,7 +99,7 @@ async def take_inventory(
 async def _judge_markers(
     savepoints: Savepoints, objects: Iterable[ObjectInfo], end: int
 ) -> tuple[dict[int, str], _Verdicts]:
-    """The commits that savepoints keep, and verdicts on the markers."""
+    """The commits that savepoints keep, and verdicts on the markers and what lies beside them."""
     pinned: dict[int, str] = {}
     known: _Verdicts = {}
     for marker in filter(None, (marker_of(info.key) for info in objects)):
@@ -110,6 +110,17 @@ async def _judge_markers(
             known[marker.key] = Verdict.LIVE, f"commit {marker.sequence} may be about to be made"
         else:
             known[marker.key] = Verdict.ORPHAN, f"commit {marker.sequence} was not made with it"
+    kept = {key for key, (verdict, _) in known.items() if verdict is Verdict.SAVEPOINT}
+    for beside in (found for info in objects if (found := beside_marker(info.key)) is not None):
+        marker = beside.marker
+        if isinstance(beside, SavepointPin):  # even one that was left behind keeps its commit, from this sweep
+            if (commit := await savepoints.commit_of(marker)) is not None:
+                pinned.setdefault(commit.sequence, f"savepoint {marker.name!r} is being made")
+            known[beside.key] = Verdict.ORPHAN, f"it did not come to a savepoint of commit {marker.sequence}"
+        elif marker.key in kept:
+            known[beside.key] = Verdict.SAVEPOINT, f"epoch {beside.epoch} goes on from commit {marker.sequence}"
+        else:
+            known[beside.key] = Verdict.ORPHAN, f"commit {marker.sequence} is no savepoint any more"
     return pinned, known
 
 

@@ -3,6 +3,8 @@
     entry    := "commits/" sequence                            an entry of the log
     hint     := "newest"                                       content: sequence " " stamp " " checksum, none padded
     marker   := "savepoints/" name "/" sequence "-" stamp      an object of no bytes
+    pin      := marker "-" random                              the same, while a marker is being made
+    start    := marker "-" epoch                               the same; that epoch goes on from the savepoint
     floor    := "swept/" sequence                              an object of no bytes
     data     := directory epoch "-" number "-" random          a segment, or staged output
     sequence := 12 digits, or more                             position in the log
@@ -39,6 +41,7 @@ NAMES_PER_ATTEMPT: Final = 1_000_000
 
 _SAVEPOINT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _MARKER: Final = re.compile(rf"savepoints/({_SAVEPOINT_NAME.pattern})/(\d{{12,}})-([A-Za-z0-9]{{1,64}})")
+_BESIDE_MARKER: Final = re.compile(rf"({_MARKER.pattern})-(?:([0-9a-f]{{32}})|(\d{{8,18}}))")
 _DATA_NAME: Final = re.compile(r"(\d{8,})-(\d{8,})-[0-9a-f]{32}")
 _SEQUENCE_DIGITS_MAX: Final = 18  # no log is as long as that, and `int` does not read thousands of digits
 _DIGITS: Final = 8
@@ -122,6 +125,40 @@ def marker_of(key: str) -> SavepointMarker | None:
     match = _MARKER.fullmatch(key)
     marker = match and SavepointMarker(match[1], CommitSequence(int(match[2])), match[3])
     return marker if marker and marker.key == key else None
+
+
+class SavepointPin(msgspec.Struct, frozen=True):
+    """The object that keeps a commit while a marker is made for it. No two have the same `random`."""
+
+    marker: SavepointMarker
+    random: str
+
+    @property
+    def key(self) -> str:
+        """Where it lies: beside the marker."""
+        return f"{self.marker.key}-{self.random}"
+
+
+class SavepointStart(msgspec.Struct, frozen=True):
+    """The object that says of an epoch that its writer goes on from the savepoint."""
+
+    marker: SavepointMarker
+    epoch: Epoch
+
+    @property
+    def key(self) -> str:
+        """Where it lies: beside the marker."""
+        return f"{self.marker.key}-{self.epoch:0{_DIGITS}d}"
+
+
+def beside_marker(key: str) -> SavepointPin | SavepointStart | None:
+    """The pin, or the start, at `key`; `None` if neither has such a key."""
+    match = _BESIDE_MARKER.fullmatch(key)
+    marker = match and marker_of(match[1])
+    if not match or not marker:
+        return None
+    found = SavepointPin(marker, match[5]) if match[5] else SavepointStart(marker, Epoch(int(match[6])))
+    return found if found.key == key else None
 
 
 def check_savepoint_name(name: object) -> str:

@@ -4,10 +4,18 @@ A savepoint is a marker, an object whose key has the name and the commit it keep
 is made *before* the commit, which it knows by its place in the log and by the stamp of the attempt to commit. So here
 too the commit is the only moment at which anything comes to exist: with it the savepoint is there, without it there is
 none, whatever is killed in between. A marker whose commit was not made means nothing, and a sweep removes it.
+
+A commit that exists gets a marker later by other means, since a sweep may be about to delete it:
+
+    pin -> look for the name -> look for the floor -> marker -> look for the pin -> delete the pin
+
+A sweep raises its floor, then looks for pins and markers, then deletes. So either the floor is seen here, or the pin is
+seen there. A pin alone is no savepoint: a process that dies before it has looked leaves no name of a broken commit.
 """
 
 import math
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import anyio
 import msgspec
@@ -17,29 +25,44 @@ from statebackend._log.names import (
     FLOORS,
     SAVEPOINTS,
     SavepointMarker,
+    SavepointPin,
+    SavepointStart,
+    beside_marker,
     check_savepoint_name,
     floor_of,
     marker_of,
 )
 from statebackend._log.reader import LogReader
+from statebackend._tasks import foreign
 from statebackend.abc import Capability, ObjectStore
 from statebackend.errors import (
+    CheckpointNotFoundError,
     InputError,
     MissingObjectError,
     SavepointExistsError,
     SavepointNotFoundError,
     StoreUnavailableError,
 )
-from statebackend.ids import CheckpointId, CommitSequence
+from statebackend.ids import CheckpointId, CommitSequence, Epoch, SourceMark
 
 
 class SavepointInfo(msgspec.Struct, frozen=True):
-    """A savepoint: its name, and the checkpoint that it keeps."""
+    """A savepoint: its name, and the checkpoint that it keeps.
+
+    `source`: the newest batch of Spark in that state, if a sink made the commit. A stream that starts from there goes
+    on with the batch after it.
+    """
 
     name: str
     checkpoint_id: CheckpointId
     sequence: CommitSequence
     committed_at_s: float
+    source: SourceMark | None = None
+
+    @classmethod
+    def of(cls, name: str, commit: Commit) -> "SavepointInfo":
+        """The savepoint `name` of that commit."""
+        return cls(name, commit.checkpoint_id, commit.sequence, commit.committed_at_s, commit.source)
 
 
 class Savepoints:
@@ -60,13 +83,40 @@ class Savepoints:
         in time: then do not make the commit. A failed or cancelled call may leave a marker that means nothing.
         """
         with anyio.move_on_after(self._timeout_s) as bounded:
-            # Another process may take the name at the same moment; but it needs the next place in the log too, and only
-            # one of the two commits gets that. The other marker then means nothing.
-            if await self._find(check_savepoint_name(name)) is not None:
-                raise SavepointExistsError("there is a savepoint of that name: drop it, or use another", name=name)
-            await self._store.put(SavepointMarker(name, commit.sequence, commit.stamp).key, ())
+            await self._check_free(check_savepoint_name(name))
+            marker = SavepointMarker(name, commit.sequence, commit.stamp)
+            await self._store.put(marker.key, ())
+            # Of two commits with one name only one gets the next place in the log; the other's marker means nothing.
+            # But `keep` needs no place. It looks after its pin, and this after the marker: so one sees the other.
+            await self._check_free(name)
         if bounded.cancelled_caught:
             raise StoreUnavailableError("no answer to the marker of a savepoint in time", name=name)
+
+    async def keep(self, name: str, commit: Commit, *, random: str) -> SavepointInfo:
+        """Make `commit`, which exists, the savepoint `name`, beside writers and sweeps. `random`: of no other call.
+
+        Raises `InputError`, `SavepointExistsError`, `CheckpointNotFoundError` if the commit is not retained any more,
+        or `StoreError`. A failed or cancelled call may have made the savepoint: look for it, or drop it.
+        """
+        marker = SavepointMarker(check_savepoint_name(name), commit.sequence, commit.stamp)
+        pin = SavepointPin(marker, random)
+        await self._check_free(name)
+        try:
+            with anyio.move_on_after(self._timeout_s) as bounded:
+                await self._store.put(pin.key, ())
+                floor = await self.floor()
+                await self._check_free(name, own=pin, floor=floor)
+                await self._check_retained(commit, floor)
+                await self._store.put(marker.key, ())
+                if await self._store.head(pin.key) is None:  # a sweep took it for one that was left behind
+                    await self._store.delete(marker.key)
+                    raise StoreUnavailableError("the savepoint took too long to make: make it again", name=name)
+            if bounded.cancelled_caught:
+                raise StoreUnavailableError("no answer to the marker of a savepoint in time", name=name)
+        finally:
+            with anyio.move_on_after(self._timeout_s, shield=True), suppress(Exception):
+                await foreign(self._store.delete(pin.key))
+        return SavepointInfo.of(name, commit)
 
     async def find(self, name: str) -> Commit:
         """The commit that the savepoint keeps. Raises `SavepointNotFoundError`, `InputError`, or as `commit_of`."""
@@ -96,7 +146,7 @@ class Savepoints:
     async def all(self) -> list[SavepointInfo]:
         """Every savepoint, in the order of their commits."""
         infos = [
-            SavepointInfo(marker.name, commit.checkpoint_id, commit.sequence, commit.committed_at_s)
+            SavepointInfo.of(marker.name, commit)
             async for marker in self._markers(SAVEPOINTS)
             if (commit := await self.commit_of(marker)) is not None
         ]
@@ -108,11 +158,25 @@ class Savepoints:
         Raises `SavepointNotFoundError`. A failed or cancelled call has dropped it, or not: call again. The commit is
         not read, so a savepoint whose commit is damaged can be dropped.
         """
-        dropped = [marker async for marker in self._markers(f"{SAVEPOINTS}{check_savepoint_name(name)}/")]
-        for marker in dropped:
-            await self._store.delete(marker.key)
+        keys = await self._keys(f"{SAVEPOINTS}{check_savepoint_name(name)}/")
+        dropped = [key for key in keys if marker_of(key)]  # first: what lies beside a marker means nothing without it
+        dropped += [key for key in keys if beside_marker(key)]
+        for key in dropped:
+            await self._store.delete(key)
         if not dropped:
             raise SavepointNotFoundError("the job has no savepoint of that name", name=name)
+
+    async def begin(self, name: str, epoch: Epoch) -> None:
+        """Record that `epoch` goes on from the savepoint. Call it before the first commit. Raises as `find`."""
+        commit = await self.find(name)
+        marker = SavepointMarker(name, commit.sequence, commit.stamp)
+        await self._store.put(SavepointStart(marker, epoch).key, ())
+
+    async def is_begun(self, name: str, commit: Commit, newest: Epoch) -> bool:
+        """True if an epoch up to `newest`, that of the newest commit, goes on from `commit`, which is the savepoint."""
+        beside = map(beside_marker, await self._keys(f"{SAVEPOINTS}{check_savepoint_name(name)}/"))
+        starts = (each for each in beside if isinstance(each, SavepointStart))
+        return any(start.marker.names(commit) and start.epoch <= newest for start in starts)
 
     async def commit_of(self, marker: SavepointMarker) -> Commit | None:
         """Return the commit that was made after this marker, `None` if there is none. Raises as `LogReader.load`."""
@@ -128,9 +192,45 @@ class Savepoints:
                 return commit
         return None
 
+    async def _check_free(self, name: str, *, own: SavepointPin | None = None, floor: int | None = None) -> None:
+        """Raise `SavepointExistsError` if the name is taken, or another call is giving it to a commit that exists.
+
+        With `floor`, that of the sweeps: or to a commit that is about to be made.
+        """
+        keys = await self._keys(f"{SAVEPOINTS}{name}/")
+        given = any(isinstance(each, SavepointPin) and each != own for each in map(beside_marker, keys))
+        for marker in filter(None, map(marker_of, keys)):
+            if (commit := await self.commit_of(marker)) is not None:
+                raise SavepointExistsError(
+                    "there is a savepoint of that name: drop it, or use another name",
+                    name=name,
+                    checkpoint_id=commit.checkpoint_id,
+                )
+            # From the floor on, only what comes after the end of the log is not there.
+            given |= floor is not None and marker.sequence >= floor and not await self._log.exists(marker.sequence)
+        if given:
+            raise SavepointExistsError(
+                "the name is being given to another checkpoint, or a process died at that: use another, or drop it",
+                name=name,
+            )
+
+    async def _check_retained(self, commit: Commit, floor: int) -> None:
+        """Raise `CheckpointNotFoundError` if a sweep that has not seen the pin of `commit` may delete it.
+
+        `floor`: as it was after the pin was made.
+        """
+        if commit.sequence >= floor:
+            return
+        async for marker in self._markers(SAVEPOINTS):
+            if marker.names(commit):  # every sweep that began before now has seen it, each that begins later the pin
+                return
+        raise CheckpointNotFoundError("that checkpoint is not retained any more", checkpoint_id=commit.checkpoint_id)
+
     async def _markers(self, prefix: str) -> AsyncIterator[SavepointMarker]:
+        for marker in filter(None, map(marker_of, await self._keys(prefix))):
+            yield marker
+
+    async def _keys(self, prefix: str) -> list[str]:
         if Capability.LIST not in self._store.capabilities:
             raise InputError("savepoints need a primary that can list its objects", needs=Capability.LIST.value)
-        found = [marker_of(info.key) async for info in self._store.list(prefix)]
-        for marker in filter(None, found):
-            yield marker
+        return [info.key async for info in self._store.list(prefix)]

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from statebackend._log.inventory import Inventory
-from statebackend._log.names import HINT_KEY, floor_key, hint_of
+from statebackend._log.names import HINT_KEY, SAVEPOINTS, beside_marker, floor_key, hint_of, marker_of
 from statebackend._log.reader import LogReader
 from statebackend._log.writer import LOG_CONTACT_MAX_S
 from statebackend._tasks import in_order
@@ -54,10 +54,15 @@ class SweepRequests:
         return None
 
     async def wanted_again(self, floor: int, keep: Container[int], found: Inventory) -> str | None:
-        """Return why the sweep must stop: a claim made since the inventory continues a commit that it would break."""
+        """Return why the sweep must stop: since its look, somebody continues or keeps a commit that it would break."""
         for claim in await self._log.claims_after(-1 if found.end is None else found.end.sequence):
             if claim.base is not None and claim.base < floor and claim.base not in keep:
                 return f"a writer has opened commit {claim.base} meanwhile: sweep again when it has committed"
+        for key in [info.key async for info in self._store.list(SAVEPOINTS) if info.key not in found.known]:
+            beside = beside_marker(key)
+            marker = marker_of(key) if beside is None else beside.marker
+            if marker is not None and marker.sequence < floor and marker.sequence not in keep:
+                return f"commit {marker.sequence} is becoming savepoint {marker.name!r}: sweep again"
         return None
 
     async def delete_all(self, keys: Sequence[str]) -> tuple[list[str], list[SweepFailure]]:

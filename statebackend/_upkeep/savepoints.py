@@ -1,11 +1,41 @@
-"""Lists and drops the savepoints of a job."""
+"""Makes, lists and drops the savepoints of a job, and finds out how a stream goes on from one."""
 
 from collections.abc import Sequence
 
+import msgspec
+
+from statebackend._backend.job import Job
+from statebackend._clock import SystemClock
+from statebackend._log.fresh_names import new_stamp
 from statebackend._log.savepoints import SavepointInfo, Savepoints
-from statebackend._upkeep.primary import check_exists, open_job_primary
+from statebackend._upkeep.primary import JobPrimary, check_exists, open_job_primary
 from statebackend.abc import ObjectStore
+from statebackend.errors import InputError
+from statebackend.ids import CommitSummary, Epoch
 from statebackend.settings import Settings
+
+
+async def savepoint(
+    settings: Settings, name: str, *, checkpoint_id: int | None = None, store: ObjectStore | None = None
+) -> SavepointInfo:
+    """Keep the newest checkpoint, or `checkpoint_id`, under this name until it is dropped. Nobody is fenced.
+
+    Raises `SavepointExistsError` if the name is taken, `CheckpointNotFoundError` if the checkpoint is not retained,
+    `InputError` for an impossible name, a store that cannot list or a job that does not exist; `DataError`,
+    `StoreError`. A failed or cancelled call may have made the savepoint: `savepoints` tells.
+    """
+    async with open_job_primary(settings, store) as primary:
+        job = Job(
+            primary.store,
+            settings,
+            primary.threads,
+            clock=SystemClock(),
+            checkpoint_id=checkpoint_id,
+            any_parallelism=True,
+        )
+        if (commit := (await job.look()).base) is None:
+            raise InputError("the job has no checkpoint", job=settings.job, primary=settings.primary)
+        return await _savepoints(settings, primary).keep(name, commit, random=new_stamp())
 
 
 async def savepoints(settings: Settings, *, store: ObjectStore | None = None) -> Sequence[SavepointInfo]:
@@ -14,7 +44,7 @@ async def savepoints(settings: Settings, *, store: ObjectStore | None = None) ->
     Raises `InputError` if the store cannot list or there is no such job, `DataError`, `StoreError`.
     """
     async with open_job_primary(settings, store) as primary:
-        found = await Savepoints(primary.store, primary.log).all()
+        found = await _savepoints(settings, primary).all()
         if not found:
             check_exists(settings, [end for end in [await primary.log.end()] if end is not None])
         return found
@@ -28,4 +58,36 @@ async def drop_savepoint(settings: Settings, name: str, *, store: ObjectStore | 
     After a failed or cancelled call it is dropped or not: call again.
     """
     async with open_job_primary(settings, store) as primary:
-        await Savepoints(primary.store, primary.log).drop(name)
+        await _savepoints(settings, primary).drop(name)
+
+
+class StartingPoint(msgspec.Struct, frozen=True):
+    """A savepoint to start from, and the newest commit of the job that can be read.
+
+    `is_begun`: a stream has gone on from the savepoint already, up to that commit.
+    """
+
+    savepoint: SavepointInfo
+    newest: CommitSummary
+    is_begun: bool
+
+
+async def find_start(settings: Settings, name: str, *, store: ObjectStore | None = None) -> StartingPoint:
+    """Look at the savepoint and at the job. Raises as `open_backend` for a savepoint, and claims nothing."""
+    async with open_job_primary(settings, store) as primary:
+        kept = _savepoints(settings, primary)
+        commit, end = await kept.find(name), await primary.log.end()
+        newest = (None if end is None else await primary.log.readable(end.sequence)) or commit
+        return StartingPoint(
+            SavepointInfo.of(name, commit), newest.summary, await kept.is_begun(name, commit, newest.epoch)
+        )
+
+
+async def record_start(settings: Settings, name: str, epoch: Epoch, *, store: ObjectStore | None = None) -> None:
+    """Record that the writer of `epoch` goes on from the savepoint. Raises as `find_start`."""
+    async with open_job_primary(settings, store) as primary:
+        await _savepoints(settings, primary).begin(name, epoch)
+
+
+def _savepoints(settings: Settings, primary: JobPrimary) -> Savepoints:
+    return Savepoints(primary.store, primary.log, timeout_s=settings.commit_timeout_s)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from statebackend.abc.uploader import Segment, UploadedSegment
-from statebackend.ids import CheckpointId, CommitSequence, Handle, SourceMark
+from statebackend.ids import CheckpointId, CommitSequence, Handle, SourceMark, StagedOutput
 
 
 class CheckpointInfo(msgspec.Struct, frozen=True):
@@ -133,6 +133,15 @@ class Observer:
         Spark has skipped the ids between, or the state has lost these batches. Once per such batch, before it is
         processed.
         """
+
+    def output_published(self, output: StagedOutput, *, seconds: float) -> None:
+        """The outbox's function has returned, `seconds` after it was called with this output of a batch.
+
+        Once per publication, those included that repeat an earlier one.
+        """
+
+    def publication_failed(self, output: StagedOutput, error: BaseException, *, seconds: float) -> None:
+        """The outbox's function has raised instead, or was cancelled: the next run calls it again."""
 
     def materialization_begun(self, key_groups: int) -> None:
         """Bases of `key_groups` key groups are being written in the background. At most one run at a time."""

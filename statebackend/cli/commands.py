@@ -19,7 +19,7 @@ from statebackend._upkeep.repair import repair
 from statebackend._upkeep.report import report
 from statebackend._upkeep.rewrite import rewrite
 from statebackend._upkeep.rows import key_from, open_rows
-from statebackend._upkeep.savepoints import drop_savepoint, savepoints
+from statebackend._upkeep.savepoints import drop_savepoint, savepoint, savepoints
 from statebackend._upkeep.sweep import sweep
 from statebackend._upkeep.verify import verify
 from statebackend.cli import reading
@@ -177,6 +177,11 @@ async def _rewrite(settings: Settings, options: argparse.Namespace) -> int:
     return _show(done, rewrite_lines, options)
 
 
+async def _savepoint(settings: Settings, options: argparse.Namespace) -> int:
+    made = await savepoint(settings, options.name, checkpoint_id=options.checkpoint_id)
+    return _show(made, lambda one: savepoint_lines([one]), options)
+
+
 async def _savepoints(settings: Settings, options: argparse.Namespace) -> int:
     return _show(await savepoints(settings), savepoint_lines, options)
 
@@ -200,6 +205,7 @@ COMMANDS: Final[Mapping[str, Callable[[Settings, argparse.Namespace], Awaitable[
     "diff": _diff,
     "watch": _watch,
     "rewrite": _rewrite,
+    "savepoint": _savepoint,
     "savepoints": _savepoints,
     "drop": _drop,
 }

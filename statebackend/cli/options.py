@@ -49,6 +49,9 @@ def parser() -> argparse.ArgumentParser:
     rewriting.add_argument("--max-parallelism", metavar="N", type=int, required=True, help="the new number")
     rewriting.add_argument("--dry-run", action="store_true", help="read everything and write nothing")
 
+    keeping = commands.add_parser("savepoint", parents=[common], help="keep a checkpoint by a name")
+    keeping.add_argument("name")
+    keeping.add_argument("--checkpoint-id", metavar="ID", type=int, help="this checkpoint, instead of the newest")
     commands.add_parser("savepoints", parents=[common], help="list the savepoints")
     commands.add_parser("drop", parents=[common], help="drop a savepoint").add_argument("name")
     return found

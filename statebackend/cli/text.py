@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from statebackend.cli.progress import size
+from statebackend.ids import SourceMark
 from statebackend.reports import (
     Damage,
     Inspection,
@@ -125,9 +126,16 @@ def rewrite_lines(done: RewriteReport) -> Iterator[str]:
 
 
 def savepoint_lines(found: Sequence[SavepointInfo]) -> Iterator[str]:
-    """A table of savepoints."""
-    rows = ((each.name, str(each.checkpoint_id), str(each.sequence), _time(each.committed_at_s)) for each in found)
-    yield from _table([("savepoint", "checkpoint", "sequence", "committed at"), *rows])
+    """A table of savepoints, each with the batch of Spark that a stream goes on with from there."""
+    rows = (
+        (each.name, str(each.checkpoint_id), str(each.sequence), _time(each.committed_at_s), _following(each.source))
+        for each in found
+    )
+    yield from _table([("savepoint", "checkpoint", "sequence", "committed at", "goes on with"), *rows])
+
+
+def _following(source: SourceMark | None) -> str:
+    return "" if source is None else f"batch {source.batch_id + 1} of query {source.query_id}"
 
 
 def verify_lines(report: VerifyReport) -> Iterator[str]:

@@ -7,7 +7,7 @@ the unit of a duration if it differs from Flink's. `docs/reference/metrics.md` i
 from collections.abc import Mapping
 
 from statebackend.abc import CheckpointInfo, Observer, RestoreReport, Segment, UploadedSegment
-from statebackend.ids import CheckpointId, Handle, SourceMark
+from statebackend.ids import CheckpointId, Handle, SourceMark, StagedOutput
 from statebackend.observers.kinds import Counter, CounterByLabel, Gauge, Histogram, Level, Numbers, Total
 
 MISSING = "missing"
@@ -83,6 +83,11 @@ class Metrics(Numbers, Observer):
         "Batch ids between a delivered batch and the newest of its query in the state, which Spark must have skipped.",
         unit="batches",
     )
+
+    publications = Counter("Outputs of batches that were published, repeated ones included.", unit="publications")
+    failed_publications = Counter("Times that the function of an outbox has raised.", unit="publications")
+    published_rows = Counter("Rows in the outputs that were published.", unit="rows")
+    publication_seconds = Histogram("Duration of a publication that succeeded.", unit="seconds")
 
     restores = Counter("Backends restored from a commit.", unit="restores")
     restore_seconds = Histogram("Duration of a restore.", unit="seconds")
@@ -176,6 +181,14 @@ class Metrics(Numbers, Observer):
 
     def batches_missed(self, delivered: SourceMark, *, after: int) -> None:
         self.record(Metrics.missed_batches, delivered.batch_id - after - 1)
+
+    def output_published(self, output: StagedOutput, *, seconds: float) -> None:
+        self.record(Metrics.publications, 1)
+        self.record(Metrics.published_rows, output.rows)
+        self.record(Metrics.publication_seconds, seconds)
+
+    def publication_failed(self, output: StagedOutput, error: BaseException, *, seconds: float) -> None:
+        self.record(Metrics.failed_publications, 1)
 
     def materialization_begun(self, key_groups: int) -> None:
         self.record(Metrics.started_materializations, 1)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame
 
 from statebackend._log.outbox import JobOutbox
+from statebackend._log.savepoints import SavepointInfo
 from statebackend.abc import Buffer
 from statebackend.ids import CheckpointId, CommitSummary, Epoch, SourceMark, StagedOutput
 from statebackend.spark.bridge import QueryThread
@@ -22,6 +23,10 @@ class OpenedJob(Protocol):
 
     def history(self) -> AsyncIterator[CommitSummary]:
         """The commit that the state is at, its parent, and so on."""
+        ...
+
+    async def savepoint(self, name: str) -> SavepointInfo:
+        """Keep the commit that the state is at under this name. As `CheckpointCoordinator.savepoint`."""
         ...
 
     async def take_output(self) -> tuple[StagedOutput, tuple[Buffer, ...]] | None:

@@ -20,6 +20,7 @@ from typing import Literal
 
 import msgspec
 
+from statebackend._upkeep.savepoints import StartingPoint
 from statebackend.errors import RewindError, StateGoneError, WrongQueryError
 from statebackend.ids import CheckpointId, CommitSummary, SourceMark
 
@@ -80,6 +81,32 @@ def decide(
         "or take the state back with on_rewind='rollback'",
         batch_id=delivered.batch_id,
         committed_batch_id=own.batch_id,
+    )
+
+
+def starts_at_savepoint(delivered: SourceMark, start: StartingPoint, *, on_rewind: OnRewind) -> bool:
+    """True if `delivered`, the first batch of a run, goes on from the savepoint; False if from the newest commit.
+
+    The latter only where a run has gone on from the savepoint before and this batch goes with what it has left: so the
+    sink's arguments may stay as they are when the program is started again. Raises `RewindError` for a batch that goes
+    with neither. Pure.
+    """
+    kept, newest = start.savepoint.source, start.newest.source
+    if start.is_begun and (
+        newest is None or (newest.query_id == delivered.query_id and delivered.batch_id >= newest.batch_id)
+    ):
+        return False
+    if kept is None or kept.query_id != delivered.query_id or delivered.batch_id - kept.batch_id in (0, 1):
+        return True
+    if start.is_begun and on_rewind == "rollback":
+        return False
+    raise RewindError(
+        f"Spark's checkpoint does not go with the savepoint, whose state ends with batch {kept.batch_id}: delete the "
+        "files above that number from offsets/ and commits/ of Spark's checkpoint, or put a copy back that ends there",
+        savepoint=start.savepoint.name,
+        query_id=delivered.query_id,
+        batch_id=delivered.batch_id,
+        next_batch_id=kept.batch_id + 1,
     )
 
 

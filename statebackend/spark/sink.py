@@ -11,6 +11,7 @@ with a new query and repeat after a rollback, while checkpoint ids must grow.
 import logging
 import threading
 from collections.abc import Generator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, Literal, Self, get_args
@@ -20,6 +21,7 @@ from pyspark.sql import DataFrame
 
 from statebackend._backend.copy_writers import OpenUploader
 from statebackend._backend.stores import roots_with_copies
+from statebackend._log.savepoints import SavepointInfo
 from statebackend._observers import Observers
 from statebackend._portal import OpenContext, as_exception
 from statebackend._processing.processor import KeyedProcessor
@@ -35,7 +37,7 @@ from statebackend.spark.execution import Execution, OpenedJob
 from statebackend.spark.executors.batch_job import OnExecutors
 from statebackend.spark.failed_frames import clear_frames
 from statebackend.spark.frames import drain, source_mark
-from statebackend.spark.output import Outbox, OutputFunction, Publication
+from statebackend.spark.output import Outbox, OutputFunction, Publication, telling
 from statebackend.spark.release import check_release
 from statebackend.spark.replay import (
     FirstBatch,
@@ -47,6 +49,7 @@ from statebackend.spark.replay import (
     gap_after,
     newest_marks,
 )
+from statebackend.spark.savepoints import SavepointRequests, StartFromSavepoint
 
 ExecutionMode = Literal["driver", "executors"]
 
@@ -81,6 +84,8 @@ class StatefulSink:
     `RewindError`. `adopt=True`: continue from a state that another query made; by default raise `WrongQueryError`.
     `first_batch_id`: the batch that the state begins with, if the query ran before it had this sink; any other batch
     but 0 that finds the job empty raises `StateGoneError`. "any" accepts every batch, and so a lost state, too.
+    `savepoint`: start from the state that is kept under this name, with the batch after it; any other raises
+    `RewindError`. Once the query has gone on from there, later starts go on from the newest commit as ever.
     `observer`, `store` and `uploader` go to `open_backend`. A sink serves one query at a time. It pickles without its
     state, which is opened with the first batch.
 
@@ -105,6 +110,7 @@ class StatefulSink:
         on_rewind: OnRewind = "fail",
         adopt: bool = False,
         first_batch_id: FirstBatch = 0,
+        savepoint: str | None = None,
         observer: Observer | None = None,
         store: ObjectStore | None = None,
         uploader: StateChangeUploader | OpenUploader | None = None,
@@ -126,6 +132,8 @@ class StatefulSink:
         self._on_rewind: OnRewind = on_rewind
         self._adopt = adopt
         self._first_batch_id: FirstBatch = first_batch_id
+        self._start = StartFromSavepoint(savepoint, settings, store, on_rewind)
+        self._requests = SavepointRequests()
         self._observer = observer
         self._outbox = output if isinstance(output, Outbox) else None
         self._execution: Execution
@@ -163,6 +171,16 @@ class StatefulSink:
             # py4j answers the JVM only for an `Exception`. After anything else the query waits for ever, and so does
             # its `stop()`.
             raise as_exception(error) from error
+
+    def savepoint(self, name: str) -> Future[SavepointInfo]:
+        """Keep the next commit under this name. Called by any thread, while the query runs or before; fences nobody.
+
+        Returns a `concurrent.futures.Future`: its `result(timeout_s)` waits for the commit of the next batch, and
+        raises `SavepointExistsError` if the name is taken, `InputError` for a store that cannot list, or `StoreError`;
+        the batch is committed all the same. Raises `InputError` for an impossible name. With Spark Connect the query
+        runs in another process: there, use `statebackend.savepoint`.
+        """
+        return self._requests.add(name)
 
     def close(self) -> None:
         """Release the state, within `close_timeout_s` and two seconds. A later batch opens it again.
@@ -242,7 +260,11 @@ class StatefulSink:
         if step is Step.SKIP:
             drain(df)
             return
+        if self._start.is_due:
+            attend(process_portal().start(self._start.record, job.epoch), query)
         self._execution.apply(df, delivered, job, query)
+        if self._requests:
+            attend(process_portal().start(self._requests.make, job), query)
         self._publish(df, job, query)
 
     def _decide(self, delivered: SourceMark, marks: Marks, query: QueryThread) -> Step:
@@ -275,7 +297,7 @@ class StatefulSink:
             return job.result()
         self._drop_state()
         advise_checkpoint_files(df)
-        opened = self._open(query)
+        opened = self._open(query, attend(process_portal().start(self._start.checkpoint, delivered), query))
         self._run_id = delivered.run_id
         return opened
 
@@ -312,7 +334,8 @@ class StatefulSink:
             assert taken is not None, "nobody else publishes from this job"
             output, streams = taken
             publication = Publication(output, streams, epoch=job.epoch, session=df.sparkSession)
-            result_of(outbox.publish(publication), df, query)
+            with telling(output, Observers(self._observer or Observer())):
+                result_of(outbox.publish(publication), df, query)
             attend(process_portal().start(_mark_published, job, output), query)
 
     def _drop_state(self) -> None:

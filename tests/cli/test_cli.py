@@ -171,6 +171,20 @@ def test_a_foreign_object_is_reported_and_stays(place: Place) -> None:
     assert (place.job / "notes.txt").exists()
 
 
+def test_a_checkpoint_is_kept_by_a_name(place: Place) -> None:
+    """The newest, or another; printed with the batch that follows. A name that is taken keeps what it has."""
+    status, printed = place.run("savepoint", "newest")
+    assert status == cli.OK
+    assert "batch 4 of query q" in printed
+    assert place.run("savepoint", "older", "--checkpoint-id", "11")[0] == cli.OK
+    assert "older" in place.run("savepoints")[1]
+    for name, checkpoint_id, told in (("newest", "11", "drop it"), ("other", "99", "99"), ("a b", "11", "name")):
+        status, printed = place.run("savepoint", name, "--checkpoint-id", checkpoint_id)
+        assert status == cli.WRONG_CALL
+        assert told in printed
+    assert place.run("dump", "--savepoint", "newest", "--state", "legs")[1].count('"value":3') == 1
+
+
 def test_savepoints_are_listed_and_dropped(place: Place) -> None:
     """Dropping it twice is an error."""
     assert "before-migration  10" in place.run("savepoints")[1]

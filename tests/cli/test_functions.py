@@ -29,6 +29,7 @@ FUNCTIONS = {
     "diff": "diff",
     "watch": "watch",
     "rewrite": "rewrite",
+    "savepoint": "savepoint",
     "savepoints": "savepoints",
     "drop": "drop_savepoint",
 }
@@ -42,6 +43,7 @@ PLACES = {
 OPTIONS = {
     "rewrite": ["--max-parallelism", "7"],
     "drop": ["before-migration"],
+    "savepoint": ["by-hand"],
     "get": ["legs", "k"],
     "scan": ["legs"],
     "export": ["legs", "legs.parquet"],
@@ -75,6 +77,12 @@ async def newest_beat(settings: sb.Settings) -> list[reports.LogBeat]:
     raise AssertionError("there is no end to it")
 
 
+async def savepoint_for_a_moment(settings: sb.Settings) -> reports.SavepointInfo:
+    made = await sb.savepoint(settings, "by-hand")
+    await sb.drop_savepoint(settings, "by-hand")
+    return made
+
+
 CALLS: list[tuple[tuple[str, ...], Callable[[sb.Settings], Coroutine[Any, Any, Any]]]] = [
     (("inspect",), sb.inspect),
     (("report",), sb.report),
@@ -87,6 +95,7 @@ CALLS: list[tuple[tuple[str, ...], Callable[[sb.Settings], Coroutine[Any, Any, A
     (("watch", "--count", "1"), newest_beat),
     (("rewrite", "--max-parallelism", "7", "--dry-run"), rewrite_dry),
     (("savepoints",), sb.savepoints),
+    (("savepoint", "by-hand"), savepoint_for_a_moment),
 ]
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import statebackend as sb
 from statebackend._local.job_directories import lock_root
+from statebackend._upkeep.savepoints import record_start
+from statebackend.ids import Epoch
 from tests.committed import stand_on
 from tests.ownership.disk import JOB, Disk, Watch, commit, settle
 from tests.ownership.table import Fate, row
@@ -128,6 +130,31 @@ async def test_the_mark_of_a_commit_that_was_not_made_goes(disk: Disk) -> Fate:
     path.parent.mkdir(parents=True)
     path.write_bytes(b"")
     watch = Watch([path])
+    await sweep(disk)
+    return watch.fate()
+
+
+@row("swept-pin")
+async def test_the_pin_of_a_savepoint_that_was_not_made_goes(disk: Disk) -> Fate:
+    """It keeps its commit in that sweep, and not in the next one."""
+    await superseded(disk)
+    stamp = "0" * 32
+    path = disk.directory / "primary" / JOB / "savepoints" / "s" / f"{1:012d}-{stamp}-{stamp}"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"")
+    age(disk)
+    watch = Watch([path])
+    await sweep(disk)
+    return watch.fate()
+
+
+@row("swept-start")
+async def test_a_start_stays_with_its_savepoint(disk: Disk) -> Fate:
+    """Until that is dropped."""
+    await superseded(disk, savepoint="s")
+    await record_start(disk.settings(), "s", Epoch(1))
+    age(disk)
+    watch = Watch(disk.directory.glob(f"primary/{JOB}/savepoints/s/*-*-*"))
     await sweep(disk)
     return watch.fate()
 

@@ -13,6 +13,7 @@ import pytest
 import statebackend as sb
 from statebackend.errors import CorruptObjectError, SettingsError
 from statebackend.ids import SourceMark, StagedOutput
+from statebackend.observers import Metrics
 from statebackend.spark.output import rows_to_stage
 
 SCHEMA = pa.schema([("key", pa.string()), ("count", pa.int64()), ("chance", pa.int64())])
@@ -145,12 +146,15 @@ def test_a_publication_that_fails_fails_the_query_and_is_made_up_for(stream, ope
             raise OSError("the receiver is away")
         receiver(publication)
 
-    sink = open_sink(Counting(), stream.settings, key="key", output=sb.spark.Outbox(publish))
+    metrics = Metrics()
+    sink = open_sink(Counting(), stream.settings, key="key", output=sb.spark.Outbox(publish), observer=metrics)
     assert "the receiver is away" in stream.fail(sink)
     assert read(stream.settings).batches == [1, 0]
     stream.run(sink)
     assert receiver.counts == [{"a": 1}, {"a": 2, "b": 1}, {"b": 2}]
     assert receiver.calls == [0, 1, 2]
+    assert (metrics.publications, metrics.published_rows, metrics.failed_publications) == (3, 4, 1)
+    assert metrics.publication_seconds.count == 3
 
 
 def test_what_is_not_committed_is_not_published(stream, open_sink, read, receiver) -> None:

@@ -8,8 +8,8 @@ FRONT_DOOR = """
     Aggregate AggregatingState CheckpointInfo Clock ColumnarState CommitSummary Key ListState MapState ObjectStore
     Observer OperatorState Output ReducingState RestoreReport Serializer Settings SourceMark StagedOutput
     StateBackend StateBackendError StateChangeUploader TimeToLive Timers ValueState __version__ diff drop_savepoint
-    export inspect open_backend open_batches open_rows read_state repair report rewrite savepoints sweep verify
-    watch
+    export inspect open_backend open_batches open_rows read_state repair report rewrite savepoint savepoints sweep
+    verify watch
 """
 IMPLEMENTERS = """
     Body Buffer Capability ChangeSetHandle CheckpointInfo Clock CountsRequests DeletesMany Fallback Handle ObjectInfo

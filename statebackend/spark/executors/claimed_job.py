@@ -12,6 +12,7 @@ from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.outbox import JobOutbox, Staged
+from statebackend._log.savepoints import SavepointInfo
 from statebackend._ranges.merged_in_commits import Snapshots, merged_in_commits, places_in_turn
 from statebackend._ranges.owners import Contribution, combine
 from statebackend._threads import WorkerThreads
@@ -57,6 +58,10 @@ class ClaimedJob:
     def outbox(self) -> JobOutbox:
         """The job's outbox: what is to be published."""
         return self.coordinator.outbox
+
+    async def savepoint(self, name: str) -> SavepointInfo:
+        """As `CheckpointCoordinator.savepoint`."""
+        return await self.coordinator.savepoint(name)
 
     async def take_output(self) -> tuple[StagedOutput, tuple[Buffer, ...]] | None:
         """As `CheckpointCoordinator.take_output`."""
