@@ -26,7 +26,8 @@ class ChangeSetMerging:
 
     def due(self, changelog: Sequence[ChangeSetHandle]) -> Neighbours | None:
         """The neighbours to be merged next, `None` if there are none."""
-        self._too_large &= frozenset(changelog)
+        if self._too_large:
+            self._too_large &= frozenset(changelog)
         return due(changelog, self._fan_in, self._too_large)
 
     async def write(
