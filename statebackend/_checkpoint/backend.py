@@ -129,6 +129,12 @@ class KeyedBackend(StateDeclarations):
         self._check_usable()
         self._states.clock.move(to_s, kind)
 
+    @property
+    def has_due_timers(self) -> bool:
+        """True if `due_timers` has any."""
+        self._check_usable()
+        return self._states.has_due_timers
+
     def due_timers(self) -> Iterator[DueTimer]:
         """Take the timers that are due at the job's clock, earliest first: of all declared timers of its kind.
 

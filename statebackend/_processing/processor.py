@@ -1,10 +1,12 @@
 """`KeyedProcessor`: what users write to process the rows of one key, or a whole table; and the context it gets."""
 
 from collections.abc import AsyncIterable, Awaitable, Iterable, Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NoReturn
 
 from statebackend._checkpoint.backend import KeyedBackend
+from statebackend._processing.event_time import as_output
 from statebackend._processing.grouping import Rows
+from statebackend._state.declarations import StateDeclarations
 from statebackend.ids import KeyGroupRange
 
 Processed = Iterable[Mapping[str, Any]] | None
@@ -13,24 +15,32 @@ Yielded = AsyncIterable[Mapping[str, Any]]
 """Output rows of an `async def` that yields them."""
 
 
-class ProcessorContext:
+class ProcessorContext(StateDeclarations):
     """A processor's view of its batch and its states: `context.value_state("legs", Leg)` and so on.
 
-    Made by the sink, anew each time the state is opened. Of the backend it offers only what declares states.
+    Made by the sink, anew each time the state is opened. Of the backend it offers only what declares states, and time.
     """
 
     def __init__(self, backend: KeyedBackend) -> None:
         self.batch_id = -1
         """Spark's id of the current batch; in `open`, that of the first one."""
+        self.late_rows = 0
+        """How many rows of the current batch are older than the clock was before it."""
+        self.timer_name = ""
+        """In `on_timer`: the name of the timers that the due one belongs to."""
         self._backend: Final = backend
-        self.value_state: Final = backend.value_state
-        self.list_state: Final = backend.list_state
-        self.map_state: Final = backend.map_state
-        self.reducing_state: Final = backend.reducing_state
-        self.aggregating_state: Final = backend.aggregating_state
-        self.columnar_state: Final = backend.columnar_state
-        self.operator_state: Final = backend.operator_state
-        self.timers: Final = backend.timers
+        for name in _DECLARING:  # the backend's own, and not the ones below: it may give each call a state of its own
+            setattr(self, name, getattr(backend, name))
+
+    @property
+    def clock_s(self) -> float | None:
+        """The job's clock in this batch, in seconds: what time-to-live and timers go by. `None` before it has begun."""
+        return self._backend.clock_s
+
+    @property
+    def clock_before_s(self) -> float | None:
+        """The clock in the batch before: no timer can be registered for a time before it."""
+        return self._backend.clock_before_s
 
     @property
     def is_usable(self) -> bool:
@@ -42,10 +52,11 @@ class ProcessorContext:
         """The key groups processed here: all of them in the driver, one range on an executor."""
         return self._backend.key_groups
 
-    def __getattr__(self, name: str) -> Any:
-        if name.endswith("_state") and not name.startswith("_"):  # a kind of state that is newer than this class
-            return getattr(self._backend, name)
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+    def _declaring(self) -> NoReturn:
+        raise AssertionError("the backend declares")
+
+
+_DECLARING: Final = [name for name in vars(StateDeclarations) if name == "timers" or name.endswith("_state")]
 
 
 class KeyedProcessor:
@@ -57,6 +68,9 @@ class KeyedProcessor:
 
     On executors a batch is several calls of `process_table`, one for each range of key groups that has rows. Each range
     has its own copy of the processor, with the states of the range's keys.
+
+    In each range that has rows or due timers, a batch is `open_batch`, the rows, `process_late`, `on_timer` for each
+    timer that is due by the job's clock, and `close_batch`. In the driver there is one range.
     """
 
     output_schema: ClassVar[Any] = None
@@ -69,6 +83,9 @@ class KeyedProcessor:
         copy. On executors every attempt at a range has a copy of its own, so what it stores in `self` is gone after the
         batch.
         """
+
+    def open_batch(self, context: ProcessorContext) -> None:
+        """Prepare for the rows of a batch. Called once in each range that has rows or due timers."""
 
     def process(self, key: Any, rows: Rows, context: ProcessorContext) -> Processed | Awaitable[Processed] | Yielded:
         """Process the rows of one key, in order. Called once for each key in the batch; the keys have no order.
@@ -91,3 +108,23 @@ class KeyedProcessor:
         as Spark sent them. Returns a `pyarrow.Table` with the columns of `output_schema`, or `None`.
         """
         raise NotImplementedError
+
+    def process_late(self, key: Any, rows: Rows, context: ProcessorContext) -> Iterable[Mapping[str, Any]] | None:
+        """Put out the late rows of one key. Called with `late="output"`, for each key that has any, after the rows.
+
+        They have not been processed. Yields output rows; by default the rows as they came, with the columns that
+        `output_schema` has.
+        """
+        return [as_output(row, self.output_schema) for row in rows]
+
+    def on_timer(self, key: Any, at: float, context: ProcessorContext) -> Iterable[Mapping[str, Any]] | None:
+        """Act on a timer of `key` that is due: `at` is not after `context.clock_s`. Called after the rows of the batch.
+
+        Earliest first, each timer once in a batch, also for keys and ranges without rows; of all timers that the
+        processor has declared for the job's clock, `context.timer_name` says whose. It is deleted before the call.
+        Yields output rows. Without this method, timers wait for `Timers.due`.
+        """
+        raise NotImplementedError
+
+    def close_batch(self, context: ProcessorContext) -> None:
+        """End a batch, before its checkpoint. Called once for each `open_batch`, unless the batch has failed."""

@@ -4,16 +4,17 @@
                 -> async process, some keys at a time (concurrently.py), in the same order -> rows ->
                 -> process_table, all at once                   -> table ->
 
-The same in the driver, for all key groups, and on an executor, for a range of them. The processor that the sink was
-given is never run itself. Each time the state is opened, a copy of it is made, and dropped with the state: so what a
-failed batch has left in `self` goes, too.
+Before and after the rows: `open_batch`, late rows (event_time.py), timers that are due, `close_batch`. The same in the
+driver, for all key groups, and on an executor, for a range of them. The processor that the sink was given is never run
+itself. Each time the state is opened, a copy of it is made, and dropped with the state: so what a failed batch has left
+in `self` goes, too.
 """
 
 import contextlib
 import copy
 import inspect
 import itertools
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast
 
@@ -24,6 +25,7 @@ import pyarrow as pa
 from statebackend._checkpoint.backend import KeyedBackend
 from statebackend._processing.calls import Batch, KeyCall
 from statebackend._processing.concurrently import for_each
+from statebackend._processing.event_time import EventTime
 from statebackend._processing.grouping import SLAB_ROWS, Rows, by_key, in_order
 from statebackend._processing.own_state import OwnStates
 from statebackend._processing.processor import KeyedProcessor, ProcessorContext
@@ -54,16 +56,29 @@ class _OpenedCopy(msgspec.Struct, frozen=True):
     backend: KeyedBackend
     own: OwnStates | None
 
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """In this context the running code may use the states of all keys."""
+        return contextlib.nullcontext() if self.own is None else self.own.turns.alone()
+
+
+class BatchRows(msgspec.Struct, frozen=True):
+    """The rows of a batch: those to process, as a table and by key, and those to put out as late."""
+
+    table: Any
+    keys: Iterator[tuple[Key, Rows]]
+    late: Iterator[tuple[Key, Rows]]
+    is_empty: bool
+
 
 class ProcessorRunner:
     """Calls `processor` for tables of rows. Pickles without its states.
 
     `has_output`: True if the sink has an output. Otherwise output rows are an error. `concurrency`: keys that are under
-    way at a time in an asynchronous `process`; with `None` it is `CONCURRENCY`.
+    way at a time in an asynchronous `process`; with `None` it is `CONCURRENCY`. `event_time`: says which rows are late.
 
     Raises `SettingsError` if the processor does not override exactly one of its two methods, if there is no key, if
-    there is an output and no output schema, for a `concurrency` below 1 or with a synchronous processor, and if another
-    method than `process` is asynchronous.
+    there is an output and no output schema, for a `concurrency` below 1 or with a synchronous processor, if another
+    method than `process` is asynchronous, and if late rows are put out and there is no output.
     """
 
     def __init__(
@@ -74,6 +89,7 @@ class ProcessorRunner:
         order_by: str | Sequence[str],
         has_output: bool,
         concurrency: int | None = None,
+        event_time: EventTime | None = None,
     ) -> None:
         self.processor: Final = processor
         self.key: Final = _names(key)
@@ -93,32 +109,54 @@ class ProcessorRunner:
             )
         self.is_async: Final = _is_async(processor, "process")
         self._concurrency = _checked_concurrency(processor, concurrency, is_async=self.is_async)
+        if event_time is not None and event_time.late == "output" and not has_output:
+            raise SettingsError("late='output' puts late rows out, and the sink has no output: give it one")
+        self._event_time = event_time
+        self.fires_timers: Final = _overrides(processor, "on_timer")
+        self.late_rows = 0
+        """How many rows of the last batch were late."""
         self._opened: dict[KeyGroupRange, _OpenedCopy] = {}
 
     def __call__(self, table: Any, batch_id: int, backend: KeyedBackend, on_loop: OnLoop | None = None) -> Any:
-        """Process rows of one batch, a `pyarrow.Table`, on `backend`, which owns their keys.
+        """Process rows of one batch, a `pyarrow.Table`, on `backend`, which owns their keys; its clock was moved.
 
         `on_loop` runs an asynchronous `process` on the loop of the backend, as `Portal.call` does; a synchronous one
         runs here. Returns the output rows as a `pyarrow.Table`, or `None` if there is no output. Raises `InputError`
         for invalid keys or output rows, and what the processor raises.
         """
+        batch = self.keys_of(table, backend.clock_before_s)
         if self.is_async:
             assert on_loop is not None, "an asynchronous process without a loop"
-            rows = on_loop(partial(self.run, self.keys_of(table), batch_id, backend))
-            return self.table_of(rows)
-        opened = self._open_on(backend, batch_id)
-        return self._run_table(table, opened) if self._takes_table else self.table_of(self._run_keys(table, opened))
+            return self.table_of(on_loop(partial(self.run, batch, batch_id, backend)))
+        opened, more = self._open_on(backend, batch_id), list[Mapping[str, Any]]()
+        with self._around(batch, opened, more):
+            output = self._run_table(batch.table, opened) if self._takes_table else self._run_keys(batch, opened)
+        if not self._takes_table:
+            return self.table_of([*output, *more])
+        return _pa.concat_tables([output, self.table_of(more)]) if more else output
 
-    def keys_of(self, table: Any) -> Iterator[tuple[Key, Rows]]:
-        """The rows of a batch by key, sorted now: for `run`, and for any thread but the loop's."""
+    def keys_of(self, table: Any, before_s: float | None = None) -> BatchRows:
+        """The rows of a batch by key, sorted now: for `run`, and for any thread but the loop's.
+
+        Counts the rows that are late: those older than `before_s`, which is `clock_before_s` of the backend.
+        """
+        rows, late = table, None
+        self.late_rows = 0
+        if (event_time := self._event_time) is not None:
+            in_time, late = event_time.split(table, before_s)
+            self.late_rows = late.num_rows
+            rows = table if event_time.late == "keep" or not self.late_rows else in_time
+            late = late if event_time.late == "output" else None
+        keys = iter(()) if self._takes_table else self._by_key(rows)
+        return BatchRows(rows, keys, iter(()) if late is None else self._by_key(late), is_empty=not table.num_rows)
+
+    def _by_key(self, table: Any) -> Iterator[tuple[Key, Rows]]:
         if not table.num_rows:
             return iter(())
         slab_rows = SLAB_ROWS_ON_LOOP if self.is_async else SLAB_ROWS
         return by_key(table, self.key, self._order_by, slab_rows=slab_rows)
 
-    async def run(
-        self, keys: Iterator[tuple[Key, Rows]], batch_id: int, backend: KeyedBackend
-    ) -> list[Mapping[str, Any]]:
+    async def run(self, batch: BatchRows, batch_id: int, backend: KeyedBackend) -> list[Mapping[str, Any]]:
         """Process a batch by an asynchronous `process`, and return the output rows, in the order of the keys.
 
         When it returns, raises or is cancelled, no call of `process` is under way. Raises also `InputError` if one has
@@ -128,22 +166,24 @@ class ProcessorRunner:
         own, ranks, output = opened.own, dict[Key, int](), list[list[Mapping[str, Any]]]()
         assert own is not None, "a synchronous processor"
         own.turns.begin()
-        async with open_tasks() as tasks:
-            batch = Batch(own.turns, tasks)
+        more = list[Mapping[str, Any]]()
+        with self._around(batch, opened, more):
+            async with open_tasks() as tasks:
+                calls = Batch(own.turns, tasks)
 
-            async def call(key_and_rows: tuple[Key, Rows]) -> None:
-                key, rows = key_and_rows
-                yielded = list[Mapping[str, Any]]()
-                output.append(yielded)
-                ranks[key] = rank = len(ranks)
-                with KeyCall(batch, key, rank):
-                    await self._await_rows(opened.processor.process(key, rows, opened.context), key, yielded)
+                async def call(key_and_rows: tuple[Key, Rows]) -> None:
+                    key, rows = key_and_rows
+                    yielded = list[Mapping[str, Any]]()
+                    output.append(yielded)
+                    ranks[key] = rank = len(ranks)
+                    with KeyCall(calls, key, rank):
+                        await self._await_rows(opened.processor.process(key, rows, opened.context), key, yielded)
 
-            await for_each(keys, call, concurrency=self._concurrency)
-            await anyio.lowlevel.checkpoint()  # generators that were left half way are closed now
-        own.turns.check_unbroken()
-        own.settle(ranks)
-        return list(itertools.chain.from_iterable(output))
+                await for_each(batch.keys, call, concurrency=self._concurrency)
+                await anyio.lowlevel.checkpoint()  # generators that were left half way are closed now
+            own.turns.check_unbroken()
+            own.settle(ranks)
+        return [*itertools.chain.from_iterable(output), *more]
 
     def table_of(self, rows: Sequence[Mapping[str, Any]]) -> Any:
         """Output rows as a table of `output_schema`; `None` if the sink has no output. Raises `InputError`."""
@@ -166,15 +206,36 @@ class ProcessorRunner:
             context = ProcessorContext(backend if own is None else cast("KeyedBackend", own))
             opened = _OpenedCopy(copy.copy(self.processor), context, backend, own)
             opened.context.batch_id = batch_id
-            with contextlib.nullcontext() if own is None else own.turns.alone():
+            with opened.alone():
                 opened.processor.open(opened.context)
             self._opened[backend.key_groups] = opened
         opened.context.batch_id = batch_id
         return opened
 
-    def _run_keys(self, table: Any, opened: _OpenedCopy) -> list[Mapping[str, Any]]:
+    @contextlib.contextmanager
+    def _around(self, batch: BatchRows, opened: _OpenedCopy, output: list[Mapping[str, Any]]) -> Generator[None]:
+        """Do all but the rows of a batch in their place, before and after the context. Adds what is put out.
+
+        A batch that has neither rows nor due timers is not opened.
+        """
+        processor, context, backend = opened.processor, opened.context, opened.backend
+        context.late_rows = self.late_rows
+        is_idle = batch.is_empty and not (self.fires_timers and backend.has_due_timers)
+        if not is_idle:
+            with opened.alone():
+                processor.open_batch(context)
+        yield
+        with opened.alone():
+            for key, rows in batch.late:
+                self._add_rows(processor.process_late(key, rows, context), key, output)
+            for at, key, context.timer_name in backend.due_timers() if self.fires_timers else ():
+                self._add_rows(processor.on_timer(key, at, context), key, output)
+            if not is_idle:
+                processor.close_batch(context)
+
+    def _run_keys(self, batch: BatchRows, opened: _OpenedCopy) -> list[Mapping[str, Any]]:
         output: list[Mapping[str, Any]] = []
-        for key, rows in self.keys_of(table):
+        for key, rows in batch.keys:
             self._add_rows(opened.processor.process(key, rows, opened.context), key, output)
         return output
 
@@ -238,7 +299,7 @@ def _is_async(processor: KeyedProcessor, method: str) -> bool:
 
 
 def _checked_concurrency(processor: KeyedProcessor, concurrency: int | None, *, is_async: bool) -> int:
-    for method in ("open", "process_table"):
+    for method in ("open", "process_table", "open_batch", "process_late", "on_timer", "close_batch"):
         if _is_async(processor, method):
             raise SettingsError(
                 f"{method} cannot be async, and nothing would await it: only process can", processor=type(processor)

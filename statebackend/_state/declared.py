@@ -143,8 +143,16 @@ class KeyedStates(StateDeclarations):
 
     def due_timers(self) -> Iterator[DueTimer]:
         """Take the declared timers that are due by the job's clock, as `take_due`."""
-        by_clock = [each for each in self._declared.values() if isinstance(each, Timers) and each.go_by_job_clock]
-        return Timers.take_due(by_clock, self.clock.now_s)
+        return Timers.take_due(self._timers_by_clock(), self.clock.now_s)
+
+    @property
+    def has_due_timers(self) -> bool:
+        """True if `due_timers` has any."""
+        times = (each.next_at() for each in self._timers_by_clock())
+        return any(at is not None and at <= self.clock.now_s for at in times)
+
+    def _timers_by_clock(self) -> list[Timers]:
+        return [each for each in self._declared.values() if isinstance(each, Timers) and each.go_by_job_clock]
 
     def next_timer_s(self) -> float | UnsetType | None:
         """The earliest timer that goes by the job's clock, declared or not; `None` without one, unset without a clock.

@@ -134,6 +134,9 @@ class Observer:
         processed.
         """
 
+    def rows_late(self, rows: int) -> None:
+        """So many rows of a batch were older than the job's clock was before it. Once per batch that has any."""
+
     def output_published(self, output: StagedOutput, *, seconds: float) -> None:
         """The outbox's function has returned, `seconds` after it was called with this output of a batch.
 

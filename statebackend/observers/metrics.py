@@ -84,6 +84,7 @@ class Metrics(Numbers, Observer):
         unit="batches",
     )
 
+    late_rows = Counter("Rows that were older than the clock of their job was before their batch.", unit="rows")
     publications = Counter("Outputs of batches that were published, repeated ones included.", unit="publications")
     failed_publications = Counter("Times that the function of an outbox has raised.", unit="publications")
     published_rows = Counter("Rows in the outputs that were published.", unit="rows")
@@ -181,6 +182,9 @@ class Metrics(Numbers, Observer):
 
     def batches_missed(self, delivered: SourceMark, *, after: int) -> None:
         self.record(Metrics.missed_batches, delivered.batch_id - after - 1)
+
+    def rows_late(self, rows: int) -> None:
+        self.record(Metrics.late_rows, rows)
 
     def output_published(self, output: StagedOutput, *, seconds: float) -> None:
         self.record(Metrics.publications, 1)

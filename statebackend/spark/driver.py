@@ -15,11 +15,13 @@ from pyspark.sql import DataFrame
 from statebackend._backend.copy_writers import OpenUploader
 from statebackend._backend.opening import open_backend
 from statebackend._checkpoint.backend import StateBackend
+from statebackend._observers import Observers
 from statebackend._processing.runner import ProcessorRunner
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import BatchError
 from statebackend.ids import CheckpointId, SourceMark
 from statebackend.settings import Settings
+from statebackend.spark.batch_clock import BatchClock
 from statebackend.spark.bridge import QueryThread, attend, process_portal
 from statebackend.spark.frames import allow_actions, collected
 from statebackend.spark.output import Outbox, OutputFunction, call_output, rows_to_stage
@@ -41,6 +43,7 @@ class InDriver:
         settings: Settings,
         *,
         output: OutputFunction | Outbox | None,
+        clock: BatchClock | None,
         observer: Observer | None,
         store: ObjectStore | None,
         uploader: StateChangeUploader | OpenUploader | None,
@@ -48,6 +51,7 @@ class InDriver:
         self._stages_output: Final = isinstance(output, Outbox)
         self._work = work
         self._output = None if isinstance(output, Outbox) else output
+        self._clock = clock
         self._settings = settings
         self._observer = observer
         self._store = store
@@ -71,7 +75,8 @@ class InDriver:
         if isinstance(self._work, ProcessorRunner):
             result = self._processed(self._work, df, delivered.batch_id, job, query)
         else:
-            result = result_of(self._work(df, delivered.batch_id, job), df, query)
+            rows = df if self._clock is None else self._in_time(df, job, self._clock)
+            result = result_of(self._work(rows, delivered.batch_id, job), df, query)
         output = rows_to_stage(result) if self._stages_output else None
         commit = process_portal().start(lambda: job.checkpoint(job.next_checkpoint_id, source=delivered, output=output))
         attend(commit, query)
@@ -80,13 +85,27 @@ class InDriver:
         self, runner: ProcessorRunner, df: DataFrame, batch_id: int, job: StateBackend, query: QueryThread
     ) -> Any:
         """Process one batch, and return the output rows unless the output function receives them."""
-        rows = runner(
-            collected(df), batch_id, job, lambda calls: attend(process_portal().start(calls, once=True), query)
-        )
+        table = collected(df)
+        if self._clock is not None:
+            job.advance_clock(self._clock.of_table(table), self._clock.kind)
+        rows = runner(table, batch_id, job, lambda calls: attend(process_portal().start(calls, once=True), query))
+        self._tell_late(runner.late_rows)
         if self._output is None:
             return rows
         call_output(self._output, rows, df, batch_id)
         return None
+
+    def _in_time(self, df: DataFrame, job: StateBackend, clock: BatchClock) -> DataFrame:
+        """Move the job's clock by the times of a batch for a function, and return the rows that it is to get."""
+        to_s, late = clock.of_frame(df, job.clock_s)
+        job.advance_clock(to_s, clock.kind)
+        self._tell_late(late)
+        is_dropped = late and clock.event_time is not None and clock.event_time.late == "drop"
+        return clock.in_time(df, job.clock_before_s) if is_dropped else df
+
+    def _tell_late(self, rows: int) -> None:
+        if rows and self._observer is not None:
+            Observers(self._observer).rows_late(rows)
 
     def close(self) -> None:
         """Drop the opened copy of the processor."""

@@ -24,6 +24,7 @@ from statebackend._backend.stores import roots_with_copies
 from statebackend._log.savepoints import SavepointInfo
 from statebackend._observers import Observers
 from statebackend._portal import OpenContext, as_exception
+from statebackend._processing.event_time import EventTime, Late, event_time_of
 from statebackend._processing.processor import KeyedProcessor
 from statebackend._processing.runner import ProcessorRunner
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
@@ -31,6 +32,7 @@ from statebackend.errors import InputError, RewindError, SettingsError, StateGon
 from statebackend.ids import CheckpointId, SourceMark, StagedOutput
 from statebackend.settings import Settings
 from statebackend.spark.advice import advise_checkpoint_files
+from statebackend.spark.batch_clock import ClockMode, batch_clock_of
 from statebackend.spark.bridge import QueryThread, attend, process_portal
 from statebackend.spark.driver import BatchFunction, InDriver, result_of
 from statebackend.spark.execution import Execution, OpenedJob
@@ -79,6 +81,12 @@ class StatefulSink:
     may change at the next start; the driver only commits. The processor is pickled, and everything that `settings`
     names must be reachable from every host. `observer` stays in the driver.
 
+    `event_time`: the column of timestamps that moves the job's clock, to the largest of them less `lateness_s` seconds;
+    `clock="batch"`: the time at which a batch began moves it. It is part of the commit; time-to-live and timers go by
+    it, and timers that are due are given to `on_timer` of the processor. Rows that are older than the clock was before
+    their batch are counted, and dropped; with `late="keep"` processed like any others, with `late="output"` given to
+    `process_late`. A function, and executors, cost one more Spark job for the largest time of each batch.
+
     `query_id`: names the query where Spark does not (Spark Connect); takes precedence where it does.
     `on_rewind="rollback"`: if Spark returns to an earlier batch, take the state back with it; by default raise
     `RewindError`. `adopt=True`: continue from a state that another query made; by default raise `WrongQueryError`.
@@ -103,6 +111,10 @@ class StatefulSink:
         key: str | Sequence[str] = (),
         order_by: str | Sequence[str] = (),
         concurrency: int | None = None,
+        event_time: str | None = None,
+        lateness_s: float | None = None,
+        late: Late | None = None,
+        clock: ClockMode | None = None,
         output: OutputFunction | Outbox | None = None,
         execution: ExecutionMode = "driver",
         parallelism: int | None = None,
@@ -116,7 +128,9 @@ class StatefulSink:
         uploader: StateChangeUploader | OpenUploader | None = None,
     ) -> None:
         check_release(pyspark.__version__)
-        work = _work_of(function, key=key, order_by=order_by, concurrency=concurrency, output=output)
+        times = event_time_of(event_time, lateness_s, late)
+        batch_clock = batch_clock_of(times, clock)
+        work = _work_of(function, key=key, order_by=order_by, concurrency=concurrency, output=output, event_time=times)
         if on_rewind not in get_args(OnRewind):
             raise SettingsError("on_rewind must be 'fail' or 'rollback'", on_rewind=on_rewind)
         if first_batch_id != "any" and (type(first_batch_id) is not int or first_batch_id < 0):
@@ -138,13 +152,22 @@ class StatefulSink:
         self._outbox = output if isinstance(output, Outbox) else None
         self._execution: Execution
         if parallelism is None:
-            self._execution = InDriver(work, settings, output=output, observer=observer, store=store, uploader=uploader)
+            self._execution = InDriver(
+                work,
+                settings,
+                output=output,
+                clock=batch_clock,
+                observer=observer,
+                store=store,
+                uploader=uploader,
+            )
         elif isinstance(work, ProcessorRunner):
             self._execution = OnExecutors(
                 work,
                 settings,
                 parallelism=parallelism,
                 output=output,
+                clock=batch_clock,
                 observer=observer,
                 store=store,
                 uploader=uploader,
@@ -352,14 +375,22 @@ def _work_of(
     order_by: str | Sequence[str],
     concurrency: int | None,
     output: OutputFunction | Outbox | None,
+    event_time: EventTime | None,
 ) -> ProcessorRunner | BatchFunction:
     """Return the processor's runner, or the function. Raises `SettingsError` for anything else."""
     if not (output is None or isinstance(output, Outbox) or callable(output)):
         raise SettingsError("output must be a function of (df, batch_id), or an Outbox", output=output)
     if isinstance(function, KeyedProcessor):
         return ProcessorRunner(
-            function, key=key, order_by=order_by, has_output=output is not None, concurrency=concurrency
+            function,
+            key=key,
+            order_by=order_by,
+            has_output=output is not None,
+            concurrency=concurrency,
+            event_time=event_time,
         )
+    if event_time is not None and event_time.late == "output":
+        raise SettingsError("late='output' needs a KeyedProcessor: filter late rows yourself", function=function)
     if key or order_by or concurrency is not None or not (output is None or isinstance(output, Outbox)):
         raise SettingsError(
             "key, order_by, concurrency and an output function need a KeyedProcessor: remove them, or write one",

@@ -114,6 +114,7 @@ async def eventful_life(root: Path, observer: sb.Observer) -> tuple[list[dict[sb
     # Tested where damage is done; and only a sink tells of the other, which needs Spark.
     Observers(observer).older_checkpoint_opened(sb.ids.CheckpointId(3), MissingObjectError("gone"))
     Observers(observer).batches_missed(sb.SourceMark("query", 4, "run"), after=1)
+    Observers(observer).rows_late(3)
     output = sb.StagedOutput(sb.SourceMark("query", 4, "run"), 7, b"")
     Observers(observer).publication_failed(output, OSError("no answer"), seconds=1.0)
     Observers(observer).output_published(output, seconds=2.0)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from statebackend import TimeToLive
 from statebackend.spark import KeyedProcessor
 
 COUNTED = pa.schema([("key", pa.string()), ("count", pa.int64()), ("numbers", pa.list_(pa.int64()))])
@@ -153,3 +154,34 @@ class Asking(Counting):
             await asyncio.sleep(0)
         self.counts[key] = count + len(rows)
         yield {"key": key, "count": self.counts[key], "numbers": [row["number"] for row in rows]}
+
+
+class Sessions(KeyedProcessor):
+    """Ends the session of a key ten seconds after its last row, unless its time-to-live is over before that."""
+
+    output_schema = pa.schema([("key", pa.string()), ("what", pa.string()), ("seconds", pa.float64())])
+
+    def open(self, context):
+        self.ends = context.timers("ends")
+        self.last = context.value_state("last", float, ttl=TimeToLive(1000))
+
+    def process(self, key, rows, context):
+        last = max(row["number"] for row in rows)
+        self.last[key] = max(last, self.last.get(key, last))
+        self.ends.register(key, max(self.last[key] + 10, context.clock_before_s or 0))
+        yield {"key": key, "what": "rows", "seconds": len(rows)}
+
+    def process_late(self, key, rows, context):
+        yield {"key": key, "what": "late", "seconds": len(rows)}
+
+    def on_timer(self, key, at, context):
+        if key not in self.last:
+            yield {"key": key, "what": "expired", "seconds": at}
+        elif self.last[key] + 10 <= at:
+            del self.last[key]
+            yield {"key": key, "what": "end", "seconds": at}
+
+
+def timed(df: Any) -> Any:
+    """As `split`, with the number as a time."""
+    return split(df).selectExpr("*", "timestamp_seconds(number) AS at")

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 
 import anyio
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import functions
@@ -196,3 +197,11 @@ def test_a_frame_without_the_way_of_classic_spark_is_collected_by_its_own() -> N
             return "rows"
 
     assert frames.collected(Frame()) == "rows"
+
+
+def test_a_frame_has_the_rows_behind_an_empty_batch(spark) -> None:
+    """A range that puts out nothing comes between others that do. Spark alone takes it for the end."""
+    schema = pa.schema([("n", pa.int64())])
+    parts = [pa.table([pa.array(numbers, pa.int64())], schema=schema) for numbers in ([], [1], [], [2, 3], [])]
+    assert [row.n for row in frames.frame_of(pa.concat_tables(parts), spark).collect()] == [1, 2, 3]
+    assert frames.frame_of(parts[0], spark).collect() == []

@@ -1,9 +1,9 @@
-"""A batch as one Spark job, of one task for each range of key groups that has rows. Runs in the driver.
+"""A batch as one Spark job, of one task for each range of key groups with rows or due timers. Runs in the driver.
 
     place (placement.py) -> mapInArrow (worker.py) -> collect -> combine the contributions -> commit (claimed_job.py)
 
 The driver has no state, only the claim on the job. It tells every task which commit to start from. If Spark makes
-several attempts at a task, the one whose row `collect` returns is committed. A range without rows stays as it was.
+several attempts at a task, the one whose row `collect` returns is committed. A range without either stays as it was.
 """
 
 import logging
@@ -21,13 +21,16 @@ from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.outbox import Staged, joined
 from statebackend._observers import Observers
 from statebackend._processing.runner import ProcessorRunner
+from statebackend._ranges.idle import ranges_with_due_timers
 from statebackend._ranges.owners import Contribution, RangeTask
+from statebackend._state.time.job_clock import JobClock
 from statebackend._version import __version__
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import SettingsError
-from statebackend.ids import CheckpointId, SourceMark, all_key_groups
+from statebackend.ids import CheckpointId, ClockMark, SourceMark, all_key_groups
 from statebackend.settings import Settings
 from statebackend.spark.advice import advise_unix_sockets
+from statebackend.spark.batch_clock import BatchClock
 from statebackend.spark.bridge import QueryThread, attend, process_portal
 from statebackend.spark.executors.claimed_job import ClaimedJob, open_claimed_job
 from statebackend.spark.executors.pickling import pickled
@@ -68,6 +71,7 @@ class OnExecutors:
         *,
         parallelism: int,
         output: OutputFunction | Outbox | None,
+        clock: BatchClock | None,
         observer: Observer | None,
         store: ObjectStore | None,
         uploader: StateChangeUploader | OpenUploader | None,
@@ -77,6 +81,7 @@ class OnExecutors:
         self._runner = runner
         self._settings = settings
         self._output = output
+        self._clock = clock
         self._observer = observer
         self._uploader = cast("OpenUploader | None", uploader)
         self._run: _QueryRun | None = None
@@ -96,14 +101,15 @@ class OnExecutors:
         Raises `BatchError` if all attempts at a range failed, `SettingsError` if the workers cannot run the task, and
         what the output and the commit raise.
         """
-        results = self._run_job(df, delivered, job.coordinator)
+        clock = self._moved_clock(df, job.coordinator)
+        results = self._run_job(df, delivered, job.coordinator, clock)
         _log_found(delivered.batch_id, [result.contribution for result in results])
         staged = None
         if isinstance(self._output, Outbox):
             staged = self._staged_output(results)
         elif self._output is not None:
             call_output(self._output, self._output_rows(results), df, delivered.batch_id)
-        attend(process_portal().start(job.commit, results, self._ranges, delivered, staged), query)
+        attend(process_portal().start(job.commit, results, self._ranges, delivered, staged, clock), query)
 
     def close(self) -> None:
         """Release the anchor's cached rows. The next batch begins a run."""
@@ -123,8 +129,20 @@ class OnExecutors:
         self._run = _QueryRun(placement, spec)
         return self._run
 
-    def _run_job(self, df: DataFrame, delivered: SourceMark, coordinator: CheckpointCoordinator) -> list[TaskResult]:
+    def _moved_clock(self, df: DataFrame, coordinator: CheckpointCoordinator) -> ClockMark | None:
+        """The job's clock in this batch; `None` without one, and before it has begun."""
+        if self._clock is None:
+            return None
+        clock = JobClock(None if coordinator.base is None else coordinator.base.clock)
+        to_s, _ = self._clock.of_frame(df)
+        clock.move(to_s, self._clock.kind)
+        return clock.mark
+
+    def _run_job(
+        self, df: DataFrame, delivered: SourceMark, coordinator: CheckpointCoordinator, clock: ClockMark | None
+    ) -> list[TaskResult]:
         run = self._run or self._begin_run(df)
+        due = ranges_with_due_timers(coordinator.base, self._ranges, clock) if self._runner.fires_timers else ()
         task = RangeTask(
             settings=self._settings,
             key_groups=all_key_groups(self._settings.max_parallelism),  # a worker finds its own by its rows
@@ -132,9 +150,11 @@ class OnExecutors:
             epoch=coordinator.epoch,
             checkpoint_id=coordinator.next_checkpoint_id,
             base=coordinator.committed(BASE_BYTES_MAX),
+            clock=clock,
         )
-        batch = pickled(BatchSpec(task, run.placement.salts, tuple(df.columns), delivered.batch_id))
-        placed: Any = run.placement.place(df)  # the types of mapInArrow are those of pyarrow, which has none
+        batch = pickled(BatchSpec(task, run.placement.salts, tuple(df.columns), delivered.batch_id, wakes=bool(due)))
+        wake = [self._ranges.index(each) for each in due]
+        placed: Any = run.placement.place(df, wake=wake)  # the types of mapInArrow are pyarrow's, which has none
         job: DataFrame = placed.mapInArrow(task_of(run.spec, batch, __version__), RESULT_SCHEMA)
         try:
             with without_adaptive_planning(df):

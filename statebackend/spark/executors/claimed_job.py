@@ -17,7 +17,7 @@ from statebackend._ranges.merged_in_commits import Snapshots, merged_in_commits,
 from statebackend._ranges.owners import Contribution, combine
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Buffer, CheckpointInfo, Clock, Observer
-from statebackend.ids import CheckpointId, CommitSummary, Epoch, KeyGroupRange, SourceMark, StagedOutput
+from statebackend.ids import CheckpointId, ClockMark, CommitSummary, Epoch, KeyGroupRange, SourceMark, StagedOutput
 from statebackend.settings import Settings
 from statebackend.spark.executors.worker import TaskResult
 
@@ -77,6 +77,7 @@ class ClaimedJob:
         ranges: Sequence[KeyGroupRange],
         source: SourceMark,
         staged: Staged | None = None,
+        clock: ClockMark | None = None,
     ) -> None:
         """Commit these results as the next checkpoint. Raises as `CheckpointCoordinator.commit`."""
         coordinator, begun, before = self.coordinator, self._clock.monotonic(), self._spending.requests
@@ -85,10 +86,14 @@ class ClaimedJob:
         snapshots, inline = combine(contributions, base, ranges, checkpoint_id=checkpoint_id, epoch=coordinator.epoch)
         if places_in_turn(len(snapshots), checkpoint_id, self._settings.materialize_fan_in):
             snapshots, inline = await self._threads.cpu(self._merged, snapshots, inline, checkpoint_id)
-        committed = await coordinator.commit(checkpoint_id, snapshots, source, inline=inline, staged=staged)
+        committed = await coordinator.commit(
+            checkpoint_id, snapshots, source, inline=inline, staged=staged, clock=clock
+        )
         spent = self._spending.since(before)
         requests = sum((Counter(result.requests) for result in results), spent.requests)
         self._spending.tell()
+        if late_rows := sum(result.late_rows for result in results):
+            self._observer.rows_late(late_rows)
         for result in results:
             self._tell_observer(result)
         self._observer.checkpoint_committed(

@@ -28,6 +28,8 @@ from statebackend.spark.frames import context_of
 
 SALT: Final = "salt"
 """The column by which rows are placed: the last column of the rows that a task gets."""
+WAKE: Final = "wake"
+"""The column before it, in batches that wake ranges: true in a row that only wakes its range, null in a user's row."""
 
 REDUCE_LOCALITY: Final = "spark.shuffle.reduceLocality.enabled"
 _MASK: Final = 0xFFFF_FFFF
@@ -61,8 +63,10 @@ class Placement:
         self._by_salt = f.col(SALT)
         self._anchor = self._anchored(df.sparkSession) if _can_anchor(df) else None
 
-    def place(self, df: DataFrame) -> DataFrame:
+    def place(self, df: DataFrame, *, wake: Sequence[int] = ()) -> DataFrame:
         """The rows of `df` with their `SALT`, each slot's in a partition of their own.
+
+        `wake`: slots that get one more row, so that their tasks have work even if no other row is placed there.
 
         The columns are renamed, in the same order, because mapInArrow refuses some names that users may have chosen.
         Raises `InputError` if a key column is missing or cannot be a key.
@@ -78,7 +82,12 @@ class Placement:
         salt = f"element_at(array({', '.join(map(str, self.salts))}), {slot} + 1) AS {SALT}"
         renamed = (f"{column} AS {name}" for column, name in zip(columns, names, strict=True))
         # One `selectExpr`, because Spark analyses the whole plan again with each step.
-        placed = df.selectExpr(*renamed, salt).repartition(self._parallelism, self._by_salt)
+        placed = df.selectExpr(*renamed, salt)
+        if wake:
+            placed = placed.unionByName(self._waking(df.sparkSession, wake), allowMissingColumns=True)
+            names = [*names, WAKE]
+            placed = placed.select(*names, SALT)
+        placed = placed.repartition(self._parallelism, self._by_salt)
         return placed if self._anchor is None else placed.join(self._anchor, SALT, "left").select(*names, SALT)
 
     def close(self) -> None:
@@ -86,6 +95,10 @@ class Placement:
         if self._anchor is not None:
             with suppress(Exception):
                 self._anchor.unpersist()
+
+    def _waking(self, session: SparkSession, slots: Sequence[int]) -> DataFrame:
+        salts = ", ".join(str(self.salts[slot]) for slot in slots)
+        return session.range(1).selectExpr(f"explode(array({salts})) AS {SALT}", f"true AS {WAKE}")
 
     def _anchored(self, session: SparkSession) -> DataFrame:
         create = cast("Callable[..., DataFrame]", session.createDataFrame)  # pyright: ignore[reportUnknownMemberType]

@@ -15,7 +15,7 @@ import itertools
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import cache, partial
 from typing import Any, Final, TypeVar
@@ -34,7 +34,7 @@ from statebackend.abc import Observer
 from statebackend.errors import BatchError
 from statebackend.spark.bridge import process_portal
 from statebackend.spark.executors.pickling import unpickled
-from statebackend.spark.executors.placement import SALT
+from statebackend.spark.executors.placement import SALT, WAKE
 from statebackend.spark.executors.task_errors import UNFIT_MARK, range_failed
 from statebackend.spark.output import rows_to_stage, stream_of
 
@@ -73,6 +73,8 @@ class BatchSpec(msgspec.Struct, frozen=True):
     salts: tuple[int, ...]
     columns: tuple[str, ...]
     batch_id: int
+    wakes: bool = False
+    """True if there are rows that only wake their range: see `Placement.place`."""
 
 
 class TaskResult(msgspec.Struct, frozen=True):
@@ -88,6 +90,7 @@ class TaskResult(msgspec.Struct, frozen=True):
     requests: dict[str, int]
     usd: float
     staged: Staged | None = None
+    late_rows: int = 0
 
 
 class _Requests(Observer):
@@ -142,7 +145,7 @@ def task_of(run_spec: bytes, batch_spec: bytes, release: str) -> Callable[[Itera
 
 
 def run(run_spec: bytes, batch_spec: bytes, batches: Iterable[Any]) -> Iterator[Any]:
-    """Yield the one result row of a partition; nothing for a partition without rows.
+    """Yield the one result row of a partition; nothing for a partition without rows. A range with due timers has one.
 
     Raises the `BatchError` of `range_failed`. Then nothing of the attempt is still going on, and no commit will name
     what it has uploaded.
@@ -154,7 +157,7 @@ def run(run_spec: bytes, batch_spec: bytes, batches: Iterable[Any]) -> Iterator[
     batch: BatchSpec = unpickled(batch_spec)
     slot = batch.salts.index(first.column(SALT)[0].as_py())
     task = msgspec.structs.replace(batch.task, key_groups=batch.task.owners[slot])
-    rows = partial(_gathered, itertools.chain([first], arriving), batch.salts[slot], batch.columns)
+    rows = partial(_gathered, itertools.chain([first], arriving), batch.salts[slot], batch)
     try:
         result = _attempt(_open_job(run_spec, task), task, rows, batch.batch_id)
     except BaseException as error:
@@ -163,12 +166,14 @@ def run(run_spec: bytes, batch_spec: bytes, batches: Iterable[Any]) -> Iterator[
     yield _pa.RecordBatch.from_arrays([row], names=["result"])
 
 
-def _gathered(batches: Iterable[Any], salt: int, columns: Sequence[str]) -> Any:
+def _gathered(batches: Iterable[Any], salt: int, batch: BatchSpec) -> Any:
     """All rows of the partition, with the names of their columns. Raises `BatchError` for a row of another slot."""
     table = _pa.Table.from_batches(batches)
     if (found := table.column(SALT).unique().to_pylist()) != [salt]:
         raise BatchError("Spark has put rows of several slots into one partition: please report it", salts=found)
-    return table.drop_columns([SALT]).rename_columns(columns)
+    if batch.wakes:
+        table = table.filter(table.column(WAKE).is_null()).drop_columns([WAKE])
+    return table.drop_columns([SALT]).rename_columns(batch.columns)
 
 
 def _attempt(job: _OpenJob, task: RangeTask, rows: Callable[[], Any], batch_id: int) -> TaskResult:
@@ -187,7 +192,15 @@ def _attempt(job: _OpenJob, task: RangeTask, rows: Callable[[], Any], batch_id: 
         contribution = process_portal().call(attempt.contribute)
         seconds = clock.monotonic() - begun
     requests, usd = job.requests.take()
-    return TaskResult(contribution, None if output is None else stream_of(output), seconds, requests, usd, staged)
+    return TaskResult(
+        contribution,
+        None if output is None else stream_of(output),
+        seconds,
+        requests,
+        usd,
+        staged,
+        job.spec.runner.late_rows,
+    )
 
 
 def _open_job(run_spec: bytes, task: RangeTask) -> _OpenJob:

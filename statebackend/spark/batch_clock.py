@@ -1,0 +1,80 @@
+"""Moves the job's clock with each batch: by its event times, or to the time at which it began.
+
+Where the rows are not at hand, Spark is asked for their largest time, in a job of its own.
+"""
+
+import datetime as dt
+from typing import Any, Final, Literal
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from statebackend._clock import SystemClock
+from statebackend._processing.event_time import EventTime, check_one, in_us
+from statebackend.abc import Clock
+from statebackend.errors import SettingsError
+from statebackend.ids import ClockKind
+from statebackend.spark.frames import collected
+
+ClockMode = Literal["batch"]
+
+_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - a timestamp without a zone counts as UTC
+
+
+class BatchClock:
+    """The clock of a sink's job: `event_time`, or else the time of its batches, by `clock`."""
+
+    def __init__(self, event_time: EventTime | None, clock: Clock | None = None) -> None:
+        self.event_time: Final = event_time
+        self.kind: Final[ClockKind] = "processing" if event_time is None else "event"
+        self._clock = clock or SystemClock()
+
+    def of_table(self, table: Any) -> float:
+        """The time that a batch moves the clock to: its rows as a `pyarrow.Table`. Raises as `EventTime.latest_s`."""
+        return self._clock.time() if self.event_time is None else self.event_time.latest_s(table)
+
+    def of_frame(self, df: DataFrame, before_s: float | None = None) -> tuple[float, int]:
+        """The same for a batch whose rows are in Spark, and how many of them are older than `before_s`.
+
+        With event time that is a Spark job. Raises as `EventTime.latest_s`.
+        """
+        if (event_time := self.event_time) is None:
+            return self._clock.time(), 0
+        check_one(event_time.column, df.columns)
+        column = f.col(_quoted(event_time.column))
+        is_late = "false" if before_s is None else self._is_late(df, before_s)
+        found = collected(df.agg(f.max(column), f.count_if(column.isNull()), f.count_if(f.expr(is_late))))
+        latest, nulls, late = (each[0] for each in found.columns)
+        to_s = event_time.clock_of(latest)
+        event_time.check_nulls(nulls.as_py())
+        return to_s, late.as_py()
+
+    def in_time(self, df: DataFrame, before_s: float | None) -> DataFrame:
+        """The rows of a batch that are not older than `before_s`."""
+        return df if before_s is None else df.where(f"NOT ({self._is_late(df, before_s)})")
+
+    def _is_late(self, df: DataFrame, before_s: float) -> str:
+        """The condition for a late row, in SQL; false for a column without timestamps, which is told otherwise."""
+        assert self.event_time is not None, "rows have no time"
+        match df.schema[self.event_time.column].dataType:
+            case t.TimestampType():
+                before = f"timestamp_micros({in_us(before_s)}L)"
+            case t.TimestampNTZType():
+                before = f"TIMESTAMP_NTZ '{(_EPOCH + dt.timedelta(microseconds=in_us(before_s))).isoformat(sep=' ')}'"
+            case _:
+                return "false"
+        return f"{_quoted(self.event_time.column)} < {before}"
+
+
+def batch_clock_of(event_time: EventTime | None, clock: object) -> BatchClock | None:
+    """The clock of these arguments of a sink, `None` without one. Raises `SettingsError` for both, or another one."""
+    if clock not in (None, "batch"):
+        raise SettingsError("clock must be 'batch', or left out", clock=repr(clock))
+    if event_time is not None and clock is not None:
+        raise SettingsError("a job has one clock: give event_time or clock='batch'", event_time=event_time.column)
+    return None if event_time is None and clock is None else BatchClock(event_time)
+
+
+def _quoted(column: str) -> str:
+    return f"`{column.replace('`', '``')}`"
