@@ -24,6 +24,7 @@ from statebackend._upkeep.sweep import sweep
 from statebackend._upkeep.verify import verify
 from statebackend.cli import reading
 from statebackend.cli.options import parser, settings_of
+from statebackend.cli.page import page
 from statebackend.cli.picture import draw
 from statebackend.cli.progress import shown
 from statebackend.cli.text import (
@@ -81,10 +82,26 @@ async def _inspect(settings: Settings, options: argparse.Namespace) -> int:
 
 async def _report(settings: Settings, options: argparse.Namespace) -> int:
     found = await report(settings)
+    if options.html is not None:
+        _write_page(page(found, await inspect(settings)), Path(options.html))
+        return OK
     if options.picture is not None:
         draw(map(visible, report_lines(found)), Path(options.picture))
         return OK
     return _show(found, report_lines, options)
+
+
+def _write_page(text: str, path: Path) -> None:
+    """Write the page to `path`, at once and as a whole. Raises `InputError`."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        try:
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"the page cannot be written: {error.strerror}", html=str(path)) from error
 
 
 async def _verify(settings: Settings, options: argparse.Namespace) -> int:

@@ -26,6 +26,7 @@ def parser() -> argparse.ArgumentParser:
     reporting = commands.add_parser(
         "report", parents=[common], help="one page: newest checkpoint, garbage, a month's cost"
     )
+    reporting.add_argument("--html", metavar="FILE", help="write the page as HTML, with charts; replaces the file")
     reporting.add_argument("--picture", metavar="FILE", help="draw the page: FILE.svg or FILE.html")
     commands.add_parser("verify", parents=[common], help="read every byte that a retained checkpoint needs")
 

@@ -1,0 +1,180 @@
+"""Draws a job as one page of HTML: charts in inline SVG, no script, nothing that a browser has to fetch.
+
+Every chart has its numbers as text beside the bars, and bars are told apart by their pattern too, so the page reads the
+same in black and white. Whatever a user named is escaped.
+"""
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from html import escape
+from itertools import pairwise
+from typing import Final
+
+from statebackend.cli.progress import size
+from statebackend.reports import Inspection, JobReport, LogRow, RangeRow
+
+WIDTH: Final = 720
+HEIGHT: Final = 140
+COMMITS_MAX: Final = 200
+"""The newest commits are drawn: more bars than this would be thinner than a hair."""
+RANGES_MAX: Final = 64
+
+_STYLE: Final = """
+:root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
+h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}table{border-collapse:collapse;width:100%}
+th,td{text-align:left;padding:.2rem .6rem;border-bottom:1px solid #8886;overflow-wrap:anywhere}
+figure{margin:0 0 1rem}figcaption{font-size:.9rem}
+svg{width:100%;height:auto}svg text{font:11px system-ui;fill:currentColor}
+.bar{fill:#4477aa}.more{fill:url(#stripes)}.axis{stroke:currentColor;stroke-width:1}
+"""
+_STRIPES: Final = (
+    '<defs><pattern id="stripes" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<rect width="6" height="6" fill="#fff"/><rect width="3" height="6" fill="#4477aa"/></pattern></defs>'
+)
+
+
+def page(found: JobReport, log: Inspection) -> str:
+    """The page on a job, from its report and its log."""
+    title = f"job {found.job}"
+    commits = [row for row in log.log if row.kind == "commit" and row.on_branch][-COMMITS_MAX:]
+    body = "\n".join(
+        (
+            f"<h1>{escape(title)}</h1>",
+            *_summary(found),
+            *_history(commits, [row for row in log.log if row.kind == "claim"]),
+            *_ranges(found.ranges),
+            "<h2>States</h2>",
+            _table(("state", "kind", "schema"), ((each.name, each.kind, each.schema) for each in found.states)),
+            "<h2>Objects</h2>",
+            _totals("place", found.places),
+            _totals("verdict of a sweep", found.verdicts),
+            *_savepoints(found),
+        )
+    )
+    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
+
+
+def _summary(found: JobReport) -> Iterator[str]:
+    source = found.newest.source
+    batch = "" if source is None else f", batch {source.batch_id} of query {source.query_id}"
+    yield f"<p>Checkpoint {found.newest.checkpoint_id} at {_time(found.newest.committed_at_s)}{escape(batch)}; epoch "
+    yield f"{found.newest.epoch}; {found.max_parallelism} key groups; release {escape(found.release or '-')}.</p>"
+    if found.pace is not None:
+        yield f"<p>{found.pace.puts} PUTs in {found.pace.seconds:.0f} s cost at least "
+        yield f"{found.pace.usd_month:.2f} USD in 30 days, storage aside.</p>"
+
+
+def _history(commits: Sequence[LogRow], claims: Sequence[LogRow]) -> Iterator[str]:
+    yield "<h2>Checkpoints over time</h2>"
+    if not commits:
+        yield "<p>No checkpoint can be read.</p>"
+        return
+    names = [str(row.checkpoint_id) for row in commits]
+    times = [row.at_s or 0.0 for row in commits]
+    since = [0.0, *(max(0.0, at - before) for before, at in pairwise(times))]
+    yield _bars("Seconds since the checkpoint before", names, since, lambda value: f"{value:.1f} s")
+    sizes = [float(row.object_bytes + row.size_bytes) for row in commits]
+    yield _bars("Bytes that a checkpoint points into, and its own", names, sizes, size)
+    opened = [row for row in claims if row.at_s is not None]
+    yield f"<p>{len(opened)} times the job was opened and restored, as far as the log is kept.</p>"
+    if opened:
+        yield _table(
+            ("epoch", "opened at", "continues entry"),
+            ((str(row.epoch), _time(row.at_s), "-" if row.parent is None else str(row.parent)) for row in opened[-10:]),
+        )
+
+
+def _ranges(ranges: Sequence[RangeRow]) -> Iterator[str]:
+    totals = [row.base_bytes + row.changelog_bytes for row in ranges]
+    mean = sum(totals) / max(1, len(totals))
+    yield "<h2>Key groups</h2>"
+    yield (
+        f"<p>{len(ranges)} ranges, {size(sum(totals))}; the largest is "
+        f"{max(totals, default=0) / max(1.0, mean):.2f} times the mean.</p>"
+    )
+    shown = ranges[:RANGES_MAX]
+    yield _bars(
+        "Bytes of each range: plain for its bases, striped for its changelog",
+        [row.key_groups for row in shown],
+        [float(row.base_bytes) for row in shown],
+        size,
+        more=[float(row.changelog_bytes) for row in shown],
+    )
+    yield _table(
+        ("key groups", "bases", "their bytes", "change sets", "their bytes", "operator state"),
+        (
+            (
+                row.key_groups,
+                str(row.bases),
+                size(row.base_bytes),
+                str(row.change_sets),
+                size(row.changelog_bytes),
+                size(row.operator_bytes),
+            )
+            for row in shown
+        ),
+    )
+
+
+def _savepoints(found: JobReport) -> Iterator[str]:
+    if found.savepoints:
+        yield "<h2>Savepoints</h2>"
+        yield _table(
+            ("savepoint", "checkpoint", "committed at"),
+            ((each.name, str(each.checkpoint_id), _time(each.committed_at_s)) for each in found.savepoints),
+        )
+
+
+def _totals(head: str, totals: Mapping[str, tuple[int, int]]) -> str:
+    return _table(
+        (head, "objects", "bytes"), ((name, str(count), size(octets)) for name, (count, octets) in totals.items())
+    )
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["<table><tr>" + "".join(f"<th>{escape(head)}</th>" for head in heads) + "</tr>"]
+    lines += ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
+    return "\n".join((*lines, "</table>"))
+
+
+def _bars(
+    caption: str,
+    names: Sequence[str],
+    values: Sequence[float],
+    shown: Callable[[float], str],
+    *,
+    more: Sequence[float] = (),
+) -> str:
+    """A bar for each value, with what is `more` stacked upon it. The caption has the extremes; each bar has a title."""
+    tops = more or [0.0] * len(values)
+    highest = max((value + top for value, top in zip(values, tops, strict=True)), default=0.0) or 1.0
+    step = WIDTH / max(1, len(values))
+    drawn: list[str] = []
+    for place, (name, value, top) in enumerate(zip(names, values, tops, strict=True)):
+        title = f"{name}: {shown(value)}" + (f" and {shown(top)}" if more else "")
+        low, high = (HEIGHT * part / highest for part in (value, value + top))
+        left, width = place * step, max(0.5, step * 0.8)
+        drawn.append(f"<g><title>{escape(title)}</title>{_rectangle(left, width, 0.0, low, 'bar')}")
+        drawn.append(f"{_rectangle(left, width, low, high, 'more') if top else ''}</g>")
+    ends = f'<text x="0" y="{HEIGHT + 16}">{escape(names[0])}</text>' if names else ""
+    if len(names) > 1:
+        ends += f'<text x="{WIDTH}" y="{HEIGHT + 16}" text-anchor="end">{escape(names[-1])}</text>'
+    label = f"{caption}. Highest: {shown(highest)}; last: {shown(values[-1] if values else 0.0)}."
+    return (
+        f'<figure><svg viewBox="0 0 {WIDTH} {HEIGHT + 22}" role="img" aria-label="{escape(label)}">{_STRIPES}'
+        f'{"".join(drawn)}<line class="axis" x1="0" y1="{HEIGHT}" x2="{WIDTH}" y2="{HEIGHT}"/>{ends}</svg>'
+        f"<figcaption>{escape(label)}</figcaption></figure>"
+    )
+
+
+def _rectangle(left: float, width: float, low: float, high: float, kind: str) -> str:
+    return (
+        f'<rect class="{kind}" x="{left:.1f}" y="{HEIGHT - high:.1f}" width="{width:.1f}" height="{high - low:.1f}"/>'
+    )
+
+
+def _time(at_s: float | None) -> str:
+    if at_s is None:
+        return "-"
+    return dt.datetime.fromtimestamp(at_s, tz=dt.UTC).strftime("%Y-%m-%d %H:%M:%S")

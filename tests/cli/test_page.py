@@ -1,0 +1,99 @@
+"""`report --html`: one page that stands alone, that is safe whatever users name things, and that a browser shows."""
+
+import html.parser
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import anyio
+import pytest
+
+import statebackend as sb
+from statebackend import cli
+from tests.cli.conftest import Place
+
+HOSTILE = "<script>alert('&\"')</script>"
+ALONE = frozenset({"meta", "rect", "line", "br"})
+
+
+class Reader(html.parser.HTMLParser):
+    """Checks that tags are closed in their order; collects tags, links and the text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        assert not {name for name, _ in attrs} & {"src", "href", "onload", "onclick"}
+        if tag not in ALONE:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in ALONE:
+            assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture
+def written(place: Place) -> Path:
+    """The page of a job in which a state and a query have hostile names."""
+
+    async def work() -> None:
+        async with sb.open_backend(place.settings) as backend:
+            backend.value_state(HOSTILE, int)["k"] = 1
+            await backend.checkpoint(20, source=sb.SourceMark(HOSTILE, 9))
+
+    anyio.run(work)
+    path = place.directory / "page.html"
+    path.write_text("old")
+    assert place.run("report", "--html", str(path)) == (cli.OK, "")
+    return path
+
+
+def test_a_page_stands_alone_and_escapes_what_users_named(written: Path) -> None:
+    """No script, and nothing to fetch. What is shown is there as text, so that colours carry nothing alone."""
+    text = written.read_text(encoding="utf-8")
+    reader = Reader()
+    reader.feed(text)
+    reader.close()
+    assert reader.open == []
+    assert {"svg", "table", "style", "title"} <= reader.tags
+    assert not {"script", "link", "img", "iframe"} & reader.tags
+    assert HOSTILE in reader.text
+    assert not re.search(r"https?://|url\((?!#)|@import", text)
+    for said in ("Checkpoint 20", "before-migration", "2 times the job was opened", "Highest: ", "[0, 127]", "needed"):
+        assert said in reader.text
+    assert "20: " in reader.text  # each bar has its name and number
+    assert sorted(path.name for path in written.parent.iterdir()) == ["local", "page.html", "primary"]
+
+
+def test_a_page_that_cannot_be_written_is_told(place: Place) -> None:
+    """And no half of it is left."""
+    status, printed = place.run("report", "--html", str(place.directory / "no" / "page.html"))
+    assert (status, "page.html" in printed) == (cli.WRONG_CALL, True)
+
+
+def test_a_browser_shows_the_page(written: Path, tmp_path: Path) -> None:
+    """Without a network. Most of a blank page would have one colour only."""
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        pytest.skip("a screenshot needs Chromium: apt-get install chromium")
+    image = pytest.importorskip("PIL.Image", reason="to look at the screenshot needs Pillow, as in the extra demo")
+    shot = tmp_path / "shot.png"
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--proxy-server=127.0.0.1:9"]
+    options = [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=900,1600", f"--screenshot={shot}"]
+    done = subprocess.run([*command, *options, written.as_uri()], capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    with image.open(shot) as picture:
+        colours = picture.convert("RGB").getcolors(maxcolors=1 << 24)
+    bars = [count for count, colour in colours if colour == (0x44, 0x77, 0xAA)]
+    assert sum(bars) > 1000
