@@ -12,6 +12,7 @@ BENCHMARKS = (
     "checkpoint",
     "recovery",
     "processing",
+    "calls",
     "owners",
     "state",
     "restore",

@@ -7,6 +7,7 @@ In the order in which the data passes:
     flights.py    the data set as one Parquet file per day
     aircraft.py   the state of each aircraft, and how a day of flights changes it
     columns.py    the same state in columns, a day at a time
+    airports.py   the same state with lookups, of a service that is slow, refuses, and dies
     places.py     where everything is stored, and the backend's settings
     job.py        the streaming process, which is killed
     events.py     what it reports, line by line

@@ -8,17 +8,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
 from benchmarks.demo import drive, picture, report
+from benchmarks.demo.airports import DELAY_MS, DIE_AFTER, REFUSE_EVERY
 from benchmarks.demo.flights import DAYS_IN_DATA, read_data_set, write_days
-from benchmarks.demo.places import BUCKET, EXECUTION, S3_ENDPOINT, STATE, Places, WorkdirError
+from benchmarks.demo.places import BUCKET, EXECUTION, LOOKUPS, S3_ENDPOINT, STATE, Places, WorkdirError
 from benchmarks.demo.story import DemoError
 from benchmarks.servers import MINISTACK_PYTHON, ServerError, make_bucket, run_ministack
+from benchmarks.slow_service import serving
 
 DAYS_MIN = 10  # fewer leave no room for three kills
 
@@ -29,7 +31,7 @@ def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else 118)
     os.environ |= {EXECUTION: arguments.execution, STATE: arguments.state}  # for all processes of the demo
     try:
-        with _primary(arguments.primary, arguments.workdir) as words:
+        with _primary(arguments.primary, arguments.workdir) as words, _service(asked=arguments.lookups):
             return _run(arguments, words, console)
     except ServerError as error:
         console.print("[bold red]FAILED[/]", escape(str(error)), highlight=False)
@@ -80,6 +82,14 @@ def _primary(kind: str, workdir: Path) -> Generator[str]:
         yield f"s3://{BUCKET}/demo on {server.name}, an S3 in memory, at {server.endpoint}"
 
 
+@contextmanager
+def _service(*, asked: bool) -> Generator[None]:
+    """Run the service for lookups meanwhile, known to all processes of the demo."""
+    with serving(DELAY_MS, refuse_every=REFUSE_EVERY, die_after=DIE_AFTER) if asked else nullcontext(0) as port:
+        os.environ[LOOKUPS] = str(port)
+        yield
+
+
 def _play(places: Places, days: int, console: Console) -> int:
     rows = write_days(read_data_set(), places.days, days=days)
     console.print(f"{rows:,} flights of {days} days, one file each, in {places.days}", highlight=False)
@@ -110,12 +120,20 @@ def _arguments() -> argparse.Namespace:
         help="a value per aircraft, or columns of all of them (default: values)",
     )
     parser.add_argument(
+        "--lookups",
+        action="store_true",
+        help="ask a service for each airport, which is slow, refuses, and dies; with --state values",
+    )
+    parser.add_argument(
         "--workdir",
         type=Path,
         default=Path(".demo"),
         help="an empty folder, or that of an earlier demo, which is emptied (default: .demo)",
     )
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.lookups and arguments.state != "values":
+        parser.error("--lookups goes with --state values")
+    return arguments
 
 
 def _days(text: str) -> int:

@@ -37,7 +37,7 @@ def fly(flights: Any, fleet: MutableMapping[Key, Aircraft]) -> None:
     for tail_number, origin, destination, departed, arrived, delay_minutes in zip(*columns, strict=True):
         if tail_number is None or departed is None:
             continue
-        fleet[tail_number] = _after(fleet.get(tail_number), origin, destination, arrived, max(delay_minutes, 0))
+        fleet[tail_number] = after(fleet.get(tail_number), origin, destination, arrived, max(delay_minutes, 0))
 
 
 class Fleet(sb.spark.KeyedProcessor):
@@ -55,9 +55,10 @@ class Fleet(sb.spark.KeyedProcessor):
 _USED = ("tailnum", "origin", "dest", "departed", "arrived", "delay_minutes")
 
 
-def _after(
+def after(
     before: Aircraft | None, origin: str, destination: str, arrived: datetime | None, delay_minutes: int
 ) -> Aircraft:
+    """The aircraft after one more flight."""
     if before is None:
         return Aircraft(destination, arrived, flights=1, delay_minutes=delay_minutes, jumps=0)
     return Aircraft(

@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import statebackend as sb
 from benchmarks.demo.aircraft import STATE_NAME, Aircraft, Fleet, fly
+from benchmarks.demo.airports import CONCURRENCY, FleetThatAsks
 from benchmarks.demo.columns import COLUMNS, KEY, FleetInColumns, fly_columns
 from benchmarks.demo.events import Begun, Committed, Delivered, Finished, Ready, Restored, tell
-from benchmarks.demo.flights import SPARK_SCHEMA
+from benchmarks.demo.flights import ORDER, SPARK_SCHEMA
 from benchmarks.demo.places import PARALLELISM, Places
 from benchmarks.demo.session import spark_session
 
@@ -108,8 +109,8 @@ def in_driver(places: Places) -> Generator[BatchFunction]:
 
 
 @contextmanager
-def on_executors(places: Places) -> Generator[BatchFunction]:
-    """The function that Spark calls with each day, when this process only commits.
+def by_processor(places: Places) -> Generator[BatchFunction]:
+    """The function that Spark calls with each day, for a processor: on executors, or one that asks a service.
 
     Flights without an aircraft are dropped, because they belong to no range.
     """
@@ -117,14 +118,11 @@ def on_executors(places: Places) -> Generator[BatchFunction]:
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     teller = TellerOfRanges()
-    sink = sb.spark.StatefulSink(
-        FleetInColumns() if places.in_columns else Fleet(),
-        places.settings,
-        key="tailnum",
-        execution="executors",
-        parallelism=PARALLELISM,
-        observer=teller,
-    )
+    where: dict[str, Any] = {"execution": "executors", "parallelism": PARALLELISM} if places.on_executors else {}
+    processor: sb.spark.KeyedProcessor = FleetInColumns() if places.in_columns else Fleet()
+    if places.lookups:
+        processor, where = FleetThatAsks(places.lookups), {**where, "order_by": ORDER, "concurrency": CONCURRENCY}
+    sink = sb.spark.StatefulSink(processor, places.settings, key="tailnum", observer=teller, **where)
 
     def apply(df: "DataFrame", batch_id: int) -> None:
         tell(Delivered(batch_id))
@@ -141,7 +139,7 @@ def run(places: Places) -> None:
     started_s = time.monotonic()
     spark = spark_session(places)
     tell(Ready(time.monotonic() - started_s))
-    with on_executors(places) if places.on_executors else in_driver(places) as function:
+    with by_processor(places) if places.on_executors or places.lookups else in_driver(places) as function:
         query = (
             spark.readStream.schema(SPARK_SCHEMA)
             .option("maxFilesPerTrigger", 1)

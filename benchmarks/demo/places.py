@@ -18,6 +18,8 @@ EXECUTION: Final = "DEMO_EXECUTION"
 """Environment variable that says where batches are processed: `driver` or `executors`."""
 STATE: Final = "DEMO_STATE"
 """Environment variable with the kind of state: `values` or `columns`."""
+LOOKUPS: Final = "DEMO_LOOKUPS"
+"""Environment variable with the port of the service that is asked for airports, if any is."""
 PARALLELISM: Final = 2
 """Ranges of aircraft on executors: one for each core of `local[2]`."""
 BUCKET: Final = "flights"
@@ -36,6 +38,8 @@ class Places:
     s3_endpoint: str = field(default_factory=lambda: os.environ.get(S3_ENDPOINT, ""))
     execution: str = field(default_factory=lambda: os.environ.get(EXECUTION, "driver"))
     state: str = field(default_factory=lambda: os.environ.get(STATE, "values"))
+
+    lookups: int = field(default_factory=lambda: int(os.environ.get(LOOKUPS, "0")))
 
     @property
     def in_columns(self) -> bool:

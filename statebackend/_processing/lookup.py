@@ -124,8 +124,10 @@ class Lookup(Generic[T, *Args]):
                 attempt += 1
                 await self._rate.wait()
                 try:
-                    with KeyCall(batch, NOBODY, -1), anyio.fail_after(self._policy.timeout_s):
-                        return await self._function(*args)
+                    # A third of the time of anyio's, and what is late may await in its `finally`, as a call may.
+                    async with asyncio.timeout(self._policy.timeout_s):
+                        with KeyCall(batch, NOBODY, -1):
+                            return await self._function(*args)
                 except self._retry_on:
                     pause_s = self._policy.pause_s(attempt, OSError())
                     if pause_s is None or not memo.take_retry():

@@ -2,7 +2,7 @@
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Container, Iterator, Mapping, MutableMapping
 from typing import Final, Generic, TypeVar
 
 from statebackend._codec.change_sets.changes import PART_BYTES_MAX, KeyGroups
@@ -100,24 +100,22 @@ class KeyedState(ABC, Generic[E, V]):
         if now is not None:
             yield from self._drained(state_id, *self._swept(now, dirty, SWEEP_KEYS))
 
-    def arrange(self, ranks: Mapping[Key, int]) -> None:
-        """Order the keys touched since the last drain by their rank, whatever the order in which they were touched.
+    def arrange(self, order: Collection[Key]) -> None:
+        """Bring the keys touched since the last drain into this order, whatever the order in which they were touched.
 
-        Keys without a rank come first, as they are. The entries that lie in a dictionary and were added by this are
+        Keys that it lacks come first, as they are. The entries that lie in a dictionary and were added by this are
         ordered, too.
         """
-
-        def rank(key: Key) -> int:
-            return ranks.get(key, -1)
-
         dirty = self._dirty
-        self._dirty = {key: dirty[key] for key in sorted(dirty, key=rank)}
+        arranged = [key for key in dirty if key not in order] + [key for key in order if key in dirty]
+        self._dirty = {key: dirty[key] for key in arranged}
         entries = self._entries
         if isinstance(entries, dict):
             # What was added lies at the end. It may follow touched keys that were there before, the same in any order.
-            added = list(itertools.takewhile(dirty.__contains__, reversed(entries)))[::-1]
-            for key in sorted(added, key=rank):
-                entries[key] = entries.pop(key)
+            added = set(itertools.takewhile(dirty.__contains__, reversed(entries)))
+            for key in arranged:
+                if key in added:
+                    entries[key] = entries.pop(key)
 
     def _drained(self, state_id: int, keys: list[Key], found: list[object]) -> Iterator[KeyedChanges]:
         if keys:
