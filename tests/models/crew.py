@@ -11,6 +11,7 @@ import msgspec
 import statebackend as sb
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import InputError
+from statebackend.ids import ClockMark
 from tests.knobs import replaced, settings_with
 from tests.models.contents import Pairs
 from tests.models.kinds import Kinds
@@ -181,6 +182,7 @@ class Crew:
             options |= {"key_groups": key_groups, "owners": self.plan.ranges}
         held = Held(sb.open_backend(settings, store=self._store, clock=self._places.clock, **options))
         backend = await held.enter()
+        backend.advance_clock(self._now(), "processing")
         return Owner(key_groups, host, held, backend, Kinds(backend, self._now) if self.plan.declares else None)
 
     def sources(self) -> dict[str, int]:
@@ -200,6 +202,11 @@ class Crew:
         group = key_group(key, MAX_PARALLELISM)
         return next(owner for owner in self.owners if group in owner.key_groups)
 
+    def move_clock(self) -> None:
+        """To the time that it is, in each owner: it goes back in none."""
+        for owner in self.owners:
+            owner.backend.advance_clock(self._now(), "processing")
+
     @property
     def all_kinds(self) -> list[Kinds]:
         """The states of every owner."""
@@ -207,12 +214,14 @@ class Crew:
 
     def apply(self, name: str, pairs: Pairs) -> None:
         """An operation on several keys, by the owners of each."""
+        self.move_clock()
         for owner in self.owners:
             if owner.kinds is not None and (own := [pair for pair in pairs if self.owner_of(pair[0]) is owner]):
                 getattr(owner.kinds, name)(own)
 
     def visible(self) -> dict[str, dict[sb.Key, Any]]:
         """All that can be read; no key is with two owners."""
+        self.move_clock()
         parts = [kinds.visible() for kinds in self.all_kinds]
         found = {name: {key: each for part in parts for key, each in part[name].items()} for name in parts[0]}
         assert all(len(each) == sum(len(part[name]) for part in parts) for name, each in found.items())
@@ -241,7 +250,8 @@ class Crew:
     ) -> set[Copied]:
         """Of one that is not alone; who has a local copy of all that he needs."""
         assert self._coordinator is not None
-        await self._coordinator.commit(checkpoint_id, snapshots, **options)
+        clock = ClockMark(self._now(), "processing")
+        await self._coordinator.commit(checkpoint_id, snapshots, clock=clock, **options)
         return {owner.copied for owner, found in zip(self.owners, snapshots, strict=True) if found.local}
 
     async def tell_complete(self, checkpoint_id: int) -> None:

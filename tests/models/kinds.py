@@ -99,18 +99,18 @@ class Kinds:
     """The states of one owner. Its methods are those of `contents.Contents`."""
 
     def __init__(self, backend: sb.StateBackend, now: Callable[[], float]) -> None:
-        ttl = sb.TimeToLive(TTL_S, now)
+        ttl = sb.TimeToLive(TTL_S)  # by the job's clock; the others by a function
         self.values: sb.ValueState[Value] = backend.value_state("values", Value)  # type: ignore[arg-type]
         self.counts = backend.value_state("counts", int, default=0)
         self.lists = backend.list_state("lists", int)
         self.maps = backend.map_state("maps", str, int)
         self.totals = backend.reducing_state("totals", int, operator.add)
         self.spreads = backend.aggregating_state("spreads", Spread())
-        self.timers = backend.timers("timers")
+        self.timers = backend.timers("timers", "event")  # the job's clock is that of its batches
         self.recent = backend.value_state("recent", int, ttl=ttl)
         self.recent_lists = backend.list_state("recent_lists", int, ttl=ttl)
         self.recent_maps = backend.map_state("recent_maps", str, int, ttl=ttl)
-        self.recent_totals = backend.reducing_state("recent_totals", int, operator.add, ttl=ttl)
+        self.recent_totals = backend.reducing_state("recent_totals", int, operator.add, ttl=sb.TimeToLive(TTL_S, now))
         self.looked_at = backend.value_state("looked_at", int, ttl=sb.TimeToLive(TTL_S, now, on_read=True))
         self.rows = backend.columnar_state("rows", ROW, key=pa.string())
         self.recent_rows = backend.columnar_state("recent_rows", ROW, key=pa.string(), ttl=ttl)

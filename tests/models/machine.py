@@ -539,6 +539,7 @@ class Machine(RuleBasedStateMachine):
     def compare(
         self, backend: sb.StateBackend, part: sb.owners.KeyGroupRange | None, owners: list[sb.owners.KeyGroupRange]
     ) -> None:
+        backend.advance_clock(self.now, "processing")
         kinds, expected = Kinds(backend, lambda: self.now), self.committed.contents.visible(self.now)
         for found in expected.values():
             for key in [key for key in found if key_group(key, MAX_PARALLELISM) not in backend.key_groups]:
