@@ -6,7 +6,7 @@ run the batch's plan again.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
@@ -16,9 +16,11 @@ from statebackend._backend.copy_writers import OpenUploader
 from statebackend._backend.opening import open_backend
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._observers import Observers
+from statebackend._processing.event_time import EventTime
+from statebackend._processing.processor import KeyedProcessor
 from statebackend._processing.runner import ProcessorRunner
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
-from statebackend.errors import BatchError
+from statebackend.errors import BatchError, SettingsError
 from statebackend.ids import CheckpointId, SourceMark
 from statebackend.settings import Settings
 from statebackend.spark.batch_clock import BatchClock
@@ -111,6 +113,41 @@ class InDriver:
         """Drop the opened copy of the processor."""
         if isinstance(self._work, ProcessorRunner):
             self._work.close()
+
+
+def work_of(
+    function: BatchFunction | KeyedProcessor,
+    *,
+    key: str | Sequence[str],
+    order_by: str | Sequence[str],
+    concurrency: int | None,
+    output: OutputFunction | Outbox | None,
+    event_time: EventTime | None,
+) -> ProcessorRunner | BatchFunction:
+    """Return the processor's runner, or the function. Raises `SettingsError` for anything else."""
+    if not (output is None or isinstance(output, Outbox) or callable(output)):
+        raise SettingsError("output must be a function of (df, batch_id), or an Outbox", output=output)
+    if isinstance(function, KeyedProcessor):
+        return ProcessorRunner(
+            function,
+            key=key,
+            order_by=order_by,
+            has_output=output is not None,
+            concurrency=concurrency,
+            event_time=event_time,
+        )
+    if event_time is not None and event_time.late == "output":
+        raise SettingsError("late='output' needs a KeyedProcessor: filter late rows yourself", function=function)
+    if key or order_by or concurrency is not None or not (output is None or isinstance(output, Outbox)):
+        raise SettingsError(
+            "key, order_by, concurrency and an output function need a KeyedProcessor: remove them, or write one",
+            function=function,
+        )
+    if not callable(function):
+        raise SettingsError(
+            "the sink needs a function of (df, batch_id, backend), or a KeyedProcessor", function=function
+        )
+    return function
 
 
 def result_of(returned: object, df: DataFrame, query: QueryThread) -> object:

@@ -24,7 +24,7 @@ from statebackend._backend.stores import roots_with_copies
 from statebackend._log.savepoints import SavepointInfo
 from statebackend._observers import Observers
 from statebackend._portal import OpenContext, as_exception
-from statebackend._processing.event_time import EventTime, Late, event_time_of
+from statebackend._processing.event_time import Late, event_time_of
 from statebackend._processing.processor import KeyedProcessor
 from statebackend._processing.runner import ProcessorRunner
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
@@ -34,7 +34,7 @@ from statebackend.settings import Settings
 from statebackend.spark.advice import advise_checkpoint_files
 from statebackend.spark.batch_clock import ClockMode, batch_clock_of
 from statebackend.spark.bridge import QueryThread, attend, process_portal
-from statebackend.spark.driver import BatchFunction, InDriver, result_of
+from statebackend.spark.driver import BatchFunction, InDriver, result_of, work_of
 from statebackend.spark.execution import Execution, OpenedJob
 from statebackend.spark.executors.batch_job import OnExecutors
 from statebackend.spark.failed_frames import clear_frames
@@ -130,7 +130,7 @@ class StatefulSink:
         check_release(pyspark.__version__)
         times = event_time_of(event_time, lateness_s, late)
         batch_clock = batch_clock_of(times, clock)
-        work = _work_of(function, key=key, order_by=order_by, concurrency=concurrency, output=output, event_time=times)
+        work = work_of(function, key=key, order_by=order_by, concurrency=concurrency, output=output, event_time=times)
         if on_rewind not in get_args(OnRewind):
             raise SettingsError("on_rewind must be 'fail' or 'rollback'", on_rewind=on_rewind)
         if first_batch_id != "any" and (type(first_batch_id) is not int or first_batch_id < 0):
@@ -366,41 +366,6 @@ class StatefulSink:
             self.close()
         except Exception:
             _logger.warning("the state of a failed batch did not close cleanly", exc_info=True)
-
-
-def _work_of(
-    function: BatchFunction | KeyedProcessor,
-    *,
-    key: str | Sequence[str],
-    order_by: str | Sequence[str],
-    concurrency: int | None,
-    output: OutputFunction | Outbox | None,
-    event_time: EventTime | None,
-) -> ProcessorRunner | BatchFunction:
-    """Return the processor's runner, or the function. Raises `SettingsError` for anything else."""
-    if not (output is None or isinstance(output, Outbox) or callable(output)):
-        raise SettingsError("output must be a function of (df, batch_id), or an Outbox", output=output)
-    if isinstance(function, KeyedProcessor):
-        return ProcessorRunner(
-            function,
-            key=key,
-            order_by=order_by,
-            has_output=output is not None,
-            concurrency=concurrency,
-            event_time=event_time,
-        )
-    if event_time is not None and event_time.late == "output":
-        raise SettingsError("late='output' needs a KeyedProcessor: filter late rows yourself", function=function)
-    if key or order_by or concurrency is not None or not (output is None or isinstance(output, Outbox)):
-        raise SettingsError(
-            "key, order_by, concurrency and an output function need a KeyedProcessor: remove them, or write one",
-            function=function,
-        )
-    if not callable(function):
-        raise SettingsError(
-            "the sink needs a function of (df, batch_id, backend), or a KeyedProcessor", function=function
-        )
-    return function
 
 
 async def _mark_published(job: OpenedJob, output: StagedOutput) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import pydoc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 import statebackend as sb
 from statebackend._processing.event_time import EventTime, event_time_of
-from statebackend._processing.processor import KeyedProcessor
+from statebackend._processing.processor import KeyedProcessor, ProcessorContext
 from statebackend._processing.runner import ProcessorRunner
 from statebackend._state.time.job_clock import NOT_BEGUN
 from statebackend.errors import InputError, SettingsError
@@ -240,6 +241,16 @@ def test_only_process_can_be_asynchronous(method: str) -> None:
     processor = type("Wrong", (Sessions,), {method: never})()
     with pytest.raises(SettingsError, match=f"{method} cannot be async"):
         ProcessorRunner(processor, key="key", order_by=(), has_output=True)
+
+
+def test_context_and_backend_show_what_they_have() -> None:
+    """To `help()`, and so to an editor: each method of the states with its parameters, and the time."""
+    for shown in (ProcessorContext, sb.StateBackend):
+        text = pydoc.render_doc(shown, renderer=pydoc.plaintext)
+        for name in ("value_state", "list_state", "map_state", "reducing_state", "aggregating_state", "columnar_state"):
+            assert f"{name}(self, name: 'str'" in text or f"{name}(self, name: str" in text
+        for name in ("operator_state", "timers", "clock_s", "clock_before_s"):
+            assert name in text
 
 
 def as_column(values: list[Any], type_: Any) -> Any:

@@ -14,8 +14,10 @@ from statebackend import (
     ReducingState,
     Serializer,
     StateBackend,
+    Timers,
     ValueState,
 )
+from statebackend._processing.processor import ProcessorContext
 from statebackend._state.declared import KeyedStates
 from statebackend._state.list_state import ListView
 from statebackend._state.map_state import MapView
@@ -100,3 +102,17 @@ def wrong(backend: StateBackend) -> None:
     backend.map_state("seen", str, int)["a"][1] = 1  # type: ignore[index]  # pyright: ignore[reportArgumentType]
     backend.reducing_state("total", int, operator.add).add("a", "b")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     backend.aggregating_state("mean", Mean()).add("a", "b")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def types_of_context(context: ProcessorContext) -> None:
+    """Checked, not run: a processor's context declares states as a backend does, and tells the time."""
+    assert_type(context.value_state("legs", Leg), ValueState[Leg])
+    assert_type(context.map_state("seen", str, int), MapState[str, int])
+    assert_type(context.timers("idle"), Timers)
+    assert_type(context.clock_s, float | None)
+
+
+def types_of_backend(backend: StateBackend) -> None:
+    """Checked, not run."""
+    assert_type([(timer.at, timer.key, timer.name) for timer in backend.due_timers()], list[tuple[float, Key, str]])
+    assert_type(backend.clock_before_s, float | None)
