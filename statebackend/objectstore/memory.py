@@ -77,6 +77,12 @@ class MemoryStore:
         """The whole object. Raises `ObjectNotFoundError`."""
         return (await self._read(key))[0]
 
+    def copy(self) -> "MemoryStore":
+        """A store of its own, with the objects that there are now."""
+        copied = MemoryStore(clock=self._clock)
+        copied._objects.update(self._objects)
+        return copied
+
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
         """`length` bytes from `offset`, fewer at the end of the object. Raises `ObjectNotFoundError`."""
         check_range(offset, length)

@@ -3,10 +3,14 @@
 ObjectStoreConformance, UploaderConformance     subclass one, say what to test, run pytest; override no test
 FaultyStore, FaultyUploader                     wrappers that apply a plan of faults: Fail, Hold, Slow, Throttle, Torn
 CrashStore                                      objects that outlive the process that writes them, and its crashes
+ProcessorTester                                 a processor on rows, without Spark, files and threads
 run_virtual, VirtualClock, VirtualTimeLoop      virtual time, so that a test about delays takes no time
 
 This is the only room that imports pytest, and nothing else in the library imports this room.
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -31,6 +35,9 @@ from statebackend.testing.uploader_under_test import UploaderUnderTest  # noqa: 
 from statebackend.testing.uploaders import UploaderConformance  # noqa: E402
 from statebackend.testing.virtual_time import VirtualClock, VirtualTimeLoop, run_virtual  # noqa: E402
 
+if TYPE_CHECKING:
+    from statebackend.testing.processor_tester import ProcessorTester
+
 __all__ = [
     "CrashStore",
     "CrashedError",
@@ -42,6 +49,7 @@ __all__ = [
     "Moment",
     "ObjectStoreConformance",
     "Operation",
+    "ProcessorTester",
     "Slow",
     "Throttle",
     "Torn",
@@ -51,3 +59,9 @@ __all__ = [
     "VirtualTimeLoop",
     "run_virtual",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ProcessorTester":  # on first use: it imports pyarrow, which not every process has
+        return importlib.import_module("statebackend.testing.processor_tester").ProcessorTester
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,12 +12,13 @@ import pytest
 
 import statebackend as sb
 from statebackend._processing.runner import ProcessorRunner
+from statebackend._ranges.equal_ranges import ranges_of
 from statebackend._ranges.owners import RangeTask
 from statebackend.errors import BatchError, CorruptSegmentError, MissingObjectError, SettingsError
 from statebackend.ids import CheckpointId, Epoch, all_key_groups
 from statebackend.objectstore import MemoryStore
 from statebackend.spark.executors import batch_job
-from statebackend.spark.executors.placement import SALT, ranges_of
+from statebackend.spark.executors.placement import SALT
 from statebackend.spark.executors.task_errors import error_in, range_failed
 from statebackend.spark.executors.worker import BatchSpec, RunSpec, run
 from statebackend.uploaders import PrimaryUploader

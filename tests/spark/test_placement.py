@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
+from statebackend._ranges.equal_ranges import ranges_of
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import InputError, SettingsError
 from statebackend.ids import MAX_PARALLELISM_LIMIT
 from statebackend.spark.executors import placement as placement_module
-from statebackend.spark.executors.placement import REDUCE_LOCALITY, SALT, Placement, ranges_of
+from statebackend.spark.executors.placement import REDUCE_LOCALITY, SALT, Placement
 from tests.spark.conftest import configured
 from tests.state.sample_keys import BYTES, INTEGERS, STRINGS
 

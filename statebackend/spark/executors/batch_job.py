@@ -21,6 +21,7 @@ from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.outbox import Staged, joined
 from statebackend._observers import Observers
 from statebackend._processing.runner import ProcessorRunner
+from statebackend._ranges.equal_ranges import ranges_of
 from statebackend._ranges.idle import ranges_with_due_timers
 from statebackend._ranges.owners import Contribution, RangeTask
 from statebackend._state.time.job_clock import JobClock
@@ -34,7 +35,7 @@ from statebackend.spark.batch_clock import BatchClock
 from statebackend.spark.bridge import QueryThread, attend, process_portal
 from statebackend.spark.executors.claimed_job import ClaimedJob, open_claimed_job
 from statebackend.spark.executors.pickling import pickled
-from statebackend.spark.executors.placement import Placement, ranges_of
+from statebackend.spark.executors.placement import Placement
 from statebackend.spark.executors.task_errors import error_in
 from statebackend.spark.executors.worker import RESULT_SCHEMA, BatchSpec, RunSpec, TaskResult, task_of
 from statebackend.spark.frames import context_of

@@ -22,8 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from statebackend.errors import InputError, SettingsError
-from statebackend.ids import KeyGroupRange
+from statebackend.errors import InputError
 from statebackend.spark.frames import context_of
 
 SALT: Final = "salt"
@@ -35,18 +34,6 @@ REDUCE_LOCALITY: Final = "spark.shuffle.reduceLocality.enabled"
 _MASK: Final = 0xFFFF_FFFF
 
 _logger = logging.getLogger(__name__)
-
-
-def ranges_of(parallelism: int, max_parallelism: int) -> tuple[KeyGroupRange, ...]:
-    """The key groups of each slot. Raises `SettingsError` unless every slot has at least one."""
-    if not 1 <= parallelism <= max_parallelism:
-        raise SettingsError(
-            "parallelism must be between 1 and max_parallelism, which is fixed once a job has committed",
-            parallelism=parallelism,
-            max_parallelism=max_parallelism,
-        )
-    firsts = [-(-slot * max_parallelism // parallelism) for slot in range(parallelism + 1)]
-    return tuple(KeyGroupRange(first, end - 1) for first, end in itertools.pairwise(firsts))
 
 
 class Placement:

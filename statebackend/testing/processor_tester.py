@@ -1,0 +1,340 @@
+"""`ProcessorTester`: a processor on rows, without Spark, files or threads, in virtual time.
+
+    rows -> those of each range -> ProcessorRunner, on the backend of the range -> output rows
+                                                    -> snapshot -> commit, in memory
+
+What runs is what runs in the driver and on executors: the same runner, backends of ranges of key groups and their
+coordinator. Only the store is in memory, and the loop is a `VirtualTimeLoop`, so that awaiting takes no time.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import anyio
+import anyio.lowlevel
+import msgspec
+import pyarrow as pa
+
+from statebackend._backend.coordinating import open_coordinator
+from statebackend._backend.opening import open_backend
+from statebackend._checkpoint.owner_backend import OwnerBackend
+from statebackend._log.coordinator import CheckpointCoordinator
+from statebackend._processing.event_time import Late, event_time_of
+from statebackend._processing.processor import KeyedProcessor
+from statebackend._processing.runner import ProcessorRunner
+from statebackend._ranges.equal_ranges import ranges_of
+from statebackend._tables.key_groups import key_group
+from statebackend._tasks import simulate_threads
+from statebackend.errors import BackendClosedError, InputError
+from statebackend.ids import ClockKind, ClockMark, Key, KeyGroupRange, SourceMark
+from statebackend.objectstore import MemoryStore
+from statebackend.settings import Settings
+from statebackend.testing.virtual_time import VirtualClock, VirtualTimeLoop
+
+_pa: Any = pa  # it ships no types
+T = TypeVar("T")
+
+InputRows = Iterable[Mapping[str, Any]]
+
+
+class _Opened(msgspec.Struct, frozen=True):
+    """The job, opened by `task`, which leaves it when `leave` is set."""
+
+    coordinator: CheckpointCoordinator
+    backends: tuple[OwnerBackend, ...]
+    leave: anyio.Event
+
+
+class _TestedBatch(msgspec.Struct, frozen=True):
+    """A committed batch: its rows and its clock, and what was stored before it."""
+
+    table: Any
+    clock_s: float | None
+    before: MemoryStore
+
+
+class ProcessorTester:
+    """Tests a `KeyedProcessor`: rows in, rows out, and the state in between.
+
+        with ProcessorTester(Fleet(), key="tailnum") as tester:
+            assert tester.batch([{"tailnum": "N14228", "dest": "IAH"}]) == [{"tailnum": "N14228", "flown": 1}]
+            assert tester.backend().value_state("flown", int)["N14228"] == 1
+
+    `key`, `order_by`, `concurrency`, `event_time`, `lateness_s` and `late` are those of `StatefulSink`. `ranges`: how
+    many ranges of key groups there are; one is the driver, several are executors. `schema`: a `pyarrow.Schema` of the
+    rows, by default that of the first batch. `clock`: the kind of the job's clock, if `batch` moves it by `clock_s`.
+
+    Use it as a context, once, from synchronous code. Raises `SettingsError` as `StatefulSink` does.
+    """
+
+    def __init__(
+        self,
+        processor: KeyedProcessor,
+        *,
+        key: str | Sequence[str],
+        order_by: str | Sequence[str] = (),
+        concurrency: int | None = None,
+        event_time: str | None = None,
+        lateness_s: float | None = None,
+        late: Late | None = None,
+        schema: Any = None,
+        clock: ClockKind = "event",
+        ranges: int = 1,
+        max_parallelism: int = 128,
+    ) -> None:
+        self._event_time = event_time_of(event_time, lateness_s, late)
+        self._runner = ProcessorRunner(
+            processor,
+            key=key,
+            order_by=order_by,
+            has_output=processor.output_schema is not None,
+            concurrency=concurrency,
+            event_time=self._event_time,
+        )
+        self._settings: Final = Settings(
+            job="tested",
+            primary="memory://tested",
+            max_parallelism=max_parallelism,
+            persist_delay_s=0.0,
+            sweep_interval_s=0.0,
+            materialize_interval_s=0.0,
+        )
+        self._ranges = ranges_of(ranges, max_parallelism)
+        self._schema = schema
+        self._kind: Final[ClockKind] = "event" if event_time is not None else clock
+        self._store = MemoryStore()
+        self._loop: asyncio.Runner | None = None
+        self._opened: _Opened | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._batch_id = 0
+        self._last: _TestedBatch | None = None
+
+    def __enter__(self) -> Self:
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise InputError("the tester has a loop of its own: use it in a test that is not `async def`")
+        self._loop = asyncio.Runner(loop_factory=VirtualTimeLoop)
+        simulate_threads(self._loop.get_loop(), anyio.lowlevel.checkpoint)
+        self._open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._loop is not None, "not entered"
+        self._close()
+        self._loop.close()
+
+    # --------------------------------------------------------------------------------------------------------- batches
+
+    def batch(
+        self, rows: InputRows | Any, *, clock_s: float | None = None, commit: bool = True
+    ) -> list[dict[str, Any]]:
+        """Process one batch and commit it. Returns its output rows, range by range; none without an `output_schema`.
+
+        `rows`: mappings that all have the same columns, or a `pyarrow.Table`. `clock_s` moves the job's clock first;
+        without it, the event time of the rows does, if there is one.
+        `commit=False`: the process dies before the commit, and the next one goes on from the state as it was.
+
+        Raises what the processor raises, and `InputError` for rows of another schema than those before, and for keys
+        and output rows that the sink would refuse. Then nothing was committed either.
+        """
+        table, opened = self._table_of(rows), self._now()
+        self._run(self._commit)  # of what was set by hand
+        before = self._store.copy()
+        try:
+            output = self._process(table, clock_s, opened.backends)
+            if commit:
+                self._run(self._commit, SourceMark("tested", self._batch_id))
+        except BaseException:
+            self._reopen()
+            raise
+        if not commit:
+            self._reopen()
+            return output
+        self._last = _TestedBatch(table, clock_s, before)
+        self._batch_id += 1
+        return output
+
+    def advance_clock(self, to_s: float) -> list[dict[str, Any]]:
+        """Move the job's clock by a batch without rows, and fire the timers that are due. Returns the output rows."""
+        return self.batch([], clock_s=to_s)
+
+    def replay(self) -> list[dict[str, Any]]:
+        """Process the newest batch again, on the state before it, as if its process had died before the commit.
+
+        Returns the output rows. They and the state are the same if the processor can be relied on after a crash. What
+        was set by hand since is forgotten. Raises `InputError` if no batch was committed since the tester or the last
+        replay began.
+        """
+        if (last := self._last) is None:
+            raise InputError("there is no batch that could come again: commit one first")
+        self._close()
+        self._store, self._last = last.before, None
+        self._batch_id -= 1
+        self._open()
+        return self.batch(last.table, clock_s=last.clock_s)
+
+    # ------------------------------------------------------------------------------------------------------- the state
+
+    @property
+    def backends(self) -> tuple[OwnerBackend, ...]:
+        """The state of each range, in the order of the ranges."""
+        return self._now().backends
+
+    def backend(self, key: Key | None = None) -> OwnerBackend:
+        """The state of the range that has the key; without a key, that of the only range.
+
+        Declare a state as the processor does, to look at it or to set it: `tester.backend().value_state("flown", int)`.
+        What is set is committed before the next batch. Raises `InputError` if there are several ranges and no key.
+        """
+        if key is None:
+            if len(self._ranges) != 1:
+                raise InputError("the keys are in several ranges: name the key", ranges=len(self._ranges))
+            return self.backends[0]
+        group = key_group(key, self._settings.max_parallelism)
+        return next(backend for backend in self.backends if group in backend.key_groups)
+
+    @property
+    def clock_s(self) -> float | None:
+        """The job's clock, in seconds; `None` before it was moved."""
+        return self.backends[0].clock_s
+
+    def restart(self, *, ranges: int | None = None) -> None:
+        """Go on from what is committed, as another process does: with a new copy of the processor.
+
+        `ranges`: rescale to so many ranges. Raises `SettingsError` for fewer than one or more than `max_parallelism`.
+        """
+        following = self._ranges if ranges is None else ranges_of(ranges, self._settings.max_parallelism)
+        self._now()
+        self._run(self._commit)
+        self._ranges = following
+        self._reopen()
+
+    # ------------------------------------------------------------------------------------------------------- one batch
+
+    def _process(self, table: Any, clock_s: float | None, backends: Sequence[OwnerBackend]) -> list[dict[str, Any]]:
+        output: list[dict[str, Any]] = []
+        if clock_s is None and self._event_time is not None and table.num_rows:
+            clock_s = self._event_time.latest_s(table)
+        for backend, part in zip(backends, self._parts(table), strict=True):
+            if clock_s is not None:
+                backend.advance_clock(clock_s, self._kind)
+            rows = self._runner(part, self._batch_id, backend, self._run)
+            output += [] if rows is None else rows.to_pylist()
+        return output
+
+    def _parts(self, table: Any) -> list[Any]:
+        """The rows of each range. Raises `InputError` for what is no key."""
+        if len(self._ranges) == 1 or not table.num_rows or not {*self._runner.key} <= {*table.column_names}:
+            return [table] * len(self._ranges)
+        columns = [table.column(name).to_pylist() for name in self._runner.key]
+        keys: list[Any] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        groups = [key_group(key, self._settings.max_parallelism) for key in keys]
+        return [table.filter(_pa.array([group in part for group in groups])) for part in self._ranges]
+
+    def _table_of(self, rows: Any) -> Any:
+        """The rows as a table of the schema that all batches have. Raises `InputError`."""
+        if not isinstance(rows, _pa.Table):
+            rows = self._table_of_rows(list(rows))
+        elif self._schema is not None and not rows.schema.equals(self._schema):
+            raise InputError(
+                "the table has another schema than the rows before: a stream has one",
+                schema=str(rows.schema),
+                expected=str(self._schema),
+            )
+        if rows.num_columns:
+            self._schema = rows.schema
+        return rows
+
+    def _table_of_rows(self, rows: Sequence[Mapping[str, Any]]) -> Any:
+        if not rows:
+            return _pa.table({}) if self._schema is None else self._schema.empty_table()
+        expected = list(rows[0]) if self._schema is None else list(self._schema.names)
+        if (wrong := next((row for row in rows if set(row) != set(expected)), None)) is not None:
+            raise InputError(
+                "a row has other columns than those before: a stream has one schema", row=wrong, expected=expected
+            )
+        try:
+            table = _pa.Table.from_pylist(list(rows), schema=self._schema)
+            for name in [field.name for field in table.schema if _pa.types.is_integer(field.type)]:
+                if any(type(row[name]) is float for row in rows):  # Arrow would cut them off
+                    raise ValueError(f"column {name} has whole numbers")
+            return table
+        except (_pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise InputError(
+                f"a row does not fit the schema of those before; if that was taken from too few, give the tester a "
+                f"schema: {error}",
+                expected=str(self._schema),
+            ) from error
+
+    # --------------------------------------------------------------------------------------------------------- the job
+
+    def _now(self) -> _Opened:
+        if self._opened is None:
+            raise BackendClosedError("the tester is not open: use it inside `with ProcessorTester(...) as tester`")
+        return self._opened
+
+    def _run(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Run a coroutine function on the loop, to its end."""
+        assert self._loop is not None, "not entered"
+
+        async def run() -> T:
+            return await function(*args)
+
+        return self._loop.run(run())
+
+    def _open(self) -> None:
+        self._opened = self._run(self._begin)
+
+    def _close(self) -> None:
+        self._opened, opened = None, self._opened
+        self._runner.close()
+        if opened is not None:
+            self._run(self._end, opened)
+
+    def _reopen(self) -> None:
+        self._close()
+        self._open()
+
+    async def _begin(self) -> _Opened:
+        loop = asyncio.get_running_loop()
+        opened: asyncio.Future[_Opened] = loop.create_future()
+        self._task = loop.create_task(self._live(opened))  # what is entered in a task has to be left in it
+        return await opened
+
+    async def _end(self, opened: _Opened) -> None:
+        assert self._task is not None, "opened by nobody"
+        opened.leave.set()
+        await self._task
+
+    async def _live(self, opened: "asyncio.Future[_Opened]") -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                opening = open_coordinator(self._settings, store=self._store, clock=VirtualClock())
+                coordinator = await stack.enter_async_context(opening)
+                backends = [await stack.enter_async_context(self._opening(part)) for part in self._ranges]
+                leave = anyio.Event()
+                opened.set_result(_Opened(coordinator, tuple(backends), leave))
+                await leave.wait()
+        except BaseException as error:
+            if opened.done():
+                raise
+            opened.set_exception(error)
+
+    def _opening(self, part: KeyGroupRange) -> AbstractAsyncContextManager[OwnerBackend]:
+        return open_backend(
+            self._settings, key_groups=part, owners=self._ranges, store=self._store, clock=VirtualClock()
+        )
+
+    async def _commit(self, source: SourceMark | None = None) -> None:
+        opened, now_s = self._now(), self.clock_s
+        checkpoint_id = opened.coordinator.next_checkpoint_id
+        snapshots = [await backend.snapshot(checkpoint_id) for backend in opened.backends]
+        clock = None if now_s is None else ClockMark(now_s, self._kind)
+        await opened.coordinator.commit(checkpoint_id, snapshots, source, clock=clock)
+        for backend in opened.backends:
+            await backend.notify_complete(checkpoint_id)
