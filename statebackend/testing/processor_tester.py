@@ -152,6 +152,8 @@ class ProcessorTester:
         except BaseException:
             self._reopen()
             raise
+        if table.num_columns:
+            self._schema = table.schema
         if not commit:
             self._reopen()
             return output
@@ -229,9 +231,12 @@ class ProcessorTester:
 
     def _parts(self, table: Any) -> list[Any]:
         """The rows of each range. Raises `InputError` for what is no key."""
-        if len(self._ranges) == 1 or not table.num_rows or not {*self._runner.key} <= {*table.column_names}:
+        names = self._runner.key
+        if len(self._ranges) == 1 or not table.num_rows or not {*names} <= {*table.column_names}:
+            return [table] * len(self._ranges)  # without a key: the runner tells
+        if table.select(names).drop_null().num_rows < table.num_rows:
             return [table] * len(self._ranges)
-        columns = [table.column(name).to_pylist() for name in self._runner.key]
+        columns = [table.column(name).to_pylist() for name in names]
         keys: list[Any] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         groups = [key_group(key, self._settings.max_parallelism) for key in keys]
         return [table.filter(_pa.array([group in part for group in groups])) for part in self._ranges]
@@ -246,8 +251,6 @@ class ProcessorTester:
                 schema=str(rows.schema),
                 expected=str(self._schema),
             )
-        if rows.num_columns:
-            self._schema = rows.schema
         return rows
 
     def _table_of_rows(self, rows: Sequence[Mapping[str, Any]]) -> Any:

@@ -167,9 +167,7 @@ def test_timers_fire_by_the_clock_also_without_rows(ranges: int) -> None:
     def at(key: str, second: int) -> dict[str, Any]:
         return {"key": key, "at": dt.datetime.fromtimestamp(second, tz=dt.UTC)}
 
-    with ProcessorTester(
-        Reminding(), key="key", event_time="at", lateness_s=1, late="output", ranges=ranges
-    ) as tester:
+    with ProcessorTester(Reminding(), key="key", event_time="at", lateness_s=1, late="output", ranges=ranges) as tester:
         assert tester.batch([at("a", 100), at("b", 101)]) == []
         assert tester.clock_s == 100.0
         assert in_order(tester.batch([at("a", 99), at("c", 111)])) == [("a", -1), ("a", 110)]
@@ -223,6 +221,10 @@ def test_bad_input_is_told_and_nothing_is_committed() -> None:
     with pytest.raises(BackendClosedError, match="with ProcessorTester"):
         tester.batch(rows("a"))
     with pytest.raises(InputError, match="exactly one column"), ProcessorTester(Counting(), key="tail") as tester:
+        tester.batch(rows("a"))
+    with ProcessorTester(Counting(), key="key") as tester:
+        with pytest.raises(KeyError):
+            tester.batch([{"key": "a"}])  # which was no batch: the schema is still open
         tester.batch(rows("a"))
     with pytest.raises(SettingsError):
         ProcessorTester(Counting(), key=())
