@@ -40,7 +40,7 @@ T = TypeVar("T")
 InputRows = Iterable[Mapping[str, Any]]
 
 
-class _Opened(msgspec.Struct, frozen=True):
+class _TestedJob(msgspec.Struct, frozen=True):
     """The job, opened by `task`, which leaves it when `leave` is set."""
 
     coordinator: CheckpointCoordinator
@@ -107,7 +107,7 @@ class ProcessorTester:
         self._kind: Final[ClockKind] = "event" if event_time is not None else clock
         self._store = MemoryStore()
         self._loop: asyncio.Runner | None = None
-        self._opened: _Opened | None = None
+        self._opened: _TestedJob | None = None
         self._task: asyncio.Task[None] | None = None
         self._batch_id = 0
         self._last: _TestedBatch | None = None
@@ -276,7 +276,7 @@ class ProcessorTester:
 
     # --------------------------------------------------------------------------------------------------------- the job
 
-    def _now(self) -> _Opened:
+    def _now(self) -> _TestedJob:
         if self._opened is None:
             raise BackendClosedError("the tester is not open: use it inside `with ProcessorTester(...) as tester`")
         return self._opened
@@ -303,25 +303,25 @@ class ProcessorTester:
         self._close()
         self._open()
 
-    async def _begin(self) -> _Opened:
+    async def _begin(self) -> _TestedJob:
         loop = asyncio.get_running_loop()
-        opened: asyncio.Future[_Opened] = loop.create_future()
+        opened: asyncio.Future[_TestedJob] = loop.create_future()
         self._task = loop.create_task(self._live(opened))  # what is entered in a task has to be left in it
         return await opened
 
-    async def _end(self, opened: _Opened) -> None:
+    async def _end(self, opened: _TestedJob) -> None:
         assert self._task is not None, "opened by nobody"
         opened.leave.set()
         await self._task
 
-    async def _live(self, opened: "asyncio.Future[_Opened]") -> None:
+    async def _live(self, opened: "asyncio.Future[_TestedJob]") -> None:
         try:
             async with AsyncExitStack() as stack:
                 opening = open_coordinator(self._settings, store=self._store, clock=VirtualClock())
                 coordinator = await stack.enter_async_context(opening)
                 backends = [await stack.enter_async_context(self._opening(part)) for part in self._ranges]
                 leave = anyio.Event()
-                opened.set_result(_Opened(coordinator, tuple(backends), leave))
+                opened.set_result(_TestedJob(coordinator, tuple(backends), leave))
                 await leave.wait()
         except BaseException as error:
             if opened.done():
