@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,15 @@ from hypothesis import strategies as st
 
 import statebackend as sb
 from statebackend import errors
+from statebackend._changelog.reader import SegmentRead
+from statebackend._checkpoint.fetch import frames_in
+from statebackend._codec.change_sets.changes import GROUP, change_set
+from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges
+from statebackend._codec.segment import encode_segment
 from statebackend._reading import reader
+from statebackend._reading.asked import ReadingStep
+from statebackend._reading.merging import NewestCells
+from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange, SequenceNumber, StateDescriptor
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import run_virtual
 from tests.backend.rocksdb_job import RocksDBJob
@@ -317,3 +326,29 @@ async def test_a_job_without_a_checkpoint_is_told() -> None:
     """Most likely its name is misspelt."""
     with pytest.raises(errors.InputError, match="no checkpoint"):
         await table_of(settings_of(1), "value", store=MemoryStore())
+
+
+def test_within_a_change_set_the_last_part_counts() -> None:
+    """As where a batch is drained several times before it is uploaded."""
+    parts = [KeyedChanges(0, np.zeros(1, GROUP), SET, ["k"], [bytes([number])]) for number in (1, 2)]
+    segment = encode_segment([change_set("log", SequenceNumber(0), parts)], "none")
+    (entry,), data = segment.entries, b"".join(segment.chunks)
+    handle = ChangeSetHandle(Handle("s", 0, len(data), 0), *msgspec.structs.astuple(entry))
+    read = SegmentRead(handle.segment, (handle,))
+    nothing: Any = None
+    found = reader.StateReading(
+        nothing,
+        StateDescriptor(0, "n", "value", '"int"'),
+        nothing,
+        nothing,
+        columns=None,
+        fetcher=nothing,
+        local=None,
+        rocksdb=nothing,
+        concurrency_max=1,
+        threads=nothing,
+        meter=nothing,
+    )
+    step = ReadingStep(nothing, (KeyGroupRange(0, 0),))
+    ((rows,),) = [list(each) for each in found._newer(NewestCells(None), step, frames_in(read, data))]
+    assert rows.entries == [b"\x02"]
