@@ -8,13 +8,14 @@ A columnar state has its own columns in place of `value`; one of them that is na
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 import numpy as np
 
 from statebackend._codec.cells import Cell, split, unpack
+from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._codec.columns import Fixed, Flags
 from statebackend._codec.serializers import OWN, decode_many, serializer_of
 from statebackend._columns.arrow import Array, DataType, RecordBatch, Schema, array_from, array_of, pa
@@ -149,14 +150,19 @@ class KeyedLayout(Layout):
             self._keys = Keys(None, as_json=self._as_json)
         return pa.schema([(KEY_GROUP, pa.int32()), (KEY, self._keys.type), (VALUE, self._shape.arrow)])
 
-    def batch(self, rows: StoredRows) -> RecordBatch:
+    def keys(self, keys: Sequence[Key]) -> Array:
+        """The column of some keys, at least one. Raises `KeyTypeError`."""
         if self._keys is None:
-            self._keys = Keys(rows.keys[0], as_json=self._as_json)
+            self._keys = Keys(keys[0], as_json=self._as_json)
+        return self._keys.array(keys)
+
+    def batch(self, rows: StoredRows) -> RecordBatch:
         if self._expiry is not None:
+            self.keys(rows.keys[:1])  # it tells the type, also if no row is left
             rows = self._living(rows, self._expiry)
         arrays = [
             pa.array(rows.groups, pa.int32()),
-            self._keys.array(rows.keys),
+            self.keys(rows.keys),
             self._shape.array(self._decoded(rows.entries)),
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -220,6 +226,11 @@ class MapLayout(KeyedLayout):
     ) -> None:
         super().__init__(Entries(entry_keys.shape, cells.shape), first, as_json=as_json, expiry=expiry)
         self._entry_keys, self._cells = entry_keys, cells
+
+    def removed(self, entries: Sequence[Collection[bytes]]) -> Array:
+        """The values of maps whose entries under these keys are gone: null under each."""
+        own = _cut(self._entry_keys.values([key for entry in entries for key in entry]), entries)
+        return self._shape.array([dict.fromkeys(keys) for keys in own])
 
     def _living_entry(self, entry: dict[bytes, bytes], expiry: Expiry) -> dict[bytes, bytes]:
         return {key: cell for key, cell in entry.items() if not expiry.has(unpack(cell).stamp)}
@@ -291,13 +302,16 @@ class ColumnsLayout(Layout):
         if self._expiry is not None:
             is_live = _is_live(cast("Fixed", found[WRITTEN]), self._expiry)
             is_chosen = is_live if is_chosen is None else is_chosen & is_live
-        keys = [array_of(each.column, type_in(each.type)) for each in changes.keys]
-        key = keys[0] if len(keys) == 1 and not self._keys[0].name else _struct(keys, self._key_type)
         arrays = [array_of(found[name], self._schema.field(at).type) for at, name in enumerate(self._shown, 2)]
         groups = array_of(Fixed(changes.groups.astype(np.int32)), pa.int32())
-        batch = pa.RecordBatch.from_arrays([groups, key, *arrays], schema=self._schema)
+        batch = pa.RecordBatch.from_arrays([groups, self.keys(changes), *arrays], schema=self._schema)
         # All are laid out as they lie, and then some are left out: Arrow copies strings quicker than numpy picks them.
         return batch if is_chosen is None else batch.filter(array_from(is_chosen))
+
+    def keys(self, rows: ColumnChanges) -> Array:
+        """The column of the keys of rows, or of those that are dropped."""
+        parts = [array_of(each.column, type_in(each.type)) for each in rows.keys]
+        return parts[0] if len(parts) == 1 and not self._keys[0].name else _struct(parts, self._key_type)
 
 
 def _is_live(written: Fixed, expiry: Expiry) -> Flags:
@@ -358,7 +372,7 @@ def _type_of(key: Key) -> DataType:
     return _SCALARS[type(key)]
 
 
-def _cut(flat: Sequence[Any], entries: Sequence[Any]) -> list[Sequence[Any]]:
+def _cut(flat: Sequence[Any], entries: Sequence[Collection[Any]]) -> list[Sequence[Any]]:
     """Cut a row of values into those of each entry."""
     found: list[Sequence[Any]] = []
     at = 0

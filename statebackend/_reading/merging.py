@@ -77,10 +77,10 @@ class NewestCells(Merge):
         self._types = _KeyTypes(wanted)
 
     def newer(self, changes: Changes) -> Iterator[StoredRows]:
-        yield from self._taken(_of_kind(changes, KeyedChanges), remember=True)
+        yield from self._taken(of_kind(changes, KeyedChanges), remember=True)
 
     def base(self, changes: Changes) -> Iterator[StoredRows]:
-        found = _of_kind(changes, KeyedChanges)
+        found = of_kind(changes, KeyedChanges)
         if self._wanted is not None or not found.all_set:
             yield from self._taken(found, remember=self._wanted is not None)
             return
@@ -117,11 +117,11 @@ class NewestRows(Merge):
 
     def __init__(self, schema: TableSchema, keys: OwnedKeys, wanted: Parts | None) -> None:
         self._types = [each.type for each in schema.keys]
-        self._seen = _key_rows(schema, keys)
+        self._seen = key_rows(schema, keys)
         self._may_be_seen: Flags = np.zeros(1 << _SEEN_BITS, np.bool_)  # by the upper bits of the hash
         self._wanted: KeyRows | None = None
         if wanted is not None:
-            self._wanted = _key_rows(schema, keys)
+            self._wanted = key_rows(schema, keys)
             self._wanted.find_or_add(wanted, hash_parts(wanted))
 
     def newer(self, changes: Changes) -> Iterator[ChosenRows]:
@@ -131,7 +131,7 @@ class NewestRows(Merge):
         yield from self._taken(changes, remember=self._wanted is not None)
 
     def _taken(self, changes: Changes, *, remember: bool) -> Iterator[ChosenRows]:
-        found = _of_kind(changes, ColumnChanges)
+        found = of_kind(changes, ColumnChanges)
         if (types := [each.type for each in found.keys]) != self._types:
             raise ValueDecodeError("stored keys are of another type than the state's", types=types)
         parts = found.key_parts
@@ -171,14 +171,14 @@ class WholeEntries(Merge):
         self._types = _KeyTypes(wanted)
 
     def newer(self, changes: Changes) -> Iterator[StoredRows]:
-        found = self._of_wanted(_of_kind(changes, KeyedChanges))
+        found = self._of_wanted(of_kind(changes, KeyedChanges))
         if found is not None:
             self._newer.append(found)
             self._changed.update(zip(found.keys, found.groups.tolist(), strict=True))
         yield from ()
 
     def base(self, changes: Changes) -> Iterator[StoredRows]:
-        found = self._of_wanted(_of_kind(changes, KeyedChanges))
+        found = self._of_wanted(of_kind(changes, KeyedChanges))
         if found is None:
             return
         is_changed = np.fromiter((key in self._changed for key in found.keys), np.bool_, found.records)
@@ -237,12 +237,14 @@ def _entries(entries: Any, groups: Mapping[Key, int], keep: Key | None = None) -
         yield StoredRows([groups[key] for key in keys], keys, [entries.pop(key) for key in keys])
 
 
-def _key_rows(schema: TableSchema, keys: OwnedKeys) -> KeyRows:
+def key_rows(schema: TableSchema, keys: OwnedKeys) -> KeyRows:
+    """An empty set of keys of a columnar state."""
     columns = KeyColumns([IntegerKeys() if each.type == "int64" else StringKeys() for each in schema.keys])
     return KeyRows(columns, keys, hash_parts)
 
 
-def _of_kind(changes: Changes, kind: type[C]) -> C:
+def of_kind(changes: Changes, kind: type[C]) -> C:
+    """The changes, if they are such. Raises `DataError` for those of another kind of state."""
     if not isinstance(changes, kind):
         raise DataError("changes of another kind than the state's", state_id=changes.state_id, kind=changes.kind)
     return changes

@@ -1,7 +1,7 @@
 """Opens one state of a job for reading, as batches of rows in Arrow: asynchronous, or as a `RecordBatchReader`."""
 
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, Self, cast
@@ -144,7 +144,7 @@ async def open_batches(
     """As `read_state`, in asynchronous code: yields the batches. `tell` is called on the loop after each file."""
     clock = SystemClock()
     asked = AskedOfState(
-        key_groups=None if key_groups is None else _range(key_groups),
+        key_groups=None if key_groups is None else range_from(key_groups),
         keys=None if keys is None else _keys(keys),
         columns=columns,
         ttl=ttl,
@@ -160,7 +160,7 @@ async def open_batches(
             found = state_in(commit, state)
             groups = groups_of(commit, asked.key_groups, asked.keys)
             plan = list(steps(commit, groups, bytes_max=KEYS_BYTES_MAX, by_keys=asked.keys is not None))
-            layout, open_merge = _layout_and_merge(commit, found, asked)
+            layout, open_merge = layout_and_merge(commit, found, asked)
             fetcher = Fetcher(primary.store, at_hand=at_hand, threads=primary.threads)
             reading = StateReading(
                 commit,
@@ -175,9 +175,13 @@ async def open_batches(
                 threads=primary.threads,
                 meter=Meter("reading", _size_of(plan), tell),
             )
-            run = partial(_run, primary, commit, reading, plan)
-            if isinstance(layout, ElementsLayout):
-                run = partial(_run_elements, commit, found, layout)
+
+            async def run(consume: Consume) -> None:
+                if isinstance(layout, ElementsLayout):
+                    await _run_elements(commit, found, layout, consume)
+                else:
+                    await told_if_swept(primary, commit, reading.run(plan, consume))
+
             batches = Batches(commit, layout, run, tasks)
             try:
                 await batches.begin()
@@ -278,11 +282,10 @@ def _close(portal: Portal, held: OpenContext[Batches]) -> None:
         portal.close()
 
 
-async def _run(
-    primary: JobPrimary, commit: Commit, reading: StateReading, plan: Sequence[ReadingStep], consume: Consume
-) -> None:
+async def told_if_swept(primary: JobPrimary, commit: Commit, reading: Awaitable[None]) -> None:
+    """Do this reading of the commit. Raises `CheckpointNotFoundError` if an object is gone because it was swept."""
     try:
-        await reading.run(plan, consume)
+        await reading
     except MissingObjectError as error:
         if Capability.LIST in primary.store.capabilities:
             savepoints = Savepoints(primary.store, primary.log)
@@ -302,9 +305,8 @@ async def _run_elements(commit: Commit, state: StateDescriptor, layout: Elements
                 await consume(layout.batch(reported.elements))
 
 
-def _layout_and_merge(
-    commit: Commit, state: StateDescriptor, asked: AskedOfState
-) -> tuple[Layout, Callable[[], Merge]]:
+def layout_and_merge(commit: Commit, state: StateDescriptor, asked: AskedOfState) -> tuple[Layout, Callable[[], Merge]]:
+    """How the state's rows are laid out, and what opens the reading of them. Raises `InputError`, `KeyTypeError`."""
     first = next(iter(asked.keys), None) if asked.keys is not None else None
     if state.kind == COLUMNAR:
         described = read_schema(state.schema, state.key_schema)
@@ -347,7 +349,8 @@ def _keys(keys: Sequence[Key]) -> frozenset[Key]:
         raise KeyTypeError("a key is a str, an int, bytes, or a non-empty tuple of them: convert it") from error
 
 
-def _range(key_groups: tuple[int, int]) -> KeyGroupRange:
+def range_from(key_groups: tuple[int, int]) -> KeyGroupRange:
+    """The range with this first and last key group. Raises `InputError`."""
     try:
         return KeyGroupRange(*key_groups)
     except (TypeError, ValueError) as error:

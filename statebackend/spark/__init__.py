@@ -4,6 +4,7 @@
     KeyedProcessor          instead of a function: what to do with the rows of one key, or with an Arrow table
     lookup                  for an asynchronous `process`: asks a function once per argument and batch, within limits
     Outbox, Publication     output rows that are published once they are committed
+    register                data sources for Spark: the state, its change feed, the commits
     to_arrow, run           for `async def` functions: the batch's rows, or any Spark action, off the event loop
 
 Start at `sink.py`: it takes one batch through. `replay.py` decides whether the batch is new. `execution.py` is the
@@ -17,6 +18,7 @@ from statebackend._processing.processor import KeyedProcessor, ProcessorContext
 from statebackend.spark.driver import BatchFunction
 from statebackend.spark.frames import run, to_arrow
 from statebackend.spark.output import Outbox, Publication
+from statebackend.spark.reading.registration import register
 from statebackend.spark.sink import StatefulSink
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "Publication",
     "StatefulSink",
     "lookup",
+    "register",
     "run",
     "to_arrow",
 ]

@@ -40,6 +40,7 @@ from statebackend.spark.executors.batch_job import OnExecutors
 from statebackend.spark.failed_frames import clear_frames
 from statebackend.spark.frames import drain, source_mark
 from statebackend.spark.output import Outbox, OutputFunction, Publication, telling
+from statebackend.spark.reading.registration import register_in_active_session
 from statebackend.spark.release import check_release
 from statebackend.spark.replay import (
     FirstBatch,
@@ -94,8 +95,9 @@ class StatefulSink:
     but 0 that finds the job empty raises `StateGoneError`. "any" accepts every batch, and so a lost state, too.
     `savepoint`: start from the state that is kept under this name, with the batch after it; any other raises
     `RewindError`. Once the query has gone on from there, later starts go on from the newest commit as ever.
-    `observer`, `store` and `uploader` go to `open_backend`. A sink serves one query at a time. It pickles without its
-    state, which is opened with the first batch.
+    `observer`, `store` and `uploader` go to `open_backend`. The job can be read by `format("statebackend")` in the
+    session that is active where the sink is made: see `register`. A sink serves one query at a time. It pickles without
+    its state, which is opened with the first batch.
 
     Raises `SettingsError` for invalid arguments, and for PySpark 3.
     """
@@ -178,6 +180,8 @@ class StatefulSink:
                 function=function,
             )
         self._reset()
+        if store is None:
+            register_in_active_session(settings)
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Apply one delivered batch, or recognize that it was applied. Spark calls this once per delivery.

@@ -1,0 +1,187 @@
+"""The change feed says what every commit did: whoever applies it, commit by commit, has the state."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import statebackend as sb
+from statebackend import errors
+from statebackend._reading.changed import OLD_VALUE
+from statebackend._reading.feed import Stretch, open_changes, stretch, stretch_after
+from statebackend._upkeep.primary import open_job_primary
+from statebackend.objectstore import MemoryStore
+from statebackend.testing import run_virtual
+from tests.log.swept import HOUR_S, HandClock
+from tests.reading.states import key_of
+from tests.reading.test_read_state import WRITES, expected
+from tests.rewrite.jobs import Write, opened, settings_of
+
+KINDS = ("value", "list", "map", "timers", "columns")  # the others are stored as the first one
+
+
+async def between(settings: sb.Settings, store: sb.ObjectStore, first: int, last: int | None = None) -> Stretch:
+    """The commits from the checkpoint `first` on."""
+    async with open_job_primary(settings, store) as primary:
+        end = await primary.log.end()
+        newest = (
+            await primary.log.newest(end) if last is None else await primary.log.find(end, sb.ids.CheckpointId(last))
+        )
+        assert newest is not None
+        return await stretch(primary, newest, is_before=lambda commit: commit.checkpoint_id < first)
+
+
+async def feed_of(settings: sb.Settings, store: sb.ObjectStore, state: str, found: Stretch, **options: Any) -> pa.Table:
+    sequences = [commit.sequence for commit in found.commits]
+    before = None if found.before is None else found.before.sequence
+    opening = open_changes(settings, state, sequences=sequences, before=before, store=store, **options)
+    async with opening as batches:
+        return pa.Table.from_batches([batch async for batch in batches], batches.schema)
+
+
+def apply(state: str, values: dict[Any, Any], rows: list[dict[str, Any]]) -> None:
+    """One commit's changes, as a reader of the feed would."""
+    for row in rows:
+        key, value = key_of(row["key"]), row.get("value", {"sum": row.get("sum")})
+        if row["change_type"] == "append":
+            values[key] = [*values.get(key, ()), *value]
+        elif row["change_type"] == "delete" and (state != "map" or value is None):
+            del values[key]
+        elif state == "map":
+            entries = values.setdefault(key, {})
+            for entry_key, each in value:
+                entries.pop(entry_key, None) if row["change_type"] == "delete" else entries.update({entry_key: each})
+            if not entries:
+                del values[key]
+        else:
+            values[key] = value
+
+
+@given(batches=st.lists(st.tuples(WRITES, st.sampled_from(["", "base", "reopen"])), min_size=1, max_size=4))
+@settings(max_examples=4)  # each opens the job some eight times: a third of a second
+@run_virtual
+async def test_the_feed_applied_is_the_state(batches: list[tuple[list[Write], str]]) -> None:
+    """Also where bases take the place of change sets, where these are merged, and over lives of the job."""
+    changed: dict[str, Any] = {"materialize_handles_max": 1} if any(how == "base" for _, how in batches) else {}
+    settings = settings_of(4, materialize_fan_in=2, materialize_interval_s=0.0, **changed)
+    store = MemoryStore()
+    said: list[dict[str, Any]] = []
+    for writes, how in batches:
+        async with opened(settings, store) as (backend, states):
+            for part in range(2):
+                states.write(writes[part::2])
+                await backend.checkpoint(len(said))
+                said.append(expected(states))
+                if how == "base":
+                    await backend._base_writer.settled()
+    found = await between(settings, store, 0)
+    assert [commit.checkpoint_id for commit in found.commits] == list(range(len(said)))
+    for state in KINDS:
+        rows = (await feed_of(settings, store, state, found)).to_pylist()
+        values: dict[Any, Any] = {}
+        for checkpoint_id, each in enumerate(said):
+            apply(state, values, [row for row in rows if row["checkpoint_id"] == checkpoint_id])
+            assert values == each[state]
+
+
+@run_virtual
+async def test_old_values_are_those_before_the_commit() -> None:
+    """From bases and changelog alike; null for a key that was not there. What came and went counts for nothing."""
+    settings, store = settings_of(4, materialize_handles_max=1, materialize_interval_s=0.0), MemoryStore()
+    async with opened(settings, store) as (backend, states):
+        for number in range(3):
+            states.write(
+                [("value", "a", number), ("value", f"k{number}", number), ("columns", "a", 1), ("list", "a", 1)]
+            )
+            await backend.checkpoint(number)
+            await backend._base_writer.settled()
+        states.write([("dropped", "a", 0)])
+        await backend.checkpoint(3)
+    found = await between(settings, store, 1)
+    values = (await feed_of(settings, store, "value", found, old_values=True)).to_pylist()
+    seen = {(row["checkpoint_id"], row["key"]): (row[OLD_VALUE], row["value"]) for row in values}
+    assert seen == {
+        (1, "a"): (0, 1),
+        (1, "k1"): (None, 1),
+        (2, "a"): (1, 2),
+        (2, "k2"): (None, 2),
+        (3, "a"): (2, None),
+    }
+    rows = (await feed_of(settings, store, "columns", found, old_values=True)).to_pylist()
+    assert [(row[OLD_VALUE], row["sum"]) for row in rows] == [({"sum": 1}, 2), ({"sum": 2}, 3), ({"sum": 3}, None)]
+    lists = (await feed_of(settings, store, "list", found, old_values=True)).to_pylist()
+    assert [(row["change_type"], row[OLD_VALUE]) for row in lists] == [
+        ("append", [1]),
+        ("append", [1, 1]),
+        ("delete", [1, 1, 1]),
+    ]
+
+
+@run_virtual
+async def test_a_feed_that_begins_before_what_is_kept_says_where_it_can_begin() -> None:
+    """With the commit behind the oldest that a sweep has kept: what that one added, only its parent could tell."""
+    clock = HandClock()
+    settings, store = settings_of(4, checkpoints_retained=3), MemoryStore(clock=clock)
+    async with opened(settings, store) as (backend, states):
+        for number in range(6):
+            clock.now_s += 2 * HOUR_S
+            states.write([("value", "a", number)])
+            await backend.checkpoint(10 + number, source=sb.SourceMark("query", number))
+    await sb.sweep(settings, store=store, dry_run=False, min_age_s=0.0, clock=clock)
+    with pytest.raises(errors.CheckpointNotFoundError) as raised:
+        await between(settings, store, 12)
+    assert raised.value.facts["first_checkpoint_id"] == 14
+    assert raised.value.facts["first_batch_id"] == 4
+    found = await between(settings, store, 14)
+    assert [row["value"] for row in (await feed_of(settings, store, "value", found)).to_pylist()] == [4, 5]
+
+
+@run_virtual
+async def test_a_commit_swept_between_plan_and_read_is_an_error() -> None:
+    """And not a feed that lacks something."""
+    clock = HandClock()
+    settings, store = settings_of(4, checkpoints_retained=1, inline_bytes_max=0), MemoryStore(clock=clock)
+    async with opened(settings, store) as (backend, states):
+        for number in range(3):
+            clock.now_s += 2 * HOUR_S
+            states.write([("value", "a", number)])
+            await backend.checkpoint(number)
+        found = await between(settings, store, 1)
+        await sb.sweep(settings, store=store, dry_run=False, min_age_s=0.0, clock=clock)
+        with pytest.raises((errors.CheckpointNotFoundError, errors.MissingObjectError)):
+            await feed_of(settings, store, "value", found)
+
+
+@run_virtual
+async def test_a_stream_behind_which_the_job_went_back_is_an_error() -> None:
+    """What it has read cannot be taken back. The error names the first commit that came since."""
+    settings, store = settings_of(4), MemoryStore()
+    async with opened(settings, store) as (backend, states):
+        for number in range(3):
+            states.write([("value", "a", number)])
+            await backend.checkpoint(number)
+    read_to = (await between(settings, store, 0)).commits[-1].sequence
+    async with opened(settings, store, checkpoint_id=1) as (backend, states):
+        await backend.checkpoint(3)
+    async with open_job_primary(settings, store) as primary:
+        newest = await primary.log.newest(await primary.log.end())
+        assert newest is not None
+        with pytest.raises(errors.RewindError) as raised:
+            await stretch_after(primary, read_to, newest)
+        assert raised.value.facts["first_checkpoint_id"] == 3
+        assert (await stretch_after(primary, newest.sequence, newest)).commits == []
+
+
+@run_virtual
+async def test_operator_state_has_no_feed() -> None:
+    """It is written whole with each commit."""
+    settings, store = settings_of(4), MemoryStore()
+    async with opened(settings, store) as (backend, states):
+        states.offsets.append(1)
+        await backend.checkpoint(0)
+    with pytest.raises(errors.InputError, match="no change feed"):
+        await feed_of(settings, store, "offsets", await between(settings, store, 0))
+    with pytest.raises(errors.InputError, match="did you mean 'value'"):
+        await feed_of(settings, store, "valeu", await between(settings, store, 0))
