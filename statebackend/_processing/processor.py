@@ -1,7 +1,7 @@
 """`KeyedProcessor`: what users write to process the rows of one key, or a whole table; and the context it gets."""
 
 from collections.abc import AsyncIterable, Awaitable, Iterable, Mapping
-from typing import Any, ClassVar, Final, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 from statebackend._checkpoint.backend import KeyedBackend
 from statebackend._processing.event_time import as_output
@@ -54,6 +54,13 @@ class ProcessorContext(StateDeclarations):
 
     def _declaring(self) -> NoReturn:
         raise AssertionError("the backend declares")
+
+    if not TYPE_CHECKING:  # type checkers know the kinds that there are
+
+        def __getattr__(self, name: str) -> Any:
+            if name.endswith("_state") and not name.startswith("_"):  # a kind of state that is newer than this class
+                return getattr(self._backend, name)
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
 
 _DECLARING: Final = [name for name in vars(StateDeclarations) if name == "timers" or name.endswith("_state")]

@@ -81,8 +81,8 @@ def source_mark(df: DataFrame, batch_id: int, query_id: str | None) -> SourceMar
 def frame_of(table: Any, session: SparkSession) -> DataFrame:
     """A frame with the rows of a `pyarrow.Table`, which may have none."""
     # Spark takes an empty batch among others for the end: the rows behind it would be lost.
-    filled = [batch for batch in table.to_batches() if batch.num_rows]
-    table = _pa.Table.from_batches(filled, table.schema)
+    if filled := [batch for batch in table.to_batches() if batch.num_rows]:
+        table = _pa.Table.from_batches(filled, table.schema)
     create = cast("Callable[[Any], DataFrame]", session.createDataFrame)  # pyright: ignore[reportUnknownMemberType]
     if table.num_rows or isinstance(cast("object", session), SparkSession):
         return create(table)
