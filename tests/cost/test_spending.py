@@ -73,6 +73,7 @@ def settings_of(**changed: Any) -> sb.Settings:
         "primary": "memory://unused",
         "persist_delay_s": 0.0,
         "inline_bytes_max": 0,
+        "materialize_fan_in": 0,  # what is written beside the checkpoints is counted, but is no checkpoint's
     }
     return sb.Settings(**(plain | changed))
 

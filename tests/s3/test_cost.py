@@ -33,8 +33,8 @@ async def test_an_upload_in_parts_is_charged_for_each_request(settings: Settings
 async def test_a_small_checkpoint_is_one_put_and_is_priced(
     by_proxy: Settings, proxy: FaultProxy, tmp_path: Path, copied: bool
 ) -> None:
-    """By default, and as the server sees it. The hint's comes on top, with every so many entries of the log."""
-    settings = msgspec.structs.replace(by_proxy, local=(str(tmp_path),) if copied else ())
+    """As the server sees it. The hint's comes on top, with every so many entries; merging, beside it, is off here."""
+    settings = msgspec.structs.replace(by_proxy, local=(str(tmp_path),) if copied else (), materialize_fan_in=0)
     usd = settings.prices.put_usd_per_1000 / 1000
     async with sb.open_backend(settings) as backend:
         for number in range(1, HINT_EVERY + 2):
