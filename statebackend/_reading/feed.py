@@ -34,7 +34,7 @@ from statebackend._tasks import open_tasks
 from statebackend._upkeep.primary import JobPrimary, open_job_primary
 from statebackend._upkeep.progress import Meter
 from statebackend.abc import Capability, ObjectStore
-from statebackend.errors import CheckpointNotFoundError, InputError, RewindError
+from statebackend.errors import CheckpointNotFoundError, InputError, MissingObjectError, RewindError
 from statebackend.ids import ChangeSetHandle, KeyGroupRange, StateDescriptor, all_key_groups
 from statebackend.settings import Settings
 
@@ -139,7 +139,13 @@ async def open_changes(
     asked = AskedOfState(key_groups=None, keys=None, columns=columns, ttl=None, key_as_json=key_as_json, migrate=())
     async with open_job_primary(settings, store) as primary:
         entries = [] if before is None else [before]
-        commits = [await primary.log.load_commit(each) for each in (*entries, *sequences)]
+        try:
+            commits = [await primary.log.load_commit(each) for each in (*entries, *sequences)]
+        except MissingObjectError as error:
+            raise CheckpointNotFoundError(
+                "a commit of the feed is gone, perhaps swept: ask for the feed again, to be told where it can begin",
+                object=error.facts.get("object"),
+            ) from error
         found = state_in(commits[-1], state)
         _check_feed(found)
         settings = msgspec.structs.replace(settings, max_parallelism=commits[-1].max_parallelism)
