@@ -49,7 +49,7 @@ def apply(state: str, values: dict[Any, Any], rows: list[dict[str, Any]]) -> Non
         if row["change_type"] == "append":
             values[key] = [*values.get(key, ()), *value]
         elif row["change_type"] == "delete" and (state != "map" or value is None):
-            del values[key]
+            values.pop(key, None)  # it may have come and gone within the commit
         elif state == "map":
             entries = values.setdefault(key, {})
             for entry_key, each in value:
