@@ -30,9 +30,14 @@ class BatchClock:
         self.kind: Final[ClockKind] = "processing" if event_time is None else "event"
         self._clock = clock or SystemClock()
 
-    def of_table(self, table: Any) -> float:
-        """The time that a batch moves the clock to: its rows as a `pyarrow.Table`. Raises as `EventTime.latest_s`."""
-        return self._clock.time() if self.event_time is None else self.event_time.latest_s(table)
+    def rows_of(self, df: DataFrame) -> tuple[Any, float]:
+        """The rows of a batch as a `pyarrow.Table`, and the time that it moves the clock to.
+
+        Raises as `EventTime.latest_s`, and what Spark does.
+        """
+        began_s = self._clock.time()  # before Spark works out the rows, which may take long
+        table = collected(df)
+        return table, began_s if self.event_time is None else self.event_time.latest_s(table)
 
     def of_frame(self, df: DataFrame, before_s: float | None = None) -> tuple[float, int]:
         """The same for a batch whose rows are in Spark, and how many of them are older than `before_s`.

@@ -87,9 +87,11 @@ class InDriver:
         self, runner: ProcessorRunner, df: DataFrame, batch_id: int, job: StateBackend, query: QueryThread
     ) -> Any:
         """Process one batch, and return the output rows unless the output function receives them."""
-        table = collected(df)
-        if self._clock is not None:
-            job.advance_clock(self._clock.of_table(table), self._clock.kind)
+        if self._clock is None:
+            table = collected(df)
+        else:
+            table, to_s = self._clock.rows_of(df)
+            job.advance_clock(to_s, self._clock.kind)
         rows = runner(table, batch_id, job, lambda calls: attend(process_portal().start(calls, once=True), query))
         self._tell_late(runner.late_rows)
         if self._output is None:
