@@ -39,14 +39,14 @@ from statebackend._backend.opening import open_backend
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._log.outbox import Output
 from statebackend._reading.watching import watch
-from statebackend._state.aggregating_state import Aggregate, AggregatingState
-from statebackend._state.list_state import ListState
-from statebackend._state.map_state import MapState
-from statebackend._state.operator_state import OperatorState
-from statebackend._state.reducing_state import ReducingState
+from statebackend._state.kinds.aggregating_state import Aggregate, AggregatingState
+from statebackend._state.kinds.list_state import ListState
+from statebackend._state.kinds.map_state import MapState
+from statebackend._state.kinds.operator_state import OperatorState
+from statebackend._state.kinds.reducing_state import ReducingState
+from statebackend._state.kinds.value_state import ValueState
 from statebackend._state.time.timers import Timers
 from statebackend._state.time.ttl import TimeToLive
-from statebackend._state.value_state import ValueState
 from statebackend._upkeep.inspect import inspect
 from statebackend._upkeep.repair import repair
 from statebackend._upkeep.report import report

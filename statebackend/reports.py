@@ -16,10 +16,10 @@
 Each is frozen, and `msgspec.json.encode` writes it: the command line prints the same with `--json`.
 """
 
-from statebackend._log.retention import Classified, Verdict
 from statebackend._log.savepoints import SavepointInfo
-from statebackend._log.sweep import SweepReport
-from statebackend._log.sweep_requests import SweepFailure
+from statebackend._log.sweeping.retention import Classified, Verdict
+from statebackend._log.sweeping.sweep import SweepReport
+from statebackend._log.sweeping.sweep_requests import SweepFailure
 from statebackend._reading.reports import Difference, ExportReport
 from statebackend._reading.watching import LogBeat
 from statebackend._upkeep.inspect import Inspection, LogRow

@@ -20,7 +20,7 @@ from rocksdict import Rdict, WriteBatch
 from benchmarks.contest import Line, Report, Sample, contest, ratio
 from benchmarks.state.parts import keys, seconds
 from statebackend._state.declared import KeyedStates
-from statebackend._state.value_state import ValueState
+from statebackend._state.kinds.value_state import ValueState
 from statebackend._tables.heap import ValueTable
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.rocksdb import RocksStore

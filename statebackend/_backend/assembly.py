@@ -16,11 +16,11 @@ from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._changelog.segment_upload import SegmentSender
 from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.backend import Machinery
-from statebackend._checkpoint.base_schedule import BaseSchedule, BaseTriggers
-from statebackend._checkpoint.base_writer import BaseWriter
-from statebackend._checkpoint.bases import base_segment_bytes
 from statebackend._checkpoint.fetch import Fetcher
-from statebackend._checkpoint.merging import ChangeSetMerging
+from statebackend._checkpoint.materialization.base_schedule import BaseSchedule, BaseTriggers
+from statebackend._checkpoint.materialization.base_writer import BaseWriter
+from statebackend._checkpoint.materialization.bases import base_segment_bytes
+from statebackend._checkpoint.materialization.merging import ChangeSetMerging
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import LocalCopies, Restore
 from statebackend._checkpoint.snapshots import InlineEncoder, Snapshots
@@ -28,7 +28,7 @@ from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.commit import Commit
 from statebackend._local.removal import LocalRetention
 from statebackend._log.names import is_ours, sequence_of
-from statebackend._log.retention import left_behind
+from statebackend._log.sweeping.retention import left_behind
 from statebackend._observers import Observers
 from statebackend._retry import RetryPolicy
 from statebackend._state.declared import KeyedStates

@@ -18,7 +18,7 @@ from statebackend._log.outbox import JobOutbox
 from statebackend._log.reader import LogEnd, LogReader, pass_over
 from statebackend._log.savepoints import Savepoints
 from statebackend._log.spares import Spare, Spares
-from statebackend._log.sweep import AT_ONCE_EVERY, MIN_AGE_S, Sweep, sweep_every
+from statebackend._log.sweeping.sweep import AT_ONCE_EVERY, MIN_AGE_S, Sweep, sweep_every
 from statebackend._log.writer import LogWriter
 from statebackend._retry import RetryPolicy
 from statebackend._threads import WorkerThreads

@@ -15,10 +15,10 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from statebackend._changelog.scheduler import UploadScheduler
-from statebackend._checkpoint.bases import base_segment_bytes
 from statebackend._checkpoint.fetch import Fetcher
+from statebackend._checkpoint.materialization.bases import base_segment_bytes
+from statebackend._checkpoint.materialization.rocksdb_bases import RocksDBBases
 from statebackend._checkpoint.restore import LocalCopies
-from statebackend._checkpoint.rocksdb_bases import RocksDBBases
 from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
 from statebackend._local.scratch import open_scratch_in, scratch_parents
 from statebackend._tables.heap import heap_table

@@ -17,7 +17,7 @@ import anyio
 import msgspec
 
 from statebackend._changelog.writer import ChangelogWriter
-from statebackend._checkpoint.base_writer import BaseWriter
+from statebackend._checkpoint.materialization.base_writer import BaseWriter
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.snapshots import InlineEncoder, Snapshots
 from statebackend._checkpoint.spending import Spending

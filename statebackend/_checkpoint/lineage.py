@@ -18,8 +18,8 @@ from typing import Final
 
 import msgspec
 
+from statebackend._checkpoint.materialization.tiers import ChangeSetId, last_id
 from statebackend._checkpoint.rescale import range_of
-from statebackend._checkpoint.tiers import ChangeSetId, last_id
 from statebackend._codec.commit import Commit
 from statebackend.ids import Base, ChangeSetHandle, KeyGroupRange, RocksDBBase
 

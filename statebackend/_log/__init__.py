@@ -2,6 +2,5 @@
 
 `names` makes and parses the names of objects; `fresh_names` draws their random part. `reader` reads the log, `writer`
 appends to it, `coordinator` builds the next commit. `savepoints` keeps a commit under a name, `outbox` holds the output
-that a commit names. `inventory` takes stock of a job, `retention` decides what of it is needed, `sweep` and
-`local_sweep` delete the rest.
+that a commit names. `sweeping` takes stock of a job, decides what of it is needed, and deletes the rest.
 """

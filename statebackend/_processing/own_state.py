@@ -15,10 +15,10 @@ from typing import Any, Final, cast
 from statebackend._checkpoint.backend import KeyedBackend
 from statebackend._processing.calls import Turns
 from statebackend._state.bulk_arguments import as_list
-from statebackend._state.every_kind import KeyedState
-from statebackend._state.list_state import ListState, ListView
-from statebackend._state.map_state import MapState, MapView
-from statebackend._state.operator_state import OperatorState
+from statebackend._state.kinds.every_kind import KeyedState
+from statebackend._state.kinds.list_state import ListState, ListView
+from statebackend._state.kinds.map_state import MapState, MapView
+from statebackend._state.kinds.operator_state import OperatorState
 from statebackend.ids import Key
 
 _GONE: Final = object()

@@ -9,10 +9,10 @@ import msgspec
 
 from statebackend._backend.assembly import Opened, Restored, empty_states, fill, inline_encoder, machinery_of
 from statebackend._backend.stores import Primary
-from statebackend._checkpoint.base_schedule import BaseSchedule
 from statebackend._checkpoint.lineage import Lineage, bases_id, lineage_of
+from statebackend._checkpoint.materialization.base_schedule import BaseSchedule
+from statebackend._checkpoint.materialization.tiers import last_id
 from statebackend._checkpoint.rescale import range_of
-from statebackend._checkpoint.tiers import last_id
 from statebackend._codec.commit import Commit
 from statebackend._log.coordinator import CommittedBase
 from statebackend._log.names import entry_key, sequence_of

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from statebackend._checkpoint.lineage import lineage_of
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import IN_HERE, Commit
-from statebackend._state.operator_state import OperatorStates
+from statebackend._state.kinds.operator_state import OperatorStates
 from statebackend.abc import RestoreReport
 from statebackend.errors import InputError
 from statebackend.ids import (

@@ -25,7 +25,7 @@ from statebackend._backend.copy_writers import OpenUploader, choose_copies
 from statebackend._backend.job import Job, Position
 from statebackend._backend.stores import Primary, open_primary, telling_requests
 from statebackend._backend.tables import parents_left, table_parents
-from statebackend._checkpoint.base_schedule import BaseSchedule
+from statebackend._checkpoint.materialization.base_schedule import BaseSchedule
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._clock import SystemClock
@@ -40,7 +40,7 @@ from statebackend._ranges.range_backend import RangeBackend
 from statebackend._ranges.shared_local_copies import HostCopies
 from statebackend._ranges.shared_store import SharedStore
 from statebackend._state.declared import COLUMNAR
-from statebackend._state.operator_state import mode_of
+from statebackend._state.kinds.operator_state import mode_of
 from statebackend._tasks import foreign, open_tasks
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader

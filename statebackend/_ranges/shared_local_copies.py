@@ -15,7 +15,7 @@ from statebackend._codec.commit import Commit
 from statebackend._local.job_directories import open_local_directories
 from statebackend._local.segments import LocalSegments
 from statebackend._log.names import entry_key
-from statebackend._log.retention import superseded
+from statebackend._log.sweeping.retention import superseded
 from statebackend.abc import Clock
 from statebackend.errors import ObjectNotFoundError, StoreError
 from statebackend.ids import Epoch

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from statebackend._checkpoint.bases import ranges_of
+from statebackend._checkpoint.materialization.bases import ranges_of
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit
 from statebackend._tables.key_groups import key_group

@@ -21,7 +21,7 @@ from statebackend._columns.keys import hash_parts, taken
 from statebackend._columns.schema import TableSchema
 from statebackend._reading.layouts import KEY, KEY_GROUP, ColumnsLayout, KeyedLayout, Layout, MapLayout
 from statebackend._reading.merging import ChosenRows, Merge, StoredRows, key_rows, of_kind
-from statebackend._state import list_state, map_state
+from statebackend._state.kinds import list_state, map_state
 from statebackend._tables.heap import cell_of
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.ids import Key

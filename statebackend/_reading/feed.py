@@ -15,9 +15,9 @@ import msgspec
 from statebackend._backend.stores import open_local
 from statebackend._backend.tables import HEAP, rocksdb_restore
 from statebackend._checkpoint.fetch import Fetcher
+from statebackend._checkpoint.materialization.tiers import members
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import LocalCopies
-from statebackend._checkpoint.tiers import members
 from statebackend._codec.commit import Commit
 from statebackend._columns.arrow import RecordBatch, pa
 from statebackend._columns.schema import read_schema

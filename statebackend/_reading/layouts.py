@@ -23,8 +23,8 @@ from statebackend._columns.schema import ColumnSchema, TableSchema, read_schema,
 from statebackend._reading.asked import check_known
 from statebackend._reading.merging import ChosenRows, StoredRows
 from statebackend._reading.shapes import Entries, Items, Leaf, Record, Shape, shape_of
-from statebackend._state import list_state, map_state
 from statebackend._state.columnar.expiring_rows import WRITTEN
+from statebackend._state.kinds import list_state, map_state
 from statebackend._state.time import timers
 from statebackend._upkeep.rows import plain
 from statebackend.errors import InputError, KeyTypeError, ValueDecodeError

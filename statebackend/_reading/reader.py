@@ -33,8 +33,8 @@ from statebackend._reading.layouts import (
     layout_of,
 )
 from statebackend._reading.merging import Merge, NewestCells, NewestRows, WholeEntries
-from statebackend._state import list_state, map_state
 from statebackend._state.declared import COLUMNAR
+from statebackend._state.kinds import list_state, map_state
 from statebackend._state.time.ttl import TimeToLive
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tasks import open_tasks

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 from msgspec import UNSET, UnsetType
 
-from statebackend._state import aggregating_state, list_state, map_state, reducing_state, value_state
-from statebackend._state.aggregating_state import Aggregate, AggregatingState, accumulator_type
 from statebackend._state.descriptors import Declaration, declaration_of
-from statebackend._state.list_state import ListState
-from statebackend._state.map_state import EntryKeys, MapState
-from statebackend._state.operator_state import Mode, OperatorState
-from statebackend._state.reducing_state import ReducingState
+from statebackend._state.kinds import aggregating_state, list_state, map_state, reducing_state, value_state
+from statebackend._state.kinds.aggregating_state import Aggregate, AggregatingState, accumulator_type
+from statebackend._state.kinds.list_state import ListState
+from statebackend._state.kinds.map_state import EntryKeys, MapState
+from statebackend._state.kinds.operator_state import Mode, OperatorState
+from statebackend._state.kinds.reducing_state import ReducingState
+from statebackend._state.kinds.value_state import ValueState
 from statebackend._state.time import timers
 from statebackend._state.time.timers import Timers
 from statebackend._state.time.ttl import TimeToLive
-from statebackend._state.value_state import ValueState
 from statebackend._state.values import Upcast, Values
 from statebackend.abc import Serializer
 from statebackend.errors import InputError

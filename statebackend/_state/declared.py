@@ -11,8 +11,8 @@ from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.serializers import is_serializer
 from statebackend._state.declarations import StateDeclarations
 from statebackend._state.descriptors import Declaration, declaration_of, described
-from statebackend._state.every_kind import KeyedState
-from statebackend._state.operator_state import (
+from statebackend._state.kinds.every_kind import KeyedState
+from statebackend._state.kinds.operator_state import (
     OPERATOR_KINDS,
     Mode,
     OperatorState,

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from statebackend._codec.commit import Claim, Commit, Entry
-from statebackend._log.inventory import check_can_list
 from statebackend._log.names import entry_key, marker_of, sequence_of
 from statebackend._log.reader import LogReader
+from statebackend._log.sweeping.inventory import check_can_list
 from statebackend._upkeep.primary import check_exists, open_job_primary
 from statebackend.abc import ObjectInfo, ObjectStore
 from statebackend.errors import DataError

@@ -14,7 +14,7 @@ from statebackend._codec.change_sets.changes import GROUP, Changes
 from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._columns.keys import hash_parts
-from statebackend._state.operator_state import Mode
+from statebackend._state.kinds.operator_state import Mode
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.errors import UnsupportedVersionError
 from statebackend.ids import KeyGroupRange, OperatorElements, RangeState

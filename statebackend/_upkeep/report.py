@@ -6,13 +6,13 @@ from typing import Final
 import msgspec
 
 from statebackend._backend.job import Job, open_sweep
-from statebackend._checkpoint.tiers import members
+from statebackend._checkpoint.materialization.tiers import members
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._cost import MONTH_S
 from statebackend._log.names import data_name_of, sequence_of
-from statebackend._log.retention import Classified
 from statebackend._log.savepoints import SavepointInfo, Savepoints
+from statebackend._log.sweeping.retention import Classified
 from statebackend._upkeep.inspect import place_of, totals
 from statebackend._upkeep.primary import open_job_primary
 from statebackend.abc import Clock, ObjectStore

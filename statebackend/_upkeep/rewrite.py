@@ -17,7 +17,7 @@ from statebackend._backend.copy_writers import OpenUploader, choose_copies
 from statebackend._backend.job import Job, Position
 from statebackend._backend.stores import Primary, open_primary, open_threads
 from statebackend._changelog.scheduler import UploadScheduler
-from statebackend._checkpoint.bases import Piece, base_of, base_segment_bytes, pack
+from statebackend._checkpoint.materialization.bases import Piece, base_of, base_segment_bytes, pack
 from statebackend._checkpoint.restore import Restore
 from statebackend._clock import SystemClock
 from statebackend._codec.change_sets.changes import Changes
@@ -25,7 +25,7 @@ from statebackend._codec.commit import Commit
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.fresh_names import new_names
 from statebackend._state.declared import KeyedStates
-from statebackend._state.operator_state import mode_of
+from statebackend._state.kinds.operator_state import mode_of
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.snapshot import PlacedStates
 from statebackend._tasks import open_tasks

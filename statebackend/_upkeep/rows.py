@@ -23,8 +23,8 @@ from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._codec.commit import Commit
 from statebackend._codec.serializers import OWN
-from statebackend._state import list_state, map_state
 from statebackend._state.declared import COLUMNAR
+from statebackend._state.kinds import list_state, map_state
 from statebackend._state.time import timers
 from statebackend._tables.key_groups import key_group
 from statebackend._upkeep.primary import open_job_primary

@@ -14,9 +14,9 @@ from statebackend._changelog.reader import verify as verify_whole
 from statebackend._codec.commit import Commit
 from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.segments import LocalSegments
-from statebackend._log.inventory import check_can_list
 from statebackend._log.names import OUTBOX, SAVEPOINTS, entry_key, marker_of
 from statebackend._log.outbox import read_part
+from statebackend._log.sweeping.inventory import check_can_list
 from statebackend._tasks import in_order
 from statebackend._upkeep.primary import JobPrimary, check_exists, open_job_primary
 from statebackend._upkeep.progress import Meter, Tell

@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from statebackend._log.sweep import MIN_AGE_S
+from statebackend._log.sweeping.sweep import MIN_AGE_S
 from statebackend._version import __version__
 from statebackend.settings import ENVIRONMENT_PREFIX, Settings, TableKind
 

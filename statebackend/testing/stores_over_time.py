@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from statebackend._clock import SystemClock
-from statebackend._log.retention import CLOCK_SKEW_MAX_S
+from statebackend._log.sweeping.retention import CLOCK_SKEW_MAX_S
 from statebackend.abc import Capability, ObjectStore
 from statebackend.errors import ObjectExistsError, ObjectNotFoundError
 from statebackend.testing.blocking import blocking_calls

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import statebackend as sb
-from statebackend._checkpoint.tiers import members
+from statebackend._checkpoint.materialization.tiers import members
 from tests.backend.conftest import Tree, tree_of
 from tests.backend.killed_child import apply, batch_changes, live, settings_in, state_of
 from tests.backend.reachable import (

@@ -155,7 +155,7 @@ async def test_columns_are_divided_and_joined_with_their_key_groups(job: RocksDB
 async def test_many_columns_are_in_several_files(job: RocksDBJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """None is larger than what is in memory at a time; and the heap reads them as well."""
     monkeypatch.setattr(tables, "base_segment_bytes", lambda _: 1)
-    monkeypatch.setattr("statebackend._checkpoint.bases.FRAME_BYTES_MIN", 1)
+    monkeypatch.setattr("statebackend._checkpoint.materialization.bases.FRAME_BYTES_MIN", 1)
     monkeypatch.setattr("statebackend._tables.snapshot.TOGETHER_BYTES", 1)
     state = await with_a_base(job)
     assert len(column_files(job)) > 3

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 
 import statebackend as sb
-from statebackend._checkpoint.bases import LOG_ID
+from statebackend._checkpoint.materialization.bases import LOG_ID
 from statebackend._codec.commit import Commit, decode_entry
 from statebackend._log.names import COMMITS
 from statebackend._tables.key_groups import key_group

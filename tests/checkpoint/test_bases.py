@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend._checkpoint.base_schedule import OPENING_HANDLES_MAX, BaseTriggers, first_interval_s, is_due
-from statebackend._checkpoint.bases import (
+from statebackend._checkpoint.materialization.base_schedule import (
+    OPENING_HANDLES_MAX,
+    BaseTriggers,
+    first_interval_s,
+    is_due,
+)
+from statebackend._checkpoint.materialization.bases import (
     FRAME_BYTES_MAX,
     FRAME_BYTES_MIN,
     LOG_ID,

@@ -6,10 +6,10 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend._checkpoint.bases import Bases, with_bases
 from statebackend._checkpoint.lineage import Lineage, extended, lineage_of, missing
+from statebackend._checkpoint.materialization.bases import Bases, with_bases
+from statebackend._checkpoint.materialization.tiers import last_id, merged_id
 from statebackend._checkpoint.rescale import range_of
-from statebackend._checkpoint.tiers import last_id, merged_id
 from statebackend._codec.commit import Commit
 from statebackend._ranges.contribution import Contribution, combine
 from statebackend.ids import (

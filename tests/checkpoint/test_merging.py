@@ -6,7 +6,7 @@ import pytest
 
 import statebackend as sb
 from statebackend._checkpoint import restore
-from statebackend._checkpoint.tiers import members
+from statebackend._checkpoint.materialization.tiers import members
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, FaultyStore, invariants, run_virtual
 from tests.checkpoint.bases import JOB, Job, checkpoint

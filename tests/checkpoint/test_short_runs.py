@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 import statebackend as sb
-from statebackend._checkpoint.base_writer import FIRST_WAIT_MIN_S, FIRST_WAIT_SHARE
+from statebackend._checkpoint.materialization.base_writer import FIRST_WAIT_MIN_S, FIRST_WAIT_SHARE
 from statebackend.errors import StoreUnavailableError
 from statebackend.objectstore.scoped import CountingStore
 from statebackend.settings import KiB

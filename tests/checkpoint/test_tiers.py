@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend._checkpoint.tiers import FULL_BYTES, Neighbours, due, last_id, members, merged_id
+from statebackend._checkpoint.materialization.tiers import FULL_BYTES, Neighbours, due, last_id, members, merged_id
 from statebackend.ids import ChangeSetHandle, Handle, SequenceNumber, all_key_groups
 from statebackend.settings import KiB, Settings
 

@@ -15,7 +15,7 @@ from statebackend._codec.change_sets import column_changes, keyed_changes, parts
 from statebackend._codec.commit import Claim, Commit
 from statebackend._columns import schema as column_schema
 from statebackend._log import names
-from statebackend._state.operator_state import OPERATOR_KINDS
+from statebackend._state.kinds.operator_state import OPERATOR_KINDS
 from statebackend._tables.heap import KINDS
 from statebackend.ids import ChangeSetHandle, Handle, RangeState, SourceMark, StagedOutput, StateDescriptor
 from tests.formats.make_golden import GOLDEN

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Collection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend._log.long_log import BLOCKS_PER_PART, LongLog, plan_clearing
-from statebackend._log.retention import Ages, plan_log
+from statebackend._log.sweeping.long_log import BLOCKS_PER_PART, LongLog, plan_clearing
+from statebackend._log.sweeping.retention import Ages, plan_log
 from statebackend.abc import ObjectInfo
 from statebackend.objectstore import MemoryStore
 from tests.log.swept import HOUR_S, Job, forget, put

@@ -8,7 +8,7 @@ import statebackend as sb
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import encode_entry
 from statebackend._log.names import HINT_KEY, entry_key
-from statebackend._log.sweep import Sweep
+from statebackend._log.sweeping.sweep import Sweep
 from statebackend._log.writer import LOST_MAX
 from statebackend.abc import Capability
 from statebackend.errors import FencedError, MissingObjectError

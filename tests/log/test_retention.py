@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from statebackend._codec.commit import Commit
 from statebackend._log.names import entry_key
-from statebackend._log.retention import (
+from statebackend._log.sweeping.retention import (
     CLOCK_SKEW_MAX_S,
     ENTRY_AGE_MIN_S,
     Ages,

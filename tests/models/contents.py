@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import statebackend as sb
-from statebackend._state.operator_state import Mode
+from statebackend._state.kinds.operator_state import Mode
 
 TTL_S = 5.0
 

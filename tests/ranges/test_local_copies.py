@@ -8,7 +8,7 @@ import pytest
 import statebackend as sb
 from statebackend._codec.commit import Commit
 from statebackend._log.names import NAMES_PER_ATTEMPT
-from statebackend._log.retention import superseded
+from statebackend._log.sweeping.retention import superseded
 from statebackend._ranges.owners import open_range_owners
 from statebackend.ids import ChangeSetHandle, CheckpointId, CommitSequence, Epoch, Handle, RangeState, SequenceNumber
 from tests.knobs import settings_with

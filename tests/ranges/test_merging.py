@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 import statebackend as sb
-from statebackend._checkpoint.tiers import members
+from statebackend._checkpoint.materialization.tiers import members
 from statebackend._log import coordinator
 from statebackend._ranges.merged_in_commits import places_in_turn
 from statebackend._ranges.owners import open_range_owners

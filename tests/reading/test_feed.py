@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import statebackend as sb
 from statebackend import errors
-from statebackend._checkpoint.tiers import members
+from statebackend._checkpoint.materialization.tiers import members
 from statebackend._reading.changed import OLD_VALUE
 from statebackend._reading.feed import Stretch, open_changes, stretch, stretch_after
 from statebackend._upkeep.primary import open_job_primary

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import statebackend as sb
-from statebackend._state.operator_state import Mode
+from statebackend._state.kinds.operator_state import Mode
 from statebackend._tables.key_groups import key_group
 from statebackend._upkeep.key_group_change import regrouped_owners
 from statebackend.ids import OperatorElements, RangeState

@@ -1,7 +1,7 @@
 """A sweep over a bucket: what no retained checkpoint needs goes, many objects in one request."""
 
 from statebackend import Settings, open_backend, sweep
-from statebackend._log.retention import Verdict
+from statebackend._log.sweeping.retention import Verdict
 from statebackend.objectstore import PROBE_KEY
 
 

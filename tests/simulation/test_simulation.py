@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 import statebackend as sb
-from statebackend._log.sweep import AT_ONCE_EVERY
+from statebackend._log.sweeping.sweep import AT_ONCE_EVERY
 from statebackend.objectstore.scoped import ScopedStore
 from statebackend.testing.simulation import BrokenError, Sabotage, simulate
 

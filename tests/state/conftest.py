@@ -6,7 +6,8 @@ from collections.abc import Generator
 import pytest
 
 from statebackend._codec.change_sets import keyed_changes
-from statebackend._state import every_kind, values
+from statebackend._state import values
+from statebackend._state.kinds import every_kind
 
 ON_HEAP_ONLY = {
     "test_key_groups",

@@ -9,7 +9,7 @@ from statebackend._codec.change_sets.parts import decode_parts, encode_parts
 from statebackend._codec.change_sets.records import StateChange
 from statebackend._codec.commit import StateDescriptor
 from statebackend._state.declared import KeyedStates
-from statebackend._state.value_state import ValueState
+from statebackend._state.kinds.value_state import ValueState
 from statebackend._tables.heap import heap_table
 from statebackend._tables.table import OpenTable
 from statebackend.ids import KeyGroupRange, all_key_groups

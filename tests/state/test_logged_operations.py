@@ -11,14 +11,14 @@ import pytest
 
 from statebackend._codec.change_sets import keyed_changes
 from statebackend._codec.change_sets.records import Operation, StateChange
-from statebackend._state import every_kind
-from statebackend._state.aggregating_state import AggregatingState
 from statebackend._state.declared import KeyedStates
-from statebackend._state.list_state import ListState
-from statebackend._state.map_state import MapState
-from statebackend._state.reducing_state import ReducingState
+from statebackend._state.kinds import every_kind
+from statebackend._state.kinds.aggregating_state import AggregatingState
+from statebackend._state.kinds.list_state import ListState
+from statebackend._state.kinds.map_state import MapState
+from statebackend._state.kinds.reducing_state import ReducingState
+from statebackend._state.kinds.value_state import ValueState
 from statebackend._state.time.timers import Timers
-from statebackend._state.value_state import ValueState
 from tests.aggregates import Mean
 from tests.changes import drained, rows_of
 from tests.state.states import all_states, restored

@@ -9,7 +9,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from statebackend._codec.change_sets.records import Operation, StateChange
 from statebackend._state.declared import KeyedStates
-from statebackend._state.value_state import ValueState
+from statebackend._state.kinds.value_state import ValueState
 from statebackend.ids import KeyGroupRange
 from tests.changes import drained
 from tests.codec.samples import KEYS

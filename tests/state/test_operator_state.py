@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statebackend._state.declared import KeyedStates
-from statebackend._state.operator_state import (
+from statebackend._state.kinds.operator_state import (
     OPERATOR_BYTES_MAX,
     OPERATOR_KINDS,
     Elements,

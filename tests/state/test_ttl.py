@@ -10,8 +10,8 @@ import pytest
 from statebackend import TimeToLive
 from statebackend._codec.change_sets import keyed_changes
 from statebackend._codec.change_sets.records import Operation, StateChange
-from statebackend._state import every_kind
 from statebackend._state.declared import KeyedStates
+from statebackend._state.kinds import every_kind
 from statebackend._state.time.ttl import SWEEP_KEYS
 from statebackend.errors import InputError
 from tests.aggregates import Mean

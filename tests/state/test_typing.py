@@ -19,8 +19,8 @@ from statebackend import (
 )
 from statebackend._processing.processor import ProcessorContext
 from statebackend._state.declared import KeyedStates
-from statebackend._state.list_state import ListView
-from statebackend._state.map_state import MapView
+from statebackend._state.kinds.list_state import ListView
+from statebackend._state.kinds.map_state import MapView
 from statebackend.ids import all_key_groups
 from tests.aggregates import Mean
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from statebackend._codec.change_sets.records import Operation
-from statebackend._state.value_state import ValueState
+from statebackend._state.kinds.value_state import ValueState
 from statebackend._state.values import Values
 from statebackend._tables.heap import ValueTable
 from statebackend._tables.key_groups import OwnedKeys

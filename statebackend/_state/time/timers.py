@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from statebackend._codec.change_sets.changes import KeyGroups
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges, of_cells
 from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
-from statebackend._state.every_kind import KeyedState
+from statebackend._state.kinds.every_kind import KeyedState
 from statebackend._state.time.job_clock import NOT_BEGUN, JobClock
 from statebackend._state.values import Values
 from statebackend._tables.heap import ValueTable

@@ -22,8 +22,8 @@ from pyspark.sql.types import StructField, StructType
 
 from statebackend._reading.changed import BATCH_ID, CHANGE_TYPE, CHECKPOINT_ID, DELETE, OLD_VALUE
 from statebackend._reading.layouts import KEY, KEY_GROUP, VALUE
-from statebackend._state import list_state, map_state
 from statebackend._state.declared import COLUMNAR
+from statebackend._state.kinds import list_state, map_state
 from statebackend._state.time import timers
 from statebackend.errors import InputError, KeyTypeError
 

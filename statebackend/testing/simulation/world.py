@@ -16,7 +16,7 @@ from statebackend._backend.stores import threads_of
 from statebackend._log.names import entry_key
 from statebackend._log.reader import LogReader
 from statebackend._log.savepoints import Savepoints
-from statebackend._log.sweep import AT_ONCE_EVERY, Sweep
+from statebackend._log.sweeping.sweep import AT_ONCE_EVERY, Sweep
 from statebackend._tasks import simulate_threads
 from statebackend.abc import ObjectStore
 from statebackend.errors import (

@@ -25,12 +25,12 @@ import anyio
 import msgspec
 
 from statebackend._codec.commit import Commit, Entry
-from statebackend._log.inventory import Inventory, check_can_list, take_inventory
-from statebackend._log.long_log import Clearing, LongLog, plan_clearing
 from statebackend._log.names import data_name_of, entry_key, floor_of, sequence_of
 from statebackend._log.reader import LogReader
-from statebackend._log.retention import Ages, Classified, LogPlan, Reach, Verdict, classify, plan_log
-from statebackend._log.sweep_requests import SweepFailure, SweepRequests
+from statebackend._log.sweeping.inventory import Inventory, check_can_list, take_inventory
+from statebackend._log.sweeping.long_log import Clearing, LongLog, plan_clearing
+from statebackend._log.sweeping.retention import Ages, Classified, LogPlan, Reach, Verdict, classify, plan_log
+from statebackend._log.sweeping.sweep_requests import SweepFailure, SweepRequests
 from statebackend.abc import Clock, ObjectStore
 from statebackend.errors import InputError, StoreFullError
 from statebackend.ids import Epoch

@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 
 from statebackend._codec.change_sets.records import SCALARS
 from statebackend._state.bulk_arguments import Arrow, as_list
-from statebackend._state.cell_state import CellState
+from statebackend._state.kinds.cell_state import CellState
 from statebackend._state.values import Values
 from statebackend.errors import ValueDecodeError
 from statebackend.ids import Key

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from statebackend._changelog.scheduler import UploadScheduler
-from statebackend._checkpoint.bases import Bases
-from statebackend._checkpoint.tiers import Neighbours, due, merged_id
+from statebackend._checkpoint.materialization.bases import Bases
+from statebackend._checkpoint.materialization.tiers import Neighbours, due, merged_id
 from statebackend._codec.change_sets.changes import Changes, change_set
 from statebackend.abc import UploadedSegment
 from statebackend.ids import ChangeSetHandle

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar, overload
 
 from statebackend._state.bulk_arguments import Arrow, as_list
-from statebackend._state.cell_state import CellState
+from statebackend._state.kinds.cell_state import CellState
 from statebackend._state.values import Values
 from statebackend.ids import Key
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar, get_type_hints, overload
 
 from statebackend._state.bulk_arguments import Arrow, as_list
-from statebackend._state.cell_state import CellState
+from statebackend._state.kinds.cell_state import CellState
 from statebackend._state.values import Values
 from statebackend.errors import InputError
 from statebackend.ids import Key

@@ -25,12 +25,12 @@ import anyio
 from anyio.abc import TaskGroup
 
 from statebackend._changelog.scheduler import UploadScheduler
-from statebackend._checkpoint.base_schedule import BaseSchedule
-from statebackend._checkpoint.bases import Bases, key_groups_to_write
-from statebackend._checkpoint.entry_bases import EntryBases
-from statebackend._checkpoint.merging import ChangeSetMerging
-from statebackend._checkpoint.rocksdb_bases import RocksDBBaseFiles, RocksDBBases
-from statebackend._checkpoint.tiers import Neighbours
+from statebackend._checkpoint.materialization.base_schedule import BaseSchedule
+from statebackend._checkpoint.materialization.bases import Bases, key_groups_to_write
+from statebackend._checkpoint.materialization.entry_bases import EntryBases
+from statebackend._checkpoint.materialization.merging import ChangeSetMerging
+from statebackend._checkpoint.materialization.rocksdb_bases import RocksDBBaseFiles, RocksDBBases
+from statebackend._checkpoint.materialization.tiers import Neighbours
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._state.declared import KeyedStates
 from statebackend._threads import WorkerThreads

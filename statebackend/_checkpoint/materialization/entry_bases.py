@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from statebackend._changelog.scheduler import UploadScheduler
-from statebackend._checkpoint.bases import Bases, base_of, pack
+from statebackend._checkpoint.materialization.bases import Bases, base_of, pack
 from statebackend._tables.snapshot import StatesSnapshot
 from statebackend._threads import WorkerThreads
 from statebackend.abc import UploadedSegment

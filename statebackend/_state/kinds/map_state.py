@@ -11,7 +11,7 @@ from statebackend._codec.change_sets.keyed_changes import ChangeColumns, KeyedCh
 from statebackend._codec.change_sets.records import SCALARS, Operation
 from statebackend._codec.serializers import VALUE_BYTES_MAX, MsgspecSerializer, serializer_of
 from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
-from statebackend._state.every_kind import KeyedState
+from statebackend._state.kinds.every_kind import KeyedState
 from statebackend._state.values import Values
 from statebackend._tables.heap import MapTable
 from statebackend._tables.key_groups import OwnedKeys

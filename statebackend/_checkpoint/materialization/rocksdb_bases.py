@@ -19,7 +19,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from statebackend._changelog.scheduler import UploadScheduler
-from statebackend._checkpoint.bases import pack
+from statebackend._checkpoint.materialization.bases import pack
 from statebackend._codec.change_sets.changes import ChangeSet
 from statebackend._codec.segment import EncodedSegment, encode_segment
 from statebackend._local.disk import remove_directory

@@ -8,9 +8,9 @@ from typing import Final
 
 import msgspec
 
-from statebackend._log.inventory import Inventory
 from statebackend._log.names import HINT_KEY, SAVEPOINTS, beside_marker, floor_key, hint_of, marker_of
 from statebackend._log.reader import LogReader
+from statebackend._log.sweeping.inventory import Inventory
 from statebackend._log.writer import LOG_CONTACT_MAX_S
 from statebackend._tasks import in_order
 from statebackend.abc import Clock, ObjectStore

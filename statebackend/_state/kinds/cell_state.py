@@ -7,7 +7,7 @@ from statebackend._codec.change_sets.changes import KeyGroups
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges, of_cells
 from statebackend._codec.change_sets.records import SCALARS
 from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
-from statebackend._state.every_kind import KeyedState
+from statebackend._state.kinds.every_kind import KeyedState
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.table import AnyTable
 from statebackend.ids import Key

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from statebackend._checkpoint.tiers import members
+from statebackend._checkpoint.materialization.tiers import members
 from statebackend.errors import MaterializationError
 from statebackend.ids import Base, KeyGroupRange, RangeState, RocksDBBase
 

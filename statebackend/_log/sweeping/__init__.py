@@ -1,0 +1,1 @@
+"""Deletes what no retained commit needs: takes stock of a job, decides, and sends the requests."""
