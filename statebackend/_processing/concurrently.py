@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Final, Generic, TypeVar
+import types
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextvars import Context, copy_context
+from typing import Any, Final, Generic, TypeVar
 
 import anyio.lowlevel
 
@@ -18,12 +20,12 @@ STEP_S: Final = 0.005
 _logger = logging.getLogger(__name__)
 
 
-async def for_each(items: Iterator[T], work: Callable[[T], Awaitable[None]], *, concurrency: int) -> None:
+async def for_each(items: Iterator[T], work: Callable[[T], Coroutine[Any, Any, None]], *, concurrency: int) -> None:
     """Await `work(item)` for each item, begun in their order, at most `concurrency` at a time.
 
     The first error cancels the others, and is raised when they have ended. A cancelled call cancels all of them and
     waits for them, too. Each gets one `CancelledError`, so that its `finally` may await, and another one only if the
-    call is cancelled again.
+    call is cancelled again. Each has a copy of the caller's context: none sees a context variable that another has set.
     """
     await _Workers(items, work).run(concurrency)
 
@@ -35,9 +37,10 @@ class _Workers(Generic[T]):
     asyncio's cancels cannot be cancelled again.
     """
 
-    def __init__(self, items: Iterator[T], work: Callable[[T], Awaitable[None]]) -> None:
+    def __init__(self, items: Iterator[T], work: Callable[[T], Coroutine[Any, Any, None]]) -> None:
         self._items = items
         self._work = work
+        self._context = copy_context()
         self._failures: list[Exception] = []
         self._is_ending = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -69,7 +72,7 @@ class _Workers(Generic[T]):
         loop = asyncio.get_running_loop()
         rest_at = loop.time() + STEP_S
         for item in self._items:
-            await self._work(item)
+            await _in_context(self._context.copy(), self._work(item))
             if self._is_ending:
                 return
             if loop.time() >= rest_at:
@@ -88,3 +91,19 @@ class _Workers(Generic[T]):
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
+
+
+@types.coroutine
+def _in_context(context: Context, running: Coroutine[Any, Any, None]) -> Generator[Any, Any, None]:
+    """Await `running` in the current task, with each of its steps in `context`."""
+    step: Callable[[Any], Any] = running.send
+    value: Any = None
+    while True:
+        try:
+            awaited = context.run(step, value)
+        except StopIteration:
+            return
+        try:
+            step, value = running.send, (yield awaited)
+        except BaseException as error:  # noqa: BLE001 - it is for `running`, also what closes this generator
+            step, value = running.throw, error
