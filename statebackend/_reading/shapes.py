@@ -5,7 +5,8 @@ datetime, date, time, timedelta    timestamp in UTC, a naive one is taken as UTC
 decimal, uuid                      string
 list, set, tuple of any length     list
 tuple                              struct of `_1`, `_2`, ...
-record, row                        struct of its fields; a field that a stored value lacks is null, or its default
+record, row                        struct of its fields, a record's by name; one that a stored value lacks is null, or
+                                   its default
 dict                               map
 T or none                          T, null
 any other union                    struct of one field per choice, of which one is not null

@@ -1,0 +1,108 @@
+"""Each declared type has columns of its own, and every value that it allows is in them."""
+
+import datetime as dt
+import decimal
+import enum
+import uuid
+from typing import Any, Literal
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+import statebackend as sb
+from statebackend.objectstore import MemoryStore
+from tests.reading.states import table_of
+from tests.rewrite.jobs import settings_of
+
+
+class Leg(msgspec.Struct, frozen=True):
+    origin: str
+    miles: int | None = None
+
+
+class Car(msgspec.Struct, frozen=True, tag=True):
+    wheels: int
+
+
+class Boat(msgspec.Struct, frozen=True, tag=True):
+    name: str
+
+
+class Node(msgspec.Struct, frozen=True):
+    number: int
+    following: "Node | None" = None
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+DAY = dt.date(2013, 5, 1)
+NOON = dt.datetime(2013, 5, 1, 12, 0, 0, 7, tzinfo=dt.UTC)
+UUID = uuid.UUID(int=7)
+
+
+@pytest.mark.parametrize(
+    ("declared", "values", "type_", "shown"),
+    [
+        (dt.date, [DAY], pa.date32(), [DAY]),
+        (dt.datetime, [NOON], pa.timestamp("us", "UTC"), [NOON]),
+        (dt.timedelta, [dt.timedelta(seconds=3)], pa.duration("us"), [dt.timedelta(seconds=3)]),
+        (decimal.Decimal, [decimal.Decimal("1.50")], pa.string(), ["1.50"]),
+        (uuid.UUID, [UUID], pa.string(), [str(UUID)]),
+        (Color, [Color.RED, Color.BLUE], pa.string(), ["red", "blue"]),
+        (Literal[1, 2], [2, 1], pa.int64(), [2, 1]),
+        (int | None, [1, None], pa.int64(), [1, None]),
+        (
+            int | str,
+            [1, "one"],
+            pa.struct([("int", pa.int64()), ("str", pa.string())]),
+            [{"int": 1, "str": None}, {"int": None, "str": "one"}],
+        ),
+        (
+            Car | Boat,
+            [Car(4), Boat("Argo")],
+            pa.struct([("Boat", pa.struct([("name", pa.string())])), ("Car", pa.struct([("wheels", pa.int64())]))]),
+            [{"Boat": None, "Car": {"wheels": 4}}, {"Boat": {"name": "Argo"}, "Car": None}],
+        ),
+        (
+            list[Leg],
+            [[Leg("SFO", 5), Leg("JFK")], []],
+            pa.list_(pa.struct([("miles", pa.int64()), ("origin", pa.string())])),  # in the order of their names
+            [[{"origin": "SFO", "miles": 5}, {"origin": "JFK", "miles": None}], []],
+        ),
+        (
+            tuple[int, str],
+            [(1, "a")],
+            pa.struct([("_1", pa.int64()), ("_2", pa.string())]),
+            [{"_1": 1, "_2": "a"}],
+        ),
+        (dict[str, float], [{"a": 0.5}], pa.map_(pa.string(), pa.float64()), [[("a", 0.5)]]),
+        (frozenset[int], [frozenset([3])], pa.list_(pa.int64()), [[3]]),
+    ],
+    ids=str,
+)
+async def test_a_declared_type_has_columns(
+    declared: Any, values: list[Any], type_: pa.DataType, shown: list[Any]
+) -> None:
+    settings, store = settings_of(4), MemoryStore()
+    async with sb.open_backend(settings, store=store) as backend:
+        backend.value_state("state", declared).update(dict(enumerate(values)))
+        await backend.checkpoint(1)
+        table = await table_of(settings, "state", store=store)
+    assert table.schema.field("value").type == type_
+    rows = {row["key"]: row["value"] for row in table.to_pylist()}
+    assert [rows[key] for key in range(len(values))] == shown
+
+
+async def test_a_type_that_holds_itself_is_text_where_it_does() -> None:
+    """Arrow has no such type."""
+    settings, store = settings_of(4), MemoryStore()
+    async with sb.open_backend(settings, store=store) as backend:
+        backend.value_state("state", Node)["k"] = Node(1, Node(2))
+        await backend.checkpoint(1)
+        (row,) = (await table_of(settings, "state", store=store)).to_pylist()
+    assert row["value"]["number"] == 1
+    assert msgspec.json.decode(row["value"]["following"])["number"] == 2
