@@ -82,7 +82,22 @@ UUID = uuid.UUID(int=7)
         (dict[str, float], [{"a": 0.5}], pa.map_(pa.string(), pa.float64()), [[("a", 0.5)]]),
         (frozenset[int], [frozenset([3])], pa.list_(pa.int64()), [[3]]),
     ],
-    ids=str,
+    ids=[
+        "date",
+        "datetime",
+        "timedelta",
+        "decimal",
+        "uuid",
+        "enum",
+        "literal",
+        "optional",
+        "union",
+        "tagged union",
+        "list of records",
+        "tuple",
+        "dict",
+        "frozenset",
+    ],
 )
 async def test_a_declared_type_has_columns(
     declared: Any, values: list[Any], type_: pa.DataType, shown: list[Any]
