@@ -27,6 +27,7 @@ from statebackend._checkpoint.snapshots import InlineEncoder, Snapshots
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.commit import Commit
 from statebackend._local.removal import LocalRetention
+from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.names import is_ours, sequence_of
 from statebackend._log.sweeping.retention import left_behind
 from statebackend._observers import Observers
@@ -290,26 +291,10 @@ def machinery_of(
         preemptive_persist_threshold_bytes=settings.preemptive_persist_threshold_bytes,
     )
     coordinator = opened.job.coordinator(position, new_name=opened.new_name, copies=copies.of_commits)
-
-    # A copy that is not there may have found no room: here nothing is repaired.
-    local = None if opened.local is None else msgspec.structs.replace(opened.local, writable=False)
-
-    async def read(change_sets: Sequence[ChangeSetHandle]) -> Sequence[Changes] | None:
-        once = restore_of(
-            settings,
-            opened.primary.store,
-            local,
-            at_hand=coordinator.recent,
-            at_hand_first=True,
-            threads=threads,
-            clock=clock,
-        )
-        return await once.read(change_sets, states.key_groups)
-
     base_writer = BaseWriter(
         states,
         scheduler,
-        ChangeSetMerging(read, scheduler, fan_in=settings.materialize_fan_in),
+        _merging_of(opened, scheduler, coordinator),
         base_schedule(settings, states.key_groups, now_s=clock.monotonic()),
         segment_bytes_max=base_segment_bytes(settings.in_flight_bytes_max),
         changed=restored.changed,
@@ -337,6 +322,25 @@ def machinery_of(
         epoch=opened.epoch,
         restored=restored.report,
     )
+
+
+def _merging_of(opened: Opened, scheduler: UploadScheduler, coordinator: CheckpointCoordinator) -> ChangeSetMerging:
+    """Merges change sets. It reads them without repairs: a copy that is not there may have found no room."""
+    local = None if opened.local is None else msgspec.structs.replace(opened.local, writable=False)
+
+    async def read(change_sets: Sequence[ChangeSetHandle]) -> Sequence[Changes] | None:
+        once = restore_of(
+            opened.settings,
+            opened.primary.store,
+            local,
+            at_hand=coordinator.recent,
+            at_hand_first=True,
+            threads=opened.threads,
+            clock=opened.clock,
+        )
+        return await once.read(change_sets, opened.states.key_groups)
+
+    return ChangeSetMerging(read, scheduler, fan_in=opened.settings.materialize_fan_in)
 
 
 def inline_encoder(opened: Opened) -> InlineEncoder:

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Final
 
 from statebackend.cli.progress import size
+from statebackend.cli.text import range_numbers
 from statebackend.reports import Inspection, JobReport, LogRow, RangeRow
 
 WIDTH: Final = 720
@@ -103,17 +104,7 @@ def _ranges(ranges: Sequence[RangeRow]) -> Iterator[str]:
     )
     yield _table(
         ("key groups", "bases", "their bytes", "change sets", "their bytes", "operator state"),
-        (
-            (
-                row.key_groups,
-                str(row.bases),
-                size(row.base_bytes),
-                str(row.change_sets),
-                size(row.changelog_bytes),
-                size(row.operator_bytes),
-            )
-            for row in shown
-        ),
+        map(range_numbers, shown),
     )
 
 

@@ -92,11 +92,8 @@ def report_lines(found: JobReport) -> Iterator[str]:
         yield f"{pace.puts} PUTs in {pace.seconds:.0f} s: at least {pace.usd_month:.2f} USD in 30 days, storage aside"
 
 
-def _range_cells(row: RangeRow, largest: int) -> tuple[str, ...]:
-    """The last cell is a bar, as long as the range is large: "#" for its bases, "." for its changelog."""
-    bases, both = (
-        round(BAR_LENGTH * count / max(1, largest)) for count in (row.base_bytes, row.base_bytes + row.changelog_bytes)
-    )
+def range_numbers(row: RangeRow) -> tuple[str, ...]:
+    """The range, its bases and their bytes, its change sets and theirs, its operator state."""
     return (
         row.key_groups,
         str(row.bases),
@@ -104,8 +101,15 @@ def _range_cells(row: RangeRow, largest: int) -> tuple[str, ...]:
         str(row.change_sets),
         size(row.changelog_bytes),
         size(row.operator_bytes),
-        "#" * bases + "." * (both - bases),
     )
+
+
+def _range_cells(row: RangeRow, largest: int) -> tuple[str, ...]:
+    """The last cell is a bar, as long as the range is large: "#" for its bases, "." for its changelog."""
+    bases, both = (
+        round(BAR_LENGTH * count / max(1, largest)) for count in (row.base_bytes, row.base_bytes + row.changelog_bytes)
+    )
+    return (*range_numbers(row), "#" * bases + "." * (both - bases))
 
 
 def rewrite_lines(done: RewriteReport) -> Iterator[str]:

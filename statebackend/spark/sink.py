@@ -133,16 +133,7 @@ class StatefulSink:
         times = event_time_of(event_time, lateness_s, late)
         batch_clock = batch_clock_of(times, clock)
         work = work_of(function, key=key, order_by=order_by, concurrency=concurrency, output=output, event_time=times)
-        if on_rewind not in get_args(OnRewind):
-            raise SettingsError("on_rewind must be 'fail' or 'rollback'", on_rewind=on_rewind)
-        if first_batch_id != "any" and (type(first_batch_id) is not int or first_batch_id < 0):
-            raise SettingsError("first_batch_id must be the id of a batch, or 'any'", first_batch_id=first_batch_id)
-        if execution not in get_args(ExecutionMode) or (execution == "executors") != (parallelism is not None):
-            raise SettingsError(
-                "set execution to 'driver' without parallelism, or to 'executors' with a number as parallelism",
-                execution=execution,
-                parallelism=parallelism,
-            )
+        _check_choices(work, on_rewind, first_batch_id, execution, parallelism)
         self.settings: Final = settings
         self._query_id = query_id
         self._on_rewind: OnRewind = on_rewind
@@ -153,17 +144,7 @@ class StatefulSink:
         self._observer = observer
         self._outbox = output if isinstance(output, Outbox) else None
         self._execution: Execution
-        if parallelism is None:
-            self._execution = InDriver(
-                work,
-                settings,
-                output=output,
-                clock=batch_clock,
-                observer=observer,
-                store=store,
-                uploader=uploader,
-            )
-        elif isinstance(work, ProcessorRunner):
+        if isinstance(work, ProcessorRunner) and parallelism is not None:
             self._execution = OnExecutors(
                 work,
                 settings,
@@ -175,9 +156,14 @@ class StatefulSink:
                 uploader=uploader,
             )
         else:
-            raise SettingsError(
-                "executors run a KeyedProcessor, not a function: write one, or use execution='driver'",
-                function=function,
+            self._execution = InDriver(
+                work,
+                settings,
+                output=output,
+                clock=batch_clock,
+                observer=observer,
+                store=store,
+                uploader=uploader,
             )
         self._reset()
         if store is None:
@@ -374,3 +360,27 @@ class StatefulSink:
 
 async def _mark_published(job: OpenedJob, output: StagedOutput) -> None:
     job.published(output)
+
+
+def _check_choices(
+    work: ProcessorRunner | BatchFunction,
+    on_rewind: str,
+    first_batch_id: FirstBatch,
+    execution: str,
+    parallelism: int | None,
+) -> None:
+    """Raise `SettingsError` for an argument that is none of its choices, or does not go with another one."""
+    if on_rewind not in get_args(OnRewind):
+        raise SettingsError("on_rewind must be 'fail' or 'rollback'", on_rewind=on_rewind)
+    if first_batch_id != "any" and (type(first_batch_id) is not int or first_batch_id < 0):
+        raise SettingsError("first_batch_id must be the id of a batch, or 'any'", first_batch_id=first_batch_id)
+    if execution not in get_args(ExecutionMode) or (execution == "executors") != (parallelism is not None):
+        raise SettingsError(
+            "set execution to 'driver' without parallelism, or to 'executors' with a number as parallelism",
+            execution=execution,
+            parallelism=parallelism,
+        )
+    if parallelism is not None and not isinstance(work, ProcessorRunner):
+        raise SettingsError(
+            "executors run a KeyedProcessor, not a function: write one, or use execution='driver'", function=work
+        )
