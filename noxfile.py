@@ -110,9 +110,11 @@ def soak(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Speed against what was expected: ratios, losses included. `nox -s bench -- state restore`, `-- spark upserts`."""
+    """Speed against what was expected: ratios, losses included. `nox -s bench -- list` says what there is."""
     named = {name.partition(".")[0] for name in session.posargs}
     extras = {"spark": "connect", "upserts": "upserts"}
+    if "all" in named:
+        named |= set(extras)
     session.install("-e", f".[{','.join(['bench', *(extra for name, extra in extras.items() if name in named)])}]")
     environment = ministack_environment(session)
     if "spark" in named:

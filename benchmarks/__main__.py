@@ -1,49 +1,98 @@
-"""`python -m benchmarks NAME [NAME ...]`: what was expected, what came out, and where we lost."""
+"""How fast everything is: what was expected, what came out, and where we lost.
+
+    nox -s bench                        all that need nothing else; `-- all` for the rest, too
+    nox -s bench -- all --quick         every benchmark in fifteen minutes, with fewer keys and rounds
+    nox -s bench -- spark upserts       these, or parts of them: state.access
+    nox -s bench -- list                what there is, and how long each takes
+    nox -s bench -- compare OLD NEW     two results files, or two directories of them
+
+A run writes each result to `benchmarks/results`, unless `--sizes` makes it a trial.
+"""
 
 import argparse
 import importlib
-import importlib.util
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
+from benchmarks import results
+from benchmarks.catalogue import CATALOGUE, is_part, steps_of
 from benchmarks.contest import Report
 
-BENCHMARKS = (
-    "changelog",
-    "checkpoint",
-    "recovery",
-    "processing",
-    "calls",
-    "owners",
-    "state",
-    "restore",
-    "rocksdb_bases",
-    "values",
-    "s3",
-)
-ON_DEMAND = ("spark", "upserts")  # need extras, Java, a server, and time
-HELP = f"""any of: {", ".join(BENCHMARKS)}, and {", ".join(ON_DEMAND)}, which run only when they are named; or a part of
-one, such as state.access"""
+EVERYTHING: Final = "all"
+WORSE: Final = 1.25
+"""A ratio may be this much worse than it was before `compare` fails: what rounds of one run differ by here."""
 
 
-def main() -> None:
-    """Run those that are named, or all but those on demand. A missed expectation is a result, not an error."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", type=_named, help=HELP)
-    parser.add_argument("--sizes", type=_sizes, default={}, help="of a benchmark that has any: files=4,rows=5000")
-    parser.add_argument("--json", type=Path, help="a directory for the figures")
-    arguments = parser.parse_args()
-    for name in arguments.names or BENCHMARKS:
-        print(f"{name}:", flush=True)
-        report = Report(name)
-        importlib.import_module(f"benchmarks.{name}").run(report, **arguments.sizes)
-        if arguments.json:
-            arguments.json.mkdir(parents=True, exist_ok=True)
-            report.save(arguments.json / f"{name}.json")
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command; without one, run benchmarks. A missed expectation is a result, not an error."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    commands = {"list": _list, "compare": _compare}
+    command = commands.get(given[0], _run) if given else _run
+    command(given[1:] if command is not _run else given)
+
+
+def _run(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", type=_named, help=f"any of: {', '.join(CATALOGUE)}; or a part of one")
+    parser.add_argument("--quick", action="store_true", help="fewer keys and rounds: fifteen minutes for `all`")
+    parser.add_argument("--sizes", type=_sizes, default={}, help="of a benchmark that has any: keys=1000,rounds=2")
+    parser.add_argument("--results", type=Path, help="a directory for the figures; benchmarks/results by default")
+    given = parser.parse_args(arguments)
+    directory = given.results or (None if given.sizes else results.DIRECTORY)
+    names = given.names or [name for name, each in CATALOGUE.items() if not each.extras]
+    names = list(CATALOGUE) if EVERYTHING in names else names
+    for number, name in enumerate(names, 1):
+        print(f"{name} ({number} of {len(names)}):", flush=True)
+        _measure(name, given.sizes, quick=given.quick, directory=directory)
+
+
+def _measure(name: str, sizes: dict[str, int], *, quick: bool, directory: Path | None) -> None:
+    report, begun, begun_s = Report(name), datetime.now(UTC), time.monotonic()
+    for part, own in steps_of(name, quick=quick):
+        importlib.import_module(f"benchmarks.{part}").run(report, **{**own, **sizes})
+    seconds = time.monotonic() - begun_s
+    if directory is not None and report.lines:
+        at = begun.isoformat(timespec="seconds")
+        path = results.save(results.result_of(report, begun=at, seconds=seconds, quick=quick, sizes=sizes), directory)
+        print(f"  {len(report.lines)} lines in {seconds:.0f} s, written to {path}", flush=True)
+
+
+def _list(arguments: Sequence[str]) -> None:
+    argparse.ArgumentParser(prog="python -m benchmarks list", description="What there is.").parse_args(arguments)
+    for each in CATALOGUE.values():
+        print(f"{each.name:<14}{each.minutes:>5g} min  {'named only  ' if each.extras else '            '}{each.about}")
+
+
+def _compare(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks compare",
+        description="Compare two results. Exits with 1 if a ratio has become worse by more than the threshold.",
+    )
+    parser.add_argument("old", type=Path, help="a results file, or a directory of them")
+    parser.add_argument("new", type=Path)
+    parser.add_argument("--threshold", type=float, default=WORSE, help=f"{WORSE:g} by default")
+    given = parser.parse_args(arguments)
+    changes = list(results.compare(results.load(given.old), results.load(given.new)))
+    if not changes:
+        parser.error("the two have no claim in common")
+    worse = [change for change in changes if change.is_comparable and change.factor > given.threshold]
+    for change in changes:
+        verdict = "worse" if change in worse else "as before" if change.is_comparable else "not compared"
+        print(f"{verdict:<13}{change.claim}: {change.old:.3g} -> {change.new:.3g} {change.unit}")
+    print(f"{len(changes)} claims, {len(worse)} worse by more than {given.threshold:g}x")
+    if worse:
+        raise SystemExit(1)
 
 
 def _named(name: str) -> str:
-    if name.partition(".")[0] not in BENCHMARKS + ON_DEMAND or importlib.util.find_spec(f"benchmarks.{name}") is None:
-        raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(BENCHMARKS + ON_DEMAND)}, nor a part of one")
+    if name != EVERYTHING and not is_part(name):
+        raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(CATALOGUE)}, nor a part of one")
     return name
 
 

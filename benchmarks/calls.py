@@ -24,7 +24,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 import statebackend as sb
-from benchmarks.contest import Line, Report, contest, ratio
+from benchmarks.contest import Line, Report, ratio
 from benchmarks.slow_service import serving
 from statebackend._processing.runner import ProcessorRunner
 
@@ -97,7 +97,12 @@ def _idle(report: Report, table: Any, batches: int, rounds: int) -> None:
         "memo": lambda: Asking(sb.spark.lookup(_at_once), digits=2),
         "lookup": lambda: Asking(sb.spark.lookup(_at_once), digits=None),
     }
-    samples = contest({name: partial(_cpu, make, table, batches) for name, make in each.items()}, rounds=rounds)
+    samples = report.contest(
+        "CPU of a batch of calls",
+        "ms",
+        {name: partial(_cpu, make, table, batches) for name, make in each.items()},
+        rounds=rounds,
+    )
     for name, claim in (
         ("idle", "an await that returns at once"),
         ("memo", "a lookup of 100 different arguments"),
@@ -119,12 +124,15 @@ def _idle(report: Report, table: Any, batches: int, rounds: int) -> None:
 def _requests(report: Report, table: Any, keys: int, rounds: int) -> None:
     ideal_s = keys * DELAY_MS / 1000 / CONCURRENCY
     with serving(DELAY_MS) as port:
-        samples = contest(
+        samples = report.contest(
+            "calls over loopback",
+            "s",
             {
                 "async": partial(_seconds, partial(_by_calls, table, port)),
                 "threads": partial(_seconds, partial(_by_threads, table, port)),
             },
             rounds=rounds,
+            keys=keys,
         )
     for name, claim in (("async", "calls of an asynchronous process"), ("threads", "threads of a pool")):
         report.add(

@@ -4,13 +4,11 @@ The machine may be shared and noisy, so an absolute time says little: contestant
 in another order, and what is compared are ratios of medians, with their spread.
 """
 
-import json
 import math
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 ROUNDS = 5
@@ -56,12 +54,23 @@ class Line:
         return "kept" if kept else "missed"
 
 
+@dataclass(frozen=True)
+class Measured:
+    """The figures of all contestants in one contest: what was measured, in which unit, and at which sizes."""
+
+    what: str
+    unit: str
+    at: Mapping[str, float | str]
+    samples: Mapping[str, Sample]
+
+
 @dataclass
 class Report:
-    """The lines of a benchmark, printed as a table, and kept as JSON beside it when asked for."""
+    """The lines of a benchmark, printed as a table, and every figure behind them."""
 
     title: str
-    lines: list[Line] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list[Line])
+    measured: list[Measured] = field(default_factory=list[Measured])
 
     def add(self, line: Line) -> None:
         """Note a line, and show it at once: a long benchmark should say where it is."""
@@ -71,23 +80,38 @@ class Report:
             print(f"          {line.detail}")
         sys.stdout.flush()
 
-    def save(self, path: Path) -> None:
-        """Write the lines as JSON."""
-        rows = [{**vars(line), "verdict": line.verdict} for line in self.lines]
-        path.write_text(json.dumps({"title": self.title, "lines": rows}, indent=1), encoding="utf-8")
+    def contest(
+        self,
+        what: str,
+        unit: str,
+        contestants: Mapping[str, Callable[[], float]],
+        *,
+        rounds: int = ROUNDS,
+        **at: float | str,
+    ) -> Mapping[str, Sample]:
+        """Let every contestant run once a round; each returns its own figure. The order rotates."""
+        names = list(contestants)
+        figures: dict[str, list[float]] = {name: [] for name in names}
+        for round_number in range(rounds):
+            turn = round_number % len(names)
+            for name in names[turn:] + names[:turn]:
+                _show(f"{self.title}: {what}, round {round_number + 1} of {rounds}, {name}")
+                figures[name].append(contestants[name]())
+        _show("")
+        return self.keep(what, unit, {name: Sample(found) for name, found in figures.items()}, **at)
 
-
-def contest(contestants: Mapping[str, Callable[[], float]], *, rounds: int = ROUNDS) -> Mapping[str, Sample]:
-    """Let every contestant run once a round; each returns its own figure. The order rotates."""
-    names = list(contestants)
-    figures: dict[str, list[float]] = {name: [] for name in names}
-    for round_number in range(rounds):
-        turn = round_number % len(names)
-        for name in names[turn:] + names[:turn]:
-            figures[name].append(contestants[name]())
-    return {name: Sample(found) for name, found in figures.items()}
+    def keep(self, what: str, unit: str, samples: Mapping[str, Sample], **at: float | str) -> Mapping[str, Sample]:
+        """Note figures that were taken otherwise than in turns, or beside them: bytes, for example."""
+        self.measured.append(Measured(what, unit, at, samples))
+        return samples
 
 
 def ratio(over: Sample, under: Sample) -> Sample:
     """Ratios round by round: noise that hits a whole round hits both sides of it."""
     return Sample([each / other for each, other in zip(over.figures, under.figures, strict=True)])
+
+
+def _show(text: str) -> None:
+    """Say where a long run is, on a terminal only: one line, written over by the next."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

@@ -19,7 +19,7 @@ import anyio
 import pyarrow as pa
 
 import statebackend as sb
-from benchmarks.contest import Line, Report, contest
+from benchmarks.contest import Line, Report
 from benchmarks.jobs import directory
 from benchmarks.totals import Traffic, ValueTotals, answer, check
 from statebackend.owners import CheckpointCoordinator, KeyGroupRange, OwnerBackend, SnapshotResult, key_group
@@ -39,8 +39,12 @@ def run(
 ) -> None:
     """Milliseconds of a checkpoint for each number of owners. A minute."""
     counts = [count for count in (1, 4, 16, 64, 256) if count <= owners]
-    samples = contest(
-        {f"{count}": partial(_measure, count, Traffic(keys), rows, checkpoints) for count in counts}, rounds=rounds
+    samples = report.contest(
+        "a checkpoint, by owners",
+        "ms",
+        {f"{count}": partial(_measure, count, Traffic(keys), rows, checkpoints) for count in counts},
+        rounds=rounds,
+        keys=keys,
     )
     most = samples[f"{counts[-1]}"]
     report.add(

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from benchmarks.contest import Line, Report, contest, ratio
+from benchmarks.contest import Line, Report, ratio
 from benchmarks.jobs import directory, open_job
 from benchmarks.totals import Traffic, ValueTotals, answer, check
 
@@ -29,10 +29,13 @@ def run(report: Report, *, keys: int = 100_000, rows: int = 50_000, batches: int
     tables = [traffic.rows(number, rows) for number in range(batches)]
     expected = answer(tables)
     parts: dict[str, list[tuple[float, float]]] = {kind: [] for kind in EXPECTED}
-    samples = contest(
+    samples = report.contest(
+        "CPU of a batch",
+        "ms",
         {kind: partial(_ours, kind, tables, expected, found) for kind, found in parts.items()}
         | {"dictionary": partial(_in_dictionary, tables, expected)},
         rounds=rounds,
+        keys=keys,
     )
     for kind, found in parts.items():
         overhead = ratio(samples[kind], samples["dictionary"])

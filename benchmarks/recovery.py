@@ -25,7 +25,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from benchmarks.contest import Line, Report, contest
+from benchmarks.contest import Line, Report
 from benchmarks.jobs import KINDS, directory, open_job
 from benchmarks.totals import Traffic, answer, check
 
@@ -47,7 +47,13 @@ def run(
         filling = [_start("fill", folder / kind, kind, sizes) for kind in KINDS]
         for process in filling:
             _ended(process)
-        times_s = contest({kind: partial(_again, folder / kind, kind, sizes) for kind in KINDS}, rounds=rounds)
+        times_s = report.contest(
+            "recovery after SIGKILL",
+            "s",
+            {kind: partial(_again, folder / kind, kind, sizes) for kind in KINDS},
+            rounds=rounds,
+            keys=keys,
+        )
     for kind, sample in times_s.items():
         report.add(
             Line(

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.contest import Line, Report, contest, ratio
+from benchmarks.contest import Line, Report, ratio
 from statebackend import ValueState
 from statebackend._codec.change_sets.changes import change_set
 from statebackend._codec.frame import encode_frame
@@ -44,7 +44,9 @@ def run(report: Report) -> None:
     """Ratios of a write with and without the proof, alone and within a batch."""
     leg = Leg("EWR", "2013-01-01 05:15", 17, 3.5)
     for name, action, limit in (("a write", _write, 2.0), ("a batch", _batch, 1.5)):
-        samples = contest(
+        samples = report.contest(
+            f"{name} of a struct",
+            "s",
             {
                 "proved": _timed(action, MsgspecSerializer(Leg), leg),
                 "unproved": _timed(action, _Unproved(Leg), leg),

@@ -11,7 +11,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from benchmarks.changelog.parts import LateStore, columns_of, directory, made_up, open_log, sets_of, settings
-from benchmarks.contest import Line, Report, contest, ratio
+from benchmarks.contest import Line, Report, ratio
 from statebackend import StateChangeUploader
 from statebackend.objectstore import LocalStore, MemoryStore
 from statebackend.uploaders import DuplicatingUploader, PrimaryUploader
@@ -39,7 +39,7 @@ def run(report: Report) -> None:
                 ),
             )
 
-    samples = contest({"both copies": both, "primary only": one})
+    samples = report.contest("persists", "s", {"both copies": both, "primary only": one})
     overhead = ratio(samples["both copies"], samples["primary only"])
     report.add(
         Line(

@@ -17,7 +17,7 @@ from pathlib import Path
 import anyio
 
 from benchmarks.changelog.parts import Columns, columns_of, directory, made_up, open_log, sets_of, settings
-from benchmarks.contest import Line, Report, contest, ratio
+from benchmarks.contest import Line, Report, ratio
 from statebackend.ids import CheckpointId, SequenceNumber
 from statebackend.objectstore import LocalStore
 from statebackend.settings import UploadSettings
@@ -48,7 +48,7 @@ def run(report: Report, *, changes: int = 1_000_000, rounds: int = 5) -> None:
             _write_raw(path, blobs[0])
             return time.perf_counter() - begun
 
-    samples = contest({"statebackend": ours, "raw": raw}, rounds=rounds)
+    samples = report.contest("writing", "s", {"statebackend": ours, "raw": raw}, rounds=rounds)
     cpu_us = sorted(cpu_s)[len(cpu_s) // 2] / changes * 1e6
     report.add(Line(f"{changes:,} changes appended and persisted, CPU per change", "at most 0.3 µs", cpu_us, "µs", 0.3))
     wall = ratio(samples["statebackend"], samples["raw"])

@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from benchmarks.contest import Line, Report, Sample, contest, ratio
+from benchmarks.contest import Line, Report, Sample, ratio
 from benchmarks.jobs import KINDS, Job, directory, open_job
 from benchmarks.totals import Traffic, answer, check
 
@@ -71,7 +71,7 @@ def run(report: Report, *, keys: int = 1_000_000, rows: int = 50_000, checkpoint
                 turns[name] = _Turns(jobs[name], tables, each, with_base=when is ALWAYS)
         contestants: dict[str, Callable[[], float]] = {name: each.turn for name, each in turns.items()}
         contestants |= {f"{kind}, fsync": _fsync_of(folder, turns[kind]) for kind in KINDS}
-        samples = contest(contestants, rounds=rounds)
+        samples = report.contest("a checkpoint", "ms", contestants, rounds=rounds, keys=keys)
         expected = answer([traffic.every_key(), *tables])
         for name, job in jobs.items():
             check(name, job.totals.table(), expected)

@@ -16,7 +16,7 @@ from typing import Final
 import anyio
 
 import statebackend as sb
-from benchmarks.contest import Line, Report, contest, ratio
+from benchmarks.contest import Line, Report, ratio
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import ScopedStore
 from statebackend.observers import Metrics
@@ -58,7 +58,9 @@ def run(report: Report) -> None:
 
         return one
 
-    samples = contest({"small": measure(SMALL), "large": measure(LARGE)}, rounds=3)
+    samples = report.contest(
+        "a checkpoint, bases on", "s", {"small": measure(SMALL), "large": measure(LARGE)}, rounds=3
+    )
     compared = ratio(samples["large"], samples["small"])
     report.add(
         Line(

@@ -22,7 +22,7 @@ from pathlib import Path
 import anyio
 
 import statebackend as sb
-from benchmarks.contest import Line, Report, contest, ratio
+from benchmarks.contest import Line, Report, ratio
 from benchmarks.restore.parts import JOB, directory, settings_of, write, write_bases
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
@@ -50,7 +50,13 @@ def _settings(parent: Path) -> sb.Settings:
 
 def _compare(report: Report, parent: Path, keys: int, rounds: int, source: str) -> None:
     anyio.run(_open, _settings(parent))
-    samples = contest({name: partial(_in_child, name, parent, keys) for name in CONTESTANTS}, rounds=rounds)
+    samples = report.contest(
+        f"a restore from {source}",
+        "s",
+        {name: partial(_in_child, name, parent, keys) for name in CONTESTANTS},
+        rounds=rounds,
+        keys=keys,
+    )
     for bare, limit in (("bare decode", 3.0), ("bare decode into a dictionary", 1.2)):
         overhead = ratio(samples["ours"], samples[bare])
         report.add(

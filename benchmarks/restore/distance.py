@@ -15,7 +15,7 @@ import anyio
 import msgspec
 
 import statebackend as sb
-from benchmarks.contest import Line, Report, contest, ratio
+from benchmarks.contest import Line, Report, ratio
 from benchmarks.restore.parts import directory, settings_of, write
 from statebackend.objectstore import LocalStore
 from statebackend.testing import FaultyStore, Slow
@@ -30,7 +30,13 @@ def run(report: Report) -> None:
         with directory() as parent:
             settings = settings_of(parent)
             anyio.run(partial(write, settings, keys=keys, checkpoints=files))
-            samples = contest({"local": _seconds(settings, files), "primary": _seconds(_far(settings), files)})
+            samples = report.contest(
+                "a restore",
+                "s",
+                {"local": _seconds(settings, files), "primary": _seconds(_far(settings), files)},
+                keys=keys,
+                files=files,
+            )
         gain = ratio(samples["primary"], samples["local"])
         report.add(
             Line(

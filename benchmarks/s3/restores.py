@@ -10,7 +10,7 @@ import time
 import anyio
 
 import statebackend as sb
-from benchmarks.contest import Line, Report, contest, ratio
+from benchmarks.contest import Line, Report, ratio
 from benchmarks.s3.places import BUCKET, settings_of
 from benchmarks.servers import Server, make_bucket, open_client
 from statebackend.testing.http_proxy import open_fault_proxy
@@ -26,7 +26,12 @@ def run(report: Report, server: Server) -> None:
     """Our time over that of as many bare requests, as many at a time."""
     anyio.run(make_bucket, server, BUCKET)
     anyio.run(_write, server)
-    found = contest({"bare": lambda: anyio.run(_bare, server), "ours": lambda: anyio.run(_ours, server)}, rounds=ROUNDS)
+    found = report.contest(
+        "a restore",
+        "s",
+        {"bare": lambda: anyio.run(_bare, server), "ours": lambda: anyio.run(_ours, server)},
+        rounds=ROUNDS,
+    )
     report.add(
         Line(
             f"restore of {SEGMENTS:,} segments, time over bare GETs {AT_A_TIME} at a time",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import anyio
 
-from benchmarks.contest import Line, Report, contest, ratio
+from benchmarks.contest import Line, Report, ratio
 from benchmarks.s3.places import BUCKET, settings_of
 from benchmarks.servers import Server, make_bucket, open_client
 from statebackend.objectstore.s3 import open_s3_store
@@ -27,7 +27,9 @@ BODY = [CHUNK] * (SIZE_BYTES // MiB)
 def run(report: Report, server: Server) -> None:
     """Our rate over the bare client's."""
     anyio.run(make_bucket, server, BUCKET)
-    found = contest({"bare": _timed(_bare, server), "ours": _timed(_ours, server)}, rounds=ROUNDS)
+    found = report.contest(
+        "an upload", "s", {"bare": _timed(_bare, server), "ours": _timed(_ours, server)}, rounds=ROUNDS
+    )
     report.add(
         Line(
             "upload of 256 MiB, rate over a bare aiobotocore loop's",

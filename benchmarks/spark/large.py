@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from benchmarks.contest import Line, Report, Sample, contest, ratio
+from benchmarks.contest import Line, Report, Sample, ratio
 from benchmarks.spark.contestants import BASED, IN_MEMORY, ROCKSDB, by_table, native, on_executors, only_collected
 from benchmarks.spark.workload import Contestant, Workload, open_session
 from benchmarks.totals import Traffic
@@ -56,9 +56,13 @@ def run(report: Report, *, keys: int = 0, rows: int = 50_000, batches: int = 12,
         for zipf, measured in ((True, all_), (False, few)):
             for count in (keys,) if keys else (100_000, MANY):
                 workload = Workload(spark, Path(name), Traffic(count, zipf=zipf), rows, batches)
-                times_ms = contest(
+                times_ms = report.contest(
+                    "a batch on Spark",
+                    "ms",
                     {each: partial(workload.measure, each, contestant) for each, contestant in measured.items()},
                     rounds=rounds,
+                    keys=count,
+                    zipf=zipf,
                 )
                 _report(report, workload, times_ms)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from benchmarks.contest import Line, Report, contest, ratio
+from benchmarks.contest import Line, Report, ratio
 from benchmarks.spark.contestants import (
     ROCKSDB,
     by_key,
@@ -31,8 +31,12 @@ def run(report: Report, *, keys: int = 20_000, rows: int = 10_000, batches: int 
     with tempfile.TemporaryDirectory() as name, open_session(Path(name)) as spark:
         workload = Workload(spark, Path(name), Traffic(keys), rows, batches)
         each = {PROCESS: by_key(), NATIVE: native(ROCKSDB), **_slow()}
-        times_ms = contest(
-            {which: partial(workload.measure, which, contestant) for which, contestant in each.items()}, rounds=rounds
+        times_ms = report.contest(
+            "a batch on Spark, Python APIs",
+            "ms",
+            {which: partial(workload.measure, which, contestant) for which, contestant in each.items()},
+            rounds=rounds,
+            keys=keys,
         )
     for under, sample in times_ms.items():
         if under != PROCESS:

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from benchmarks.contest import Line, Report, contest, ratio
+from benchmarks.contest import Line, Report, ratio
 from benchmarks.spark.contestants import ROCKSDB, by_table, native, on_executors
 from benchmarks.spark.workload import TIMEOUT_S, Contestant, Workload, open_session
 from benchmarks.totals import Traffic, check
@@ -35,7 +35,13 @@ def run(report: Report, *, keys: int = 100_000, rows: int = 50_000, batches: int
     """Seconds to the first batch, over Spark's own. Four minutes."""
     sizes = [str(number) for number in (keys, rows, batches)]
     with tempfile.TemporaryDirectory() as name:
-        times_s = contest({each: partial(_restart, each, Path(name), sizes) for each in CONTESTANTS}, rounds=rounds)
+        times_s = report.contest(
+            "the first batch after SIGKILL, on Spark",
+            "s",
+            {each: partial(_restart, each, Path(name), sizes) for each in CONTESTANTS},
+            rounds=rounds,
+            keys=keys,
+        )
     for each, sample in times_s.items():
         if each != NATIVE:
             found = ratio(sample, times_s[NATIVE])

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from benchmarks.contest import Line, Report, contest
+from benchmarks.contest import Line, Report
 from benchmarks.spark.contestants import BASED, by_table, nothing, on_executors
 from benchmarks.spark.workload import Workload, open_session
 from benchmarks.totals import Traffic
@@ -29,8 +29,12 @@ def run(report: Report, *, keys: int = 100_000, batches: int = 32, rounds: int =
         }
         for which, contestant in each.items():
             workload.measure(which, contestant)
-        times_ms = contest(
-            {which: partial(workload.measure, which, contestant) for which, contestant in each.items()}, rounds=rounds
+        times_ms = report.contest(
+            "a small batch on Spark",
+            "ms",
+            {which: partial(workload.measure, which, contestant) for which, contestant in each.items()},
+            rounds=rounds,
+            keys=keys,
         )
     for which, limit_ms in (("driver", 22.0), ("executors", 60.0)):
         both = zip(times_ms[which].figures, times_ms["nothing"].figures, strict=True)

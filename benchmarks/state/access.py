@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from benchmarks.contest import Line, Report, contest, ratio
+from benchmarks.contest import Line, Report, ratio
 from benchmarks.state.parts import Leg, keys, legs, new_states, seconds
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -20,7 +20,9 @@ _decode = msgspec.msgpack.Decoder(Leg).decode
 def run(report: Report) -> None:
     """Ratios of both together, and of each half in bulk."""
     each, values = keys(), legs()
-    one_by_one = contest({"ours": lambda: sum(_ours(each, values)), "bare": lambda: sum(_bare(each, values))})
+    one_by_one = report.contest(
+        "one by one", "s", {"ours": lambda: sum(_ours(each, values)), "bare": lambda: sum(_bare(each, values))}
+    )
     overhead = ratio(one_by_one["ours"], one_by_one["bare"])
     report.add(
         Line(
@@ -46,7 +48,7 @@ def run(report: Report) -> None:
         halves["bare get"].append(get)
         return put + get
 
-    in_bulk = contest({"ours": bulk, "bare": bare})
+    in_bulk = report.contest("in bulk", "s", {"ours": bulk, "bare": bare})
     overhead = ratio(in_bulk["ours"], in_bulk["bare"])
     report.add(
         Line(

@@ -9,7 +9,7 @@ so the collector visits each map once, and nothing in it: some half of what list
 import gc
 from typing import Any
 
-from benchmarks.contest import Line, Report, contest
+from benchmarks.contest import Line, Report
 from benchmarks.state.parts import keys, new_states, seconds
 
 KEYS = 500_000
@@ -19,14 +19,14 @@ def run(report: Report) -> None:
     """What each kind adds to a full collection, beside what plain lists of bytes add."""
     each = keys(KEYS)
     bare = {key: [b"1"] * 5 for key in each}
-    with_bare = contest({"collect": _collect}, rounds=9)
+    with_bare = report.contest("a full collection, bare lists", "s", {"collect": _collect}, rounds=9)
     del bare
-    without = contest({"collect": _collect}, rounds=9)
+    without = report.contest("a full collection, nothing", "s", {"collect": _collect}, rounds=9)
     walk_bare = with_bare["collect"].median - without["collect"].median
     for name, fill, limit in (("values", _values, 0.1), ("lists", _lists, 0.1), ("maps", _maps, 0.75)):
         state = fill(each)
         _collect()  # which untracks what can be
-        with_ours = contest({"collect": _collect}, rounds=9)
+        with_ours = report.contest(f"a full collection, {name}", "s", {"collect": _collect}, rounds=9)
         report.add(
             Line(
                 f"what {name} of {len(state):,} keys add to a full collection, over what lists of bytes add",

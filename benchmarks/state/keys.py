@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from benchmarks.contest import Line, Report, Sample, contest, ratio
+from benchmarks.contest import Line, Report, Sample, ratio
 from benchmarks.state.parts import Leg, legs, new_states, seconds
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -33,7 +33,9 @@ def run(report: Report, *, keys: int = 300_000, rounds: int = 5) -> None:
     for kind, (make, set_limit, get_limit) in KINDS.items():
         each = [make(number) for number in range(keys)]
         gets: dict[str, list[float]] = {"ours": [], "bare": []}
-        sets = contest(
+        sets = report.contest(
+            f"sets, {kind} keys",
+            "ns",
             {
                 "ours": partial(_measure, new_states, each, values, gets["ours"]),
                 "bare": partial(_measure, None, each, values, gets["bare"]),

@@ -17,7 +17,7 @@ from typing import cast
 import msgspec
 from rocksdict import Rdict, WriteBatch
 
-from benchmarks.contest import Line, Report, Sample, contest, ratio
+from benchmarks.contest import Line, Report, Sample, ratio
 from benchmarks.state.parts import keys, seconds
 from statebackend._state.declared import KeyedStates
 from statebackend._state.kinds.value_state import ValueState
@@ -57,7 +57,9 @@ def run(report: Report) -> None:
         reads[name].append(reading)
         return writing
 
-    writes = contest({name: partial(measure, name) for name in contestants}, rounds=ROUNDS)
+    writes = report.contest(
+        "writing to RocksDB", "s", {name: partial(measure, name) for name in contestants}, rounds=ROUNDS
+    )
     read = {name: Sample(figures) for name, figures in reads.items()}
     for name, expected in (("table", 0.6), ("state", 0.5), ("state in bulk", 0.6)):
         for what, found in (("writing", writes), ("reading", read)):

@@ -4,7 +4,7 @@ Envelope. The synchronous part copies one dictionary: as long as `dict.copy`, so
 every key (0.3 µs), makes a change of it (0.3 µs) and puts both in order: 1.5 µs a key at most, in a worker thread.
 """
 
-from benchmarks.contest import Line, Report, contest, ratio
+from benchmarks.contest import Line, Report, ratio
 from benchmarks.state.parts import KEYS_TOTAL, keys, legs, new_states, seconds
 
 GROUPS = frozenset(range(128))
@@ -16,7 +16,9 @@ def run(report: Report) -> None:
     each = keys()
     states.value_state("legs", type(legs(1)[0])).put_many(each, legs())
     table = dict.fromkeys(each, b"")
-    samples = contest({"snapshot": lambda: seconds(states.snapshot), "copy": lambda: seconds(table.copy)})
+    samples = report.contest(
+        "a snapshot", "s", {"snapshot": lambda: seconds(states.snapshot), "copy": lambda: seconds(table.copy)}
+    )
     overhead = ratio(samples["snapshot"], samples["copy"])
     report.add(
         Line(
@@ -28,6 +30,10 @@ def run(report: Report) -> None:
             detail=f"seconds: {samples['snapshot']}",
         )
     )
-    read = contest({"changes": lambda: seconds(lambda: sum(1 for _ in states.snapshot().changes(GROUPS)))})
+    read = report.contest(
+        "reading a snapshot",
+        "s",
+        {"changes": lambda: seconds(lambda: sum(1 for _ in states.snapshot().changes(GROUPS)))},
+    )
     per_key_us = read["changes"].median / KEYS_TOTAL * 1e6
     report.add(Line("reading all of its changes, CPU per key", "at most 1.5 µs", per_key_us, "µs", 1.5))

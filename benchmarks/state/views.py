@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.contest import Line, Report, contest, ratio
+from benchmarks.contest import Line, Report, ratio
 from benchmarks.state.parts import Leg, keys, legs, new_states, seconds
 
 KEYS = 20_000
@@ -34,11 +34,13 @@ def run(report: Report) -> None:
         ("`dict(seen[key])`", _put, _put_bare, _read_maps, _read_bare_maps, 8.0),
     ]
     for claim, write, write_bare, read, read_bare, limit in contests:
-        samples = contest(
+        samples = report.contest(
+            f"{claim}",
+            "s",
             {
                 "ours": lambda write=write, read=read: _measured(write, read, each, values),  # type: ignore[misc]
                 "bare": lambda write=write_bare, read=read_bare: _measured(write, read, each, values),  # type: ignore[misc]
-            }
+            },
         )
         overhead = ratio(samples["ours"], samples["bare"])
         report.add(

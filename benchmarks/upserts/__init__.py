@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.contest import Line, Report, Sample, contest, ratio
+from benchmarks.contest import Line, Report, Sample, ratio
 from benchmarks.jobs import directory
 from benchmarks.servers import ServerError
 from benchmarks.totals import Traffic, answer, check
@@ -95,9 +95,12 @@ def _measure(report: Report, folder: Path, keys: int, rounds: int) -> None:
             contestant.rest()
             contestant.finish()
             turns[name] = _Turns(contestant, [(batch, numbers_of(batch)) for batch in batches])
-        samples = contest({name: each.turn for name, each in turns.items()}, rounds=rounds)
+        samples = report.contest(
+            "a batch", "ms", {name: each.turn for name, each in turns.items()}, rounds=rounds, keys=keys
+        )
         megabytes = {name: each.megabytes() for name, each in turns.items()}
         expected = answer([traffic.every_key(), *batches])
+        report.keep("written for a batch", "MB", {name: Sample([each]) for name, each in megabytes.items()}, keys=keys)
         for name, each in turns.items():
             check(name, each.contestant.table(), expected)
     _report(report, keys, batches[0].num_rows, samples, megabytes)
