@@ -20,6 +20,7 @@ from random import Random
 from hypothesis import HealthCheck, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from statebackend.testing.record import record_of, write_record
 from tests.models.killing import Killing
 from tests.models.machine import InMemoryMachine, Machine, OnDiskMachine, OnTablesMachine
 
@@ -52,14 +53,15 @@ def run_round(number: int) -> tuple[str, Counter[str]]:
     return machine.__name__, machine.counted + Counter({"seconds of CPU": round(time.process_time() - begun)})
 
 
-async def kill(number: int, kills: int) -> None:
-    """One job, killed so many times. Raises `AssertionError`."""
+async def kill(number: int, kills: int) -> Counter[str]:
+    """One job, killed so many times; what came of it is counted. Raises `AssertionError`."""
     with tempfile.TemporaryDirectory(prefix="killed-") as directory:
         killing = Killing(Path(directory), number)
         for begin in range(0, kills, ROUND):
             killing.run(min(ROUND, kills - begin))
             await killing.check_whole()
             print(f"kills with seed {number}: {dict(killing.counted)}", flush=True)
+        return killing.counted
 
 
 def main() -> None:
@@ -70,10 +72,12 @@ def main() -> None:
     parser.add_argument(
         "--first", type=int, help="number of the first round, which decides its examples, and of the kills"
     )
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write what came of it there")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     first = Random().randrange(2**31) if arguments.first is None else arguments.first
-    asyncio.run(kill(first, arguments.kills))
+    begun = time.monotonic()
+    killed = asyncio.run(kill(first, arguments.kills))
     end = time.monotonic() + 60 * arguments.minutes
     total = Counter[str]()
     with ProcessPoolExecutor(arguments.jobs) as pool:
@@ -84,6 +88,20 @@ def main() -> None:
             if time.monotonic() > end:
                 break
     print(f"in all: {dict(total)}")
+    record = record_of(
+        f"nox -s models -- --first {first} --kills {arguments.kills} --minutes {arguments.minutes:g}",
+        seconds=time.monotonic() - begun,
+        broken=0,  # the first violation ends the run
+        head=("of which", "what", "how many"),
+        table=[
+            (which, what, counted[what])
+            for which, counted in (("models", total), ("kills", killed))
+            for what in sorted(counted)
+        ],
+    )
+    print(*record.lines(), sep="\n")
+    if arguments.record is not None:
+        write_record(arguments.record, record)
 
 
 if __name__ == "__main__":

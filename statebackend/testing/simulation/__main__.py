@@ -5,7 +5,10 @@ import logging
 import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 
+from statebackend._clock import SystemClock
+from statebackend.testing.record import ProofRecord, record_of, write_record
 from statebackend.testing.simulation import BrokenError, simulate
 
 STEP = 100
@@ -40,20 +43,35 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--trace", action="store_true", help="print the trace of the first seed, and stop")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write what came of it there")
     arguments = parser.parse_args()
     if (seed := os.environ.get("STATEBACKEND_SEED")) is not None or arguments.trace:
         print_trace(arguments.first if seed is None else int(seed))
         return
     starts = range(arguments.first, arguments.first + arguments.seeds, STEP)
     counts = [min(STEP, arguments.first + arguments.seeds - start) for start in starts]
-    commits, done, broken = 0, 0, list[str]()
+    commits, done, broken, begun_s = 0, 0, list[str](), SystemClock().monotonic()
     with ProcessPoolExecutor(arguments.jobs) as pool:
         for count, (made, found) in zip(counts, pool.map(run_seeds, starts, counts), strict=True):
             commits, done = commits + made, done + count
             broken += found
             print(f"{done:>7,} of {arguments.seeds:,} seeds, {commits:,} commits, {len(broken)} broken", flush=True)
     print(*broken, sep="\n\n")
+    record = _record(arguments.first, done, commits, len(broken), SystemClock().monotonic() - begun_s)
+    print(*record.lines(), sep="\n")
+    if arguments.record is not None:
+        write_record(arguments.record, record)
     raise SystemExit(1 if broken else 0)
+
+
+def _record(first: int, seeds: int, commits: int, broken: int, seconds: float) -> ProofRecord:
+    return record_of(
+        f"nox -s simulation -- --first {first} --seeds {seeds}",
+        seconds=seconds,
+        broken=broken,
+        head=("seeds", "first seed", "commits", "seeds that broke an invariant"),
+        table=((seeds, first, commits, broken),),
+    )
 
 
 if __name__ == "__main__":

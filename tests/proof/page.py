@@ -1,0 +1,48 @@
+"""The page "How it is proven": its text is written by hand, the tables in it are those of the records.
+
+<!-- proof: explore -->        from here to
+<!-- end -->                   here stands what `docs/explanation/proof/explore.json` says
+"""
+
+import re
+from pathlib import Path
+
+from statebackend.testing.record import ProofRecord, read_record
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "explanation" / "how-it-is-proven.md"
+RECORDS = ROOT / "docs" / "explanation" / "proof"
+
+_TABLE = re.compile(r"<!-- proof: ([a-z-]+) -->\n(.*?)<!-- end -->\n", re.DOTALL)
+
+
+def records() -> dict[str, ProofRecord]:
+    """Every record there is, by its name."""
+    return {path.stem: read_record(path) for path in sorted(RECORDS.glob("*.json"))}
+
+
+def shown(text: str) -> list[str]:
+    """The names of the records that the page shows, in its order."""
+    return [match[1] for match in _TABLE.finditer(text)]
+
+
+def generated(text: str, found: dict[str, ProofRecord]) -> str:
+    """The page with the tables of these records in it. Raises `KeyError` for one that is shown and not there."""
+    return _TABLE.sub(lambda match: _block(match[1], found[match[1]]), text)
+
+
+def _block(name: str, record: ProofRecord) -> str:
+    violations = "nothing was violated" if not record.broken else f"**{record.broken} violations**"
+    lines = [
+        f"<!-- proof: {name} -->",
+        f"`{record.command}`, on {record.run_on} at `{record.commit}`: {_time(record.seconds)}, {violations}.",
+        "",
+        *record.lines(),
+        *(f"\n{note}" for note in record.notes),
+        "<!-- end -->",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
