@@ -8,9 +8,8 @@ by ranged reads. In memory are the files being fetched, one frame, and the keys 
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from functools import partial
-from itertools import chain, islice
-from typing import Any, Final
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
 from statebackend._changelog.reader import BaseRead, SegmentRead, changes_of, plan_reads
 from statebackend._checkpoint.fetch import Fetcher, Frames, frames_in
@@ -26,7 +25,7 @@ from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
 from statebackend._upkeep.progress import Meter
 from statebackend.ids import Base, RocksDBBase, StateDescriptor
-from statebackend.settings import MiB
+from statebackend.settings import KiB, MiB
 
 KEYS_BYTES_MAX: Final = 48 * MiB
 """About as much memory as the keys of a step's changelog take."""
@@ -34,12 +33,22 @@ FETCHED_BYTES_MAX: Final = 32 * MiB
 """Bytes of files that are fetched ahead. A larger file is fetched alone."""
 BATCH_ROWS_MIN: Final = 1024
 """Smaller batches are put together: a changelog of small checkpoints has many."""
+HOP_BYTES: Final = 2 * MiB
+"""About as much is laid out in one hop to a thread."""
+STRETCH_BYTES: Final = 512 * KiB
+"""Frames of a base that are decoded in one hop have about as many stored bytes."""
+STRETCHES_AT_ONCE: Final = 2
 
-Consume = Callable[[RecordBatch], Awaitable[None]]
+Consume = Callable[[Sequence[RecordBatch]], Awaitable[None]]
 
 
 class _EnoughError(Exception):
     """All keys that were asked for are found."""
+
+
+class _Laid(NamedTuple):
+    batches: list[RecordBatch]
+    is_ended: bool
 
 
 class StateReading:
@@ -75,7 +84,7 @@ class StateReading:
         self._small: list[RecordBatch] = []
 
     async def run(self, steps: Iterable[ReadingStep], consume: Consume) -> None:
-        """Hand every batch to `consume`, one at a time. Raises `CorruptSegmentError`, `MissingObjectError` and others.
+        """Hand all batches to `consume`, some at a time. Raises `CorruptSegmentError`, `MissingObjectError` and others.
 
         After an error some batches may have been handed over: they are no result.
         """
@@ -85,11 +94,21 @@ class StateReading:
 
     async def _run_step(self, step: ReadingStep, consume: Consume) -> None:
         merge = self._open_merge()
+        reads = [*plan_reads(step.part.changelog, step.part.key_groups)]
+
+        async def newer(frames: Frames) -> None:
+            await self._consume_all(self._newer(merge, step, frames), consume)
+
+        async def base(frames: Frames) -> None:
+            if merge.bases_apart:
+                await self._bases_apart(merge, frames, consume)
+            else:
+                await self._consume_all(self._base(merge, frames), consume)
+
         try:
-            reads = [*plan_reads(step.part.changelog, step.part.key_groups)]
-            await self._read(reads[::-1], partial(self._newer, merge, step), merge, consume)
+            await self._read(reads[::-1], newer, merge)
             bases = [*step.part.bases, *self._column_files(step.part.rocksdb)]
-            await self._read([BaseRead(base) for base in bases], partial(self._base, merge), merge, consume)
+            await self._read([BaseRead(each) for each in bases], base, merge)
             if not self._is_columnar:
                 for rocksdb in step.part.rocksdb:
                     await self._read_rocksdb(rocksdb, merge, consume)
@@ -106,17 +125,12 @@ class StateReading:
                         yield Base(file.handle, base.key_groups, base.key_groups_written)
 
     async def _read(
-        self,
-        reads: Sequence[SegmentRead | BaseRead],
-        decode: Callable[[Frames], Iterator[Iterator[Any]]],
-        merge: Merge,
-        consume: Consume,
+        self, reads: Sequence[SegmentRead | BaseRead], take_frames: Callable[[Frames], Awaitable[None]], merge: Merge
     ) -> None:
         async def take(_: SegmentRead | BaseRead, frames: Frames) -> None:
-            for rows in decode(frames):
-                await self._consume_all(rows, consume)
-                if merge.is_done:
-                    raise _EnoughError
+            await take_frames(frames)
+            if merge.is_done:
+                raise _EnoughError
             size_bytes = sum(map(len, frames.views))
             self._meter.step(
                 size_bytes, changes=sum(each.records for each in frames.read.change_sets), size_bytes=size_bytes
@@ -133,21 +147,39 @@ class StateReading:
                 return frames_in(read, copy)
         return (await self._fetcher.fetch_frames(read)).content
 
-    def _newer(self, merge: Merge, step: ReadingStep, frames: Frames) -> Iterator[Iterator[Any]]:
-        """The rows of each frame, newest first."""
+    def _newer(self, merge: Merge, step: ReadingStep, frames: Frames) -> Iterator[Any]:
+        """The rows of the frames, newest first, until all that were asked for are found."""
         for place in reversed(range(len(frames.views))):
-            parts = self._changes(frames, place)
-            yield chain.from_iterable(
-                merge.newer(found) for part in _reversed(parts) if (found := part.of_groups(step.wanted)) is not None
-            )
+            for part in _reversed(self._changes(frames, slice(place, place + 1))):
+                if (found := part.of_groups(step.wanted)) is not None:
+                    yield from merge.newer(found)
+            if merge.is_done:
+                return
 
-    def _base(self, merge: Merge, frames: Frames) -> Iterator[Iterator[Any]]:
+    def _base(self, merge: Merge, frames: Frames) -> Iterator[Any]:
         for place in range(len(frames.views)):
-            yield chain.from_iterable(map(merge.base, self._changes(frames, place)))
-        yield merge.base_ended()
+            for part in self._changes(frames, slice(place, place + 1)):
+                yield from merge.base(part)
+            if merge.is_done:
+                return
+        yield from merge.base_ended()
 
-    def _changes(self, frames: Frames, place: int) -> Iterator[Changes]:
-        some = slice(place, place + 1)
+    async def _bases_apart(self, merge: Merge, frames: Frames, consume: Consume) -> None:
+        """Decode and lay out one stretch of the frames beside another: numpy, zstd and Arrow let other threads run."""
+
+        async def lay_out(stretch: slice) -> list[RecordBatch]:
+            return await self._threads.cpu(self._stretch_batches, merge, frames, stretch)
+
+        async def take(_: slice, batches: list[RecordBatch]) -> None:
+            await self._hand_over(batches, consume)
+
+        stretches = list(_stretches(frames.views))
+        await in_order(stretches, lay_out, take, concurrency_max=STRETCHES_AT_ONCE)
+
+    def _stretch_batches(self, merge: Merge, frames: Frames, stretch: slice) -> list[RecordBatch]:
+        return [self._layout.batch(rows) for part in self._changes(frames, stretch) for rows in merge.base(part)]
+
+    def _changes(self, frames: Frames, some: slice) -> Iterator[Changes]:
         return changes_of(frames.views[some], frames.read.change_sets[some], frames.read.key_groups, only=self._only)
 
     async def _read_rocksdb(self, base: RocksDBBase, merge: Merge, consume: Consume) -> None:
@@ -157,24 +189,40 @@ class StateReading:
         await self._consume_all(merge.base_ended(), consume)
 
     async def _consume_all(self, rows: Iterator[Any], consume: Consume) -> None:
-        while batches := await self._threads.cpu(self._some_batches, rows):
-            for batch in batches:
-                if batch.num_rows >= BATCH_ROWS_MIN and not self._small:
-                    await consume(batch)
-                elif batch.num_rows:
-                    self._small.append(batch)
-                    if sum(each.num_rows for each in self._small) >= BATCH_ROWS_MIN:
-                        await self._flush(consume)
+        is_ended = False
+        while not is_ended:
+            batches, is_ended = await self._threads.cpu(self._some_batches, rows)
+            await self._hand_over(batches, consume)
 
-    def _some_batches(self, rows: Iterator[Any]) -> list[RecordBatch]:
+    def _some_batches(self, rows: Iterator[Any]) -> _Laid:
         """In a thread: decode and lay out as much as one hop is worth."""
-        return list(map(self._layout.batch, islice(rows, 4)))
+        batches: list[RecordBatch] = []
+        size_bytes = 0
+        for each in rows:
+            batches.append(self._layout.batch(each))
+            size_bytes += batches[-1].nbytes
+            if size_bytes >= HOP_BYTES:
+                return _Laid(batches, is_ended=False)
+        return _Laid(batches, is_ended=True)
+
+    async def _hand_over(self, batches: Sequence[RecordBatch], consume: Consume) -> None:
+        """Small ones wait for others."""
+        if not self._small and all(batch.num_rows >= BATCH_ROWS_MIN for batch in batches):
+            if batches:
+                await consume(batches)
+            return
+        for batch in batches:
+            if batch.num_rows >= BATCH_ROWS_MIN and not self._small:
+                await consume([batch])
+            elif batch.num_rows:
+                self._small.append(batch)
+                if sum(each.num_rows for each in self._small) >= BATCH_ROWS_MIN:
+                    await self._flush(consume)
 
     async def _flush(self, consume: Consume) -> None:
         small, self._small = self._small, []
         if small:
-            for batch in await self._threads.cpu(_joined, small):
-                await consume(batch)
+            await consume(await self._threads.cpu(_joined, small))
 
 
 def _joined(batches: Sequence[RecordBatch]) -> list[RecordBatch]:
@@ -187,3 +235,13 @@ def _joined(batches: Sequence[RecordBatch]) -> list[RecordBatch]:
 def _reversed(parts: Iterator[Changes]) -> Iterator[Changes]:
     """The parts from the last to the first, all decoded when the first of them is asked for."""
     yield from reversed(list(parts))
+
+
+def _stretches(views: Sequence[memoryview]) -> Iterator[slice]:
+    """Neighbours, together about as large as a hop is worth."""
+    begin, size_bytes = 0, 0
+    for end, view in enumerate(views, 1):
+        size_bytes += len(view)
+        if size_bytes >= STRETCH_BYTES or end == len(views):
+            yield slice(begin, end)
+            begin, size_bytes = end, 0

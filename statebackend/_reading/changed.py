@@ -19,8 +19,8 @@ from statebackend._codec.commit import Commit
 from statebackend._columns.arrow import Array, DataType, RecordBatch, Schema, pa
 from statebackend._columns.keys import hash_parts, taken
 from statebackend._columns.schema import TableSchema
-from statebackend._reading.layouts import KEY, KEY_GROUP, ColumnsLayout, KeyedLayout, Layout, MapLayout
-from statebackend._reading.merging import ChosenRows, Merge, StoredRows, key_rows, of_kind
+from statebackend._reading.layouts import KEY, KEY_GROUP, ColumnsLayout, KeyedLayout, Layout, MapLayout, groups_array
+from statebackend._reading.merging import ChosenRows, Merge, StoredRows, groups_of, key_rows, of_kind
 from statebackend._state.kinds import list_state, map_state
 from statebackend._tables.heap import cell_of
 from statebackend._tables.key_groups import OwnedKeys
@@ -143,7 +143,7 @@ def _change_map(effects: dict[str, Any], operation: int, data: bytes) -> None:
 def _rows(type_: str, groups: Mapping[Key, int], entries: Mapping[Key, Any]) -> Iterator[Changed]:
     if entries:
         keys, values = list(entries), list(entries.values())
-        yield Changed(type_, StoredRows([groups[key] for key in keys], keys, values), values[0] is not None)
+        yield Changed(type_, StoredRows(groups_of(keys, groups), keys, values), values[0] is not None)
 
 
 class ChangesLayout(Layout):
@@ -188,8 +188,7 @@ class ChangesLayout(Layout):
             found: Sequence[Array] = own.batch(rows).columns
             return found
         keys = own.keys(rows.changes) if isinstance(own, ColumnsLayout) else own.keys(rows.keys)
-        found_groups = rows.changes.groups if isinstance(own, ColumnsLayout) else rows.groups
-        groups = pa.array([int(group) for group in found_groups], pa.int32())
+        groups = groups_array(rows.changes.groups if isinstance(own, ColumnsLayout) else rows.groups)
         if changed.has_values and isinstance(own, MapLayout):
             return [groups, keys, own.removed(rows.entries)]
         others = [field.type for field in own.schema if field.name not in (KEY, KEY_GROUP)]

@@ -212,12 +212,12 @@ class Feed:
             return
         held: list[RecordBatch] = []
 
-        async def hold(batch: RecordBatch) -> None:
-            held.append(batch)
+        async def hold(batches: Sequence[RecordBatch]) -> None:
+            held.extend(batches)
 
         await reading.run(plan, hold)
         if held:
-            await consume(await self._with_old_values(pa.Table.from_batches(held), commit, parent))
+            await consume([await self._with_old_values(pa.Table.from_batches(held), commit, parent)])
 
     async def _with_old_values(self, changes: Any, commit: Commit, parent: Commit | None) -> RecordBatch:
         keys = [_key_of(each) for each in changes.column(KEY).to_pylist()]
@@ -230,8 +230,8 @@ class Feed:
             groups = groups_of(parent, None, asked.keys)
             old: list[RecordBatch] = []
 
-            async def hold(batch: RecordBatch) -> None:
-                old.append(batch)
+            async def hold(batches: Sequence[RecordBatch]) -> None:
+                old.extend(batches)
 
             await self._reading(parent, state, layout, open_merge).run(
                 steps(parent, groups, bytes_max=KEYS_BYTES_MAX, by_keys=True), hold

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from statebackend._codec.cells import Cell, split, unpack
+from statebackend._codec.change_sets.changes import KeyGroups
 from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._codec.columns import Fixed, Flags
 from statebackend._codec.serializers import OWN, decode_many, serializer_of
@@ -161,7 +162,7 @@ class KeyedLayout(Layout):
             self.keys(rows.keys[:1])  # it tells the type, also if no row is left
             rows = self._living(rows, self._expiry)
         arrays = [
-            pa.array(rows.groups, pa.int32()),
+            groups_array(rows.groups),
             self.keys(rows.keys),
             self._shape.array(self._decoded(rows.entries)),
         ]
@@ -170,9 +171,7 @@ class KeyedLayout(Layout):
     def _living(self, rows: StoredRows, expiry: Expiry) -> StoredRows:
         found = [self._living_entry(entry, expiry) for entry in rows.entries]
         there = [place for place, entry in enumerate(found) if entry]
-        return StoredRows(
-            [rows.groups[at] for at in there], [rows.keys[at] for at in there], [found[at] for at in there]
-        )
+        return StoredRows(rows.groups[there], [rows.keys[at] for at in there], [found[at] for at in there])
 
     @abstractmethod
     def _living_entry(self, entry: Any, expiry: Expiry) -> Any:
@@ -303,8 +302,9 @@ class ColumnsLayout(Layout):
             is_live = _is_live(cast("Fixed", found[WRITTEN]), self._expiry)
             is_chosen = is_live if is_chosen is None else is_chosen & is_live
         arrays = [array_of(found[name], self._schema.field(at).type) for at, name in enumerate(self._shown, 2)]
-        groups = array_of(Fixed(changes.groups.astype(np.int32)), pa.int32())
-        batch = pa.RecordBatch.from_arrays([groups, self.keys(changes), *arrays], schema=self._schema)
+        batch = pa.RecordBatch.from_arrays(
+            [groups_array(changes.groups), self.keys(changes), *arrays], schema=self._schema
+        )
         # All are laid out as they lie, and then some are left out: Arrow copies strings quicker than numpy picks them.
         return batch if is_chosen is None else batch.filter(array_from(is_chosen))
 
@@ -312,6 +312,11 @@ class ColumnsLayout(Layout):
         """The column of the keys of rows, or of those that are dropped."""
         parts = [array_of(each.column, type_in(each.type)) for each in rows.keys]
         return parts[0] if len(parts) == 1 and not self._keys[0].name else _struct(parts, self._key_type)
+
+
+def groups_array(groups: KeyGroups) -> Array:
+    """The column of key groups."""
+    return array_of(Fixed(groups.astype(np.int32)), pa.int32())
 
 
 def _is_live(written: Fixed, expiry: Expiry) -> Flags:

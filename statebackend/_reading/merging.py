@@ -8,14 +8,17 @@ list and a map take several changes to make: those of the changelog are kept, an
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
+from operator import not_
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from statebackend._codec.change_sets.changes import Changes
+from statebackend._codec.change_sets.changes import GROUP, Changes, KeyGroups
 from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
-from statebackend._codec.columns import Flags
+from statebackend._codec.columns import Flags, Integers
+from statebackend._codec.xxh64 import Hashes
 from statebackend._columns.key_rows import KeyRows
 from statebackend._columns.keys import IntegerKeys, KeyColumns, Parts, StringKeys, hash_parts, taken
 from statebackend._columns.schema import TableSchema
@@ -25,7 +28,6 @@ from statebackend.errors import DataError, KeyTypeError, ValueDecodeError
 from statebackend.ids import Key
 
 ROWS_AT_ONCE: Final = 4096
-_SEEN_BITS: Final = 20
 
 C = TypeVar("C", bound=Changes)
 
@@ -33,7 +35,7 @@ C = TypeVar("C", bound=Changes)
 class StoredRows(NamedTuple):
     """Keys with the group and the entry of each, as it lies in the state's table."""
 
-    groups: Sequence[int]
+    groups: KeyGroups
     keys: Sequence[Key]
     entries: Sequence[Any]
 
@@ -50,6 +52,8 @@ class Merge(ABC):
 
     is_done = False
     """True once every key that was asked for is found: what is older need not be read."""
+    bases_apart = False
+    """True if `base` changes nothing here, so that threads may take several parts at a time."""
 
     @abstractmethod
     def newer(self, changes: Changes) -> Iterator[Any]:
@@ -84,14 +88,13 @@ class NewestCells(Merge):
         if self._wanted is not None or not found.all_set:
             yield from self._taken(found, remember=self._wanted is not None)
             return
-        groups: list[int] = found.groups.tolist()
-        if self._seen.isdisjoint(found.keys):
-            yield StoredRows(groups, found.keys, found.data)
-            return
-        fresh = [key not in self._seen for key in found.keys]
-        if any(fresh):
-            keys, data = (list(compress(each, fresh)) for each in (found.keys, found.data))
-            yield StoredRows(list(compress(groups, fresh)), keys, data)
+        is_seen = list(map(self._seen.__contains__, found.keys))
+        if not any(is_seen):
+            yield StoredRows(found.groups, found.keys, found.data)
+        elif not all(is_seen):
+            is_fresh = list(map(not_, is_seen))
+            keys, data = (list(compress(each, is_fresh)) for each in (found.keys, found.data))
+            yield StoredRows(found.groups[is_fresh], keys, data)
 
     def rest(self) -> Iterator[StoredRows]:
         self._types.check()
@@ -109,7 +112,7 @@ class NewestCells(Merge):
         cells = {key: cell_of(operations[place], data[place]) for key, place in fresh.items()}
         there = [key for key, cell in cells.items() if cell is not None]
         if there:
-            yield StoredRows([int(groups[fresh[key]]) for key in there], there, [cells[key] for key in there])
+            yield StoredRows(groups[[fresh[key] for key in there]], there, [cells[key] for key in there])
 
 
 class NewestRows(Merge):
@@ -118,11 +121,12 @@ class NewestRows(Merge):
     def __init__(self, schema: TableSchema, keys: OwnedKeys, wanted: Parts | None) -> None:
         self._types = [each.type for each in schema.keys]
         self._seen = key_rows(schema, keys)
-        self._may_be_seen: Flags = np.zeros(1 << _SEEN_BITS, np.bool_)  # by the upper bits of the hash
+        self._may_be_seen = _HashBits()
         self._wanted: KeyRows | None = None
         if wanted is not None:
             self._wanted = key_rows(schema, keys)
             self._wanted.find_or_add(wanted, hash_parts(wanted))
+        self.bases_apart = wanted is None
 
     def newer(self, changes: Changes) -> Iterator[ChosenRows]:
         yield from self._taken(changes, remember=True)
@@ -137,15 +141,14 @@ class NewestRows(Merge):
         parts = found.key_parts
         hashes = hash_parts(parts) if found.hashes is None else found.hashes
         chosen = np.ones(found.records, np.bool_)
-        places = hashes >> np.uint64(64 - _SEEN_BITS)
-        maybe = np.flatnonzero(self._may_be_seen[places])  # few, as a rule: only these are looked up
+        maybe = np.flatnonzero(self._may_be_seen.has(hashes))  # few, as a rule: only these are looked up
         if len(maybe):
             chosen[maybe] = self._seen.find(taken(parts, maybe), hashes[maybe]) < 0
         if self._wanted is not None:
             chosen &= self._wanted.find(parts, hashes) >= 0
         if remember:
             self._seen.find_or_add(taken(parts, chosen), hashes[chosen])
-            self._may_be_seen[places[chosen]] = True
+            self._may_be_seen.add(hashes[chosen])
             self.is_done = self._wanted is not None and len(self._seen) == len(self._wanted)
         if found.drops:
             chosen[found.sets :] = False
@@ -155,6 +158,32 @@ class NewestRows(Merge):
             yield ChosenRows(found, None)
         elif chosen.any():
             yield ChosenRows(found, chosen)
+
+
+class _HashBits:
+    """A bit for each value of the upper bits of a hash. In 1 MiB, so that it stays in the processor's cache."""
+
+    _BITS: Final = 23
+
+    def __init__(self) -> None:
+        self._octets = np.zeros(1 << (self._BITS - 3), np.uint8)
+
+    def add(self, hashes: Hashes) -> None:
+        """Set the bits of these hashes."""
+        np.bitwise_or.at(self._octets, self._places(hashes), np.uint8(1) << self._shifts(hashes))
+
+    def has(self, hashes: Hashes) -> Flags:
+        """False for a hash that was not added."""
+        found = self._octets.take(self._places(hashes), mode="clip")  # quicker than by brackets
+        found >>= self._shifts(hashes)
+        found &= np.uint8(1)
+        return found.view(np.bool_)
+
+    def _places(self, hashes: Hashes) -> Integers:
+        return (hashes >> np.uint64(64 - self._BITS + 3)).view(np.int64)
+
+    def _shifts(self, hashes: Hashes) -> npt.NDArray[np.uint8]:
+        return (hashes >> np.uint64(64 - self._BITS)).astype(np.uint8) & np.uint8(7)
 
 
 class WholeEntries(Merge):
@@ -234,7 +263,12 @@ def _entries(entries: Any, groups: Mapping[Key, int], keep: Key | None = None) -
     ready = [key for key in entries if key != keep]
     for start in range(0, len(ready), ROWS_AT_ONCE):
         keys = ready[start : start + ROWS_AT_ONCE]
-        yield StoredRows([groups[key] for key in keys], keys, [entries.pop(key) for key in keys])
+        yield StoredRows(groups_of(keys, groups), keys, [entries.pop(key) for key in keys])
+
+
+def groups_of(keys: Sequence[Key], groups: Mapping[Key, int]) -> KeyGroups:
+    """The group of each of the keys."""
+    return np.array([groups[key] for key in keys], GROUP)
 
 
 def key_rows(schema: TableSchema, keys: OwnedKeys) -> KeyRows:

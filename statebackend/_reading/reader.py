@@ -1,6 +1,7 @@
 """Opens one state of a job for reading, as batches of rows in Arrow: asynchronous, or as a `RecordBatchReader`."""
 
 import weakref
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -78,8 +79,8 @@ class Batches:
         self.max_parallelism: Final = commit.max_parallelism
         self._layout = layout
         self._run = run
-        self._send, self._receive = anyio.create_memory_object_stream[Any](0)
-        self._first: RecordBatch | None = None
+        self._send, self._receive = anyio.create_memory_object_stream[Sequence[RecordBatch]](0)
+        self._ready: deque[RecordBatch] = deque()
         self._failure: Exception | None = None
         tasks.start_soon(self._produce)
 
@@ -90,19 +91,27 @@ class Batches:
 
     async def begin(self) -> None:
         """Wait for the first batch, which tells the type of the keys. Raises as `next`."""
-        self._first = await self.next()
+        self._ready.extend(await self._receive_some())
 
     async def next(self) -> RecordBatch | None:
         """The next batch, `None` after the last one. Raises as `read_state`. A cancelled call loses no batch."""
-        if self._first is not None:
-            found, self._first = self._first, None
-            return found
+        if not self._ready:
+            self._ready.extend(await self._receive_some())
+        return self._ready.popleft() if self._ready else None
+
+    async def some(self) -> Sequence[RecordBatch]:
+        """Those of the next batches that are there, none after the last one. As `next`."""
+        found = list(self._ready) or await self._receive_some()
+        self._ready.clear()
+        return found
+
+    async def _receive_some(self) -> Sequence[RecordBatch]:
         try:
             return await self._receive.receive()
         except anyio.EndOfStream:
             if self._failure is not None:
                 raise self._failure from None
-            return None
+            return ()
 
     def __aiter__(self) -> AsyncIterator[RecordBatch]:
         return self
@@ -256,23 +265,24 @@ class _Waiting:
     def __init__(self, portal: Portal, held: OpenContext[Batches]) -> None:
         self._batches = held.result()
         self._portal = portal
+        self._ready: deque[RecordBatch] = deque()
         self._close = weakref.finalize(self, _close, portal, held)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> RecordBatch:
-        if not self._close.alive:
+        if not self._ready and self._close.alive:
+            try:
+                self._ready.extend(self._portal.call(self._batches.some))
+            except BaseException:
+                self._close()
+                raise
+            if not self._ready:
+                self._close()
+        if not self._ready:
             raise StopIteration
-        try:
-            found = self._portal.call(self._batches.next)
-        except BaseException:
-            self._close()
-            raise
-        if found is None:
-            self._close()
-            raise StopIteration
-        return found
+        return self._ready.popleft()
 
 
 def _close(portal: Portal, held: OpenContext[Batches]) -> None:
@@ -302,7 +312,7 @@ async def _run_elements(commit: Commit, state: StateDescriptor, layout: Elements
     for part in commit.ranges:
         for reported in part.operator:
             if reported.state_id == state.state_id and reported.elements:
-                await consume(layout.batch(reported.elements))
+                await consume([layout.batch(reported.elements)])
 
 
 def layout_and_merge(commit: Commit, state: StateDescriptor, asked: AskedOfState) -> tuple[Layout, Callable[[], Merge]]:

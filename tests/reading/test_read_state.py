@@ -20,6 +20,7 @@ from statebackend._checkpoint.fetch import frames_in
 from statebackend._codec.change_sets.changes import GROUP, change_set
 from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges
 from statebackend._codec.segment import encode_segment
+from statebackend._reading import batches as batches_module
 from statebackend._reading import reader
 from statebackend._reading.asked import ReadingStep
 from statebackend._reading.merging import NewestCells
@@ -66,7 +67,7 @@ WRITES = st.lists(
 @settings(max_examples=12)  # each opens the job eight times: a third of a second
 @run_virtual
 async def test_what_is_read_is_what_the_states_have(batches: list[tuple[list[Write], bool]], in_steps: bool) -> None:
-    """In bases, in the changelog behind them or in both, and in as many steps as the memory asks for."""
+    """In bases, in the changelog behind them or in both, in as many steps as the memory asks for, in small hops too."""
     settings, store = settings_of(4, materialize_handles_max=1, materialize_interval_s=0.0), MemoryStore()
     async with opened(settings, store) as (backend, states):
         for writes, in_base in batches:
@@ -75,7 +76,10 @@ async def test_what_is_read_is_what_the_states_have(batches: list[tuple[list[Wri
             if in_base:
                 await backend._base_writer.settled()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reader, "KEYS_BYTES_MAX", 1 if in_steps else reader.KEYS_BYTES_MAX)
+            if in_steps:
+                patch.setattr(reader, "KEYS_BYTES_MAX", 1)
+                patch.setattr(batches_module, "HOP_BYTES", 1)
+                patch.setattr(batches_module, "STRETCH_BYTES", 1)
             assert await read(settings, store) == expected(states)
 
 
@@ -350,5 +354,5 @@ def test_within_a_change_set_the_last_part_counts() -> None:
         meter=nothing,
     )
     step = ReadingStep(nothing, (KeyGroupRange(0, 0),))
-    ((rows,),) = [list(each) for each in found._newer(NewestCells(None), step, frames_in(read, data))]
+    (rows,) = found._newer(NewestCells(None), step, frames_in(read, data))
     assert rows.entries == [b"\x02"]
