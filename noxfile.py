@@ -29,7 +29,7 @@ WORKERS = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 of few long tests would come last."""
 MEMORY: Final = Path("/dev/shm")  # noqa: S108  # a directory of ours in it is private
 MEMORY_BYTES_MIN: Final = 4 << 30
-PYTHON_FILES = ("statebackend", "benchmarks", "tests", "noxfile.py")
+PYTHON_FILES = ("statebackend", "benchmarks", "tests", "docs/_site", "noxfile.py")
 
 
 @nox.session
@@ -145,6 +145,18 @@ def layers(session: nox.Session) -> None:
     """Rooms: imports point down, and each foreign library has one door."""
     session.install("import-linter>=2.3,<3")
     session.run("lint-imports", env={"PYTHONPATH": str(ROOT)})
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The site, in `build/site`: strictly built, each link followed. Needs no Spark, and no network to be read."""
+    session.install("-e", ".[docs]")
+    site = ROOT / "build" / "site"
+    shutil.rmtree(site, ignore_errors=True)
+    options = ("--fail-on-warning", "--keep-going", "--quiet", "--fresh-env", "--jobs", "2")
+    session.run("sphinx-build", *options, "-c", "docs/_site", "-d", str(session.create_tmp()), "docs", str(site))
+    session.run("python", "docs/_site/links.py", str(site))
+    session.log(f"the site: {(site / 'index.html').as_uri()}")
 
 
 @contextmanager

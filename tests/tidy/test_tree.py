@@ -58,7 +58,7 @@ def test_map_lists_the_layers_that_imports_are_held_to() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     (contract,) = (each for each in project["tool"]["importlinter"]["contracts"] if each["id"] == "rooms")
     layers = [re.sub(r"[()]", "", layer) for layer in contract["layers"]]
-    assert "\n".join(["```", *layers, "```"]) in MAP.read_text(encoding="utf-8")
+    assert "\n".join(["```text", *layers, "```"]) in MAP.read_text(encoding="utf-8")
 
 
 def test_top_level_holds_only_what_belongs_there() -> None:

@@ -1,0 +1,75 @@
+"""The site: contents come from folders, drawings from text, docstrings are markup, and links are followed."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from docs._site.contents import contents_of
+from docs._site.docstrings import as_restructured
+from docs._site.drawings import drawn, svg_of
+from docs._site.links import broken
+from tests.tidy.test_words import ROOT
+
+
+def test_a_page_is_in_the_contents_because_it_is_in_the_folder() -> None:
+    """Those that the first page links to come first, in its order; the others follow, and itself is not among them."""
+    text = "[b](b.md), [elsewhere](../x/y.md), [b again](b.md), [a section](api/index.md)"
+    lines = contents_of("reference/index", text, ["a", "b", "index"]).split()
+    assert lines == ["```{toctree}", ":hidden:", ":titlesonly:", "b", "api/index", "a", "```"]
+
+
+def test_every_public_room_has_its_page() -> None:
+    """`docs/explanation/internals.md` says which rooms are public."""
+    text = (ROOT / "docs" / "explanation" / "internals.md").read_text(encoding="utf-8")
+    (listed,) = (part.partition(".\n")[0] for part in text.split("The public ones are ")[1:])
+    rooms = set(listed.split("`")[1::2])
+    pages = {path.stem for path in (ROOT / "docs" / "reference" / "api").glob("*.md")}
+    assert pages - {"index"} == rooms
+
+
+@pytest.mark.parametrize("path", drawn(), ids=lambda path: path.stem)
+def test_a_drawing_is_the_one_that_its_text_makes(path: Path) -> None:
+    """If not: `python docs/_site/drawings.py`."""
+    assert path.read_text(encoding="utf-8") == drawn()[path]
+
+
+def test_a_drawing_that_cannot_be_understood_is_refused() -> None:
+    """A word that is none, and an arrow to a box that is not there."""
+    with pytest.raises(ValueError, match="bix"):
+        svg_of("bix a 0 0 | x", "")
+    with pytest.raises(KeyError):
+        svg_of("box a 0 0 | x\narrow a b", "")
+
+
+def test_docstrings_become_literals_lists_and_blocks() -> None:
+    """A name may go on in the next line and be followed by a letter; what is markup elsewhere is text here."""
+    text = "A `x\ny`s *star*.\n    grammar := `a`\n\n- one\n  more\n- two\nThe `end`."
+    assert [line for line in as_restructured(text.split("\n")) if line] == [
+        "A ``x",
+        r"y``\ s \*star\*.",
+        "::",
+        "    grammar := `a`",
+        "- one",
+        "  more",
+        "- two",
+        "The ``end``.",
+    ]
+
+
+def test_links_that_lead_nowhere_are_found_and_so_is_what_needs_a_network(tmp_path: Path) -> None:
+    """A file or a place on a page that is not there, and a script from elsewhere. A link to elsewhere is neither."""
+    (tmp_path / "b.html").write_text('<p id="here">', encoding="utf-8")
+    page = '<a href="b.html#here"></a><a href="b.html#gone"></a><a href="c.html"></a><a href="https://x.example"></a>'
+    (tmp_path / "a.html").write_text(page + '<script src="https://x.example/y.js"></script>', encoding="utf-8")
+    assert broken(tmp_path) == [
+        "a.html: loads https://x.example/y.js",
+        "a.html: b.html#gone has no such place",
+        "a.html: c.html is not there",
+    ]
+
+
+def test_every_link_of_the_readme_leads_to_a_file() -> None:
+    """It is no page of the site, which has its links followed when it is built."""
+    links = re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert [link for link in links if not (ROOT / link).exists()] == []
