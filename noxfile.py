@@ -102,6 +102,21 @@ def models(session: nox.Session) -> None:
 
 
 @nox.session
+def faults(session: nox.Session) -> None:
+    """Every N-th request, and every N-th file operation, fails in every way: `nox -s faults -- --step 7` for fewer."""
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "tests.faults", *session.posargs)
+
+
+@nox.session
+def crash(session: nox.Session) -> None:
+    """Power cuts, on a disk that forgets what was not synced: `nox -s crash -- --seeds 100 --lives 3 --steps 50`."""
+    session.install("-e", ".[test]")
+    with files_in_memory(session) as placed:
+        session.run("python", "-m", "tests.crash", *session.posargs, env=placed)
+
+
+@nox.session
 def soak(session: nox.Session) -> None:
     """Ten hours of a job in a few minutes, all upkeep on; fails if anything grows: `nox -s soak -- --minutes 10`."""
     session.install("-e", ".[bench]")

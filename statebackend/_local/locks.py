@@ -7,6 +7,7 @@ import fcntl
 import io
 import os
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,10 +23,12 @@ class FileLock:
     def close(self) -> None:
         """Release the lock, even while a process that is being started has a copy of the open file.
 
-        Does not block: nothing was written to the file.
+        Does not block: nothing was written to the file. Raises nothing: where the disk has failed, the
+        lock ends with its file.
         """
         if not self._file.closed:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+            with suppress(OSError):
+                fcntl.flock(self._file, fcntl.LOCK_UN)
         self.forget()
 
     def forget(self) -> None:

@@ -1,6 +1,5 @@
 """Removes superseded local copies in the background."""
 
-import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
@@ -9,9 +8,8 @@ from anyio.abc import TaskGroup
 
 from statebackend._local.registry import LocalRegistry
 from statebackend._local.segments import LocalSegments
+from statebackend._once import reason_of
 from statebackend.ids import CheckpointId
-
-_logger = logging.getLogger(__name__)
 
 
 class LocalRetention:
@@ -69,4 +67,12 @@ class LocalRetention:
         try:
             await self._segments.delete(key)
         except Exception as error:  # noqa: BLE001  best effort: a checkpoint that is committed does not fail for this
-            _logger.warning("could not remove a superseded local copy: key=%s reason=%r", key, error)
+            root = self._segments.root_of(key)
+            self._segments.given_up.warning(
+                root,
+                reason_of(error),
+                "could not remove a superseded local copy: root=%d key=%s reason=%r",
+                root,
+                key,
+                error,
+            )

@@ -10,7 +10,7 @@ from typing import Final, Protocol, TypeVar, runtime_checkable
 import anyio
 
 from statebackend._local.budget import ByteBudget
-from statebackend._once import OnceLog
+from statebackend._once import OnceLog, reason_of
 from statebackend.abc import Body, Capability, ObjectInfo, ObjectStore
 from statebackend.errors import InputError, StoreAccessError, StoreError, StoreUnavailableError
 
@@ -59,7 +59,7 @@ class LocalSegments:
         self._hanging = set(hanging)
         self._slow = set(hanging)
         self.given_up: Final = OnceLog(_logger)
-        """For the writers of copies: one that was given up is logged once."""
+        """For those who write copies, and remove them: what a root does to each copy is logged once."""
         self._budgets = [ByteBudget(bytes_max) for _ in self._stores]
         assert len(self._owned) == len(self._stores) > 0
 
@@ -204,7 +204,8 @@ class LocalSegments:
             with anyio.move_on_after(self._read_timeout_s) as bounded:
                 self._budgets[index].found({info.key: info.size_bytes async for info in self._stores[index].list("")})
         except OSError as error:
-            _logger.warning("could not list the local copies of one root: root=%d reason=%s", index, error)
+            message = "could not list the local copies of one root: root=%d reason=%s"
+            self.given_up.warning(("list", index), reason_of(error), message, index, error)  # `prune` lists again
             return
         if bounded.cancelled_caught:
             _logger.warning("a local root hangs, and is not used any more: root=%d", index)

@@ -145,4 +145,10 @@ class CopyWriter:
                 await self._remove(key)
 
     async def _remove(self, key: str) -> None:
-        await remove_quietly(self._secondary, key, timeout_s=self._remove_timeout_s)
+        def failed(error: BaseException) -> None:
+            root = self._root_of(key)
+            self._log.warning(
+                root, reason_of(error), "could not remove a local copy: root=%d key=%s reason=%r", root, key, error
+            )
+
+        await remove_quietly(self._secondary, key, timeout_s=self._remove_timeout_s, failed=failed)

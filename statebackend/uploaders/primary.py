@@ -1,6 +1,7 @@
 """Uploads segments to the primary alone. Both uploaders share a segment's key, its handle and its quiet removal."""
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 import anyio
@@ -24,16 +25,25 @@ def segment_handle(segment: Segment) -> Handle:
     return Handle(segment_key(segment.name), 0, segment.size_bytes, segment.checksum)
 
 
-async def remove_quietly(store: ObjectStore, key: str, *, timeout_s: float) -> None:
-    """Try for `timeout_s` to remove an object that nothing refers to. Logs errors and never raises an `Exception`.
+async def remove_quietly(
+    store: ObjectStore,
+    key: str,
+    *,
+    timeout_s: float,
+    failed: Callable[[BaseException], None] | None = None,
+) -> None:
+    """Try for `timeout_s` to remove an object that nothing refers to. Never raises an `Exception`.
 
-    Shielded, so it also runs while the caller is being cancelled. An object that could not be removed is left to a
-    sweep.
+    Errors are logged, or handed to `failed`. Shielded, so it also runs while the caller is being cancelled. An object
+    that could not be removed is left to a sweep.
     """
     with anyio.move_on_after(timeout_s, shield=True) as scope:
         try:
             await store.delete(key)
         except Exception as error:  # noqa: BLE001  a user's store may raise anything, and must not hide the caller's error
+            if failed is not None:
+                failed(error)
+                return
             _logger.warning("could not remove an unreferenced object: key=%s reason=%r", key, error)
     if scope.cancelled_caught:
         _logger.warning("gave up removing an unreferenced object: key=%s timeout_s=%s", key, timeout_s)

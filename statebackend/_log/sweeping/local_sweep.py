@@ -44,23 +44,22 @@ async def sweep_roots(
 
     A root that does not exist is passed over, and not made. `owned` is false if a living process has the lock: then
     its files are listed and left alone. A backend that opens while its root is being swept writes no local copies, so
-    each root is unlocked as soon as it is done. Raises `LocalRootError`, `StoreError`.
+    each root is unlocked as soon as it is done. One whose disk fails is left as it is, and the log is told. Raises
+    `LocalRootError`, `StoreError` for what is the user's to mend.
     """
     for root in roots:
-        if not segments_directory(Path(root), job).is_dir():
-            continue
+        files: list[LocalFile] = []
         try:
-            directory = await threads.io(lock_root, root, job)
-        except LocalRootError as error:
+            if await threads.io(segments_directory(Path(root), job).is_dir):
+                with closing(await threads.io(lock_root, root, job)) as directory:
+                    files += await _sweep_root(directory, needed, threads, dry_run=dry_run)
+                    files += await threads.io(_sweep_rocksdb, directory, job, needed, dry_run)
+        except (LocalRootError, OSError) as error:
             if not is_failing(error):
                 raise
-            _logger.warning("a local root cannot be swept: %s", error)
-            continue
-        with closing(directory):
-            for found in await _sweep_root(directory, needed, threads, dry_run=dry_run):
-                yield found
-            for found in await threads.io(_sweep_rocksdb, directory, job, needed, dry_run):
-                yield found
+            _logger.warning("a local root cannot be swept: root=%s reason=%s", root, error)
+        for file in files:
+            yield file
 
 
 async def _sweep_root(

@@ -1,0 +1,74 @@
+"""Every N-th operation fails: `python -m tests.faults --step 7 --only "sweep, heap"`, or `nox -s faults`.
+
+Of every request to the primary and of every file operation, each in every way: some 20,000 runs; `--step 7` takes every
+seventh. One that is broken is printed with its case and number: `--only CASE --first N` repeats it.
+"""
+
+import argparse
+import logging
+import os
+import traceback
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Final
+
+from tests.faults.file_operations import FileCase, file_cases, run_file_cases
+from tests.faults.operations import Case, cases, run_case
+
+BROKEN: Final = "BROKEN"
+Row = tuple[str, Mapping[str, int], str]
+"""The case, how often it came out how, and what is wrong, if anything."""
+
+
+def run_row(case: Case | FileCase, first: int, step: int) -> Row:
+    """All operations of one case."""
+    logging.disable(logging.NOTSET if isinstance(case, FileCase) else logging.CRITICAL)  # of files, the log is judged
+    try:
+        if isinstance(case, FileCase):
+            return str(case), run_file_cases(case, first=first, step=step), ""
+        return str(case), run_case(case, first=first, step=step), ""
+    except BaseException as error:  # noqa: BLE001  # told by the parent
+        return str(case), Counter({BROKEN: 1}), "".join(traceback.format_exception(error))
+
+
+def table_of(rows: Sequence[Row]) -> Sequence[str]:
+    """One line for each kind of operation: how many failed, and what came of it."""
+    by_kind: dict[str, Counter[str]] = {}
+    for case, outcomes, _ in rows:
+        kind = case.partition(",")[0]
+        by_kind.setdefault(kind, Counter()).update(outcomes)
+    cells = [
+        (kind, f"{found.total():,}", f"{found['success']:,}", f"{found[BROKEN]:,}", _errors(found))
+        for kind, found in by_kind.items()
+    ]
+    return [f"| {' | '.join(row)} |" for row in cells]
+
+
+def _errors(outcomes: Counter[str]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in outcomes.most_common() if name not in ("success", BROKEN))
+
+
+def main() -> None:
+    """Exit status 1 if anything is broken."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("--step", type=int, default=1)
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--only", default="", help="cases whose description contains this")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
+    chosen = [case for case in (*cases(), *file_cases()) if arguments.only in str(case)]
+    rows: list[Row] = []
+    with ProcessPoolExecutor(arguments.jobs) as pool:
+        running = [pool.submit(run_row, case, arguments.first, arguments.step) for case in chosen]
+        for done in as_completed(running):
+            rows.append(done.result())
+            case, outcomes, wrong = rows[-1]
+            print(f"{len(rows):>4} of {len(chosen)}  {case}: {sum(outcomes.values()):,}", wrong, flush=True)
+    print("\n| operation | failed | went on | broken | errors |\n| --- | --- | --- | --- | --- |")
+    print(*table_of([row.result() for row in running]), sep="\n")
+    raise SystemExit(any(wrong for *_, wrong in rows))
+
+
+if __name__ == "__main__":
+    main()

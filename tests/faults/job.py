@@ -1,0 +1,163 @@
+"""A job whose primary fails on command, and the judgement of what is left of it.
+
+Its batches are numbered from 1. Each adds to sums and appends to lists, so a batch that is lost or applied twice shows.
+A batch is *acknowledged* when its checkpoint has returned, and *begun* before.
+"""
+
+import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+import statebackend as sb
+from statebackend.errors import StateBackendError
+from statebackend.objectstore import MemoryStore
+from statebackend.testing import Fault, FaultyStore
+from statebackend.testing.virtual_time import VirtualClock
+from tests.knobs import settings_with
+from tests.ranges.parts import Changes, Model, Run, add
+from tests.tidy.test_words import ROOT
+
+JOB = "faulty"
+HOUR_S = 3700.0
+"""A sweep leaves entries of the log alone that are younger."""
+KNOWN_ERRORS = frozenset(re.findall(r"`(\w+Error)`", (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")))
+IMPATIENT: dict[str, Any] = {"upload__attempts_max": 1, "upload__retry_delay_s": 0.0, "upload__primary_outage_s": 0.0}
+"""Every fault is seen: nothing is tried twice."""
+
+
+def changes_of(batch: int) -> Changes:
+    """What a batch adds: always to "all", and to one of three other keys."""
+    return [("all", batch), (f"key {batch % 3}", batch)]
+
+
+class Job:
+    """The job, its stores, and what is true of it. `store` is the primary that fails, `well` the same one that does
+    not.
+    """
+
+    def __init__(self, directory: Path, *, table: str = "heap", copies: bool = False, **changes: Any) -> None:
+        self.clock = VirtualClock()
+        self.well: sb.ObjectStore = MemoryStore(clock=self.clock)
+        self.store = FaultyStore(self.well)
+        self.directory = directory
+        self.settings = settings_with(
+            job=JOB,
+            primary="memory://unused",
+            local=tuple(f"{directory}/local{root}" for root in range(2)) if copies else (),
+            table=table,
+            table_dir=f"{directory}/tables",
+            max_parallelism=4,
+            checkpoints_retained=2,
+            **{"persist_delay_s": 0.0, "inline_bytes_max": 0, "materialize_retry_delay_s": 0.0, **changes},
+        )
+        self.acknowledged = 0
+        self.begun = 0
+        self.received: dict[int, list[bytes]] = {}
+        self.expects_output = False
+        self.kept: dict[str, int] = {}
+        """The batch that each savepoint keeps, if it was made."""
+        self.named: set[str] = set()
+        """The savepoints whose making has returned, and which nobody has begun to drop."""
+
+    @asynccontextmanager
+    async def open(self, **options: Any) -> AsyncGenerator[sb.StateBackend]:
+        """The job on the primary that fails, unless `store` says otherwise."""
+        async with sb.open_backend(self.settings, **({"store": self.store, "clock": self.clock} | options)) as backend:
+            yield backend
+
+    async def commit(self, backend: sb.StateBackend, **options: Any) -> None:
+        """Commit the batch after that which the state has."""
+        batch = batch_of(backend) + 1
+        self.begun = max(self.begun, batch)
+        add(backend, changes_of(batch))
+        await backend.checkpoint(backend.next_checkpoint_id, source=sb.SourceMark("q", batch), **options)
+        self.acknowledged = max(self.acknowledged, batch)
+
+    async def commit_parts(self, run: Run, owners: Any, batch: int) -> None:
+        """As `commit`, with the parts of executors."""
+        self.begun = max(self.begun, batch)
+        found = [await run.contribute(owners, task, changes_of(batch)) for task in run.tasks()]
+        await run.commit(found, source=sb.SourceMark("q", batch))
+        self.acknowledged = max(self.acknowledged, batch)
+
+    async def publish(self, backend: sb.StateBackend) -> None:
+        """Hand out the rows; the receiver drops what it has a batch of."""
+        while (taken := await backend.take_output()) is not None:
+            output, streams = taken
+            rows = [bytes(stream) for stream in streams]
+            assert self.received.setdefault(output.source.batch_id, rows) == rows, "other rows under the same batch"
+            backend.published(output)
+
+    def strike(self, *faults: Fault) -> None:
+        self.store.plan[:] = faults
+
+    def aged(self) -> Any:
+        """Let everything grow old enough to be swept."""
+        return anyio.sleep(HOUR_S)
+
+    def rows(self, batch: int) -> bytes:
+        return b"rows of %d" % batch
+
+    async def recover(self) -> int:
+        """Judge the job on a well store, go on with it, and judge again. Return the batch that was found."""
+        self.strike()
+        async with self.open(store=self.well) as backend:
+            found = batch_of(backend)
+            assert self.acknowledged <= found <= self.begun, "an acknowledged batch is lost, or one is from nowhere"
+            assert contents(backend) == expected(found), f"the state is not that of batch {found}"
+            for _ in range(2):
+                await self.publish(backend)
+                batch = found + 1
+                await self.commit(backend, **({"output": _output(self.rows(batch))} if self.expects_output else {}))
+                found = batch
+            await self.publish(backend)
+        if self.expects_output:
+            assert self.received == {batch: [self.rows(batch)] for batch in range(1, found + 1)}
+        await self.aged()
+        await self.judge_rest(found)
+        return found
+
+    async def judge_rest(self, newest: int) -> None:
+        """Nothing that is retained is damaged, every savepoint holds what it kept, and a sweep leaves it so."""
+        await sb.sweep(self.settings, dry_run=False, min_age_s=0.0, store=self.well, clock=self.clock)
+        report = await sb.verify(self.settings, store=self.well)
+        assert not report.damages, report.damages
+        async with self.open(store=self.well, read_only=True) as backend:
+            assert contents(backend) == expected(newest)
+        names = {each.name for each in await sb.savepoints(self.settings, store=self.well)}
+        assert self.named <= names, "a savepoint is lost"
+        for name in sorted(names):
+            async with self.open(store=self.well, read_only=True, savepoint=name) as backend:
+                assert contents(backend) == expected(self.kept[name])
+
+
+def _output(rows: bytes) -> sb.Output:
+    return sb.Output(b"s", 1, (rows,))
+
+
+def batch_of(backend: sb.StateBackend) -> int:
+    """The batch that the state stands on."""
+    newest = backend.newest
+    return 0 if newest is None or newest.source is None else newest.source.batch_id
+
+
+def contents(backend: sb.StateBackend) -> tuple[dict[sb.Key, int], dict[sb.Key, list[int]]]:
+    sums, rows = backend.value_state("sum", int, default=0), backend.list_state("rows", int)
+    return dict(sums), {key: list(rows[key]) for key in rows}
+
+
+def expected(batch: int) -> tuple[dict[sb.Key, int], dict[sb.Key, list[int]]]:
+    """The contents after so many batches, each once."""
+    model = Model()
+    for each in range(1, batch + 1):
+        model.apply(changes_of(each))
+    return {key: sum(numbers) for key, numbers in model.rows.items()}, model.rows
+
+
+def check_known(error: StateBackendError) -> None:
+    """The page of errors says what to do about it."""
+    assert type(error).__name__ in KNOWN_ERRORS, f"{type(error).__name__} is not on the page of errors"
