@@ -6,11 +6,14 @@ One that is broken is printed with its seed: `--first SEED --seeds 1` repeats it
 import argparse
 import logging
 import os
+import time
 import traceback
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
+from pathlib import Path
 
+from statebackend.testing.record import record_of, write_record
 from tests.crash.cuts import TABLES, Count, CutPower
 
 
@@ -33,10 +36,13 @@ def main() -> None:
     parser.add_argument("--lives", type=int, default=3)
     parser.add_argument("--steps", type=int, default=50, help="steps of each life after which the power is cut")
     parser.add_argument("--most", type=int, default=4, help="disks built for each of these")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write what came of it there")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
+    begun = time.monotonic()
     asked = list(product(range(arguments.first, arguments.first + arguments.seeds), TABLES))
-    counts, broken = {table: Counter[str]() for table in TABLES}, Counter[str]()
+    counts = {table: Counter(Count().as_row()) for table in TABLES}  # in the order of its columns
+    broken = Counter[str]()
     with ProcessPoolExecutor(arguments.jobs) as pool:
         running = [pool.submit(run_seed, *each, arguments.lives, arguments.steps, arguments.most) for each in asked]
         for (seed, _), future in zip(asked, running, strict=True):
@@ -44,11 +50,18 @@ def main() -> None:
             counts[table].update(count.as_row())
             broken[table] += bool(wrong)
             print(f"seed {seed}, {table}: {count.disks} disks", wrong, flush=True)
-    heads = list(Count().as_row())
-    print(f"\n| tables | {' | '.join(heads)} | broken |\n{'| --- ' * (len(heads) + 2)}|")
-    for table, found in counts.items():
-        print(f"| {table} | {' | '.join(f'{found[head]:,}' for head in heads)} | {broken[table]} |")
-    raise SystemExit(bool(broken.total()))
+    found = record_of(
+        f"nox -s crash -- --first {arguments.first} --seeds {arguments.seeds} --lives {arguments.lives} "
+        f"--steps {arguments.steps} --most {arguments.most}",
+        seconds=time.monotonic() - begun,
+        broken=broken.total(),
+        head=("tables", "jobs", *Count().as_row()),
+        table=[(table, arguments.seeds, *counts[table].values()) for table in TABLES],
+    )
+    print(*found.lines(), sep="\n")
+    if arguments.record is not None:
+        write_record(arguments.record, found)
+    raise SystemExit(bool(found.broken))
 
 
 if __name__ == "__main__":

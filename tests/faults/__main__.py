@@ -7,17 +7,25 @@ seventh. One that is broken is printed with its case and number: `--only CASE --
 import argparse
 import logging
 import os
+import time
 import traceback
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
 from typing import Final
 
+from statebackend.testing.record import ProofRecord, record_of, write_record
 from tests.faults.file_operations import FileCase, file_cases, run_file_cases
 from tests.faults.operations import Case, cases, run_case
 
 BROKEN: Final = "BROKEN"
-Row = tuple[str, Mapping[str, int], str]
+PLACES: Final = {
+    "local": "file operation in a local root",
+    "primary": "file operation in a primary that is a directory",
+    "tables": "file operation in the directory of the tables",
+}
+Row = tuple[str, Counter[str], str]
 """The case, how often it came out how, and what is wrong, if anything."""
 
 
@@ -32,21 +40,26 @@ def run_row(case: Case | FileCase, first: int, step: int) -> Row:
         return str(case), Counter({BROKEN: 1}), "".join(traceback.format_exception(error))
 
 
-def table_of(rows: Sequence[Row]) -> Sequence[str]:
+def record(rows: Sequence[Row], command: str, seconds: float) -> ProofRecord:
     """One line for each kind of operation: how many failed, and what came of it."""
     by_kind: dict[str, Counter[str]] = {}
     for case, outcomes, _ in rows:
-        kind = case.partition(",")[0]
-        by_kind.setdefault(kind, Counter()).update(outcomes)
-    cells = [
-        (kind, f"{found.total():,}", f"{found['success']:,}", f"{found[BROKEN]:,}", _errors(found))
-        for kind, found in by_kind.items()
-    ]
-    return [f"| {' | '.join(row)} |" for row in cells]
+        by_kind.setdefault(case.partition(",")[0], Counter()).update(outcomes)
+    return record_of(
+        command,
+        seconds=seconds,
+        broken=sum(found[BROKEN] for found in by_kind.values()),
+        head=("operation", "failed", "went on all the same", "errors, all on the page of errors"),
+        table=[
+            (PLACES.get(kind, kind), found.total() - found[BROKEN], found["success"], _errors(found))
+            for kind, found in sorted(by_kind.items())
+        ],
+    )
 
 
 def _errors(outcomes: Counter[str]) -> str:
-    return ", ".join(f"{name} {count:,}" for name, count in outcomes.most_common() if name not in ("success", BROKEN))
+    named = [f"{name} {count:,}" for name, count in outcomes.most_common() if name not in ("success", BROKEN)]
+    return ", ".join(named) or "none"
 
 
 def main() -> None:
@@ -55,19 +68,25 @@ def main() -> None:
     parser.add_argument("--step", type=int, default=1)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--only", default="", help="cases whose description contains this")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write what came of it there")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     chosen = [case for case in (*cases(), *file_cases()) if arguments.only in str(case)]
     rows: list[Row] = []
+    begun = time.monotonic()
     with ProcessPoolExecutor(arguments.jobs) as pool:
         running = [pool.submit(run_row, case, arguments.first, arguments.step) for case in chosen]
         for done in as_completed(running):
             rows.append(done.result())
             case, outcomes, wrong = rows[-1]
-            print(f"{len(rows):>4} of {len(chosen)}  {case}: {sum(outcomes.values()):,}", wrong, flush=True)
-    print("\n| operation | failed | went on | broken | errors |\n| --- | --- | --- | --- | --- |")
-    print(*table_of([row.result() for row in running]), sep="\n")
-    raise SystemExit(any(wrong for *_, wrong in rows))
+            print(f"{len(rows):>4} of {len(chosen)}  {case}: {outcomes.total():,}", wrong, flush=True)
+    only = f' --only "{arguments.only}"' if arguments.only else ""
+    command = f"nox -s faults -- --first {arguments.first} --step {arguments.step}{only}"
+    found = record([row.result() for row in running], command, time.monotonic() - begun)
+    print(*found.lines(), sep="\n")
+    if arguments.record is not None:
+        write_record(arguments.record, found)
+    raise SystemExit(bool(found.broken))
 
 
 if __name__ == "__main__":
