@@ -96,9 +96,14 @@ def simulation(session: nox.Session) -> None:
 
 @nox.session
 def models(session: nox.Session) -> None:
-    """Every kind of state against dictionaries, and 200 kills: `nox -s models -- --minutes 60 --kills 1000`."""
+    """Every kind of state against dictionaries, and 200 kills: `nox -s models -- --minutes 60 --kills 1000`.
+
+    And the long form of the kills of ranges, with timers of those that are idle.
+    """
     session.install("-e", ".[test]")
     session.run("python", "-m", "tests.models", *session.posargs)
+    killed = sorted(str(path) for path in Path("tests/ranges").glob("test_killed*.py"))
+    session.run("python", "-m", "pytest", *killed, env={"STATEBACKEND_RANGE_BATCHES": "300"})
 
 
 @nox.session

@@ -4,24 +4,38 @@ The objects of a job are a mapping from key, as seen from the job's root, to con
 here uses the code that restores a backend: commits are read by their format alone.
 """
 
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple, cast
 
 import msgspec
+from msgspec import UNSET
 
+from statebackend._codec.cells import unpack
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._codec.change_sets.records import Operation, StateChange
 from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
 from statebackend._codec.segment import checksum_of, decode_change_set, decode_segment
 from statebackend._log.names import COMMITS, FLOORS, HINT_KEY, SAVEPOINTS, entry_key
-from statebackend.ids import ChangeSetHandle, CommitSummary, Handle, Key, RangeState
+from statebackend._tables.key_groups import key_group
+from statebackend.ids import ChangeSetHandle, ClockMark, CommitSummary, Handle, Key, RangeState
 from statebackend.settings import Settings
 from statebackend.testing.crash_store import Write
 
 Objects = Mapping[str, bytes]
 Contents = Mapping[tuple[str, Key], object]
-"""Every value of a job, by state name and key."""
+"""Every value of a job, by state name and key; of timers, the times of the key."""
+TIMERS = "timers"
+"""The kind of timers in commits."""
+
+
+class Stamped(NamedTuple):
+    """A value with a time-to-live, and the time at which it was written, by the job's clock."""
+
+    value: object
+    written_s: float
 
 
 def read_log(objects: Objects, job: str) -> Sequence[Entry]:
@@ -36,15 +50,32 @@ def commits_of(log: Iterable[Entry]) -> Sequence[Commit]:
 
 def read_contents(commit: Commit, objects: Objects) -> Contents:
     """Every value that a restore of the commit has to bring back, from its bases and its change sets."""
-    names = {state.state_id: state.name for state in commit.states}
+    states = {state.state_id: state for state in commit.states}
     contents: dict[tuple[str, Key], object] = {}
     for change in _changes_of(commit, objects):
-        place = (names[change.state_id], change.key)
+        place = (states[change.state_id].name, change.key)
         if change.operation == Operation.SET:
-            contents[place] = msgspec.msgpack.decode(change.data)
+            contents[place] = _value_in(change.data, states[change.state_id].kind)
         else:
             contents.pop(place, None)
     return contents
+
+
+def _value_in(data: bytes, kind: str) -> object:
+    if kind == TIMERS:
+        return struct.unpack(f"<{len(data) // 8}d", data)
+    cell = unpack(data)
+    value = msgspec.msgpack.decode(cell.value)
+    return value if cell.stamp is None else Stamped(value, cell.stamp)
+
+
+def living(contents: Contents, now_s: float, ttl_s: float) -> Contents:
+    """The contents without the values that have expired, and without keys that have no timer left."""
+    return {
+        place: value
+        for place, value in contents.items()
+        if value != () and not (isinstance(value, Stamped) and value.written_s + ttl_s <= now_s)
+    }
 
 
 def _changes_of(commit: Commit, objects: Objects) -> Iterator[StateChange]:
@@ -169,6 +200,42 @@ def assert_same_contents(found: Contents, expected: Contents, what: str) -> None
             if found.get(place) != expected.get(place)
         ]
         raise AssertionError(f"{what} differs in {len(differences)} of {len(expected)}: {'; '.join(differences[:3])}")
+
+
+def assert_clock_never_goes_back(clock: ClockMark | None, before: ClockMark | None) -> None:
+    """The clock of a commit is not before that of its parent, and stays of its kind; one that had begun is not lost."""
+    if before is not None:
+        assert clock is not None, f"the clock is gone, it stood at {before.now_s}"
+        assert clock.kind == before.kind, f"a clock of {clock.kind} time after one of {before.kind} time"
+        assert clock.now_s >= before.now_s, f"the clock went back from {before.now_s} to {clock.now_s}"
+
+
+def assert_replay_has_same_clock(clock: ClockMark | None, first: ClockMark | None, batch: int) -> None:
+    """A batch moves the clock to the same time each time it is delivered, whoever processes it."""
+    assert clock == first, f"batch {batch} moved the clock to {first}, and now to {clock}"
+
+
+def assert_no_timer_is_due(contents: Contents, timers: str, clock: ClockMark | None) -> None:
+    """A commit leaves no timer that its own clock has reached: all have fired, also under keys that had no rows."""
+    due = {key: at for key, at in _next_timers(contents, timers).items() if clock is not None and at <= clock.now_s}
+    assert not due, f"timers are left that were due: {due}"
+
+
+def assert_next_timers_are_told(commit: Commit, contents: Contents, timers: str) -> None:
+    """No range of the commit has a timer before the one that it tells of: or the range would sleep when that is due."""
+    first = _next_timers(contents, timers)
+    for part in commit.ranges:
+        times = [at for key, at in first.items() if key_group(key, commit.max_parallelism) in part.key_groups]
+        told = part.next_timer_s
+        assert not times or told is UNSET or (told is not None and told <= min(times)), (
+            f"{part.key_groups} has a timer for {min(times)}, and tells of {told}"
+        )
+
+
+def _next_timers(contents: Contents, timers: str) -> Mapping[Key, float]:
+    """The first timer of each key."""
+    times = {key: cast("Sequence[float]", found) for (name, key), found in contents.items() if name == timers}
+    return {key: found[0] for key, found in times.items() if found}
 
 
 def assert_newest_of_its_time(sequence: int | None, *, newest_at_begin: int, newest_at_end: int) -> None:

@@ -34,5 +34,6 @@ async def assert_comes_back(places: Places, table: TableKind, codec: Compression
                 if name != "merge":  # of keys of two owners there is none
                     crew.apply(name, pairs)
                     getattr(contents, name)(pairs, now)
+            assert crew.ring() == contents.ring(now)
             await crew.checkpoint(checkpoint_id)
         await crew.leave()

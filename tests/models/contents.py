@@ -36,6 +36,8 @@ class Contents:
         self.totals: dict[sb.Key, int] = {}
         self.spreads: dict[sb.Key, list[int]] = {}
         self.timers: dict[sb.Key, set[float]] = {}
+        self.alarms: dict[sb.Key, set[float]] = {}
+        self.rung: dict[sb.Key, int] = {}
         self.recent: dict[sb.Key, Written] = {}
         self.recent_lists: dict[sb.Key, list[Written]] = {}
         self.recent_maps: dict[sb.Key, dict[str, Written]] = {}
@@ -69,6 +71,8 @@ class Contents:
             "totals": dict(self.totals),
             "spreads": {key: max(found) - min(found) for key, found in self.spreads.items()},
             "timers": {key: tuple(sorted(found)) for key, found in self.timers.items() if found},
+            "alarms": {key: tuple(sorted(found)) for key, found in self.alarms.items() if found},
+            "rung": dict(self.rung),
             "recent": _living(self.recent, now),
             "recent_lists": _not_empty(lists),
             "recent_maps": _not_empty(maps),
@@ -175,6 +179,18 @@ class Contents:
         for at, key in fired:
             self.timers[key].discard(at)
         return fired
+
+    def set_alarm(self, pairs: Pairs, now: float) -> None:
+        for key, after in pairs:
+            self.alarms.setdefault(key, set()).add(now + after)
+
+    def ring(self, now: float) -> set[tuple[float, sb.Key]]:
+        """What is due by the job's clock: each alarm once."""
+        rung = {(at, key) for key, times in self.alarms.items() for at in times if at <= now}
+        for at, key in rung:
+            self.alarms[key].discard(at)
+            self.rung[key] = self.rung.get(key, 0) + 1
+        return rung
 
     # ---------------------------------------------------------------------------------- with a time-to-live
 

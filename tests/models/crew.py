@@ -219,6 +219,12 @@ class Crew:
             if owner.kinds is not None and (own := [pair for pair in pairs if self.owner_of(pair[0]) is owner]):
                 getattr(owner.kinds, name)(own)
 
+    def ring(self) -> set[tuple[float, sb.Key]]:
+        """What is due by the job's clock, of every owner: also of those that have got nothing to do otherwise."""
+        self.move_clock()
+        rung = [kinds.ring() for kinds in self.all_kinds]
+        return set[tuple[float, sb.Key]]().union(*rung)
+
     def visible(self) -> dict[str, dict[sb.Key, Any]]:
         """All that can be read; no key is with two owners."""
         self.move_clock()

@@ -79,6 +79,7 @@ def contents_after(batch: int) -> Contents:
     for number in range(batch + 1):
         for name, pairs in operations_of(number):
             getattr(contents, name)(pairs, float(number))
+        contents.ring(float(number))
     return contents
 
 
@@ -99,6 +100,7 @@ async def live(directory: Path, plan: Plan, death: Death, parent: Connection) ->
         now = float(batch)
         for name, pairs in operations_of(batch):
             crew.apply(name, pairs)
+        crew.ring()
         parent.send(Said("begun", batch, {}))
         await crew.checkpoint(checkpoint_id, source=sb.SourceMark("killed", batch))
         parent.send(Said("acknowledged", batch, {}))

@@ -72,6 +72,7 @@ OPERATIONS: Mapping[str, Draw] = {
     "register": time,
     "register_many": time,
     "delete_timer": time,
+    "set_alarm": lambda chance: chance.randrange(6),
     "write_recent": entry,
     "forget_recent": nothing,
     "look": nothing,
@@ -84,7 +85,7 @@ OPERATIONS: Mapping[str, Draw] = {
 
 CLEARED = (
     *("values", "counts", "lists", "maps", "totals", "spreads", "timers", "recent", "recent_lists", "recent_maps"),
-    *("rows", "recent_rows"),
+    *("alarms", "rows", "recent_rows"),
 )
 """States that may be cleared as a whole."""
 
@@ -99,6 +100,7 @@ class Kinds:
     """The states of one owner. Its methods are those of `contents.Contents`."""
 
     def __init__(self, backend: sb.StateBackend, now: Callable[[], float]) -> None:
+        self._backend, self._now = backend, now
         ttl = sb.TimeToLive(TTL_S)  # by the job's clock; the others by a function
         self.values: sb.ValueState[Value] = backend.value_state("values", Value)  # type: ignore[arg-type]
         self.counts = backend.value_state("counts", int, default=0)
@@ -107,6 +109,8 @@ class Kinds:
         self.totals = backend.reducing_state("totals", int, operator.add)
         self.spreads = backend.aggregating_state("spreads", Spread())
         self.timers = backend.timers("timers", "event")  # the job's clock is that of its batches
+        self.alarms = backend.timers("alarms", "processing")  # these go by it
+        self.rung = backend.value_state("rung", int, default=0)
         self.recent = backend.value_state("recent", int, ttl=ttl)
         self.recent_lists = backend.list_state("recent_lists", int, ttl=ttl)
         self.recent_maps = backend.map_state("recent_maps", str, int, ttl=ttl)
@@ -133,6 +137,8 @@ class Kinds:
             "totals": dict(self.totals),
             "spreads": dict(zip(self.spreads, self.spreads.get_many(self.spreads), strict=True)),
             "timers": {key: self.timers.registered(key) for key in self.timers},
+            "alarms": {key: self.alarms.registered(key) for key in self.alarms},
+            "rung": dict(self.rung),
             "recent": dict(self.recent),
             "recent_lists": dict(zip(self.recent_lists, self.recent_lists.get_many(self.recent_lists), strict=True)),
             "recent_maps": dict(zip(self.recent_maps, self.recent_maps.get_many(self.recent_maps), strict=True)),
@@ -251,6 +257,20 @@ class Kinds:
         assert [at for at, _ in fired] == sorted(at for at, _ in fired)
         assert len(fired) == len(set(fired))
         return set(fired)
+
+    def set_alarm(self, pairs: Pairs) -> None:
+        for key, after in pairs:
+            self.alarms.register(key, self._now() + after)
+
+    def ring(self) -> set[tuple[float, sb.Key]]:
+        """Take what is due by the job's clock, and count it under its key."""
+        rung = [(at, key) for at, key, _ in self._backend.due_timers()]
+        assert [at for at, _ in rung] == sorted(at for at, _ in rung)
+        assert len(rung) == len(set(rung))
+        assert not self._backend.has_due_timers
+        for _, key in rung:
+            self.rung[key] += 1
+        return set(rung)
 
     # ---------------------------------------------------------------------------------- with a time-to-live
 

@@ -14,15 +14,18 @@ from random import Random
 from typing import Any, ClassVar, Literal, TypeVar
 
 import anyio
+import msgspec
 from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import statebackend as sb
 from statebackend._tables.key_groups import key_group
+from statebackend._upkeep.rows import plain
 from statebackend.errors import (
     CheckpointNotFoundError,
     DataError,
+    InputError,
     OutcomeUnknownError,
     SavepointExistsError,
     StateBackendError,
@@ -46,6 +49,8 @@ Work = tuple[int, int]
 WORK: st.SearchStrategy[Work] = st.tuples(st.integers(0, 50), st.integers(0, 2**32))
 CHOICES = st.integers(0, 2**16)  # taken modulo what there is: names and sizes differ from run to run
 MOMENTS: st.SearchStrategy[Moment] = st.sampled_from(["before", "after"])
+READ = ("counts", "lists", "maps", "totals", "timers", "alarms", "rung", "rows")
+"""States that are read as rows."""
 SAVEPOINTS = st.sampled_from([None, None, None, "blue", "green"])
 
 
@@ -162,6 +167,7 @@ class Machine(RuleBasedStateMachine):
                     self.now += chance.randint(1, 4)
                 case 1:
                     self.fire(chance.randrange(20))
+                    self.ring()
                 case 2:
                     self.clear(chance.choice(CLEARED))
                 case 3 | 4:
@@ -183,6 +189,15 @@ class Machine(RuleBasedStateMachine):
         self.contents.clear(name)
         for kinds in self.enter().all_kinds:
             kinds.clear(name)
+
+    def ring(self) -> None:
+        """All that is due by the job's clock, as before each checkpoint of a stream: each alarm once."""
+        crew = self.enter()
+        if crew.declares:
+            rung = crew.ring()
+            note(f"  ring: {rung}")
+            self.counted["rung"] += len(rung)
+            assert rung == self.contents.ring(self.now)
 
     def fire(self, until: int) -> None:
         note(f"  fire until {until}")
@@ -460,6 +475,30 @@ class Machine(RuleBasedStateMachine):
         """Somebody looks at a part of what is committed, and disturbs nobody."""
         self.look(sb.owners.KeyGroupRange(*sorted((first, last))), cached=cached)
 
+    @rule(state=st.sampled_from(READ), which=CHOICES, named=st.booleans())
+    def read_rows_beside(self, state: str, which: int, named: bool) -> None:
+        """Somebody reads a state as rows, of the newest checkpoint or of a savepoint, as one commit has it."""
+        name = list(self.savepoints)[which % len(self.savepoints)] if named and self.savepoints else None
+        checkpoint = self.committed if name is None else self.savepoints[name]
+        expected = checkpoint.contents.visible(self.now)[state]
+        store = self.places.primary() if self.crew is None else self.store
+
+        async def read() -> list[dict[str, Any]]:
+            opening = sb.open_batches(self.settings, state, key_as_json=state != "rows", savepoint=name, store=store)
+            async with opening as batches:
+                return [row async for batch in batches for row in batch.to_pylist()]
+
+        try:
+            rows = self.run(read())
+        except InputError:
+            assert not expected, f"{state} cannot be read"
+            return
+        self.counted["reads beside"] += 1
+        columns = ("n", "total", "name")
+        found = {row["key"]: {c: row[c] for c in columns} if state == "rows" else row["value"] for row in rows}
+        assert len(found) == len(rows)
+        assert found == {shown_key(key, state): shown(value, state) for key, value in expected.items()}
+
     @invariant()
     def equal(self) -> None:
         """What the crew has is what the model has."""
@@ -549,7 +588,8 @@ class Machine(RuleBasedStateMachine):
         assert kinds.report() == {name: share.get(name, []) for name in OPERATOR_STATES}
 
     def taken(self, gap: int = 0, savepoint: str | None = None) -> Checkpoint:
-        """The checkpoint of what there is now."""
+        """The checkpoint of what there is now: no alarm is left that is due."""
+        self.ring()
         self.batch += 1
         newest = max([self.newest_id, *(taken.checkpoint_id for taken, _ in self.pending)])
         reports = [{name: list(found) for name, found in report.items()} for report in self.reports]
@@ -596,6 +636,18 @@ class Machine(RuleBasedStateMachine):
         if crew.declares:
             return [{name: share.get(name, []) for name in OPERATOR_STATES} for share in found]
         return found
+
+
+def shown_key(key: sb.Key, state: str) -> sb.Key:
+    """A key as it is read."""
+    return key if state == "rows" else msgspec.json.encode(plain(key)).decode()
+
+
+def shown(value: Any, state: str) -> Any:
+    """A value as it is read: a map as its entries, in the order in which they lie."""
+    if state == "maps":
+        return list(value.items())
+    return list(value) if isinstance(value, tuple) else value
 
 
 class InMemoryMachine(Machine):

@@ -18,6 +18,9 @@ BODY_BYTES_MAX = 1 << 20
 
 Changes = Sequence[tuple[sb.Key, int]]
 
+TIMERS_S = 7
+"""A timer is due after less than this."""
+
 
 def ranges_of(parts: int, max_parallelism: int) -> tuple[sb.owners.KeyGroupRange, ...]:
     """The key groups in so many ranges."""
@@ -31,6 +34,16 @@ def add(backend: sb.StateBackend, changes: Changes) -> None:
     for key, number in changes:
         sums[key] = sums.get(key, 0) + number
         rows[key].append(number)
+
+
+def tick(backend: sb.StateBackend, changes: Changes) -> None:
+    """Set a timer for each change, some time later, and note each timer that is due under its key."""
+    idle, fired = backend.timers("idle", "processing"), backend.list_state("fired", float)
+    assert backend.clock_s is not None
+    for key, number in changes:
+        idle.register(key, backend.clock_s + number % TIMERS_S)
+    for at, key, _ in backend.due_timers():
+        fired[key].append(at)
 
 
 class Run:

@@ -17,7 +17,7 @@ from statebackend._ranges.owners import RangeOwners, RangeTask, open_range_owner
 from statebackend.objectstore import LocalStore
 from statebackend.testing import FaultyStore
 from tests.backend.killed_child import Suicide
-from tests.ranges.parts import Changes, add
+from tests.ranges.parts import Changes, add, tick
 
 Step = Literal["opened", "worked", "contributed", "left"]
 
@@ -53,6 +53,8 @@ async def _answer(owners: RangeOwners, request: Request) -> bytes:
     async with owners.attempt(request.task) as attempt:
         _die_at("opened", request)
         add(attempt.backend, request.changes)
+        if request.task.clock is not None:
+            tick(attempt.backend, request.changes)
         _die_at("worked", request)
         contribution = await attempt.contribute()
         _die_at("contributed", request)

@@ -1,18 +1,33 @@
 """The true state of the simulated job, and what its lives were told; compared whenever either changes."""
 
+from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
 from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
-from statebackend._log.names import COMMITS, FLOORS, HINT_KEY, SAVEPOINTS, entry_key, floor_of, marker_of
+from statebackend._log.names import (
+    COMMITS,
+    FLOORS,
+    HINT_KEY,
+    SAVEPOINTS,
+    SavepointMarker,
+    SavepointPin,
+    beside_marker,
+    entry_key,
+    floor_of,
+    marker_of,
+)
 from statebackend.abc import CheckpointInfo
+from statebackend.ids import ClockMark
 from statebackend.testing import invariants
 from statebackend.testing.crash_store import Write
 from statebackend.testing.invariants import Contents
-from statebackend.testing.simulation.losses import Loss
+from statebackend.testing.simulation.beside.losses import Loss
 from statebackend.testing.simulation.store import Place
+from statebackend.testing.simulation.timed import IDLE, TTL_S, JobTime
 
 JOB: Final = "simulated"
 ROOT: Final = f"{JOB}/"
@@ -27,6 +42,7 @@ class CheckpointCall:
     number: int
     checkpoint_id: int
     contents: Contents
+    time: JobTime
     outcome: Outcome = "open"
     sequence: int | None = None
     final: bool = False
@@ -50,6 +66,11 @@ class SimulatedJob:
         self.failure: Exception | None = None
         self.dropped: Final[set[str]] = set()
         """Names of savepoints that are being dropped, or were."""
+        self._drops: Counter[str] = Counter()
+        self._dropping: Counter[str] = Counter()  # how many drops are under way
+        self._names: dict[str, set[SavepointMarker]] = {}
+        self._unpinned: set[str] = set()  # keys of markers of commits that existed, made when no pin was there
+        self._clocks: dict[int, ClockMark] = {}  # by batch
         self._lost: Loss | None = None
         self._continued: int | None = None  # the older commit that the claim at the end continues: no sweep deletes it
 
@@ -71,7 +92,11 @@ class SimulatedJob:
     @property
     def retained(self) -> Sequence[Commit]:
         """The commits that can be opened, in order."""
-        marks = {(mark.sequence, mark.stamp) for key in self.objects if (mark := marker_of(key)) is not None}
+        marks = {
+            (mark.sequence, mark.stamp)
+            for key in self.objects
+            if key not in self._unpinned and (mark := marker_of(key)) is not None
+        }
         floor = self.floor
         return [
             commit for commit in self.commits if commit.sequence >= floor or (commit.sequence, commit.stamp) in marks
@@ -93,6 +118,10 @@ class SimulatedJob:
         """The values that the commit has to hold; none before the first."""
         return {} if sequence < 0 else self._attempt_of(self.commit_at(sequence)).contents
 
+    def time_at(self, sequence: int) -> JobTime:
+        """The batch and the clock that the commit has to have."""
+        return JobTime() if sequence < 0 else self._attempt_of(self.commit_at(sequence)).time
+
     @contextmanager
     def judging(self) -> Generator[None, None, None]:
         """Turn an error in this block into the job's failure."""
@@ -110,11 +139,41 @@ class SimulatedJob:
         if self.failure is None:
             self.failure = error
 
+    # ----------------------------------------------------------------------------------------------- savepoints
+
+    def named(self, name: str | None) -> AbstractSet[int]:
+        """The sequences of the commits that have, or had, that name."""
+        marks = self._names.get(name, set()) if name is not None else set[SavepointMarker]()
+        return {commit.sequence for commit in self.commits for mark in marks if mark.names(commit)}
+
+    def drops(self, name: str) -> int:
+        """How often dropping the name was begun."""
+        return self._drops[name]
+
+    @contextmanager
+    def dropping(self, name: str) -> Generator[None, None, None]:
+        """The name is dropped in this block; by requests that are carried out late, perhaps after it."""
+        self.dropped.add(name)
+        self._drops[name] += 1
+        self._dropping[name] += 1
+        try:
+            yield
+        finally:
+            self._dropping[name] -= not self._late
+
+    def acknowledge_name(self, name: str, asked: int, told: int, *, dropped_before: int) -> None:
+        """`savepoint` has returned: until the name is dropped, the commit is kept under it."""
+        with self.judging():
+            assert asked == told, f"asked for a savepoint of {asked}, told of {told}"
+            key = SavepointMarker(name, told, self.commit_at(told).stamp).key  # type: ignore[arg-type]
+            is_kept = key in self.objects and key not in self._unpinned
+            assert is_kept or self._drops[name] > dropped_before, f"{name} was acknowledged, and keeps nothing"
+
     # ------------------------------------------------------------------------------------- what the lives are told
 
-    def attempt(self, checkpoint_id: int, contents: Contents) -> CheckpointCall:
+    def attempt(self, checkpoint_id: int, contents: Contents, time: JobTime) -> CheckpointCall:
         """A checkpoint is about to be tried."""
-        self.attempts.append(CheckpointCall(len(self.attempts), checkpoint_id, dict(contents)))
+        self.attempts.append(CheckpointCall(len(self.attempts), checkpoint_id, dict(contents), time))
         return self.attempts[-1]
 
     def acknowledge(self, attempt: CheckpointCall, info: CheckpointInfo | Commit) -> None:
@@ -177,6 +236,8 @@ class SimulatedJob:
                 self._watch_log(write, key)
             elif key.startswith(FLOORS):
                 self._judge_floor(floor_of(key))
+            elif key.startswith(SAVEPOINTS):
+                self._watch_name(key)
             elif key != HINT_KEY:
                 assert write.key not in self.primary.objects, f"a name is used twice: {key}"
 
@@ -190,6 +251,16 @@ class SimulatedJob:
         else:
             self._watch_claim(entry)
         self.log.append(entry)
+
+    def _watch_name(self, key: str) -> None:
+        """A marker of a commit that exists keeps it only if its maker's pin is still there for sweeps to see."""
+        if (mark := marker_of(key)) is None:
+            return
+        self._names.setdefault(mark.name, set()).add(mark)
+        commit = self.log[mark.sequence] if mark.sequence < len(self.log) else None
+        pins = (beside_marker(each) for each in self.objects if each.startswith(f"{key}-"))
+        if isinstance(commit, Commit) and mark.names(commit) and not any(isinstance(pin, SavepointPin) for pin in pins):
+            self._unpinned.add(key)
 
     def _watch_claim(self, claim: Claim) -> None:
         """A sweep that writes its floor after this finds the claim; before, the writer finds the floor."""
@@ -206,7 +277,9 @@ class SimulatedJob:
             assert all(commit.sequence != sequence for commit in untouchable), (
                 f"deleted although it can be opened: {key}"
             )
-        elif key.startswith(SAVEPOINTS) and (mark := marker_of(key)) is not None and mark.name not in self.dropped:
+        elif key in self._unpinned:
+            self._unpinned.discard(key)
+        elif key.startswith(SAVEPOINTS) and (mark := marker_of(key)) is not None and not self._dropping[mark.name]:
             assert not any(mark.names(commit) for commit in untouchable), (
                 f"a savepoint was dropped without a request: {mark.name}"
             )
@@ -234,8 +307,20 @@ class SimulatedJob:
         }  # the commit is about to exist, and may carry changes
         invariants.assert_commit_is_whole(commit, objects)
         contents = invariants.read_contents(commit, objects)
-        invariants.assert_same_contents(contents, attempt.contents, f"commit {commit.sequence}")
+        found, expected = (invariants.living(each, attempt.time.now_s, TTL_S) for each in (contents, attempt.contents))
+        invariants.assert_same_contents(found, expected, f"commit {commit.sequence}")
+        self._judge_time(commit, attempt, contents)
         attempt.sequence = commit.sequence
+
+    def _judge_time(self, commit: Commit, attempt: CheckpointCall, contents: Contents) -> None:
+        parent = None if commit.parent is None else self.commit_at(commit.parent)
+        invariants.assert_clock_never_goes_back(commit.clock, None if parent is None else parent.clock)
+        assert commit.clock == attempt.time.clock, f"committed with {commit.clock}, not {attempt.time.clock}"
+        if commit.clock is not None and commit.clock.kind == "event":
+            first = self._clocks.setdefault(attempt.time.batch, commit.clock)
+            invariants.assert_replay_has_same_clock(commit.clock, first, attempt.time.batch)
+        invariants.assert_no_timer_is_due(contents, IDLE, commit.clock)
+        invariants.assert_next_timers_are_told(commit, contents, IDLE)
 
     def _attempt_of(self, commit: Commit) -> CheckpointCall:
         assert commit.source is not None, "a commit without its source"

@@ -26,6 +26,8 @@ CALM_DISK: Final = Weather(latency_s=0.0002, disk=True)
 DISK_CALL_MAX_S: Final = 2.0
 """Seconds within which even a bad disk answers: a thread that never returns could never be left."""
 STORM_S: Final = 3.0
+NIGHT_S: Final = 100_000.0
+"""Seconds of a night: more than a sweep's minimum age plus the clock skew that it allows for."""
 SHORT_LIVES: Final = 0.125
 """The chance of a job that is opened again for each batch."""
 SAVEPOINTS: Final[Sequence[str]] = ("blue", "green")
@@ -43,6 +45,12 @@ class LifePlan:
     ends_after_s: float
     overlap_s: float | None
     """Seconds until the next life starts while this one becomes a zombie. `None`: it starts when this one has ended."""
+    savepoint: str | None = None
+    """The savepoint that it starts from, if there is one of that name."""
+    parts: int = 0
+    """Ranges that its work is cut into, as on executors; 0: it does all of it itself, as in a driver."""
+    is_timeless: bool = False
+    """True if it gets no timed rows, as a run of the program without them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +67,27 @@ class SweepPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeepPlan:
+    """A savepoint that is made of a commit that exists, by a process of its own."""
+
+    after_s: float
+    name: str
+    place: float
+    """Of which commit: 0 is the oldest that can be opened, and just below 1 the newest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderPlan:
+    """Reads of single states, one after the other, by a process of its own."""
+
+    after_s: float
+    reads: int
+    pause_s: float
+    weather: Weather
+    which: Literal["newest", "older", "savepoint"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Upkeep:
     """Work on the job beside its lives; none by default."""
 
@@ -70,6 +99,8 @@ class Upkeep:
     """Lives before which enough time passes for a sweep to find everything old."""
     sweeps: Mapping[int, SweepPlan] = field(default_factory=dict[int, SweepPlan])
     """Sweeps, by the number of the life beside which they start."""
+    keeps: Mapping[int, KeepPlan] = field(default_factory=dict[int, KeepPlan])
+    """Savepoints of commits that exist, by the number of the life beside which they are made."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,16 +242,63 @@ def draw_short_lives(chance: Random, scenario: Scenario) -> Scenario:
     return replace(scenario, settings=settings, lives=lives, weather=weather)
 
 
+def draw_ways(chance: Random, scenario: Scenario, *, savepoints: float) -> Scenario:
+    """Draw which lives work in ranges, start from savepoints, or go without timed rows, with `chance` of their own."""
+    share = chance.choice((0.0, 0.3, 1.0))
+    parts = [each for each in (1, 2, 3, 5) if each <= scenario.settings.max_parallelism]
+    lives = tuple(
+        replace(
+            life,
+            parts=chance.choice(parts) if chance.random() < share else 0,
+            savepoint=chance.choice(SAVEPOINTS) if savepoints and chance.random() < 0.2 else None,
+            is_timeless=chance.random() < 0.15,
+        )
+        for life in scenario.lives
+    )
+    return replace(scenario, lives=lives)
+
+
+def draw_readers(chance: Random, scenario: Scenario) -> Mapping[int, ReaderPlan]:
+    """Draw readers for half of the seeds, by the number of the life beside which they start."""
+    if chance.random() < 0.5:
+        return {}
+    return {life.number: draw_reader(chance, scenario.weather) for life in scenario.lives if chance.random() < 0.5}
+
+
+def draw_reader(chance: Random, weather: Weather) -> ReaderPlan:
+    """Draw a reader: quick, slow, or one for which a night passes between two requests."""
+    slow_s = chance.choice((weather.latency_s, weather.latency_s, 0.3, 20.0, NIGHT_S / 3))
+    return ReaderPlan(
+        after_s=chance.expovariate(1.0) * (0.001 + weather.latency_s) * chance.choice((1, 10, 100)),
+        reads=chance.choice((1, 3, 10)),
+        pause_s=chance.choice((0.0, 0.01, 0.5, NIGHT_S / 5)),
+        weather=replace(chance.choice((weather, CALM)), latency_s=slow_s),
+        which=chance.choice(("newest", "newest", "older", "savepoint")),
+    )
+
+
 def draw_upkeep(chance: Random, lives: Sequence[LifePlan], weather: Weather) -> Upkeep:
     """Draw sweeps, savepoints and nights for half of the seeds, with `chance` of their own: the rest is unaffected."""
     if chance.random() < 0.5:
         return Upkeep()
-    return Upkeep(
+    upkeep = Upkeep(
         checkpoints_retained=chance.choice((1, 2, 3, 3)),
         sweep_interval_s=chance.choice((0.0, 0.0, 0.05, 1.0)),
         savepoints=chance.choice((0.0, 0.1, 0.4)),
         nights=frozenset(life.number for life in lives if chance.random() < 0.4),
         sweeps={life.number: draw_sweep(chance, weather) for life in lives if chance.random() < 0.5},
+    )
+    keeping = chance.choice((0.0, 0.5)) if upkeep.savepoints else 0.0
+    keeps = {life.number: draw_keep(chance, weather) for life in lives if chance.random() < keeping}
+    return replace(upkeep, keeps=keeps)
+
+
+def draw_keep(chance: Random, weather: Weather) -> KeepPlan:
+    """Draw a savepoint of a commit that exists."""
+    return KeepPlan(
+        after_s=chance.expovariate(1.0) * (0.001 + weather.latency_s) * chance.choice((1, 10, 100)),
+        name=chance.choice(SAVEPOINTS),
+        place=chance.choice((0.999, chance.random())),
     )
 
 

@@ -1,6 +1,7 @@
 """The states of a simulated job: two value states of text, and a columnar state of one column of text."""
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from random import Random
 from typing import Any, Final
 
 from statebackend._checkpoint.backend import KeyedBackend
@@ -11,6 +12,11 @@ from statebackend.testing.invariants import Contents, assert_same_contents
 
 COLUMNS: Final = "columns"
 STATES: Final = ("first", "second", COLUMNS)
+KEYS: Final[Sequence[Key]] = ("a", "", 7, -1, b"k", ("a", 7))
+VALUE_CHARACTERS_MAX: Final = 400
+
+Change = tuple[str, Key, object]
+"""A state, a key, and its new value; `None` to remove it."""
 
 
 def states_of(backend: KeyedBackend, names: Sequence[str] = STATES) -> Mapping[str, MutableMapping[Key, Any]]:
@@ -29,8 +35,46 @@ def value_in(name: str, text: str) -> object:
 
 
 def owned_by(part: KeyGroupRange, contents: Contents, max_parallelism: int) -> Contents:
-    """The contents in the key groups of `part`."""
-    return {place: value for place, value in contents.items() if key_group(place[1], max_parallelism) in part}
+    """The contents of `STATES` in the key groups of `part`."""
+    return {
+        place: value
+        for place, value in contents.items()
+        if place[0] in STATES and key_group(place[1], max_parallelism) in part
+    }
+
+
+def draw_changes(chance: Random, names: Sequence[str], number: str) -> Sequence[Change]:
+    """Draw the changes of one batch: nothing, or some; `number` is a text that no other batch has."""
+    changes: list[Change] = []
+    for place in range(chance.choice((0, 1, 3, 8))):
+        name, key = chance.choice(names), chance.choice(KEYS)
+        padding = "x" * chance.choice((0, 0, 20, VALUE_CHARACTERS_MAX))
+        value = None if chance.random() < 0.25 else value_in(name, f"{number}.{place}{padding}")
+        changes.append((name, key_in(name, key), value))
+    return changes
+
+
+def expect(contents: dict[tuple[str, Key], object], changes: Iterable[Change]) -> None:
+    """Apply changes to what is expected of the states."""
+    for name, key, value in changes:
+        if value is None:
+            contents.pop((name, key), None)
+        else:
+            contents[name, key] = value
+
+
+def change(
+    states: Mapping[str, MutableMapping[Key, Any]], contents: dict[tuple[str, Key], object], changes: Iterable[Change]
+) -> None:
+    """Apply changes to the states, and to what is expected of them. Raises `AssertionError` where these differ."""
+    for each in changes:
+        name, key, value = each
+        if value is None:
+            found, expected = states[name].pop(key, None), contents.get((name, key))
+            assert found == expected, f"{name}[{key!r}] was {found!r} instead of {expected!r}"
+        else:
+            states[name][key] = value
+        expect(contents, [each])
 
 
 def assert_part(backend: KeyedBackend, contents: Contents, part: KeyGroupRange, max_parallelism: int) -> None:

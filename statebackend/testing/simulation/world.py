@@ -4,57 +4,54 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any, Final
 
 import anyio
 import msgspec
 
-from statebackend._backend.job import open_sweep
 from statebackend._backend.opening import open_backend
-from statebackend._backend.stores import threads_of
 from statebackend._log.names import entry_key
-from statebackend._log.reader import LogReader
-from statebackend._log.savepoints import Savepoints
-from statebackend._log.sweeping.sweep import AT_ONCE_EVERY, Sweep
+from statebackend._log.sweeping.sweep import AT_ONCE_EVERY
 from statebackend._tasks import simulate_threads
-from statebackend.abc import ObjectStore
 from statebackend.errors import (
     CorruptCommitError,
     MissingObjectError,
-    SavepointNotFoundError,
-    StoreAccessError,
-    StoreUnavailableError,
 )
 from statebackend.ids import KeyGroupRange, SourceMark
-from statebackend.objectstore.scoped import ScopedStore
 from statebackend.settings import Settings
 from statebackend.testing import invariants
 from statebackend.testing.crash_store import Write
-from statebackend.testing.simulation.job import JOB, ROOT, SimulatedJob
-from statebackend.testing.simulation.life import PATIENCE_S, Life, Sabotage
-from statebackend.testing.simulation.losses import draw_loss
+from statebackend.testing.simulation.beside.losses import draw_loss
+from statebackend.testing.simulation.beside.maintenance import Maintenance
+from statebackend.testing.simulation.beside.readers import Reader
+from statebackend.testing.simulation.job import JOB, SimulatedJob
+from statebackend.testing.simulation.judged import PATIENCE_S, Sabotage
+from statebackend.testing.simulation.life import Life
 from statebackend.testing.simulation.owners import commit_in_parts
 from statebackend.testing.simulation.scenario import (
     CALM,
     CALM_DISK,
+    NIGHT_S,
     LifePlan,
+    ReaderPlan,
     Scenario,
-    SweepPlan,
     Upkeep,
+    draw_readers,
     draw_scenario,
     draw_short_lives,
     draw_upkeep,
+    draw_ways,
 )
 from statebackend.testing.simulation.states import assert_part
 from statebackend.testing.simulation.store import LATE_S, Connection, Names, Place, Weather
+from statebackend.testing.simulation.timed import assert_time, draw_time
 from statebackend.testing.virtual_time import VirtualClock, run_virtual
 
 HOSTS: Final = 2
 NIGHT_EVERY: Final = 5
 """Lives between two nights of a job that is opened again for each batch."""
-NIGHT_S: Final = 100_000.0
-"""Seconds of a night: more than a sweep's minimum age plus the clock skew that it allows for."""
 HOP_S: Final = (0.0, 0.0001, 0.003)
 """Seconds that work in a thread takes."""
 
@@ -119,12 +116,19 @@ class _World:
         self.seed: Final = seed
         self.sabotage: Final = sabotage
         self._chance = Random(f"{seed} world")  # noqa: S311  # to be replayed
-        self._scenario: Final[Scenario] = draw_short_lives(
+        drawn = draw_short_lives(
             Random(f"{seed} short lives"),  # noqa: S311  # as above
             draw_scenario(Random(f"{seed} scenario")),  # noqa: S311  # as above
         )
         upkeep_chance = Random(f"{seed} upkeep")  # noqa: S311  # as above
-        self._upkeep: Final = draw_upkeep(upkeep_chance, self._scenario.lives, self._scenario.weather)
+        self._upkeep: Final = draw_upkeep(upkeep_chance, drawn.lives, drawn.weather)
+        self._scenario: Final[Scenario] = draw_ways(
+            Random(f"{seed} ways"),  # noqa: S311  # as above
+            drawn,
+            savepoints=self._upkeep.savepoints,
+        )
+        self.timing: Final = draw_time(Random(f"{seed} time"))  # noqa: S311  # as above
+        self._readers = draw_readers(Random(f"{seed} readers"), self._scenario)  # noqa: S311  # as above
         self._is_opened_often = len(self._scenario.lives) > AT_ONCE_EVERY
         self.savepoints: Final = self._upkeep.savepoints
         self.settings: Final = msgspec.structs.replace(
@@ -137,7 +141,6 @@ class _World:
         )
         self._losses = Random(f"{seed} losses")  # noqa: S311  # as above
         self._losing = self._losses.choice((0.0, 0.0, 0.5))
-        self._sweeping = 0
         self._names = Names()
         self._hosts = [_Host(f"disk{number}", self.settings, self.job) for number in range(HOSTS)]
         self._events: list[tuple[float, str]] = []
@@ -150,6 +153,15 @@ class _World:
         hop_s = self._chance.choice(HOP_S)
         simulate_threads(loop, lambda: anyio.sleep(hop_s))
         self._clock = VirtualClock()
+        self._maintenance = Maintenance(
+            self.job,
+            self.settings,
+            connect=lambda process: self.sabotage.store(
+                self._connect(self.job.primary, self._scenario.weather, process)
+            ),
+            clock=self._clock,
+            tell=self.tell,
+        )
         async with anyio.create_task_group() as self._tasks:
             lives: list[Life] = []
             for plan in self._scenario.lives:
@@ -168,6 +180,9 @@ class _World:
         """Add a line to the trace."""
         self._now_s = self._clock.monotonic()
         self._events.append((self._now_s, text))
+
+    def _tell_of(self, process: str, text: str) -> None:
+        self.tell(f"{process} {text}")
 
     def trace(self) -> Sequence[str]:
         """All events, in order."""
@@ -191,7 +206,11 @@ class _World:
             host.owner = life
         self._tasks.start_soon(life.run)
         if (sweep := self._upkeep.sweeps.get(plan.number)) is not None:
-            self._tasks.start_soon(self._sweep, plan.number, sweep)
+            self._tasks.start_soon(self._maintenance.sweep, plan.number, sweep)
+        if (keep := self._upkeep.keeps.get(plan.number)) is not None:
+            self._tasks.start_soon(self._maintenance.keep, plan.number, keep)
+        if (reader := self._readers.get(plan.number)) is not None:
+            self._tasks.start_soon(self._open_reader(plan.number, reader).run)
         if plan.overlap_s is None:
             await self._await_end(life)
         else:
@@ -242,40 +261,20 @@ class _World:
         self.tell("a night passes")
         await anyio.sleep(NIGHT_S)
 
-    async def _sweep(self, number: int, plan: SweepPlan) -> None:
-        """Perhaps drop a savepoint, then sweep, as far as the weather and the time allow."""
-        await anyio.sleep(plan.after_s)
-        self._sweeping += 1
-        try:
-            await self._sweep_now(number, plan)
-        finally:
-            self._sweeping -= 1
-
-    async def _sweep_now(self, number: int, plan: SweepPlan) -> None:
-        line = self._connect(self.job.primary, self._scenario.weather, f"sweep{number}")
-        store = ScopedStore(self.sabotage.store(line), ROOT)
-        with self.job.judging(), anyio.move_on_after(plan.lasts_s):
-            try:
-                if plan.drops is not None:
-                    self.job.dropped.add(plan.drops)
-                    with suppress(SavepointNotFoundError):
-                        await Savepoints(store, LogReader(store, JOB, threads_of(self.settings))).drop(plan.drops)
-                report = await self._open_sweep(store, min_age_s=plan.min_age_s).run(dry_run=False)
-            except (
-                StoreUnavailableError,
-                StoreAccessError,
-                MissingObjectError,
-            ) as error:  # the last: another sweep is running
-                self.tell(f"sweep{number}: {type(error).__name__}")
-            else:
-                self.tell(f"sweep{number}: {len(report.deleted)} of {len(report.garbage)} deleted, {report.stopped}")
-
-    def _open_sweep(self, store: ObjectStore, *, min_age_s: float) -> Sweep:
-        return open_sweep(store, self.settings, threads_of(self.settings), clock=self._clock, min_age_s=min_age_s)
+    def _open_reader(self, number: int, plan: ReaderPlan) -> Reader:
+        line = self._connect(self.job.primary, plan.weather, f"reader{number}")
+        return Reader(
+            plan,
+            self.job,
+            self.settings,
+            self.sabotage.store(line),
+            seed=f"{self.seed} reader {number}",
+            tell=partial(self._tell_of, f"reader{number}"),
+        )
 
     async def _sweep_clean(self) -> None:
         """When all is quiet and old, no garbage remains. The last sweep floor goes one sweep later."""
-        sweep = self._open_sweep(ScopedStore(self._connect_calmly(self.job.primary, "last"), ROOT), min_age_s=0.0)
+        sweep = self._maintenance.open_sweep(self._connect_calmly(self.job.primary, "last"), min_age_s=0.0)
         for _ in range(2):
             report = await sweep.run(dry_run=False)
             assert report.stopped is None, f"the last sweep stopped: {report.stopped}"
@@ -290,7 +289,7 @@ class _World:
         await self._await_ends(lives)
         await anyio.sleep(LATE_S)
         loss = draw_loss(self._losses, self.job.log, self.job.objects, [host.disk for host in self._hosts])
-        if loss is None or self._sweeping or self.job.failure is not None:
+        if loss is None or self._maintenance.sweeping or self.job.failure is not None:
             return
         newest = self.job.newest
         what = "gone" if loss.left is None else "damaged"
@@ -347,7 +346,10 @@ class _World:
                 assert_part(backend, expected, whole, self.settings.max_parallelism)
                 there = [commit for commit in self.job.commits if entry_key(commit.sequence) in self.job.objects]
                 invariants.assert_same_history([each async for each in backend.history()], there)
-                attempt = self.job.attempt(backend.next_checkpoint_id, expected)
+                time = self.job.time_at(self.job.newest)
+                if self.timing is not None and time.clock is not None:
+                    assert_time(backend, expected, time, self.timing, self.settings.max_parallelism)
+                attempt = self.job.attempt(backend.next_checkpoint_id, expected, time)
                 info = await backend.checkpoint(attempt.checkpoint_id, source=SourceMark(JOB, attempt.number))
                 self.job.acknowledge(attempt, info)
         if self._upkeep != Upkeep() or self._is_opened_often:

@@ -1,0 +1,1 @@
+"""What happens to a simulated job beside its lives: losses, sweeps and savepoints, and readers."""
