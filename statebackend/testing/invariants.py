@@ -211,7 +211,7 @@ def assert_clock_never_goes_back(clock: ClockMark | None, before: ClockMark | No
 
 
 def assert_replay_has_same_clock(clock: ClockMark | None, first: ClockMark | None, batch: int) -> None:
-    """A batch moves the clock to the same time each time it is delivered, whoever processes it."""
+    """A batch moves the clock to the same time each time it is delivered, in every process."""
     assert clock == first, f"batch {batch} moved the clock to {first}, and now to {clock}"
 
 

@@ -1,4 +1,7 @@
-"""`python -m statebackend.testing.simulation --seeds 10000`: runs many seeds and reports the broken ones."""
+"""`python -m statebackend.testing.simulation --seeds 10000`: runs many seeds and reports the broken ones.
+
+At the end it says which events have happened, in how many of the runs, and which have never met.
+"""
 
 import argparse
 import logging
@@ -10,21 +13,25 @@ from pathlib import Path
 from statebackend._clock import SystemClock
 from statebackend.testing.record import ProofRecord, record_of, write_record
 from statebackend.testing.simulation import BrokenError, simulate
+from statebackend.testing.simulation.coverage import Coverage
 
 STEP = 100
 """Seeds between two lines of progress."""
 
 
-def run_seeds(first: int, count: int) -> tuple[int, Sequence[str]]:
-    """Run these seeds; return their number of commits, and the errors of the broken ones."""
+def run_seeds(first: int, count: int) -> tuple[int, Sequence[str], Coverage]:
+    """Run these seeds; return their number of commits, the errors of the broken ones, and what has happened."""
     logging.disable(logging.CRITICAL)  # the weather is bad on purpose: its warnings are noise
-    commits, broken = 0, list[str]()
+    commits, broken, coverage = 0, list[str](), Coverage()
     for seed in range(first, first + count):
         try:
-            commits += simulate(seed).commits
+            run = simulate(seed)
         except BrokenError as error:
             broken.append(str(error))
-    return commits, broken
+        else:
+            commits += run.commits
+            coverage.note(seed, run.trace)
+    return commits, broken, coverage
 
 
 def print_trace(seed: int) -> None:
@@ -50,13 +57,15 @@ def main() -> None:
         return
     starts = range(arguments.first, arguments.first + arguments.seeds, STEP)
     counts = [min(STEP, arguments.first + arguments.seeds - start) for start in starts]
-    commits, done, broken, begun_s = 0, 0, list[str](), SystemClock().monotonic()
+    commits, done, broken, coverage = 0, 0, list[str](), Coverage()
+    begun_s = SystemClock().monotonic()
     with ProcessPoolExecutor(arguments.jobs) as pool:
-        for count, (made, found) in zip(counts, pool.map(run_seeds, starts, counts), strict=True):
+        for count, (made, found, happened) in zip(counts, pool.map(run_seeds, starts, counts), strict=True):
             commits, done = commits + made, done + count
             broken += found
+            coverage.update(happened)
             print(f"{done:>7,} of {arguments.seeds:,} seeds, {commits:,} commits, {len(broken)} broken", flush=True)
-    print(*broken, sep="\n\n")
+    print(*coverage.table(), *broken, sep="\n")
     record = _record(arguments.first, done, commits, len(broken), SystemClock().monotonic() - begun_s)
     print(*record.lines(), sep="\n")
     if arguments.record is not None:

@@ -70,6 +70,7 @@ class SimulatedJob:
         self._dropping: Counter[str] = Counter()  # how many drops are under way
         self._names: dict[str, set[SavepointMarker]] = {}
         self._unpinned: set[str] = set()  # keys of markers of commits that existed, made when no pin was there
+        self._batches: frozenset[int] = frozenset()  # of timed rows, that were tried
         self._clocks: dict[int, ClockMark] = {}  # by batch
         self._lost: Loss | None = None
         self._continued: int | None = None  # the older commit that the claim at the end continues: no sweep deletes it
@@ -175,6 +176,11 @@ class SimulatedJob:
         """A checkpoint is about to be tried."""
         self.attempts.append(CheckpointCall(len(self.attempts), checkpoint_id, dict(contents), time))
         return self.attempts[-1]
+
+    def is_new(self, batch: int) -> bool:
+        """True the first time."""
+        is_new, self._batches = batch not in self._batches, self._batches | {batch}
+        return is_new
 
     def acknowledge(self, attempt: CheckpointCall, info: CheckpointInfo | Commit) -> None:
         """`checkpoint` or `commit` has returned: the commit exists, at that sequence, from that attempt."""

@@ -1,4 +1,4 @@
-"""What a life is told, judged: what it finds when it opens the job, the outcome of each attempt, and how it leaves."""
+"""Judges all that a life is told: the commit it opens, the outcome of each attempt, and how it leaves."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -117,10 +117,12 @@ class JudgedLife:
         self._primary.in_doubt.clear()  # claims are not counted: nothing depends on those that failed
         with self._job.judging():
             if (name := asked.get("savepoint")) is not None:
+                self._tell(f"starts from savepoint {name}")
                 assert sequence in self._job.named(name), f"savepoint {name} opened on {sequence}"
             elif self._base is None:
                 invariants.assert_newest_of_its_time(sequence, newest_at_begin=newest, newest_at_end=self._job.newest)
             else:
+                self._tell(f"goes back to commit {sequence}")
                 assert sequence == self._base.sequence, f"asked for {self._base.sequence}, opened on {sequence}"
             self._contents = dict(self._job.contents_at(-1 if sequence is None else sequence))
             self._time = self._job.time_at(-1 if sequence is None else sequence)

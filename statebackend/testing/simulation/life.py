@@ -155,7 +155,10 @@ class Life(JudgedLife):
             self._judge_opened(None if coordinator.base is None else coordinator.base.summary, newest, asked)
             await self._begin(coordinator.epoch)
             names = STATES[: self._chance.choice((1, 2, 3))]
-            work = RangesAtWork(settings, coordinator, process, self._runner, parts=self.plan.parts, names=names)
+            work = RangesAtWork(
+                settings, coordinator, process, self._runner, parts=self.plan.parts, names=names, tell=self._tell
+            )
+            self._tell(f"works in {self.plan.parts} ranges")
             for _ in range(self.plan.batches):
                 await anyio.sleep(self._chance.choice((0.0, 0.001, 0.02)))
                 if not await self._batch_in_ranges(work):
@@ -208,7 +211,11 @@ class Life(JudgedLife):
     def _next_batch(self, contents: dict[tuple[str, Key], object]) -> TimedBatch:
         assert self._timing is not None
         wall_s = self._clock.time() + self._ticking.choice((0.0, 0.0, 0.0, -50.0, 40.0))  # a wall clock may go back
-        return next_batch(self._timing, self._world.seed, contents, self._time, wall_s)
+        batch = next_batch(self._timing, self._world.seed, contents, self._time, wall_s)
+        self._tell(batch.story(self._time, contents))
+        if not self._job.is_new(batch.time.batch):
+            self._tell(f"batch {batch.time.batch} comes again")
+        return batch
 
     async def _batch_in_ranges(self, work: RangesAtWork) -> bool:
         """One batch of the ranges; true if the life may continue."""

@@ -53,10 +53,12 @@ class RangesAtWork:
         *,
         parts: int,
         names: Sequence[str],
+        tell: Callable[[str], None],
     ) -> None:
         self.coordinator: Final = coordinator
         self.names: Final = names
         self._settings = settings
+        self._tell = tell
         self._process = process
         self._runner = runner
         self._ranges = ranges_of(parts, settings.max_parallelism)
@@ -67,17 +69,20 @@ class RangesAtWork:
         """One contribution for each range that has something to do, and what they have put out."""
         clock = self._clock(batch)
         due = ranges_with_due_timers(self.coordinator.base, self._ranges, clock)
-        contributions, found = list[Contribution](), list[Fired]()
+        contributions, found, woken = list[Contribution](), list[Fired](), 0
         for part in self._ranges:
             groups = self._settings.max_parallelism
             own = [each for each in changes if key_group(each[1], groups) in part]
             has_rows = batch is not None and batch.part(part, groups).num_rows > 0
+            woken += part in due and not own and not has_rows
             if own or has_rows or part in due or chance.random() < SPARE_ATTEMPTS:
                 if chance.random() < SPARE_ATTEMPTS:
                     await self._attempt(part, own, batch, clock)  # its result is lost
                 contribution, put = await self._attempt(part, own, batch, clock)
                 contributions.append(contribution)
                 found += put
+        if woken:
+            self._tell(f"wakes {woken} idle ranges")
         return contributions, found
 
     async def commit(

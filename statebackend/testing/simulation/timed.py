@@ -1,7 +1,7 @@
 """Time in a simulated job: batches of rows with times, the job's clock, timers, values that expire; what is expected.
 
-The rows of a batch follow from its number: whoever is delivered it gets the same. So with event time, the clock and all
-that goes by it follow from the number as well, however many lives have tried the batch, and wherever.
+The rows of a batch follow from its number: every process that it is delivered to gets the same. So with event time, the
+clock and all that goes by it follow from the number as well, however many lives have tried the batch, and wherever.
 """
 
 import datetime as dt
@@ -196,7 +196,7 @@ class Dues(KeyedProcessor):
 
 
 def open_runner(plan: TimePlan) -> ProcessorRunner:
-    """What a process runs on its batches."""
+    """The runner that a process applies to its batches."""
     return ProcessorRunner(Dues(plan), key="key", order_by="number", has_output=True, event_time=event_time_of(plan))
 
 
@@ -225,6 +225,13 @@ class TimedBatch(NamedTuple):
     to_s: float
     time: JobTime
     expected: Sequence[Fired]
+
+    def story(self, before: JobTime, contents: Contents) -> str:
+        """A line for a trace on the effects of the batch. `contents`: after it."""
+        moves = "leaves" if self.time.clock == before.clock else "moves"
+        late, fired = (sum(each[0] == what for each in self.expected) for what in ("late", "timer"))
+        expired = len(contents) - len(living(contents, self.time.now_s, TTL_S))
+        return f"batch {self.time.batch} {moves} the clock, {late} late, {fired} timers, {expired} have expired"
 
     def part(self, part: KeyGroupRange, groups: int) -> Any:
         """The rows whose keys are in `part`."""
@@ -268,7 +275,7 @@ def assert_time(backend: KeyedBackend, contents: Contents, time: JobTime, plan: 
 
 
 def timed_of(contents: Contents, time: JobTime, part: KeyGroupRange, groups: int) -> Contents:
-    """What a backend of `part` shows of the timed states at that time."""
+    """The timed states as a backend of `part` shows them at that time."""
     return {
         (name, key): text_of(value) if name == RECENT else value
         for (name, key), value in living(contents, time.now_s, TTL_S).items()

@@ -1,1 +1,1 @@
-"""What happens to a simulated job beside its lives: losses, sweeps and savepoints, and readers."""
+"""The events beside the lives of a simulated job: losses, sweeps and savepoints, and readers."""

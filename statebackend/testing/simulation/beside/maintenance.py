@@ -31,7 +31,7 @@ GIVES_UP_S: Final = 2000.0
 
 
 class Maintenance:
-    """What people do to the job from a command line. `connect`: the primary, as a new process reaches it."""
+    """The work that people do on the job from a command line. `connect`: the primary, as a new process reaches it."""
 
     def __init__(
         self,

@@ -83,7 +83,7 @@ class Reader:
             self.judge_rows(rows, state, commit)
 
     def _draw_commit(self) -> tuple[dict[str, Any], Commit | None]:
-        """What is asked for, and the commit, if it is a certain one."""
+        """Draw the arguments of a read, and its commit, if they name a certain one."""
         commits = self._job.retained
         if self._plan.which == "older" and commits:
             wanted = self._chance.choice(commits)
