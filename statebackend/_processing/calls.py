@@ -72,7 +72,7 @@ def leave_call() -> None:
 class Turns:
     """Decides who may use the states of one opened processor: each call its own key's, code that is alone all of them.
 
-    `broken`: the first use that was refused. It fails the batch, or the next one if it comes too late for that.
+    `broken`: the first use that was refused, or other thing that fails the batch whatever its calls do.
     """
 
     def __init__(self) -> None:
@@ -90,12 +90,12 @@ class Turns:
             self._is_alone = False
 
     def begin(self) -> None:
-        """Note the loop's thread: a batch begins. Raises the error of an earlier batch's call that came late."""
+        """Note the loop's thread: a batch begins. Raises what an earlier batch's call was refused when it was over."""
         self._thread = threading.get_ident()
         self.check_unbroken()
 
     def check_unbroken(self) -> None:
-        """Raise the error of the first use that was refused, once."""
+        """Raise what has broken the batch, once."""
         broken, self.broken = self.broken, None
         if broken is not None:
             raise broken
@@ -151,8 +151,12 @@ class Turns:
             )
         self._raise(InputError(said, key=call.key, used=key))
 
-    def _raise(self, error: InputError) -> NoReturn:
+    def break_by(self, error: InputError) -> None:
+        """Have `error` fail the batch, or the next one if it comes too late for that. In any thread."""
         if self.broken is None:
             self.broken = error
+
+    def _raise(self, error: InputError) -> NoReturn:
+        self.break_by(error)
         _logger.error("%s", error)
         raise error

@@ -26,6 +26,7 @@ from statebackend._checkpoint.backend import KeyedBackend
 from statebackend._processing.calls import Batch, KeyCall
 from statebackend._processing.concurrently import for_each
 from statebackend._processing.event_time import EventTime
+from statebackend._processing.generators import noticing_left_generators
 from statebackend._processing.grouping import SLAB_ROWS, Rows, by_key, in_order
 from statebackend._processing.own_state import OwnStates
 from statebackend._processing.processor import KeyedProcessor, ProcessorContext
@@ -179,7 +180,8 @@ class ProcessorRunner:
                     with KeyCall(calls, key, rank):
                         await self._await_rows(opened.processor.process(key, rows, opened.context), key, yielded)
 
-                await for_each(batch.keys, call, concurrency=self._concurrency)
+                with noticing_left_generators():
+                    await for_each(batch.keys, call, concurrency=self._concurrency)
                 await anyio.lowlevel.checkpoint()  # generators that were left half way are closed now
             own.turns.check_unbroken()
             own.settle(ranks)

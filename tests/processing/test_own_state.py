@@ -233,7 +233,7 @@ async def test_a_task_that_outlives_its_call_is_refused_and_fails_the_batch() ->
 
 
 @run_virtual
-async def test_a_generator_that_is_left_half_way_cannot_touch_state_when_it_is_closed() -> None:
+async def test_a_generator_that_is_left_half_way_cannot_touch_state_when_it_is_closed(caplog) -> None:
     """Asyncio closes it when the call has ended."""
 
     async def pages(p: Any, key: str) -> Any:
@@ -248,8 +248,9 @@ async def test_a_generator_that_is_left_half_way_cannot_touch_state_when_it_is_c
             break
 
     async with open_job() as backend:
-        with pytest.raises(InputError, match="started and not awaited"):
+        with pytest.raises(InputError, match="left half way"):
             await (job := Job(backend, use)).batch("a")
+        assert "started and not awaited" in caplog.text
         assert job.changes() == b""
 
 
