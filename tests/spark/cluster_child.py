@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -22,6 +23,7 @@ class Plan(msgspec.Struct):
 
     `fails_in`: the batches of customers in which an attempt fails; `slow_in`: those in which one waits for another
     attempt. `outbox`: rows are published after the commit; otherwise an output gets them before it.
+    `clock`: that of the sink.
     """
 
     folder: str
@@ -34,6 +36,7 @@ class Plan(msgspec.Struct):
     outbox: bool = False
     fails_in: tuple[int, ...] = ()
     slow_in: tuple[int, ...] = ()
+    clock: Literal["batch"] | None = None
 
 
 def settings_of(plan: Plan) -> sb.Settings:
@@ -123,6 +126,7 @@ def main(plan: Plan) -> None:
         execution="executors",
         parallelism=plan.parallelism,
         observer=Teller(),
+        clock=plan.clock,
     )
 
     def apply(df, batch_id):

@@ -131,11 +131,18 @@ class Customers(KeyedProcessor):
 
 
 class Failing(Customers):
-    """Fails in some batches, the first time that it has come to the end of a key there."""
+    """Fails in some batches, the first time that it has come to the end of a key there.
+
+    Each attempt at a range writes down what time it is there, by the job's clock.
+    """
 
     def __init__(self, memory: str, batches: Sequence[int]) -> None:
         self._memory = memory
         self._batches = batches
+
+    def open_batch(self, context):
+        attempt = TaskContext.get().taskAttemptId()
+        Path(self._memory, f"clock-{context.batch_id}-{attempt}").write_text(str(context.clock_s))
 
     def process(self, key, rows, context):
         yield from super().process(key, rows, context)

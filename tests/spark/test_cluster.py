@@ -4,6 +4,7 @@ The short form runs with all tests. The long one (`nox -s spark`) runs for many 
 where it is there.
 """
 
+import asyncio
 import os
 import random
 import time
@@ -12,8 +13,9 @@ from collections import Counter
 import msgspec
 import pytest
 
+import statebackend as sb
 from tests.spark.cluster import Driver, assert_equals_one_pass
-from tests.spark.cluster_child import Plan
+from tests.spark.cluster_child import Plan, settings_of
 from tests.spark.retail import DATA_SET, made_up, of_data_set, write
 from tests.spark.standalone import SPECULATION, standalone_cluster
 
@@ -32,11 +34,11 @@ only_long = pytest.mark.skipif(LONG not in os.environ, reason=f"takes many minut
 def test_workers_and_executors_are_killed_and_the_query_goes_on(tmp_path) -> None:
     """A Python worker, then the JVM of an executor, while their batches run, and tasks that fail by themselves in two.
 
-    Spark makes other attempts.
+    Spark makes other attempts. With `clock="batch"` all attempts of a batch have the time that is in its commit.
     """
     days = made_up(6, lines=200, seed=1)
     write(days, tmp_path / "days")
-    plan = Plan(str(tmp_path), "customers", CLUSTER, parallelism=3, fails_in=(2, 4))
+    plan = Plan(str(tmp_path), "customers", CLUSTER, parallelism=3, fails_in=(2, 4), clock="batch")
     victims = {"1": "worker", "3": "executor"}
     killed = []
     with Driver(plan) as driver:
@@ -48,6 +50,17 @@ def test_workers_and_executors_are_killed_and_the_query_goes_on(tmp_path) -> Non
     assert (tmp_path / "failed-2").exists()
     assert (tmp_path / "failed-4").exists()
     assert_equals_one_pass(plan, days)
+    clocks = [[path.read_text() for path in tmp_path.glob(f"clock-{number}-*")] for number in range(len(days))]
+    assert all(len(clocks[number]) > plan.parallelism for number in plan.fails_in)
+    committed = asyncio.run(clocks_committed(plan))
+    assert [set(each) for each in clocks] == [{str(each)} for each in committed]
+    assert committed == sorted(set(committed))
+
+
+async def clocks_committed(plan: Plan) -> list[float | None]:
+    """The job's clock in each of its commits, oldest first."""
+    async with sb.open_backend(settings_of(plan), read_only=True) as backend:
+        return [commit.clock and commit.clock.now_s async for commit in backend.history()][::-1]
 
 
 def run_through_kills(plan: Plan, rng: random.Random, *, kills: int) -> Counter[str]:
