@@ -64,9 +64,21 @@ def by_table(kind: str = "heap", settings: Mapping[str, str] = DEFAULT, **option
     return Contestant(partial(_by_table, kind, options), settings, partial(_totals_of, kind))
 
 
-def on_executors(kind: str = "heap", settings: Mapping[str, str] = DEFAULT) -> Contestant:
-    """Ours, in Spark's Python workers."""
-    return by_table(kind, settings, execution="executors", parallelism=PARALLELISM)
+def on_executors(kind: str = "heap", settings: Mapping[str, str] = DEFAULT, **options: Any) -> Contestant:
+    """Ours, in Spark's Python workers; `options` are the sink's."""
+    return by_table(kind, settings, execution="executors", parallelism=PARALLELISM, **options)
+
+
+def by_function(settings: Mapping[str, str] = DEFAULT, **options: Any) -> Contestant:
+    """Ours, with a plain function; `options` are the sink's."""
+
+    def add(df: DataFrame, _batch_id: int, backend: sb.StateBackend) -> None:
+        KINDS["heap"].totals(backend).merge(df.toArrow())
+
+    def start(rows: DataFrame, work: Path) -> Any:
+        return _foreach(rows, work, sb.spark.StatefulSink(add, settings_of(work, "heap"), **options))
+
+    return Contestant(start, settings, partial(_totals_of, "heap"))
 
 
 def by_key() -> Contestant:
