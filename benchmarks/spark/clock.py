@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.contest import Line, Report, contest
+from benchmarks.contest import Line, Report
 from benchmarks.spark.contestants import BASED, by_function, by_table, on_executors
 from benchmarks.spark.workload import Contestant, Workload, open_session
 from benchmarks.totals import Traffic
@@ -34,9 +34,13 @@ def run(report: Report, *, keys: int = 10_000, rows: int = 200, batches: int = 2
         contestants |= {which: make(), f"{which}, event time": make(**EVENT_TIME)}
     with tempfile.TemporaryDirectory() as name, open_session(Path(name)) as spark:
         workload = Workload(spark, Path(name), Traffic(keys, zipf=True), rows, batches)
-        times_ms = contest(
+        times_ms = report.contest(
+            "a batch with a clock",
+            "ms",
             {each: partial(workload.measure, each, contestant) for each, contestant in contestants.items()},
             rounds=rounds,
+            keys=keys,
+            rows=rows,
         )
     for which, limit_ms in EXPECTED_MS.items():
         with_clock, without = times_ms[f"{which}, event time"], times_ms[which]

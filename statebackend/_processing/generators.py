@@ -48,7 +48,8 @@ class _Watch:
 
     def begun(self, generator: AsyncGenerator[Any, Any]) -> None:
         """Python's hook: somebody asks it for its first item."""
-        call, by = current_call(), sys._getframe(1).f_code  # noqa: SLF001 - a frame that is kept would keep the generator
+        # A frame that is kept would keep the generator.
+        call, by = current_call(), sys._getframe(1).f_code  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         if call is None or (by.co_flags & inspect.CO_ASYNC_GENERATOR and by.co_name != "process"):
             self._begun.pop(id(generator), None)
         else:
@@ -65,7 +66,7 @@ class _Watch:
                     "an asynchronous generator was left half way, and would be closed at any time after the call: "
                     "iterate it to its end, or use it within `async with contextlib.aclosing(...)`",
                     key=key,
-                    generator=generator.__qualname__,
+                    generator=getattr(generator, "__qualname__", ""),
                 )
             )
         if self.of_loop.finalizer is not None:

@@ -15,7 +15,7 @@ from statebackend._processing.event_time import EventTime, check_one, in_us
 from statebackend.abc import Clock
 from statebackend.errors import SettingsError
 from statebackend.ids import ClockKind
-from statebackend.spark.frames import collected
+from statebackend.spark.frames import collected, without_adaptive_planning
 
 ClockMode = Literal["batch"]
 
@@ -49,7 +49,8 @@ class BatchClock:
         check_one(event_time.column, df.columns)
         column = f.col(_quoted(event_time.column))
         is_late = "false" if before_s is None else self._is_late(df, before_s)
-        found = collected(df.agg(f.max(column), f.count_if(column.isNull()), f.count_if(f.expr(is_late))))
+        with without_adaptive_planning(df):
+            found = collected(df.agg(f.max(column), f.count_if(column.isNull()), f.count_if(f.expr(is_late))))
         latest, nulls, late = (each[0] for each in found.columns)
         to_s = event_time.clock_of(latest)
         event_time.check_nulls(nulls.as_py())

@@ -29,6 +29,8 @@ _pa: Any = pa  # it ships no types
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 RUN_ID_PROPERTY: Final = "spark.jobGroup.id"
 """The job group of a streaming query is its run id: Spark cancels it when the query is stopped."""
+ADAPTIVE: Final = "spark.sql.adaptive.enabled"
+"""Spark's setting of adaptive planning."""
 ACTIONS_MAX: Final = 8
 """Spark actions that one batch's asynchronous function may run at a time, each on a thread.
 
@@ -114,6 +116,23 @@ def collected(df: DataFrame) -> Any:
 
 def _to_arrow(df: DataFrame) -> Any:
     return cast("Callable[[], Any]", df.toArrow)()  # pyright: ignore[reportUnknownMemberType]
+
+
+@contextmanager
+def without_adaptive_planning(df: DataFrame) -> Generator[None, None, None]:
+    """Plan Spark's work in this context as a whole: adaptive planning makes a job of each stage.
+
+    That costs more than a small batch, and it has nothing to choose for ranges that are given, or for one row. The
+    setting is changed in the batch's own session, a clone, so the user's stays as it is. The plan of the stream
+    upstream was made before the batch came here.
+    """
+    conf = df.sparkSession.conf
+    before = conf.get(ADAPTIVE)
+    conf.set(ADAPTIVE, "false")
+    try:
+        yield
+    finally:
+        conf.set(ADAPTIVE, before or "true")
 
 
 def drain(df: DataFrame) -> None:

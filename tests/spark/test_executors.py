@@ -17,7 +17,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import statebackend as sb
-from statebackend.spark import advice
+from statebackend.spark import advice, frames
 from statebackend.spark.executors import batch_job
 from tests.knobs import replaced
 from tests.spark.conftest import BOUND_S, feed
@@ -343,10 +343,10 @@ def test_the_drivers_observer_hears_of_ranges_and_of_requests(stream, on_executo
 def test_a_batch_is_without_adaptive_planning_and_leaves_its_session_as_it_was(spark, adaptive) -> None:
     """Adaptive planning makes a job of each stage, which costs more than a small batch."""
     df = spark.newSession().range(1)
-    df.sparkSession.conf.set(batch_job.ADAPTIVE, adaptive)
-    with batch_job.without_adaptive_planning(df):
-        assert df.sparkSession.conf.get(batch_job.ADAPTIVE) == "false"
-    assert df.sparkSession.conf.get(batch_job.ADAPTIVE) == adaptive
+    df.sparkSession.conf.set(frames.ADAPTIVE, adaptive)
+    with frames.without_adaptive_planning(df):
+        assert df.sparkSession.conf.get(frames.ADAPTIVE) == "false"
+    assert df.sparkSession.conf.get(frames.ADAPTIVE) == adaptive
 
 
 def test_a_sink_on_executors_travels_without_what_is_open(stream, on_executors, read) -> None:

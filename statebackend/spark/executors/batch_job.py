@@ -8,8 +8,8 @@ several attempts at a task, the one whose row `collect` returns is committed. A 
 
 import logging
 from collections import Counter
-from collections.abc import Generator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, cast
 
 import msgspec
@@ -38,16 +38,13 @@ from statebackend.spark.executors.pickling import pickled
 from statebackend.spark.executors.placement import Placement
 from statebackend.spark.executors.task_errors import error_in
 from statebackend.spark.executors.worker import RESULT_SCHEMA, BatchSpec, RunSpec, TaskResult, task_of
-from statebackend.spark.frames import context_of
+from statebackend.spark.frames import context_of, without_adaptive_planning
 from statebackend.spark.output import Outbox, OutputFunction, call_output
 
 _pa: Any = pa  # it ships no types
 
 BASE_BYTES_MAX: Final = 256 * 1024
 """A commit larger than this is not sent along with every task: the task reads it from the primary."""
-
-ADAPTIVE: Final = "spark.sql.adaptive.enabled"
-"""Spark's setting of adaptive planning."""
 
 _logger = logging.getLogger(__name__)
 
@@ -173,23 +170,6 @@ class OnExecutors:
     def _output_rows(self, results: Sequence[TaskResult]) -> Any:
         tables = [_pa.ipc.open_stream(result.output).read_all() for result in results if result.output is not None]
         return _pa.concat_tables([self._runner.processor.output_schema.empty_table(), *tables])
-
-
-@contextmanager
-def without_adaptive_planning(df: DataFrame) -> Generator[None, None, None]:
-    """Plan Spark's work in this context as a whole: adaptive planning makes a job of each stage.
-
-    That costs more than a small batch, and it has nothing to choose here, where the number of ranges is given. The
-    setting is changed in the batch's own session, a clone, so the user's stays as it is. The plan of the stream
-    upstream was made before the batch came here.
-    """
-    conf = df.sparkSession.conf
-    before = conf.get(ADAPTIVE)
-    conf.set(ADAPTIVE, "false")
-    try:
-        yield
-    finally:
-        conf.set(ADAPTIVE, before or "true")
 
 
 def _check_shared(
