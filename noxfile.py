@@ -22,6 +22,7 @@ nox.options.sessions = ["tests"]
 ROOT = Path(__file__).parent
 NO_JAVA_STATUS = 3  # of benchmarks/java.py
 NO_CEPH_STATUS = 3  # of benchmarks/radosgw.py
+NO_NODE_STATUS = 3  # of benchmarks/azurite.py
 NO_POSTGRES_STATUS = 3  # of benchmarks/upserts/postgres.py
 MINISTACK = "ministack==1.5.33"
 WORKERS = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
@@ -36,15 +37,16 @@ PYTHON_FILES = ("statebackend", "benchmarks", "tests", "docs/_site", "noxfile.py
 def tests(session: nox.Session) -> None:
     """The whole suite, Spark included, in three processes. Arguments after `--` go to pytest: `-n 0` makes it one."""
     session.install("-e", ".[spark,test]")
-    environment = spark_environment(session) | ministack_environment(session)
+    environment = spark_environment(session) | ministack_environment(session) | azurite_environment(session)
     with files_in_memory(session) as placed:
         session.run("python", "-m", "pytest", *WORKERS, *session.posargs, env=environment | placed)
 
 
 @nox.session
 def integration(session: nox.Session) -> None:
-    """The promises about S3, tested on two servers: MiniStack, and Ceph's radosgw from Debian's packages."""
+    """The promises about clouds, on servers: Azurite for Azure; for S3 MiniStack, and Ceph's radosgw from Debian."""
     session.install("-e", ".[test]")
+    session.run("python", "-m", "pytest", "tests/azure", *session.posargs, env=azurite_environment(session))
     session.run("python", "-m", "pytest", "tests/s3", *session.posargs, env=ministack_environment(session))
     root = (session.cache_dir / "ceph").absolute()
     found = session.run("python", "-m", "benchmarks.radosgw", str(root), success_codes=[0, NO_CEPH_STATUS], silent=True)
@@ -204,6 +206,18 @@ def ministack_environment(session: nox.Session) -> dict[str, str]:
         session.run("python", "-m", "venv", "--clear", str(folder), silent=True)
     session.run(str(python), "-m", "pip", "install", "--quiet", MINISTACK, external=True, silent=True)
     return {"MINISTACK_PYTHON": str(python)}
+
+
+def azurite_environment(session: nox.Session) -> dict[str, str]:
+    """Installs Azurite from npm, in a folder that all sessions share, if there is npm."""
+    root = (session.cache_dir / "azurite").absolute()
+    missing = session.run(
+        "python", "-m", "benchmarks.azurite", str(root), success_codes=[0, NO_NODE_STATUS], silent=True
+    )
+    if missing:
+        session.warn(f"NOT TESTED against Azure: {missing}")
+        return {}
+    return {"AZURITE_ROOT": str(root)}
 
 
 def postgres_environment(session: nox.Session) -> dict[str, str]:

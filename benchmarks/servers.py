@@ -99,14 +99,14 @@ def _start_ministack(python: str | Path, port: int, log: Path) -> subprocess.Pop
         return subprocess.Popen([python, "-m", "ministack"], env=variables, stdout=out, stderr=subprocess.STDOUT)
 
 
-def answers(process: subprocess.Popen[bytes], port: int, path: str) -> bool:
-    """Wait until the server answers; false if it has ended instead."""
+def answers(process: subprocess.Popen[bytes], port: int, path: str, *, status: int = 200) -> bool:
+    """Wait until the server answers with that status; false if it has ended instead."""
     end = time.monotonic() + START_TIMEOUT_S
     while process.poll() is None and time.monotonic() < end:
         try:
             with closing(http.client.HTTPConnection(HOST, port, timeout=5)) as connection:
                 connection.request("GET", path)
-                if connection.getresponse().status == 200:
+                if connection.getresponse().status == status:
                     return True
         except OSError:
             time.sleep(0.05)

@@ -10,7 +10,9 @@ from typing import Any
 Report = Callable[[int], None]
 
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["statebackend.objectstore.s3", "statebackend.testing", "benchmarks.servers"])
+FORKED.set_forkserver_preload(
+    ["statebackend.objectstore.s3", "statebackend.objectstore.azure", "statebackend.testing", "benchmarks.servers"]
+)
 
 
 def last_word(life: Callable[..., Any], *args: Any, words: int | None = None, **death: Any) -> int:

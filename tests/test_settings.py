@@ -3,6 +3,7 @@
 import math
 import operator
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,16 @@ import msgspec
 import pytest
 
 from statebackend.errors import LocalRootError, PrimaryUrlError, SettingsError, UnknownSettingError
-from statebackend.settings import MiB, Prices, S3Settings, Settings, UploadSettings, check_primary
+from statebackend.settings import (
+    AzureSettings,
+    MiB,
+    Prices,
+    S3Settings,
+    Secret,
+    Settings,
+    UploadSettings,
+    check_primary,
+)
 from statebackend.settings.sources import RENAMED, as_spark, as_variable, dotted_names
 
 BASE: dict[str, Any] = {"job": "fleet", "primary": "memory://fleet"}
@@ -27,6 +37,7 @@ NOT_NEGATIVE_S = [
     "materialize_changelog_ratio",
     "materialize_retry_delay_s",
     "s3.outage_s",
+    "azure.outage_s",
 ]
 POSITIVE_S = [
     "persist_delay_max_s",
@@ -38,6 +49,11 @@ POSITIVE_S = [
     "s3.request_timeout_s",
     "s3.requests_per_s_max",
     "s3.retries_per_s_max",
+    "azure.connect_timeout_s",
+    "azure.read_timeout_s",
+    "azure.request_timeout_s",
+    "azure.requests_per_s_max",
+    "azure.retries_per_s_max",
 ]
 NOT_NEGATIVE_USD = [
     "put_budget_usd_month",
@@ -55,6 +71,8 @@ AT_LEAST_ONE = [
     "cpu_threads_max",
     "s3.connections_max",
     "s3.part_concurrency_max",
+    "azure.connections_max",
+    "azure.block_concurrency_max",
 ]
 NOT_NEGATIVE_BYTES = [
     "persist_size_threshold_bytes",
@@ -70,10 +88,10 @@ NOT_NEGATIVE_BYTES = [
     "local_bytes_max",
 ]
 
-PARTS = ["s3.part_bytes", "s3.multipart_threshold_bytes"]
+PARTS = ["s3.part_bytes", "s3.multipart_threshold_bytes", "azure.block_bytes", "azure.block_threshold_bytes"]
 
 
-RECORDS: dict[str, Any] = {"s3": S3Settings, "upload": UploadSettings, "prices": Prices}
+RECORDS: dict[str, Any] = {"s3": S3Settings, "azure": AzureSettings, "upload": UploadSettings, "prices": Prices}
 
 
 def settings(**values: Any) -> Settings:
@@ -197,6 +215,48 @@ def test_any_other_endpoint_is_refused(url: str) -> None:
         S3Settings(endpoint=url)
 
 
+AZURE_KEY = Secret("a2V5IG9mIGFuIGFjY291bnQ=")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"endpoint": "http://127.0.0.1:10000/account1", "account_key": AZURE_KEY},
+        {"endpoint": "https://account1.blob.core.chinacloudapi.cn/", "sas_token": Secret("?sv=1&sig=x")},
+        {"block_bytes": MiB, "block_threshold_bytes": MiB},
+    ],
+)
+def test_settings_for_azure(given: dict[str, Any]) -> None:
+    """As the page has them; secrets stay out of pickles, and what is left is still a setting."""
+    found = AzureSettings(**given)
+    assert {name: getattr(found, name) for name in given} == given
+    assert "a2V5" not in repr(found)
+    assert b"a2V5" not in pickle.dumps(found)
+    assert pickle.loads(pickle.dumps(found)).endpoint == found.endpoint
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"endpoint": "http://host/account/container"}, r"azure\.endpoint"),
+        ({"endpoint": "https://host?sig=hush"}, r"azure\.endpoint"),
+        ({"account_key": AZURE_KEY, "sas_token": Secret("sig=x")}, "two kinds"),
+        ({"account_key": Secret("hush hush")}, "must be base64"),
+        ({"account_key": Secret("")}, "must be base64"),
+        ({"block_bytes": MiB - 1}, r"azure\.block_bytes"),
+        ({"block_bytes": 9 * MiB, "block_threshold_bytes": 8 * MiB}, r"azure\.block_bytes"),
+        ({"connections_max": 0}, r"azure\.connections_max"),
+        ({"outage_s": -1.0}, r"azure\.outage_s"),
+    ],
+)
+def test_settings_for_azure_that_make_no_sense_are_refused_and_not_shown(given: dict[str, Any], told: str) -> None:
+    """Before the first request."""
+    with pytest.raises(SettingsError) as caught:
+        AzureSettings(**given)
+    assert re.search(told, f"{caught.value} {dict(caught.value.facts)}")
+    assert "hush" not in str(caught.value)
+
+
 @pytest.mark.parametrize("job", ["a", "fleet-2013_v1.0", "0", "x" * 100])
 def test_a_job_name_is_a_file_name_everywhere(job: str) -> None:
     """Letters, digits, dot, underscore and dash, at most 100."""
@@ -221,6 +281,9 @@ def test_any_other_job_name_is_refused(job: str) -> None:
         "s3://bucket",
         "s3://bucket/",
         "s3://my.bucket-1/states/of=all/v1.0/",
+        "azure://account1/container",
+        "azure://account1/my-container-1/states/of=all/v1.0/",
+        "azure://account1/$root/states",
     ],
 )
 def test_a_primary_of_a_known_form_is_taken(url: str) -> None:
@@ -259,6 +322,19 @@ def test_a_primary_of_a_known_form_is_taken(url: str) -> None:
         "s3://bucket/.hidden",
         "s3://bucket/a b",
         "s3://bucket:9000/prefix",
+        "azure:",
+        "azure://account1",
+        "azure://account1/",
+        "azure://account1/co",
+        "azure://account1/Container",
+        "azure://account1/my--container/x",
+        "azure://account1/container-/x",
+        "azure://Account/container",
+        "azure://account1.blob.core.windows.net/container",
+        "azure:///container/prefix",
+        "azure://account1/container//x",
+        "azure://account1/container/../x",
+        "azure://account1/container/x?sig=y",
         "s3://bucket/prefix?region=x",
         "s3://bucket/" + "a/" * 17,
     ],
@@ -279,6 +355,7 @@ def test_any_other_primary_is_refused_with_the_known_forms(url: str) -> None:
     [
         ("abfss://container@account.dfs.core.windows.net/path", "mount it"),
         ("ABFSS://container@account.dfs.core.windows.net/path", "mount it"),
+        ("abfss://container@account.dfs.core.windows.net/path", "azure://ACCOUNT/CONTAINER/PREFIX here"),
         ("wasbs://container@account.blob.core.windows.net", "mount it"),
         ("hdfs://namenode:8020/state", "mount it"),
         ("s3a://bucket/prefix", "S3 is s3://"),

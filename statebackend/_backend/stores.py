@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import AsyncGenerator, Collection, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.segments import LocalSegments
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore, Observer
+from statebackend.errors import PrimaryUrlError
 from statebackend.objectstore import PROBE_KEY, LocalStore, open_memory_store
 from statebackend.objectstore.scoped import CountingStore, ScopedStore
 from statebackend.settings import Settings, check_primary
@@ -52,8 +53,8 @@ async def open_store(
 ) -> AsyncGenerator[ObjectStore]:
     """The store that `settings.primary` names, closed at the end; or `instead`, which stays open.
 
-    S3 is first asked whether it keeps put-if-absent, if the caller `commits`. Raises `PrimaryUrlError`, and what
-    `open_s3_store` raises.
+    S3 and Azure are first asked whether they keep put-if-absent, if the caller `commits`. Raises `PrimaryUrlError`, and
+    what `open_s3_store` raises.
     """
     if instead is not None:
         yield instead
@@ -64,12 +65,34 @@ async def open_store(
         yield open_memory_store(url.netloc)
     elif url.scheme == "file":
         yield LocalStore(Path(url.path), threads=threads)
+    elif url.scheme == "azure":
+        async with _open_azure_store(settings, threads, commits=commits) as store:
+            yield store
     else:
         from statebackend.objectstore.s3 import open_s3_store  # noqa: PLC0415  # costs 0.25 s and 44 MiB
 
-        probe_key = f"{settings.job}/{PROBE_KEY}" if commits else None
-        async with open_s3_store(settings.primary, settings.s3, probe_key=probe_key, threads=threads) as store:
+        async with open_s3_store(
+            settings.primary, settings.s3, probe_key=_probe_key(settings, commits=commits), threads=threads
+        ) as store:
             yield store
+
+
+def _open_azure_store(
+    settings: Settings, threads: WorkerThreads, *, commits: bool
+) -> AbstractAsyncContextManager[ObjectStore]:
+    try:
+        from statebackend.objectstore.azure import open_azure_store  # noqa: PLC0415  # an extra
+    except ModuleNotFoundError as error:
+        raise PrimaryUrlError(
+            "an azure:// primary needs Azure's client: pip install 'statebackend[azure]'", missing=error.name
+        ) from error
+    return open_azure_store(
+        settings.primary, settings.azure, probe_key=_probe_key(settings, commits=commits), threads=threads
+    )
+
+
+def _probe_key(settings: Settings, *, commits: bool) -> str | None:
+    return f"{settings.job}/{PROBE_KEY}" if commits else None
 
 
 class Primary(msgspec.Struct, frozen=True):

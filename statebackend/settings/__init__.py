@@ -1,10 +1,20 @@
 """Settings: frozen records that check themselves, each value alone and in relation to the others, when they are made.
 
-`Settings` is the whole; `S3Settings`, `UploadSettings` and `Prices` are records inside it. Units are in the names. They
-come from keyword arguments, or from a mapping, TOML, the environment or a Spark configuration.
+`Settings` is the whole; `S3Settings`, `AzureSettings`, `UploadSettings` and `Prices` are records inside it. Units are
+in the names. They come from keyword arguments, or from a mapping, TOML, the environment or a Spark configuration.
 """
 
-from statebackend.settings.records import PUTS, KiB, MiB, Prices, S3Addressing, S3Settings, UploadSettings
+from statebackend.settings.records import (
+    PUTS,
+    AzureSettings,
+    GiB,
+    KiB,
+    MiB,
+    Prices,
+    S3Addressing,
+    S3Settings,
+    UploadSettings,
+)
 from statebackend.settings.secret import Secret
 from statebackend.settings.settings import (
     INLINE_BYTES,
@@ -22,7 +32,9 @@ __all__ = [
     "INLINE_BYTES_IN_FILES",
     "PUTS",
     "SPARK_PREFIX",
+    "AzureSettings",
     "Compression",
+    "GiB",
     "KiB",
     "MiB",
     "Prices",

@@ -1,5 +1,6 @@
-"""The settings that belong together: `Settings.s3`, `Settings.upload`, `Settings.prices`."""
+"""The settings that belong together: `Settings.s3`, `Settings.azure`, `Settings.upload`, `Settings.prices`."""
 
+import base64
 from collections.abc import Mapping
 from typing import Final, Literal
 from urllib.parse import SplitResult, urlsplit
@@ -12,6 +13,7 @@ from statebackend.settings.secret import Secret
 
 KiB: Final = 1024
 MiB: Final = 1024 * KiB
+GiB: Final = 1024 * MiB
 
 S3_PART_BYTES_MIN: Final = 5 * MiB
 """Least for `s3.part_bytes`: S3 refuses smaller parts, except the last one."""
@@ -70,6 +72,60 @@ class S3Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(
                 f"s3.part_bytes must lie between {S3_PART_BYTES_MIN} and s3.multipart_threshold_bytes",
                 **{"s3.part_bytes": self.part_bytes, "s3.multipart_threshold_bytes": self.multipart_threshold_bytes},
+            )
+
+
+class AzureSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach the container of an `azure://` primary, and how hard to press it. Needs the extra `azure`.
+
+    Raises `SettingsError` for a value out of bounds, and for credentials of both kinds. The account key is checked only
+    by its form.
+    """
+
+    endpoint: str = ""
+    """URL of the account where it is not `https://ACCOUNT.blob.core.windows.net`: that of another cloud, or of a server
+    that speaks Azure's protocol, with the account behind it, such as `http://127.0.0.1:10000/ACCOUNT` for Azurite."""
+    account_key: Secret | None = None
+    """A key of the storage account, in base64. Left out of pickles: see `Secret`."""
+    sas_token: Secret | None = None
+    """A shared access signature, instead of a key. Left out of pickles. With neither, credentials come from
+    `azure-identity`: variables, workload or managed identity, or a login."""
+    connections_max: Count = 64
+    """Requests under way at a time; further ones wait for a connection."""
+    connect_timeout_s: Deadline = 5.0
+    """How long opening a connection may take."""
+    read_timeout_s: Deadline = 10.0
+    """How long Azure may stay silent while an answer is due."""
+    request_timeout_s: Deadline = 60.0
+    """How long one request may take in all, body included: one block, or an object below the threshold."""
+    block_threshold_bytes: int = 16 * MiB
+    """Objects larger than this are uploaded in blocks, which costs one request more than there are blocks."""
+    block_bytes: int = 8 * MiB
+    """Size of a block: at most `block_threshold_bytes`. Azure takes 50,000 of them."""
+    block_concurrency_max: Count = 4
+    """Blocks of one object in memory and being sent at a time."""
+    requests_per_s_max: Rate = 3_000.0
+    """Request rate. When Azure throttles, the rate falls for a while."""
+    retries_per_s_max: Rate = 10.0
+    """Rate of repeated requests, over all requests together, so that retries do not prolong an outage."""
+    outage_s: Pause = 60.0
+    """How long a repeatable request is retried after its first failure."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "azure.")
+        if self.endpoint and not _is_endpoint(self.endpoint, parts_max=1):  # not shown: it may hold a password
+            raise SettingsError("azure.endpoint must be http://HOST or https://HOST, with or without port and account")
+        if self.account_key is not None and self.sas_token is not None:
+            raise SettingsError("azure.account_key and azure.sas_token are two kinds of credentials: give one")
+        if self.account_key is not None and not _is_base64(self.account_key.reveal()):
+            raise SettingsError("azure.account_key must be base64, as Azure shows it")
+        if not MiB <= self.block_bytes <= self.block_threshold_bytes:
+            raise SettingsError(
+                f"azure.block_bytes must lie between {MiB} and azure.block_threshold_bytes",
+                **{
+                    "azure.block_bytes": self.block_bytes,
+                    "azure.block_threshold_bytes": self.block_threshold_bytes,
+                },
             )
 
 
@@ -134,11 +190,22 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
                 return 0.0
 
 
-def _is_endpoint(url: str) -> bool:
+def _is_endpoint(url: str, parts_max: int = 0) -> bool:
     try:
         parts: SplitResult = urlsplit(url)
         _ = parts.port  # raises if it is no number
     except ValueError:
         return False
-    plain = not (parts.query or parts.fragment or "@" in parts.netloc or parts.path.strip("/"))
+    path = parts.path.strip("/")
+    plain = (
+        not (parts.query or parts.fragment or "@" in parts.netloc) and len(path.split("/")) - (not path) <= parts_max
+    )
     return parts.scheme in ("http", "https") and bool(parts.hostname) and plain
+
+
+def _is_base64(text: str | None) -> bool:
+    """Also for a secret that a pickle left behind."""
+    try:
+        return text is None or bool(base64.b64decode(text, validate=True))
+    except ValueError:
+        return False

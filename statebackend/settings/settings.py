@@ -24,7 +24,7 @@ from statebackend.settings.bounds import (
     check_fields,
     within,
 )
-from statebackend.settings.records import KiB, MiB, Prices, S3Settings, UploadSettings
+from statebackend.settings.records import AzureSettings, KiB, MiB, Prices, S3Settings, UploadSettings
 from statebackend.settings.secret import secret_of
 from statebackend.settings.sources import as_spark, as_variable, from_spark, from_variables, nested, toml_table
 
@@ -50,19 +50,22 @@ MaxParallelism = Annotated[int, within(1, MAX_PARALLELISM_LIMIT)]
 TableKind = Literal["heap", "rocksdb"]
 Compression = Literal["none", "lz4", "snappy", "zstd"]
 
-PRIMARY_FORMS: Final = "memory://NAME, file:///ABSOLUTE/PATH or s3://BUCKET/PREFIX"
+PRIMARY_FORMS: Final = "memory://NAME, file:///ABSOLUTE/PATH, s3://BUCKET/PREFIX or azure://ACCOUNT/CONTAINER/PREFIX"
 
+_MOUNT: Final = "mount it and name the mount as file://, or pass a store of your own as `store=`"
 _OF_OTHERS: Final = {
     **dict.fromkeys(("s3a", "s3n"), "S3 is s3:// here"),
     **dict.fromkeys(
-        ("abfs", "abfss", "adl", "dbfs", "gs", "hdfs", "wasb", "wasbs", "viewfs"),
-        "mount it and name the mount as file://, or pass a store of your own as `store=`",
+        ("abfs", "abfss", "wasb", "wasbs"), f"Azure Blob Storage is azure://ACCOUNT/CONTAINER/PREFIX here, or {_MOUNT}"
     ),
+    **dict.fromkeys(("adl", "dbfs", "gs", "hdfs", "viewfs"), _MOUNT),
 }
 """Schemes that Spark knows, and what to use instead. Before an `@` such a URL has a container, and no credentials."""
 
 _BUCKET = re.compile(r"[A-Za-z0-9._-]{3,255}")
 _S3_PREFIX = re.compile(r"(/[A-Za-z0-9_=][A-Za-z0-9._=-]{0,254}){0,16}/?")
+_AZURE_ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
+_AZURE_PATH = re.compile(r"/([a-z0-9](-?[a-z0-9]){2,62}|\$root)" + _S3_PREFIX.pattern)
 _CREDENTIALS = re.compile(r"[^/]*//[^/?#]*@")
 _PASSWORD = re.compile(r"[^/]*//[^/?#@]*:[^/?#]*@")
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -77,7 +80,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     """Name of the job: letters, digits, '.', '_' and '-', at most 100. Its data lives under this name."""
     primary: str
-    """URL of the store that is the truth: `memory://name`, `file:///path` or `s3://bucket/prefix`."""
+    """URL of the store that is the truth: `memory://name`, `file:///path`, `s3://bucket/prefix` or
+    `azure://account/container/prefix`."""
     local: tuple[str, ...] = ()
     """Absolute directories for the local copy. Empty: no local copy. Several: segments spread over them."""
     local_bytes_max: Amount = 0
@@ -184,6 +188,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     s3: S3Settings = S3Settings()
     """For an `s3://` primary."""
+    azure: AzureSettings = AzureSettings()
+    """For an `azure://` primary."""
     upload: UploadSettings = UploadSettings()
     """Attempts, timeouts and retries of uploads and commits."""
     prices: Prices = Prices()
@@ -280,6 +286,8 @@ def check_primary(url: str) -> None:
         known = parts.netloc in ("", "localhost") and parts.path.startswith("/") and parts.path != "/"
     elif parts.scheme == "s3":
         known = bool(_BUCKET.fullmatch(parts.netloc)) and bool(_S3_PREFIX.fullmatch(parts.path))
+    elif parts.scheme == "azure":
+        known = bool(_AZURE_ACCOUNT.fullmatch(parts.netloc)) and bool(_AZURE_PATH.fullmatch(parts.path))
     else:
         raise PrimaryUrlError(f"the primary has an unknown scheme: use {PRIMARY_FORMS}", primary=url)
     if not known or parts.query or parts.fragment:

@@ -87,7 +87,7 @@ class Cut(HttpFault):
 
 @dataclass(kw_only=True, eq=False)
 class Answer(HttpFault):
-    """Answers in place of the server: with an error in S3's format, unless `status` is a success."""
+    """Answers in place of the server: with an error in the format of S3 and of Azure, unless `status` is a success."""
 
     status: int = 503
     code: str = "SlowDown"
@@ -96,7 +96,9 @@ class Answer(HttpFault):
         body = b""
         if self.status >= 300:
             body = f"<Error><Code>{self.code}</Code><Message>made up by a test</Message></Error>".encode()
-        head = f"HTTP/1.1 {self.status} {self.code}\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = (
+            f"HTTP/1.1 {self.status} {self.code}\r\nContent-Length: {len(body)}\r\nx-ms-error-code: {self.code}\r\n\r\n"
+        )
         return head.encode() + body
 
 

@@ -1,7 +1,4 @@
-"""The life of a process that keeps committing batches to S3 until somebody kills it, possibly it itself.
-
-As in `tests.backend.killed_child`, whose batches these are.
-"""
+"""The life of a process that keeps committing batches to S3 until somebody kills it, possibly it itself."""
 
 import asyncio
 from typing import Any
@@ -9,8 +6,7 @@ from typing import Any
 import statebackend as sb
 from benchmarks.servers import Server
 from statebackend.objectstore.s3 import open_s3_store
-from statebackend.testing import FaultyStore
-from tests.backend.killed_child import Suicide, apply, batch_changes
+from tests.mortal_jobs import commit_for_ever
 from tests.mortals import Report
 from tests.s3.clients import settings_for
 
@@ -21,21 +17,7 @@ def settings_of(server: Server, bucket: str, prefix: str) -> sb.Settings:
 
 
 def live(report: Report, server: Server, bucket: str, prefix: str, **death: Any) -> None:
-    """Commit batches for ever, from the one after the newest. With `nth` and `moment` it ends itself, once opened."""
-    asyncio.run(_commit(report, settings_of(server, bucket, prefix), Suicide(**death) if death else None))
-
-
-async def _commit(report: Report, settings: sb.Settings, fault: Suicide | None) -> None:
-    async with open_s3_store(settings.primary, settings.s3, probe_key="probe") as s3:
-        store = FaultyStore(s3)
-        async with sb.open_backend(settings, store=store) as backend:
-            state = backend.value_state("n", int)
-            newest = backend.newest.source if backend.newest is not None else None
-            batch = 0 if newest is None else newest.batch_id + 1
-            if fault is not None:
-                store.plan.append(fault)
-            while True:
-                apply(state, batch_changes(batch))
-                await backend.checkpoint(backend.next_checkpoint_id, source=sb.SourceMark("q", batch))
-                report(batch)
-                batch += 1
+    """Commit batches for ever. With `nth` and `moment` it ends itself, once opened."""
+    settings = settings_of(server, bucket, prefix)
+    opening = open_s3_store(settings.primary, settings.s3, probe_key="probe")
+    asyncio.run(commit_for_ever(report, settings, opening, death))

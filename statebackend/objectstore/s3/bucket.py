@@ -5,16 +5,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import anyio
-import anyio.lowlevel
 
 from statebackend.objectstore.retrying import Retries
 from statebackend.objectstore.s3.errors import store_errors
+from statebackend.objectstore.settled import settled
 
 T = TypeVar("T")
 Read = Callable[[Mapping[str, Any]], Awaitable[Any]]
 
-CANCEL_GRACE_S: Final = 1.0
-"""How long a cancelled request that changes something waits for its answer, so as not to take effect unseen."""
 _CHANGING: Final = frozenset(
     {
         "put_object",
@@ -60,32 +58,4 @@ class Bucket:
                 answer = await getattr(self._client, operation)(Bucket=self.name, **arguments)
                 return answer if read is None else await read(answer)
 
-        return await (_settled(send) if operation in _CHANGING else send())
-
-
-async def _settled(call: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of `call`. If cancelled, wait up to `CANCEL_GRACE_S` for the call to end, then cancel it."""
-    await anyio.lowlevel.checkpoint_if_cancelled()
-    results: list[T] = []
-    failures: list[Exception] = []
-    shielded = anyio.CancelScope(shield=True)
-
-    async def watch() -> None:
-        try:
-            await anyio.sleep_forever()
-        finally:
-            shielded.deadline = anyio.current_time() + CANCEL_GRACE_S
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch)
-        with shielded:
-            try:
-                results.append(await call())
-            except Exception as error:  # noqa: BLE001  # raised below: a task group would wrap it
-                failures.append(error)
-        tasks.cancel_scope.cancel()
-    if failures:
-        raise failures[0]
-    if not results:  # the grace is over
-        await anyio.lowlevel.checkpoint()
-    return results[0]
+        return await (settled(send) if operation in _CHANGING else send())

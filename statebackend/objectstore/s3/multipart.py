@@ -13,7 +13,7 @@ import logging
 import math
 import secrets
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import anyio
@@ -27,6 +27,7 @@ from statebackend.errors import (
     StoreThrottledError,
     StoreUnavailableError,
 )
+from statebackend.objectstore.cutting import parts
 from statebackend.objectstore.s3.bucket import Bucket
 from statebackend.settings import S3Settings
 
@@ -160,22 +161,6 @@ class MultipartUpload:
         for upload in found.get("Uploads", ()):
             if upload["Key"] == self._name:
                 await self._abort_upload(upload["UploadId"])
-
-
-def parts(chunks: Sequence[memoryview], part_bytes: int) -> Iterator[Sequence[memoryview]]:
-    """Cut `chunks` into parts of exactly `part_bytes`, except the last one. Copies nothing."""
-    part: list[memoryview] = []
-    room = part_bytes
-    for chunk in chunks:
-        rest = chunk
-        while len(rest) >= room:
-            yield [*part, rest[:room]]
-            rest, part, room = rest[room:], [], part_bytes
-        if len(rest):
-            part.append(rest)
-            room -= len(rest)
-    if part:
-        yield part
 
 
 def joined(chunks: Body) -> tuple[bytes, str]:
