@@ -216,6 +216,24 @@ def compat(session: nox.Session) -> None:
         session.error("not compatible: see the table above")
 
 
+@nox.session
+def release(session: nox.Session) -> None:
+    """Wheel and sdist in `dist/`: built, checked, installed where nothing else is, tried. Nothing is uploaded."""
+    session.install("build>=1.2", "twine>=6")
+    built = ROOT / "dist"
+    shutil.rmtree(built, ignore_errors=True)
+    session.run("python", "-m", "build", "--outdir", str(built), silent=True)  # the wheel is made from the sdist
+    session.run("twine", "check", "--strict", *map(str, sorted(built.iterdir())))
+    session.run("python", "benchmarks/packages.py", str(built))
+    (wheel,) = built.glob("*.whl")
+    for options, smoke in (("", ()), ("[cli,columns]", ("--columns",))):
+        folder = Path(session.create_tmp(), "empty")
+        own = str(folder / "bin" / "python")
+        session.run("python", "-m", "venv", "--clear", str(folder), silent=True)
+        session.run(own, "-m", "pip", "install", "--quiet", f"{wheel}{options}", external=True)
+        session.run(own, "benchmarks/smoke.py", *smoke, external=True)
+
+
 def compat_of(session: nox.Session, interpreter: str, python: str, pyspark: str) -> dict[str, str]:
     """The outcome of each check on this release, in an environment of its own."""
     folder = (session.cache_dir / f"compat-{python}-{pyspark}").absolute()

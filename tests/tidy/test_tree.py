@@ -121,3 +121,13 @@ def test_settings_as_a_whole_go_to_the_roots_and_to_what_stands_above_them() -> 
         if "Settings" in {alias.name for alias in node.names}
     }
     assert takes - {"settings"} <= MAY_TAKE_SETTINGS
+
+
+def test_one_extra_has_all_that_a_job_may_need() -> None:
+    """An extra is in `all`, or is for developing this project, or named here with the reason why not."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    of_developers = {"bench", "demo", "docs", "test", "upserts"}
+    left_out = {"connect", "java"}  # a second client of Spark, and a Java beside the machine's own
+    named = {name for each in extras["all"] for name in re.findall(r"[a-z0-9]+", each.partition("[")[2])}
+    assert named == set(extras) - of_developers - left_out - {"all"}
