@@ -152,8 +152,9 @@ def _batches(plan: Plan, schema: StructType, opening: Any) -> Iterator[Any]:
         try:
             held.wait()
             batches = held.result()
-            while (batch := portal.call(batches.next)) is not None:
-                if batch.num_rows:
-                    yield columns.batch(batch, schema)
+            while some := portal.call(batches.some):
+                for batch in some:
+                    if batch.num_rows:
+                        yield columns.batch(batch, schema)
         finally:
             held.close()
