@@ -1,8 +1,9 @@
-"""Generates `docs/reference/settings.md` and `errors.md` from the code: `python -m statebackend._reference PAGE`.
+"""Generates pages of `docs/reference` from the code: `python -m statebackend._reference settings`, `errors`, ...
 
 The meaning of a field is the string below it in the source. No class has that at run time, so the source is read.
 """
 
+import argparse
 import ast
 import inspect
 import re
@@ -14,7 +15,8 @@ from typing import Any, Final, Literal, cast
 
 import msgspec
 
-from statebackend import errors
+from statebackend import cli, errors
+from statebackend.cli.options import parser
 from statebackend.errors import StateBackendError
 from statebackend.settings import KiB, MiB, Secret, Settings
 from statebackend.settings.bounds import bounds_of, record_type
@@ -79,6 +81,22 @@ the values it talks about; both survive pickling. An error that means the same a
 This page is generated from `statebackend/errors.py`, by `python -m statebackend._reference errors`.
 """
 
+_COMMANDS_PAGE: Final = """# Command line
+
+`statebackend COMMAND`, or `python -m statebackend COMMAND`, looks at a job, reads, verifies and sweeps it without
+opening it, also beside a running stream. The job comes from the options, else from the file in `--settings`, or without
+a file from the environment: `STATEBACKEND_PRIMARY`, `STATEBACKEND_JOB` and the other [settings](settings.md).
+
+## Options of every command
+{common}
+{commands}
+## Exit status
+
+{status}
+
+This page is generated from `statebackend/cli/options.py`, by `python -m statebackend._reference command-line`.
+"""
+
 
 class Field(msgspec.Struct, frozen=True):
     """One setting, with its dotted name."""
@@ -125,6 +143,45 @@ def errors_page() -> str:
     """`docs/reference/errors.md`."""
     groups = [cls for cls in vars(errors).values() if isinstance(cls, type) and cls.__bases__[0] is StateBackendError]
     return _ERRORS_PAGE.format(tree=inspect.cleandoc(_tree()), groups="\n".join(map(_group, groups)))
+
+
+def commands_page() -> str:
+    """`docs/reference/command-line.md`."""
+    (found,) = (each for each in _actions(parser()) if isinstance(each.choices, Mapping))
+    helps = {each.dest: str(each.help) for each in cast("Any", found)._choices_actions}  # noqa: SLF001  # argparse tells no other way
+    commands = cast("Mapping[str, argparse.ArgumentParser]", found.choices)
+    shared = set[str].intersection(*({_call(each) for each in _actions(command)} for command in commands.values()))
+    common = [each for each in _actions(commands["inspect"]) if _call(each) in shared]
+    status = " ".join((cli.__doc__ or "").partition("Exit status: ")[2].split())
+    return _COMMANDS_PAGE.format(
+        common=_arguments(common),
+        commands="\n".join(
+            f"## `statebackend {name}`\n\n{helps[name][0].upper()}{helps[name][1:]}.\n"
+            + _arguments([each for each in _actions(command) if _call(each) not in shared])
+            for name, command in commands.items()
+        ),
+        status="\n".join(f"- {each.strip()}" for each in status.rstrip(".").split(";")),
+    )
+
+
+def _actions(of: argparse.ArgumentParser) -> list[argparse.Action]:
+    return [each for each in cast("Any", of)._actions if each.dest != "help"]  # noqa: SLF001  # argparse has no other list
+
+
+def _call(action: argparse.Action) -> str:
+    """An option or argument as it is written in a call."""
+    value = str(action.metavar or action.dest.upper())
+    if action.choices:
+        value = "{" + ",".join(map(str, action.choices)) + "}"
+    if action.nargs == 0:
+        value = ""
+    return " ".join(filter(None, [*action.option_strings[:1], value]))
+
+
+def _arguments(actions: list[argparse.Action]) -> str:
+    """The table of these, or nothing if there are none."""
+    rows = "".join(f"| `{_call(each)}` | {each.help} |\n" for each in actions)
+    return f"\n| Argument | Meaning |\n| --- | --- |\n{rows}" if rows else ""
 
 
 def _fields(kind: type[msgspec.Struct], record: str = "") -> Iterator[Field]:
@@ -193,7 +250,7 @@ def _doc(cls: type) -> str:
     return " ".join((cls.__doc__ or "").split())
 
 
-PAGES: Final = {"settings": settings_page, "errors": errors_page}
+PAGES: Final = {"settings": settings_page, "errors": errors_page, "command-line": commands_page}
 
 if __name__ == "__main__":
     sys.stdout.write(PAGES[sys.argv[1]]())

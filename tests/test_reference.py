@@ -1,5 +1,6 @@
 """The pages on settings and errors are those that the code makes, and miss nothing."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from statebackend import errors
 from statebackend._reference import ESSENTIAL, PAGES
+from statebackend.cli.commands import COMMANDS
 from statebackend.errors import StateBackendError
 from statebackend.settings import Settings
 from statebackend.settings.sources import as_spark, as_variable, dotted_names
@@ -51,3 +53,13 @@ def test_every_error_is_there_once_with_what_to_do() -> None:
     }
     assert sorted(row[0].strip("|` ") for row in rows) == sorted(classes - {"StateBackendError"})
     assert all(row[2].endswith(". |") for row in rows)
+
+
+def test_every_command_is_there_with_its_arguments() -> None:
+    """The parser knows them; each argument has a meaning."""
+    page = PAGES["command-line"]()
+    commands = re.findall(r"^## `statebackend (\w+)`$", page, re.MULTILINE)
+    assert {"inspect", "export", "drop"} <= set(commands)
+    assert set(commands) == set(COMMANDS)
+    assert "| `--format {parquet,csv,jsonl}` | parquet by default |" in page
+    assert "None" not in page

@@ -27,6 +27,7 @@ exclude_patterns = ["_site"]
 html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_extra_path = ["../llms.txt"]
 html_copy_source = False
 html_theme_options = {"navigation_with_keys": True}
 pygments_style, pygments_dark_style = "friendly", "github-dark"

@@ -51,10 +51,10 @@ def parser() -> argparse.ArgumentParser:
     rewriting.add_argument("--dry-run", action="store_true", help="read everything and write nothing")
 
     keeping = commands.add_parser("savepoint", parents=[common], help="keep a checkpoint by a name")
-    keeping.add_argument("name")
+    keeping.add_argument("name", help="of the savepoint")
     keeping.add_argument("--checkpoint-id", metavar="ID", type=int, help="this checkpoint, instead of the newest")
     commands.add_parser("savepoints", parents=[common], help="list the savepoints")
-    commands.add_parser("drop", parents=[common], help="drop a savepoint").add_argument("name")
+    commands.add_parser("drop", parents=[common], help="drop a savepoint").add_argument("name", help="of the savepoint")
     return found
 
 
@@ -73,19 +73,21 @@ def _add_readers(
         dumping.add_argument("--out", metavar="FILE", help="write to FILE, which must not exist yet")
 
     getting = commands.add_parser("get", parents=both, help="print the value of one key; status 1 if it has none")
-    getting.add_argument("state")
+    getting.add_argument("state", help="its name")
     getting.add_argument("key", help=_KEY)
 
     scanning = commands.add_parser("scan", parents=both, help="print the keys of a state, with their values")
-    scanning.add_argument("state")
+    scanning.add_argument("state", help="its name")
     scanning.add_argument("--prefix", metavar="TEXT", default="", help="only keys that begin with it")
     scanning.add_argument("--keys-only", action="store_true", help="without the values")
     scanning.add_argument("--limit", metavar="N", type=int, help="print at most N lines")
 
     exporting = commands.add_parser("export", parents=both, help="write a state to a file, as columns")
-    exporting.add_argument("state")
+    exporting.add_argument("state", help="its name")
     exporting.add_argument("out", metavar="FILE", help="it must not exist yet")
-    exporting.add_argument("--format", choices=("parquet", "csv", "jsonl"), default="parquet")
+    exporting.add_argument(
+        "--format", choices=("parquet", "csv", "jsonl"), default="parquet", help="parquet by default"
+    )
     exporting.add_argument("--key", action="append", help=f"only this key, repeatable: {_KEY}")
     exporting.add_argument("--key-groups", metavar="FIRST-LAST", help="only these key groups")
     exporting.add_argument("--columns", metavar="A,B", help="only these columns, or fields of a record")

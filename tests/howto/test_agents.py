@@ -1,0 +1,5 @@
+"""The page for coding agents."""
+
+from tests.howto.pages import claims_on
+
+globals().update(claims_on("../agents"))

@@ -1,0 +1,5 @@
+"""The page on migrate."""
+
+from tests.howto.pages import claims_on
+
+globals().update(claims_on("migrate"))

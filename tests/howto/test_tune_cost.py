@@ -1,0 +1,5 @@
+"""The page on tune cost."""
+
+from tests.howto.pages import claims_on
+
+globals().update(claims_on("tune-cost"))
