@@ -27,6 +27,7 @@ NO_JAVA_STATUS = 3  # of benchmarks/java.py
 NO_CEPH_STATUS = 3  # of benchmarks/radosgw.py
 NO_NODE_STATUS = 3  # of benchmarks/azurite.py
 NO_POSTGRES_STATUS = 3  # of benchmarks/upserts/postgres.py
+NO_SPIN_STATUS = 3  # of tests/explore/spin.py
 MINISTACK = "ministack==1.5.33"
 WORKERS = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 """Tests of a file stay together, because they share fixtures. Files are not sorted by their number of tests, or files
@@ -128,6 +129,17 @@ def crash(session: nox.Session) -> None:
     session.install("-e", ".[test]")
     with files_in_memory(session) as placed:
         session.run("python", "-m", "tests.crash", *session.posargs, env=placed)
+
+
+@nox.session
+def explore(session: nox.Session) -> None:
+    """Every order of requests, of real code and of a model in Promela, by Spin: `nox -s explore -- --short`."""
+    session.install("-e", ".[test]")
+    root = (session.cache_dir / "spin").absolute()
+    find = ("python", "-m", "tests.explore.spin", str(root))
+    if missing := session.run(*find, success_codes=[0, NO_SPIN_STATUS], silent=True):
+        session.warn(f"NOT CHECKED by Spin: {missing}")
+    session.run("python", "-m", "tests.explore", *session.posargs, env={"SPIN_ROOT": str(root)})
 
 
 @nox.session
