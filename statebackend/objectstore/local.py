@@ -2,7 +2,8 @@
 
 A write is one hop to a worker thread: temporary file beside the target, write, fsync, then rename (put) or hard link
 (put_if_absent: the file system picks the winner), then fsync of the directory. So after a kill or a power cut a key
-holds a whole object or none. One hop, because a hop for each step costs 1.5 to 2.5 times as much. A thread that has
+holds a whole object or none. A deletion ends with that fsync, too: a sweep deletes in an order, and what comes back
+must not need what is gone. One hop, because a hop for each step costs 1.5 to 2.5 times as much. A thread that has
 begun runs to its end, so a cancelled write leaves no temporary file.
 
 A file cannot be a directory too: while 'a' is an object, 'a/b' is refused, and the other way round.
@@ -60,11 +61,12 @@ class LocalStore:
     """An `ObjectStore` in the directory `root`. The first write makes it (mode 0700).
 
     At most `io_threads_max` calls touch the disk at a time; further ones wait. Listing holds a bounded number
-    of names in memory. An object that `delete` removed may come back after a power cut, never after a kill.
+    of names in memory.
 
     `abandon_after_s`: for copies that may be lost, on a disk that may hang for ever. A cancelled read abandons its
     thread at once, any other cancelled call after that many seconds; its write may take effect later. `None`: a
-    cancelled call waits for its thread.
+    cancelled call waits for its thread. Copies that may be lost may come back as well: after a power cut an object is
+    there again that `delete` had removed.
     """
 
     def __init__(
@@ -114,14 +116,13 @@ class LocalStore:
             return await self._reading(_stat, path, key)
 
     async def delete(self, key: str) -> None:
-        """Remove the object, if there is one. A cancelled call may have removed it."""
-        path = self._path(key)
-        with _store_errors(key):
-            await self._on_disk(_unlink, path)
+        """Remove the object, if there is one, durably. A cancelled call may have removed it."""
+        if (failure := await self._on_disk(self._delete_each, [(key, self._path(key))])) is not None:
+            raise failure
 
     async def delete_many(self, keys: Sequence[str]) -> None:
-        """Remove the objects with one hop to a thread. Tries all, then raises the first error."""
-        failure = await self._on_disk(_unlink_each, [(key, self._path(key)) for key in keys])
+        """Remove the objects, durably, with one hop to a thread. Tries all, then raises the first error."""
+        failure = await self._on_disk(self._delete_each, [(key, self._path(key)) for key in keys])
         if failure is not None:
             raise failure
 
@@ -192,6 +193,25 @@ class LocalStore:
             with suppress(OSError):  # after a rename it is gone; otherwise the error under way matters more
                 os.unlink(temporary)
         _sync_directory(directory)
+
+    def _delete_each(self, paths: Sequence[tuple[str, str]]) -> StoreError | None:
+        """Each directory is synced once, however many of its files were removed."""
+        failure: StoreError | None = None
+        directories: dict[str, str] = {}
+        for key, path in paths:
+            try:
+                with _store_errors(key):
+                    if _unlink(path) and self._abandon_after_s is None:
+                        directories[path.rpartition("/")[0]] = key
+            except StoreError as error:
+                failure = failure or error
+        for directory, key in directories.items():
+            try:
+                with _store_errors(key), suppress(FileNotFoundError):  # it was removed meanwhile, with all in it
+                    _sync_directory(directory)
+            except StoreError as error:
+                failure = failure or error
+        return failure
 
     @contextmanager
     def _created(self, directory: str, path: str) -> Generator[int]:
@@ -335,21 +355,13 @@ def _sync_directory(path: str | Path) -> None:
         os.close(descriptor)
 
 
-def _unlink(path: str) -> None:
+def _unlink(path: str) -> bool:
+    """Remove an object's file; false if there was none."""
     with suppress(FileNotFoundError, NotADirectoryError):
         if stat.S_ISREG(os.lstat(path).st_mode):  # a directory is no object and stays
             os.unlink(path)
-
-
-def _unlink_each(paths: Sequence[tuple[str, str]]) -> StoreError | None:
-    failure: StoreError | None = None
-    for key, path in paths:
-        try:
-            with _store_errors(key):
-                _unlink(path)
-        except StoreError as error:
-            failure = failure or error
-    return failure
+            return True
+    return False
 
 
 def _stat(path: str, key: str) -> ObjectInfo | None:

@@ -10,8 +10,11 @@ import datetime as dt
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
+
+from statebackend.errors import InputError
 
 Cell = str | int | float
 
@@ -68,6 +71,48 @@ def write_record(path: Path, record: ProofRecord) -> None:
 def read_record(path: Path) -> ProofRecord:
     """Raises `OSError`, or `msgspec.ValidationError` for what is no record."""
     return msgspec.json.decode(path.read_bytes(), type=ProofRecord)
+
+
+class SeedPiece(msgspec.Struct, frozen=True, array_like=True):
+    """Consecutive seeds that were run on one tree of the sources, and what came of them: a row of a record."""
+
+    tree: str
+    first: int
+    seeds: int
+    commits: int
+    broken: int
+
+    @property
+    def end(self) -> int:
+        """The first seed behind these."""
+        return self.first + self.seeds
+
+    def with_next(self, piece: "SeedPiece") -> "SeedPiece":
+        """This piece and the one that goes on from it, as one."""
+        seeds, commits, broken = self.seeds + piece.seeds, self.commits + piece.commits, self.broken + piece.broken
+        return SeedPiece(self.tree, self.first, seeds, commits, broken)
+
+
+PIECES_HEAD: Final = ("tree", "first seed", "seeds", "commits", "seeds that broke an invariant")
+
+
+def pieces_of(record: ProofRecord) -> Sequence[SeedPiece]:
+    """The pieces that a record has as rows; none if it is of another kind."""
+    return [msgspec.convert(row, SeedPiece) for row in record.table] if record.head == PIECES_HEAD else []
+
+
+def joined(pieces: Sequence[SeedPiece], new: SeedPiece) -> Sequence[SeedPiece]:
+    """The pieces with a new one, made longer where it goes on from one of the same tree.
+
+    Raises `InputError` if some of its seeds were run on that tree already: each counts once.
+    """
+    same = [piece for piece in pieces if piece.tree == new.tree]
+    if any(piece.first < new.end and new.first < piece.end for piece in same):
+        raise InputError("seeds that were run on this tree already do not count again", first=new.first, end=new.end)
+    begun = next((piece for piece in same if piece.end == new.first), None)
+    if begun is None:
+        return [*pieces, new]
+    return [begun.with_next(new) if piece is begun else piece for piece in pieces]
 
 
 def _shown(cell: Cell) -> str:

@@ -68,6 +68,8 @@ async def live(directory: Path, table: str, said: Said, say: Callable[[Said], No
     async with job.open(store=job.well) as backend:
         for _ in range(chance.randrange(1, 5)):
             batch = batch_of(backend) + 1
+            if is_swept := chance.random() < 0.4:  # a sweep takes the newest object's time for the store's
+                make_old(job.directory / "primary")
             job.begun = max(job.begun, batch)
             say(said_by(job))
             await job.commit(backend, output=sb.Output(b"s", 1, (job.rows(batch),)))
@@ -80,8 +82,7 @@ async def live(directory: Path, table: str, said: Said, say: Callable[[Said], No
                 await _name(job, say, f"name {job.begun}".replace(" ", "-"))
             if job.named and chance.random() < 0.3:
                 await _drop(job, say, min(job.named))
-            if chance.random() < 0.4:
-                make_old(job.directory / "primary")
+            if is_swept:
                 await sb.sweep(job.settings, dry_run=False, min_age_s=0.0, store=job.well)
 
 

@@ -10,8 +10,12 @@ from random import Random
 
 import pytest
 
+import statebackend as sb
 from statebackend.errors import DataError
-from tests.crash.cuts import CutPower
+from statebackend.objectstore import LocalStore
+from statebackend.testing import run_virtual
+from statebackend.testing.virtual_time import settle
+from tests.crash.cuts import OLD_S, CutPower, job_in, make_old
 from tests.crash.disk import Directory, File, Forgets, Outcome, Recorder, lay_down, outcomes
 from tests.faults.file_calls import watched
 
@@ -27,6 +31,32 @@ def test_an_acknowledged_checkpoint_is_there_after_a_power_cut(table: str, steps
 def test_local_copies_may_lose_whatever_they_have() -> None:
     """On a local disk that syncs nothing: the primary is complete without it, and torn copies are found out."""
     CutPower(3, "heap", steps=4).run(1, lambda _, path: path.startswith("/local"))
+
+
+@run_virtual
+async def test_what_was_dropped_and_swept_does_not_come_back_in_part(tmp_path: Path) -> None:
+    """A dropped savepoint was listed again after a cut, and what it had kept was gone."""
+    root = tmp_path / "disk"
+    root.mkdir()
+    job = job_in(root, "heap")
+    async with job.open(store=job.well) as backend:
+        for batch in range(1, 5):
+            await job.commit(backend, output=sb.Output(b"s", 1, (job.rows(batch),)))
+            await settle()
+            await job.publish(backend)
+            if batch == 1:
+                await backend.savepoint("first")
+            if batch == 3:
+                make_old(root / "primary")
+    recorder = Recorder(root)
+    with watched(root, recorder):
+        await sb.drop_savepoint(job.settings, "first", store=job.well)
+        await sb.sweep(job.settings, dry_run=False, min_age_s=0.0, store=job.well)
+    assert len(list(recorder.replay())) > 10
+    for number, left in enumerate(outcomes(recorder.tree, chance=Random(1), most=30)):
+        (place := tmp_path / str(number)).mkdir()
+        lay_down(left, place, age_s=OLD_S)
+        assert not await sb.savepoints(job.settings, store=LocalStore(place / "primary"))
 
 
 BROKEN: dict[str, Forgets] = {
