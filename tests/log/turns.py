@@ -6,18 +6,21 @@ Each request waits for its turn. `choose(n)` says which of n things happens next
 their order, or, while deaths are left, the end of one of them, before its request or after it.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import anyio
+import anyio.lowlevel
 
 import statebackend as sb
 from statebackend._codec.commit import Commit, Entry, decode_entry
+from statebackend._tasks import simulate_threads
 from statebackend.abc import Body
 from statebackend.errors import FencedError, StateBackendError
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fault, FaultyStore, invariants
-from statebackend.testing.virtual_time import run_virtual
+from statebackend.testing.virtual_time import run_virtual, settle
 from tests.knobs import settings_with
 
 JOB = "raced"
@@ -111,15 +114,16 @@ class Race:
 async def run_race(commits: Sequence[int], choose: Choose, *, deaths: int = 0, keys: str = "*") -> Race:
     """Run one driver for each number of commits, until all have ended. Requests for other `keys` wait for nobody.
 
-    On a loop in virtual time: to see that everybody waits takes some of it.
+    On a loop in virtual time, which sees when everybody waits. Work in threads is done on the loop.
     """
+    simulate_threads(asyncio.get_running_loop(), anyio.lowlevel.checkpoint)
     race = Race(WatchedStore(), [Driver(commits=count, key=keys) for count in commits])
     breaths = [_LastBreath(driver=driver) for driver in race.drivers]
     async with anyio.create_task_group() as tasks:
         for driver, breath in zip(race.drivers, breaths, strict=True):
             tasks.start_soon(_drive, driver, FaultyStore(race.store, [driver, breath]))
         while True:
-            await anyio.wait_all_tasks_blocked()
+            await settle()
             waiting = [number for number, driver in enumerate(race.drivers) if driver.turn is not None]
             if not waiting:
                 break
