@@ -29,9 +29,8 @@ NO_NODE_STATUS = 3  # of benchmarks/azurite.py
 NO_POSTGRES_STATUS = 3  # of benchmarks/upserts/postgres.py
 NO_SPIN_STATUS = 3  # of tests/explore/spin.py
 MINISTACK = "ministack==1.5.33"
-WORKERS = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
-"""Tests of a file stay together, because they share fixtures. Files are not sorted by their number of tests, or files
-of few long tests would come last."""
+WORKERS = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
+"""Tests of a file stay together, because they share fixtures. `tests/order.py` says which files go where, and when."""
 MEMORY: Final = Path("/dev/shm")  # noqa: S108  # a directory of ours in it is private
 MEMORY_BYTES_MIN: Final = 4 << 30
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
@@ -43,7 +42,7 @@ PYTHON_FILES = ("statebackend", "benchmarks", "tests", "docs/_site", "noxfile.py
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """The whole suite, Spark included, in three processes. Arguments after `--` go to pytest: `-n 0` makes it one."""
+    """The whole suite, Spark included, in four processes. Arguments after `--` go to pytest: `-n 0` makes it one."""
     session.install("-e", ".[spark,test]")
     environment = spark_environment(session) | ministack_environment(session) | azurite_environment(session)
     with files_in_memory(session) as placed:
