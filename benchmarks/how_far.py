@@ -8,6 +8,7 @@ apart, on this machine. What is left is arithmetic, in `Envelope`.
 """
 
 import math
+import pickle
 import random
 import statistics
 import time
@@ -23,6 +24,7 @@ import anyio
 import statebackend as sb
 from benchmarks.owners import checkpoint
 from statebackend._codec.commit import Commit, EncodedEntry, decode_entry, encode_entry
+from statebackend._codec.commit_parts import CommitParts, parts_of
 from statebackend._cost import MONTH_S
 from statebackend._log.names import data_name, entry_key
 from statebackend.abc import Body, Capability, ObjectInfo
@@ -62,7 +64,7 @@ CHANGE_BYTES: Final = 30
 INLINE_SHARE_BYTES: Final = 4 * KiB
 """What a range may always put into the commit: `_ranges/attempt.py`."""
 SENT_ALONG_BYTES_MAX: Final = 256 * KiB
-"""A larger commit is not sent along with each task: `spark/executors/batch_job.py`."""
+"""Of a larger commit each task reads its own part: `spark/executors/batch_job.py`."""
 SEGMENT_BYTES: Final = 16 * MiB
 APPLY_S: Final = 0.6e-6
 """CPU for a change or an entry that is replayed, measured."""
@@ -121,8 +123,18 @@ class Envelope:
 
     @property
     def reads_base(self) -> bool:
-        """True if each task reads the commit that it continues from the primary."""
+        """True if each task reads its part of the commit that it continues from the primary."""
         return self.commit_bytes > SENT_ALONG_BYTES_MAX
+
+    @cached_property
+    def parts(self) -> CommitParts:
+        """The parts of the commit."""
+        return parts_of(self.commit.entry, entry_key(self.commit.entry.sequence), self.commit.body)
+
+    @property
+    def handed_out_bytes(self) -> int:
+        """What goes along with each task: the commit, or where its parts lie."""
+        return len(pickle.dumps(self.parts)) if self.reads_base else self.commit_bytes
 
     def requests(self) -> Mapping[str, float]:
         """Requests a second: the batches, the bases, and the sweeps."""
@@ -149,8 +161,13 @@ class Envelope:
         return self.commit_bytes * RETAINED_S / self.batch_s
 
     def base_read_bytes_per_s(self) -> float:
-        """What all tasks together receive to know their base."""
-        return self.commit_bytes * self.owners / self.batch_s
+        """What all tasks together receive to know their base, without local copies."""
+        parts = sum(length for _, length, _ in self.parts.places) if self.reads_base else 0
+        return (self.handed_out_bytes * self.owners + parts) / self.batch_s
+
+    def copied_bytes_per_s(self) -> float:
+        """What is read in addition where hosts have local copies: one task of each copies a commit with changes."""
+        return self.commit_bytes * self.hosts / self.batch_s if self.reads_base and self.is_inline else 0.0
 
     def restore(self, owners: int) -> tuple[int, float, float]:
         """GETs, bytes and seconds to restore so many owners, each host its share, with eight cores and no copies."""
@@ -320,12 +337,17 @@ def _keys_of(groups: int) -> Sequence[int]:
 
 
 def coordinator_ms(envelope: Envelope) -> float:
-    """CPU milliseconds in which this machine encodes the commit, decodes it and checks it. The least of three."""
+    """CPU milliseconds in which this machine encodes the commit, decodes it and checks it, and finds its parts.
+
+    The least of three.
+    """
     times_s: list[float] = []
     for _ in range(3):
         begun_s = time.process_time()
         entry = envelope.commit.entry
-        encode_entry(entry, entry_key(entry.sequence))
+        encoded = encode_entry(entry, entry_key(entry.sequence))
+        if envelope.reads_base:
+            parts_of(encoded.entry, entry_key(entry.sequence), encoded.body)
         times_s.append(time.process_time() - begun_s)
     return min(times_s) * 1e3
 
@@ -352,7 +374,9 @@ def line(envelope: Envelope) -> Sequence[str]:
         f"{envelope.commit_bytes / KiB:,.0f} KiB",
         f"{coordinator_ms(envelope):,.1f} ms",
         f"{held_bytes(envelope) / MiB:,.1f} MiB",
+        f"{envelope.handed_out_bytes / KiB:,.0f} KiB",
         f"{envelope.base_read_bytes_per_s() / MiB:,.1f} MiB/s",
+        f"{envelope.copied_bytes_per_s() / MiB:,.1f} MiB/s",
         f"{envelope.log_bytes() / 1024 / MiB:,.1f} GiB",
         f"{requests['put']:,.1f}",
         f"{requests['get']:,.1f}",
@@ -368,7 +392,9 @@ HEAD: Final = (
     "commit",
     "CPU of a commit",
     "coordinator holds",
-    "tasks read of commits",
+    "goes along with a task",
+    "tasks get of commits",
+    "hosts with copies read",
     "log of an hour",
     "PUTs a second",
     "GETs a second",

@@ -187,6 +187,17 @@ def decode_entry(data: bytes, key: str, *, job: str) -> Commit | Claim:
     return _resolve(entry, key, data, _START + length) if isinstance(entry, Commit) else entry
 
 
+def manifest_of(body: bytes) -> memoryview:
+    """The manifest in the bytes of an entry that has been checked."""
+    return memoryview(body)[_START : inline_offset_of(body)]
+
+
+def inline_offset_of(body: bytes) -> int:
+    """Where the inline frames begin in the bytes of an entry that has been checked: at their end if there are none."""
+    length: int = _LENGTH.unpack_from(body, _START - _LENGTH.size)[0]
+    return _START + length
+
+
 def _has_rocksdb(entry: Commit | Claim) -> bool:
     return isinstance(entry, Commit) and any(part.rocksdb for part in entry.ranges)
 
@@ -203,7 +214,11 @@ def _resolve(entry: _Entries, key: str, body: bytes, inline_offset: int) -> _Ent
     """Return the entry with whole handles to its own inline frames, which begin at `inline_offset` of `body`."""
     if isinstance(entry, Claim) or len(body) == inline_offset:
         return entry
-    here = Handle(key, 0, len(body), zlib.crc32(body))
+    return with_whole_handles(entry, Handle(key, 0, len(body), zlib.crc32(body)), inline_offset)
+
+
+def with_whole_handles(entry: Commit, here: Handle, inline_offset: int) -> Commit:
+    """Return the commit, whose object is `here`, with whole handles to its own inline frames."""
 
     def whole(handle: ChangeSetHandle) -> ChangeSetHandle:
         if handle.segment != IN_HERE:
@@ -211,7 +226,7 @@ def _resolve(entry: _Entries, key: str, body: bytes, inline_offset: int) -> _Ent
         return msgspec.structs.replace(handle, segment=here, offset=inline_offset + handle.offset)
 
     def placed(part: Handle) -> Handle:
-        return part if part.key else msgspec.structs.replace(part, key=key, offset=inline_offset + part.offset)
+        return part if part.key else msgspec.structs.replace(part, key=here.key, offset=inline_offset + part.offset)
 
     ranges = tuple(
         msgspec.structs.replace(part, changelog=tuple(whole(handle) for handle in part.changelog))

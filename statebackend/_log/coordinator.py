@@ -41,19 +41,13 @@ class Committed(msgspec.Struct, frozen=True):
     local: bool
 
 
-class CommittedBase(msgspec.Struct, frozen=True):
-    """A commit as it is handed to the owners of parts: its key, and its bytes or none; then they are to be read."""
-
-    key: str
-    body: bytes = b""
-
-
 class CheckpointCoordinator:
     """Stands on a commit and appends the next one.
 
     `newest` is the job's newest commit, `base` the one that the state was restored from. They differ after an older
     checkpoint was restored. The next commit then begins a branch: its parent is `base`, its id is above that of
-    `newest`. It goes behind the claim that `writer` has made; without a claim nothing can be committed.
+    `newest`. It goes behind the claim that `writer` has made; without a claim nothing can be committed. `base_body` has
+    the bytes of `base`, or nothing if they are not at hand.
 
     `copies` writes a local copy of each commit object beside it, so that a restore finds the changes in it locally too.
     """
@@ -72,7 +66,7 @@ class CheckpointCoordinator:
     ) -> None:
         """`base_body`: the bytes of `base`, if they are at hand."""
         self.base = base
-        self._base_body = base_body
+        self.base_body = base_body
         self.recent: Final[dict[str, bytes]] = {}
         """The newest commits that this made, by key, oldest first: `RECENT_MAX`, `RECENT_BYTES_MAX`."""
         self._recent_bytes = 0
@@ -105,13 +99,6 @@ class CheckpointCoordinator:
         if self.base is not None:
             async for commit in self._writer.log.branch(self.base):
                 yield commit.summary
-
-    def committed(self, body_bytes_max: int) -> CommittedBase | None:
-        """The commit that the state stands on, `None` before the first; its bytes only up to `body_bytes_max`."""
-        if self.base is None:
-            return None
-        body = self._base_body
-        return CommittedBase(entry_key(self.base.sequence), body if len(body) <= body_bytes_max else b"")
 
     @property
     def next_key(self) -> str:
@@ -239,7 +226,7 @@ class CheckpointCoordinator:
         local = await self._create_copied(commit, encoded.body)
         # No await between these: nobody sees the new base with the old outbox, or the other way round.
         self._newest = self.base = commit
-        self._base_body = encoded.body
+        self.base_body = encoded.body
         self._keep_at_hand(entry_key(commit.sequence), encoded.body)
         self.outbox.committed(commit.outbox)
         return Committed(commit, len(encoded.body), local)

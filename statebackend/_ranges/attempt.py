@@ -8,51 +8,24 @@ import anyio
 import msgspec
 
 from statebackend._backend.assembly import Opened, Restored, empty_states, fill, inline_encoder, machinery_of
-from statebackend._backend.stores import Primary
 from statebackend._checkpoint.lineage import Lineage, bases_id, lineage_of
 from statebackend._checkpoint.materialization.base_schedule import BaseSchedule
 from statebackend._checkpoint.materialization.tiers import last_id
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit
-from statebackend._log.coordinator import CommittedBase
-from statebackend._log.names import entry_key, sequence_of
-from statebackend._log.reader import LogReader
+from statebackend._log.names import entry_key
 from statebackend._ranges.cached_in_process import CachedRange, Start
 from statebackend._ranges.contribution import Contribution, Found, reported_to
 from statebackend._ranges.range_backend import RangeBackend
+from statebackend._ranges.range_task import RangeTask, TaskBase
 from statebackend._ranges.shared_local_copies import copying_base
 from statebackend._state.declared import KeyedStates
-from statebackend._threads import WorkerThreads
 from statebackend.abc import RestoreReport
-from statebackend.ids import CheckpointId, ClockMark, Epoch, KeyGroupRange, OperatorElements, RangeState, RocksDBBase
+from statebackend.ids import KeyGroupRange, OperatorElements, RangeState, RocksDBBase
 from statebackend.settings import INLINE_BYTES, KiB, Settings
 
 INLINE_BYTES_MIN: Final = 4 * KiB
 """The least share of a commit that a range may fill, however many share `inline_bytes_max`: a PUT costs more."""
-
-
-class RangeTask(msgspec.Struct, frozen=True):
-    """The task of one attempt at a range. It pickles; the secrets of `settings` do not.
-
-    `owners` are all ranges of this run, `key_groups` among them. `epoch` is the coordinator's, `base` the commit that
-    is continued, `None` before the first: `CheckpointCoordinator.epoch` and `.committed`. `clock`: the job's in this
-    batch, if it has one.
-    """
-
-    settings: Settings
-    key_groups: KeyGroupRange
-    owners: tuple[KeyGroupRange, ...]
-    epoch: Epoch
-    checkpoint_id: CheckpointId
-    base: CommittedBase | None
-    clock: ClockMark | None = None
-
-
-class TaskBase(msgspec.Struct, frozen=True):
-    """The base of a task and its bytes; `None` before the first commit."""
-
-    commit: Commit | None
-    body: bytes = b""
 
 
 class Attempt:
@@ -125,22 +98,12 @@ def settings_of(task: RangeTask) -> Settings:
     )
 
 
-async def base_of(task: RangeTask, primary: Primary, threads: WorkerThreads) -> TaskBase:
-    """The base of a task, read if it did not come along. Raises `MissingObjectError`, `CorruptCommitError`."""
-    if task.base is None:
-        return TaskBase(None)
-    log, sequence = LogReader(primary.store, task.settings.job, threads), sequence_of(task.base.key)
-    assert sequence is not None, "the key of a commit"
-    commit = await log.load_commit(sequence, body=task.base.body)
-    return TaskBase(commit, log.take_body(commit)[task.base.key])
-
-
 @asynccontextmanager
 async def begun(
     task: RangeTask, opened: Opened, base: TaskBase, *, start: Start, schedule: BaseSchedule | None
 ) -> AsyncGenerator[Attempt]:
     """The attempt, with its states at the base. `schedule`: bases are due by it. Nothing runs on after the context."""
-    at_hand = {} if base.commit is None else {entry_key(base.commit.sequence): base.body}
+    at_hand = {entry_key(base.commit.sequence): base.body} if base.commit is not None and base.body else {}
     restored = await _caught_up(opened, start, at_hand)
     found = start.found or _found_in(restored.report)
     opened.observer.range_opened(found)

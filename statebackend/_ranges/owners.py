@@ -32,11 +32,12 @@ from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._log.fresh_names import attempt_names, new_log_id
 from statebackend._observers import Observers
-from statebackend._ranges.attempt import Attempt, RangeTask, TaskBase, base_of, begun, settings_of, states_of
+from statebackend._ranges.attempt import Attempt, begun, settings_of, states_of
 from statebackend._ranges.cached_in_process import CachedRanges, Start, start_from_process
 from statebackend._ranges.cached_on_host import start_from_host
 from statebackend._ranges.contribution import Contribution, combine
 from statebackend._ranges.range_backend import RangeBackend
+from statebackend._ranges.range_task import RangeTask, TaskBase, open_base
 from statebackend._ranges.shared_local_copies import HostCopies
 from statebackend._ranges.shared_store import SharedStore
 from statebackend._state.declared import COLUMNAR
@@ -124,22 +125,20 @@ class RangeOwners:
             open_primary(
                 settings, host.threads, commits=False, instead=store, clock=self._clock, observer=self._observer
             ) as primary,
+            telling_requests(primary.spending),
+            host.open() as local,
+            open_base(task, primary, host, local) as base,
+            self._start(task, base.commit, parents, host.threads) as start,
+            open_tasks() as tasks,
         ):
-            base = await base_of(task, primary, host.threads)
+            opened = self._opened(
+                task, base, settings, primary=primary, local=local, start=start, threads=host.threads, tasks=tasks
+            )
             schedule = self._schedule_if_due(task, base.commit)
-            async with (
-                telling_requests(primary.spending),
-                host.open() as local,
-                self._start(task, base.commit, parents, host.threads) as start,
-                open_tasks() as tasks,
-            ):
-                opened = self._opened(
-                    task, base, settings, primary=primary, local=local, start=start, threads=host.threads, tasks=tasks
-                )
-                async with begun(task, opened, base, start=start, schedule=schedule) as attempt:
-                    yield attempt
-                if local is not None:
-                    await host.tidy(local, base.commit, task.epoch)
+            async with begun(task, opened, base, start=start, schedule=schedule) as attempt:
+                yield attempt
+            if local is not None and base.body:
+                await host.tidy(local, base.commit, task.epoch)
 
     def _opened(
         self,

@@ -2,17 +2,24 @@
 
 Each attempt writes names that no other attempt has, and reads only files that never change, so no attempt waits for
 another. Meanwhile it holds the lock of each root shared with the others; a backend of the whole job holds it
-exclusively, and so does a sweep. Any attempt may remove the files that `superseded` names.
+exclusively, and so does a sweep. A second lock is for reading the whole of a large commit, which nobody waits for: who
+does not get it leaves that to who has it. Any attempt may remove the files that `superseded` names.
 """
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from typing import Final
+
+import anyio
 
 from statebackend._backend.stores import LEFTOVERS_AGE_S, clear_leftovers, local_stores_of, threads_of
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._codec.commit import Commit
+from statebackend._codec.commit_parts import CommitParts
 from statebackend._local.job_directories import open_local_directories
+from statebackend._local.layout import job_directory
+from statebackend._local.locks import lock_file
 from statebackend._local.segments import LocalSegments
 from statebackend._log.names import entry_key
 from statebackend._log.sweeping.retention import superseded
@@ -66,9 +73,41 @@ class HostCopies:
                 await self._segments.take_stock()
             yield LocalCopies(self._segments, writable=writable)
 
+    @asynccontextmanager
+    async def reading_whole(self, copies: LocalCopies | None, parts: CommitParts, epoch: Epoch) -> AsyncGenerator[bool]:
+        """True if this attempt has to read the whole of a commit: to copy what it carries, or else to tidy up by it.
+
+        Of all attempts on this host that would have to, one does so at a time, until it ends. Best effort.
+        """
+        if copies is None or not copies.writable:
+            wanted = False
+        elif parts.carries_changes:
+            wanted = not await _is_there(copies, parts.whole.key)
+        else:
+            wanted = self._is_untidy(parts.rest, epoch)
+        if not wanted:
+            yield False
+            return
+        with ExitStack() as locks:
+            yield await self._locked(locks)
+
+    async def _locked(self, locks: ExitStack) -> bool:
+        """True if this process has the host's lock for reading whole commits, which `locks` will release."""
+        root = next(root for place, root in enumerate(self._settings.local) if place not in self._hanging)
+        path = job_directory(Path(root), self._settings.job) / "whole"
+
+        def lock() -> bool:
+            found = lock_file(path)
+            locks.callback(found.close)
+            return found.held
+
+        with suppress(OSError), anyio.move_on_after(self._settings.local_read_timeout_s):
+            return await self.threads.of_root(root).io(lock, abandon_after_s=0.0)
+        return False
+
     async def tidy(self, copies: LocalCopies, base: Commit | None, epoch: Epoch) -> None:
         """Remove superseded files, every 16 commits. Best effort; a cancelled call has removed some of them."""
-        if base is None or base.epoch != epoch or not copies.writable or base.sequence < self._tidied_at + TIDY_EVERY:
+        if base is None or not copies.writable or not self._is_untidy(base, epoch):
             return
         self._tidied_at = base.sequence
         await copies.store.remove_some(lambda keys: superseded(keys, base, epoch))
@@ -79,6 +118,9 @@ class HostCopies:
             ):
                 self._hanging.add(place)
                 self._segments = self._made()
+
+    def _is_untidy(self, base: Commit, epoch: Epoch) -> bool:
+        return base.epoch == epoch and base.sequence >= self._tidied_at + TIDY_EVERY
 
     def _made(self) -> LocalSegments:
         return LocalSegments(

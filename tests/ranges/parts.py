@@ -11,6 +11,7 @@ from statebackend._log.coordinator import Committed
 from statebackend._log.outbox import Staged
 from statebackend._ranges.merged_in_commits import merged_in_commits
 from statebackend._ranges.owners import Contribution, RangeOwners, RangeTask, combine
+from statebackend._ranges.range_task import committed_base
 from statebackend._tables.key_groups import key_group
 from statebackend.ids import ClockMark, SnapshotResult
 
@@ -53,6 +54,7 @@ class Run:
         self.settings = settings
         self.coordinator = coordinator
         self.owners = ranges_of(parts, settings.max_parallelism)
+        self.body_bytes_max = BODY_BYTES_MAX
 
     def tasks(self, clock: ClockMark | None = None) -> Sequence[RangeTask]:
         """One for each range, at the newest commit. Each goes through what a message would."""
@@ -63,7 +65,7 @@ class Run:
                 owners=self.owners,
                 epoch=self.coordinator.epoch,
                 checkpoint_id=self.coordinator.next_checkpoint_id,
-                base=self.coordinator.committed(BODY_BYTES_MAX),
+                base=committed_base(self.coordinator, self.owners, body_bytes_max=self.body_bytes_max),
                 clock=clock,
             )
             for key_groups in self.owners

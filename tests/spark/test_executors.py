@@ -39,9 +39,15 @@ class Published:
 
 
 @pytest.mark.usefixtures("adaptive")
-@pytest.mark.parametrize("processor", [Telling, Tables, Asking])
-def test_state_and_output_are_those_of_the_driver(open_stream, open_sink, on_executors, read, processor) -> None:
-    """By key and by table, in the order asked for; one of the ranges may get no rows, and its task does not run."""
+@pytest.mark.parametrize(("processor", "base_bytes_max"), [(Telling, 1 << 18), (Tables, 0), (Asking, 1 << 18)])
+def test_state_and_output_are_those_of_the_driver(
+    open_stream, open_sink, read, monkeypatch, *, processor, base_bytes_max
+) -> None:
+    """By key and by table, in the order asked for; one of the ranges may get no rows, and its task does not run.
+
+    With commits that go along with the tasks, and with one of which each task reads its part.
+    """
+    monkeypatch.setattr(batch_job, "BASE_BYTES_MAX", base_bytes_max)
     published = []
     for where in ({}, {"execution": "executors", "parallelism": 3}):
         stream, output = open_stream(where.get("execution", "driver")), Published()

@@ -24,6 +24,7 @@ from statebackend._processing.runner import ProcessorRunner
 from statebackend._ranges.equal_ranges import ranges_of
 from statebackend._ranges.idle import ranges_with_due_timers
 from statebackend._ranges.owners import Contribution, RangeTask
+from statebackend._ranges.range_task import committed_base
 from statebackend._state.time.job_clock import JobClock
 from statebackend._version import __version__
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
@@ -44,7 +45,7 @@ from statebackend.spark.output import Outbox, OutputFunction, call_output
 _pa: Any = pa  # it ships no types
 
 BASE_BYTES_MAX: Final = 256 * 1024
-"""A commit larger than this is not sent along with every task: the task reads it from the primary."""
+"""A commit larger than this is not sent along with every task: each reads its own part of it from the primary."""
 
 _logger = logging.getLogger(__name__)
 
@@ -147,7 +148,7 @@ class OnExecutors:
             owners=self._ranges,
             epoch=coordinator.epoch,
             checkpoint_id=coordinator.next_checkpoint_id,
-            base=coordinator.committed(BASE_BYTES_MAX),
+            base=committed_base(coordinator, self._ranges, body_bytes_max=BASE_BYTES_MAX),
             clock=clock,
         )
         batch = pickled(BatchSpec(task, run.placement.salts, tuple(df.columns), delivered.batch_id, wakes=bool(due)))
