@@ -1,7 +1,7 @@
-"""Where the parts of a commit lie in its object, for who wants the state of one range and not all of it.
+"""Where the parts of a commit lie in its object, for a process that wants the state of one range and not all of it.
 
-Whoever has the whole, and has checked it, says where each part lies and what its checksum is. A reader of that part
-needs nothing else to be sure of it. Not a format: none of this is stored, it goes from one process to another.
+The process that has the whole, and has checked it, says where each part lies and what its checksum is. A reader of that
+part needs nothing else to be sure of it. Not a format: none of this is stored, it goes from one process to another.
 """
 
 import zlib

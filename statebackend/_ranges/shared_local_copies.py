@@ -2,8 +2,8 @@
 
 Each attempt writes names that no other attempt has, and reads only files that never change, so no attempt waits for
 another. Meanwhile it holds the lock of each root shared with the others; a backend of the whole job holds it
-exclusively, and so does a sweep. A second lock is for reading the whole of a large commit, which nobody waits for: who
-does not get it leaves that to who has it. Any attempt may remove the files that `superseded` names.
+exclusively, and so does a sweep. An attempt takes a second lock to read the whole of a large commit. Another that
+cannot have it does not wait, and reads less. Any attempt may remove the files that `superseded` names.
 """
 
 from collections.abc import AsyncGenerator
