@@ -24,6 +24,7 @@ from statebackend._ranges.equal_ranges import ranges_of
 from statebackend._ranges.idle import ranges_with_due_timers
 from statebackend._ranges.merged_in_commits import merged_in_commits
 from statebackend._ranges.owners import Contribution, RangeOwners, RangeTask, combine
+from statebackend._ranges.range_task import committed_base
 from statebackend._state.time.job_clock import JobClock
 from statebackend._tables.key_groups import key_group
 from statebackend.abc import Clock, ObjectStore
@@ -36,7 +37,8 @@ from statebackend.testing.simulation.states import Change, assert_part, change, 
 from statebackend.testing.simulation.store import Place
 from statebackend.testing.simulation.timed import Fired, TimedBatch, put_out
 
-BASE_BYTES_MAX: Final = 1 << 20
+BASE_BYTES_MAX: Final = 1 << 10
+"""Small, so that of some commits each attempt reads its own part, and others go along."""
 SPARE_ATTEMPTS: Final = 0.15
 """The chance that a range is tried though it has nothing to do, and that it is tried twice."""
 
@@ -131,7 +133,7 @@ class RangesAtWork:
             owners=tuple(self._ranges),
             epoch=self.coordinator.epoch,
             checkpoint_id=self.coordinator.next_checkpoint_id,
-            base=self.coordinator.committed(BASE_BYTES_MAX),
+            base=committed_base(self.coordinator, self._ranges, body_bytes_max=BASE_BYTES_MAX),
             clock=clock,
         )
         found: Sequence[Fired] = ()
