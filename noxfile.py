@@ -31,6 +31,8 @@ NO_SPIN_STATUS = 3  # of tests/explore/spin.py
 MINISTACK = "ministack==1.5.33"
 WORKERS = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
 """Tests of a file stay together, because they share fixtures. `tests/order.py` says which files go where, and when."""
+KEEP_COMPILED: Final = {"PYTHONDONTWRITEBYTECODE": ""}
+"""Where this is set, every process that a test starts compiles the library anew, and pytest every file of tests."""
 MEMORY: Final = Path("/dev/shm")  # noqa: S108  # a directory of ours in it is private
 MEMORY_BYTES_MIN: Final = 4 << 30
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
@@ -46,7 +48,7 @@ def tests(session: nox.Session) -> None:
     session.install("-e", ".[spark,test]")
     environment = spark_environment(session) | ministack_environment(session) | azurite_environment(session)
     with files_in_memory(session) as placed:
-        session.run("python", "-m", "pytest", *WORKERS, *session.posargs, env=environment | placed)
+        session.run("python", "-m", "pytest", *WORKERS, *session.posargs, env=environment | placed | KEEP_COMPILED)
 
 
 @nox.session

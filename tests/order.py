@@ -20,8 +20,10 @@ ON_SPARK: Final = (
     "tests/howto/test_outbox.py",
     "tests/howto/test_processor.py",
     "tests/howto/test_read_in_spark.py",
+    "tests/howto/test_readme.py",
     "tests/howto/test_savepoints.py",
     "tests/howto/test_time.py",
+    "tests/howto/test_tutorial.py",
 )
 """How the names of files begin whose tests use Spark."""
 
