@@ -225,6 +225,30 @@ def _none() -> tuple[Any, ...]:
     return ()
 
 
+class StateSize(msgspec.Struct, frozen=True, array_like=True):
+    """How much there is of a state in one range of key groups; of several states, where they are only known together.
+
+    `keys` are counted, `size_bytes` is reckoned: the encoded values before compression, without the keys. With
+    `is_estimate` both are what RocksDB says of its files: keys that were written again may count twice, and the bytes
+    are those of the files.
+    """
+
+    states: tuple[int, ...]
+    keys: int
+    size_bytes: int
+    is_estimate: bool = False
+
+
+class RestoreSource(msgspec.Struct, frozen=True, array_like=True):
+    """Where an opening found the state of a range: files and stored bytes by the copy they were read from."""
+
+    files_local: int
+    files_primary: int
+    bytes_local: int
+    bytes_primary: int
+    seconds: float
+
+
 class RangeState(msgspec.Struct, frozen=True, omit_defaults=True):
     """The state of one range of key groups, as a commit holds it: bases, then change sets in order.
 
@@ -242,6 +266,10 @@ class RangeState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Applied before `bases`, which hold other key groups."""
     next_timer_s: float | UnsetType | None = UNSET
     """No timer of the job's clock is due before this; `None`: none ever is; unset where it is not known."""
+    sizes: tuple[StateSize, ...] | UnsetType = UNSET
+    """How much there is of each keyed state; unset where it is not known."""
+    restored: RestoreSource | UnsetType = UNSET
+    """Only in the first commit after the range was opened, if anything was read then."""
 
     @property
     def all_bases(self) -> tuple[Base | RocksDBBase, ...]:

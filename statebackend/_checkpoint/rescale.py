@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from statebackend._codec.commit import Commit
-from statebackend.ids import Base, ChangeSetHandle, KeyGroupRange, RangeState, RocksDBBase
+from statebackend.ids import Base, ChangeSetHandle, KeyGroupRange, RangeState, RocksDBBase, StateSize
 
 AnyBase = TypeVar("AnyBase", Base, RocksDBBase)
 
@@ -41,6 +41,7 @@ def range_of(commit: Commit | None, key_groups: KeyGroupRange) -> RangeState:
         history=history,
         rocksdb=_joined(rocksdb),
         next_timer_s=_earliest([part.next_timer_s for part in parts]),
+        sizes=_joined_sizes(parts, key_groups),
     )
 
 
@@ -49,6 +50,19 @@ def _earliest(times: Sequence[float | UnsetType | None]) -> float | UnsetType | 
     if not times or UNSET in times:
         return UNSET
     return min((at for at in times if isinstance(at, float)), default=None)
+
+
+def _joined_sizes(parts: Sequence[RangeState], key_groups: KeyGroupRange) -> tuple[StateSize, ...] | UnsetType:
+    """The sizes of these parts together; not known if one is not, or reaches beyond the key groups."""
+    found: dict[tuple[tuple[int, ...], bool], StateSize] = {}
+    for part in parts:
+        if isinstance(part.sizes, UnsetType) or part.key_groups.intersection(key_groups) != part.key_groups:
+            return UNSET
+        for each in part.sizes:
+            key = each.states, each.is_estimate
+            keys, size_bytes = (found[key].keys, found[key].size_bytes) if key in found else (0, 0)
+            found[key] = StateSize(each.states, keys + each.keys, size_bytes + each.size_bytes, each.is_estimate)
+    return tuple(found.values()) if parts else UNSET
 
 
 def _narrowed_handles(part: RangeState, owned: KeyGroupRange) -> Iterator[ChangeSetHandle]:

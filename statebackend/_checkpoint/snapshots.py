@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.segment_upload import INLINE_ENCODE_BYTES_MAX, frame_of
@@ -28,7 +28,15 @@ from statebackend._state.declared import KeyedStates
 from statebackend._threads import WorkerThreads
 from statebackend.abc import RestoreReport
 from statebackend.errors import InputError
-from statebackend.ids import ChangeSetHandle, CheckpointId, Epoch, RangeState, SequenceNumber, SnapshotResult
+from statebackend.ids import (
+    ChangeSetHandle,
+    CheckpointId,
+    Epoch,
+    RangeState,
+    RestoreSource,
+    SequenceNumber,
+    SnapshotResult,
+)
 from statebackend.settings import Compression
 
 SHARE_MIN: Final = 0.25
@@ -120,6 +128,7 @@ class Snapshots:
         self._base_writer = base_writer
         self._retention = retention
         self._epoch: Final = epoch
+        self._source = _source(restored)  # until a commit tells
         self._only_primary = _not_local(restored)  # keys of files without a local copy
         self._changes: Iterator[Changes] = iter(())  # drained from the states and not logged yet
         self._committed_to = SequenceNumber(0)  # everything below is in `committed`
@@ -160,6 +169,7 @@ class Snapshots:
         """
         await self._drain()
         operator, next_timer_s = self._states.operator_report(), self._states.next_timer_s()
+        sizes = self._states.state_sizes()
         to = self._writer.next_sequence_number()
         taken = None if inline is None else await inline.take(self._writer, self._committed_to)
         uploaded: Sequence[UploadedChangeSet] = ()
@@ -177,6 +187,8 @@ class Snapshots:
             operator=operator,
             history=extended(committed.history, handles) if committed.history else UNSET,
             next_timer_s=next_timer_s,
+            sizes=sizes,
+            restored=self._source,
         )
         state = self._with_new_bases(state, bases)
         segments = state.segments() - {IN_HERE.key}
@@ -203,6 +215,7 @@ class Snapshots:
         self._writer.confirm(self._committed_to, pending.to, checkpoint_id)
         self._base_writer.confirmed(pending.bases)
         self.committed, self._committed_to, self._base = state, pending.to, checkpoint_id
+        self._source = UNSET
         self._only_primary &= state.segments()
         self._pending = {newer: each for newer, each in self._pending.items() if newer > checkpoint_id}
         if self._retention is not None:
@@ -243,6 +256,18 @@ class Snapshots:
             self._only_primary.difference_update(file.handle.key for file in bases.rocksdb.files)
         self._only_primary.update(bases.only_primary)
         return with_bases(state, bases)
+
+
+def _source(restored: RestoreReport | None) -> RestoreSource | UnsetType:
+    if restored is None:
+        return UNSET
+    return RestoreSource(
+        restored.files_local,
+        restored.files_primary,
+        restored.bytes_local,
+        restored.bytes_primary,
+        round(restored.seconds, 6),
+    )
 
 
 def _not_local(restored: RestoreReport | None) -> set[str]:

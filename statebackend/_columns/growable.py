@@ -148,6 +148,11 @@ class StringColumn:
         """True if a compaction is worth its while."""
         return self._unused > COMPACTED_BYTES_MIN and 2 * self._unused > self._end
 
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the strings there are."""
+        return self._end - self._unused
+
     def copy(self, used: int) -> Self:
         """A copy of the rows used, which shares the heap."""
         copied = type(self)()

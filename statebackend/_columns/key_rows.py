@@ -40,6 +40,11 @@ class KeyRows:
         self._settle_repeated()
         return self.used - self._dead
 
+    @property
+    def count(self) -> int:
+        """The number of keys, without indexing them: a key that was restored twice counts twice until it is indexed."""
+        return self.used - self._dead
+
     def live(self) -> Integers:
         """The rows of all keys."""
         self._settle_repeated()

@@ -42,7 +42,7 @@ from statebackend._columns.keys import (
 from statebackend._columns.schema import TableSchema, default_column, stored_columns, type_in
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.placed import PlacedInMemory, WantedEntries
-from statebackend._tables.table import Table
+from statebackend._tables.table import Table, TableSize
 from statebackend.errors import DataError, InputError, KeyTypeError, ValueDecodeError
 
 
@@ -169,7 +169,7 @@ class ColumnTable(Table):
         rows = np.unique(rows)
         self._check_rows(rows, len(rows))
         self._touch(rows)
-        self._rows.remove(rows)
+        self._remove(rows)
 
     def keys(self, rows: Integers) -> Array:
         """The keys of these rows."""
@@ -216,6 +216,13 @@ class ColumnTable(Table):
 
     def __len__(self) -> int:
         return self.num_rows
+
+    def size(self) -> TableSize:
+        """Each row takes the width of its columns, null or not, and its strings."""
+        keys, columns = self._rows.count, self._columns.values()
+        width = sum(each.dtype.itemsize for each in columns if isinstance(each, FixedColumn))
+        strings = sum(each.used_bytes for each in columns if isinstance(each, StringColumn))
+        return TableSize(keys, keys * width + strings)
 
     def apply(self, changes: Changes) -> None:
         """Replay changes: nothing of it is drained. Raises `ValueDecodeError` where they do not fit the schema."""
@@ -307,8 +314,14 @@ class ColumnTable(Table):
         if len(hashes):
             rows = self._rows.find(parts, hashes)
             rows = np.unique(rows[rows >= 0])
-            self._rows.remove(rows)
+            self._remove(rows)
             self._rows.release(rows)
+
+    def _remove(self, rows: Integers) -> None:
+        self._rows.remove(rows)
+        for column in self._columns.values():
+            if isinstance(column, StringColumn):
+                column.forget(rows)
 
     def _known(self, names: Collection[str]) -> Sequence[str]:
         names = list(names)

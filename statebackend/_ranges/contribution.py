@@ -100,6 +100,8 @@ def _unchanged(
 ) -> SnapshotResult:
     """The part of these key groups in the commit before. If there are `others`, they describe the states."""
     state = range_of(base, key_groups)
+    if base is None:
+        state = msgspec.structs.replace(state, sizes=())
     if base is None and any(each.snapshot.state.next_timer_s is not UNSET for each in others):
         state = msgspec.structs.replace(state, next_timer_s=None)  # before the first commit there are no timers
     return SnapshotResult(

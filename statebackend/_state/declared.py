@@ -28,9 +28,17 @@ from statebackend._state.values import Values
 from statebackend._tables.heap import KINDS, heap_table
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.snapshot import StatesSnapshot
-from statebackend._tables.table import EntryTable, OpenTable, Table
+from statebackend._tables.table import EntryTable, OpenTable, Table, TableSize
 from statebackend.errors import DataError, StateTypeError, UnsupportedVersionError
-from statebackend.ids import ClockMark, KeyGroupRange, OperatorElements, RangeState, StateDescriptor, all_key_groups
+from statebackend.ids import (
+    ClockMark,
+    KeyGroupRange,
+    OperatorElements,
+    RangeState,
+    StateDescriptor,
+    StateSize,
+    all_key_groups,
+)
 
 if TYPE_CHECKING:
     from statebackend._state.columnar.columnar_state import ColumnarState
@@ -177,10 +185,24 @@ class KeyedStates(StateDeclarations):
             self._undeclared[descriptor.state_id] = Timers(descriptor.name, table, self._keys)
         return self._undeclared[descriptor.state_id]
 
+    def state_sizes(self) -> tuple[StateSize, ...]:
+        """How much there is of each keyed state, declared or not, quickly. Call it when all changes are drained."""
+        together: dict[object, tuple[TableSize, list[int]]] = {}
+        for state_id, table in sorted(self._tables.items()):
+            size = table.size()
+            together.setdefault(table if size.database is None else size.database, (size, []))[1].append(state_id)
+        return tuple(
+            StateSize(tuple(states), size.keys, size.size_bytes, is_estimate=size.database is not None)
+            for size, states in together.values()
+        )
+
     def drain(self) -> Iterator[Changes]:
         """The changes since the last drain, some thousands at a time."""
         for name, state in self._declared.items():
-            yield from state.drain(self._descriptors[name].state_id)
+            state_id = self._descriptors[name].state_id
+            for changes in state.drain(state_id):
+                self._tables[state_id].note(changes)
+                yield changes
 
     def replay(self, parts: Iterable[Changes]) -> frozenset[int]:
         """Apply the changes of a checkpoint in order, and return their key groups. Other owners' changes are skipped.

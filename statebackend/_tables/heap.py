@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from typing import Final, Self
 
 from statebackend._codec.cells import framed, split
-from statebackend._codec.change_sets.changes import KeyGroups
+from statebackend._codec.change_sets.changes import Changes, KeyGroups
 from statebackend._codec.change_sets.keyed_changes import SET, ChangeColumns, KeyedChanges
 from statebackend._codec.change_sets.records import Operation
 from statebackend._tables.placed import Renew
-from statebackend._tables.table import EntryTable, Table
+from statebackend._tables.table import EntryTable, Table, TableSize
 from statebackend.errors import UnsupportedVersionError
 from statebackend.ids import Key
 
@@ -33,9 +33,39 @@ _CLEAR, _SET, _ADD, _PUT, _REMOVE = map(
 
 
 class ValueTable(EntryTable[bytes]):
-    """One cell per key."""
+    """One cell per key.
 
-    __slots__ = ()
+    To look up the cell that a write replaces, for its size, would cost half as much again as the write. So a cell that
+    is gone counts as an average one: bytes are exact if all cells are of a size, and if none is ever replaced.
+    """
+
+    __slots__ = ("_keys", "_set", "_set_bytes", "_size_bytes")
+
+    def __init__(self, entries: MutableMapping[Key, bytes] | None = None) -> None:
+        super().__init__(entries)
+        self._keys, self._size_bytes = 0, 0.0  # when `size` was last called
+        self._set, self._set_bytes = 0, 0  # cells set since then
+
+    def note(self, changes: Changes) -> None:
+        assert isinstance(changes, KeyedChanges)
+        self._set += changes.operations.count(SET)
+        self._set_bytes += changes.data_bytes
+
+    def apply(self, changes: Changes) -> None:
+        super().apply(changes)
+        none_gone = len(self.entries) == self._keys + self._set
+        if none_gone or self._set >= self._keys:  # otherwise the average is that of before these change sets
+            self.size()
+
+    def size(self) -> TableSize:
+        keys = len(self.entries)
+        stayed = keys - self._set  # of the cells there were; negative if some of the new ones are gone, too
+        if stayed >= 0:
+            self._size_bytes = self._size_bytes * min(1.0, stayed / max(1, self._keys)) + self._set_bytes
+        else:
+            self._size_bytes = self._set_bytes * keys / self._set
+        self._keys, self._set, self._set_bytes = keys, 0, 0
+        return TableSize(keys, round(self._size_bytes))
 
     def replay(self, changes: KeyedChanges) -> None:
         """`SET` sets the cell, `CLEAR` removes it."""
@@ -78,10 +108,11 @@ class ValueTable(EntryTable[bytes]):
 class ListTable(EntryTable[bytearray]):
     """The framed elements of each key in one bytearray, which a copy shares until it is written to."""
 
-    __slots__ = ("_own",)
+    __slots__ = ("_own", "_size_bytes")
 
     def __init__(self, entries: MutableMapping[Key, bytearray] | None = None) -> None:
         super().__init__(entries)
+        self._size_bytes = 0
         self._own: set[Key] | None = None  # keys whose bytearray is shared with no copy; None: all of them
 
     def replay(self, changes: KeyedChanges) -> None:
@@ -92,9 +123,12 @@ class ListTable(EntryTable[bytearray]):
             elif operation == _SET:
                 self.replace(key, data)
             elif operation == _CLEAR:
-                self.entries.pop(key, None)
+                self.replace(key, b"")
             else:
                 raise _unknown(operation)
+
+    def size(self) -> TableSize:
+        return TableSize(len(self.entries), self._size_bytes)
 
     def extend(self, key: Key, row: bytes) -> None:
         """Append framed elements."""
@@ -103,9 +137,11 @@ class ListTable(EntryTable[bytearray]):
             self.replace(key, row if found is None else found + row)
         else:
             found += row
+            self._size_bytes += len(row)
 
     def replace(self, key: Key, row: bytes | bytearray) -> None:
         """Replace the key's elements by these framed ones; without any, remove the key."""
+        self._size_bytes += len(row) - len(self.entries.get(key, b""))
         if not row:
             self.entries.pop(key, None)
             return
@@ -140,10 +176,11 @@ class ListTable(EntryTable[bytearray]):
 class MapTable(EntryTable[dict[bytes, bytes]]):
     """The encoded entries of each key by their encoded keys, which a copy shares until they are written to."""
 
-    __slots__ = ("_own",)
+    __slots__ = ("_own", "_size_bytes")
 
     def __init__(self, entries: MutableMapping[Key, dict[bytes, bytes]] | None = None) -> None:
         super().__init__(entries)
+        self._size_bytes = 0
         self._own: set[Key] | None = None  # as in `ListTable`
 
     def replay(self, changes: KeyedChanges) -> None:
@@ -155,24 +192,34 @@ class MapTable(EntryTable[dict[bytes, bytes]]):
             elif operation == _REMOVE:
                 self.remove(key, data)
             elif operation == _CLEAR:
-                self.entries.pop(key, None)
+                self.drop(key)
             else:
                 raise _unknown(operation)
+
+    def size(self) -> TableSize:
+        return TableSize(len(self.entries), self._size_bytes)
 
     def put(self, key: Key, entry_key: bytes, cell: bytes) -> None:
         """Set one entry."""
         found = self.entries.get(key)
         if found is None or self._own is not None:
             found = self._writable(key)
+        replaced = found.get(entry_key)
+        self._size_bytes += len(cell) + len(entry_key) if replaced is None else len(cell) - len(replaced)
         found[entry_key] = cell
 
     def remove(self, key: Key, entry_key: bytes) -> None:
         """Remove one entry; fine if it is not there. With the last one the key goes too."""
         if entry_key in self.entries.get(key, ()):
             entries = self._writable(key)
-            del entries[entry_key]
+            self._size_bytes -= len(entry_key) + len(entries.pop(entry_key))
             if not entries:
                 del self.entries[key]
+
+    def drop(self, key: Key) -> None:
+        """Remove all entries of the key; fine if there are none."""
+        for entry_key, cell in self.entries.pop(key, {}).items():
+            self._size_bytes -= len(entry_key) + len(cell)
 
     def copy(self) -> Self:
         """Shares the entries: the next write to a key copies them, once."""

@@ -84,6 +84,11 @@ class RocksStore:
         """As `get` for each key."""
         return self._files.get_many(keys)
 
+    def estimate(self) -> tuple[int, int]:
+        """About how many keys there are, of all tables, and the bytes of the files. Writes that wait count as new."""
+        keys, size_bytes = self._files.estimate()
+        return keys + self._writes, size_bytes + self._bytes
+
     @property
     def room(self) -> int:
         """Writes left until the next batch is sent; 0 or less where the disk has refused a batch."""

@@ -40,6 +40,11 @@ FLUSH_BYTES_PER_S: Final = MiB
 """Writing out takes at most this long, and as much longer as a slow disk needs for all of `memory_bytes`."""
 FIT_BATCHES: Final = 64
 """Batches between two adjustments of the file sizes, while tables are being filled."""
+_SIZE_PROPERTIES: Final = (
+    "rocksdb.estimate-num-keys",
+    "rocksdb.live-sst-files-size",
+    "rocksdb.cur-size-all-mem-tables",
+)
 LEVEL_FACTOR: Final = 4
 """How many times larger a level is than the level above it."""
 
@@ -111,6 +116,12 @@ class RocksFiles:
                 self._batches += 1
                 if self._batches % FIT_BATCHES == 0:
                     self._fit()
+
+    def estimate(self) -> tuple[int, int]:
+        """About how many keys there are, and the bytes that they take in files and in memory. Reads nothing."""
+        with self.errors():
+            keys, files, memory = map(self._db.property_int_value, _SIZE_PROPERTIES)
+            return keys or 0, (files or 0) + (memory or 0)
 
     def write_out(self) -> None:
         """Move all writes so far from memory to files, where `reopen` finds them. Blocks on the disk."""

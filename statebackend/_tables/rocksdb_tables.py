@@ -27,7 +27,7 @@ from statebackend._tables.placed import Placed, WantedEntries
 from statebackend._tables.rocksdb import RocksStore
 from statebackend._tables.rocksdb_files import BATCH_WRITES_MAX, PointInTimeView
 from statebackend._tables.row_cache import Rows
-from statebackend._tables.table import EntryTable, Table
+from statebackend._tables.table import EntryTable, Table, TableSize
 from statebackend.ids import Key, KeyGroupRange
 
 E = TypeVar("E")
@@ -172,6 +172,10 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         self.put(key, None, 0)
         return found
 
+    def database_size(self) -> TableSize:
+        """An estimate of all that the database holds, not only of this state."""
+        return TableSize(*self._store.estimate(), self._store)
+
     def keys_of(self, group: int) -> Iterator[Key]:
         """The keys of one key group."""
         return self._found(self._prefixes[group])
@@ -286,6 +290,16 @@ class _InRocks(EntryTable[E]):
         """The keys as of now. They are never all in memory at once."""
         return iter(self.entries)
 
+    def size(self) -> TableSize:
+        """An estimate of all tables of the database: its files do not tell them apart."""
+        return self.rocks.database_size()
+
+    def note(self, changes: Changes) -> None:
+        """Nothing is learned from what was drained: whether a key is new is not known."""
+
+    def apply(self, changes: Changes) -> None:
+        EntryTable[E].apply(self, changes)
+
     def placed(self, wanted: WantedEntries) -> Placed:
         """The keys of each of these groups, read when they are asked for."""
         return _InGroups(self, wanted)
@@ -342,6 +356,12 @@ class RocksListTable(_InRocks[bytearray], ListTable):
             found += row
             self.rocks.put(key, found, len(row))
 
+    def replace(self, key: Key, row: bytes | bytearray) -> None:
+        if row:
+            self.entries[key] = bytearray(row)
+        else:
+            self.entries.pop(key, None)
+
 
 class RocksMapTable(_InRocks[dict[bytes, bytes]], MapTable):
     """The encoded entries of each key. Setting one writes all of them again, once per batch."""
@@ -365,6 +385,9 @@ class RocksMapTable(_InRocks[dict[bytes, bytes]], MapTable):
                 self.rocks.put(key, entries, 0)
             else:
                 del self.entries[key]
+
+    def drop(self, key: Key) -> None:
+        self.entries.pop(key, None)
 
 
 def open_table(store: RocksStore, keys: OwnedKeys, heap: Callable[[], Table], state_id: int) -> Table:

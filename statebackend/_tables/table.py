@@ -6,7 +6,7 @@ States read and write entries, a restore applies changes, and a base is made of 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from statebackend._codec.change_sets.changes import Changes, KeyGroups
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
@@ -16,6 +16,14 @@ from statebackend.errors import DataError
 from statebackend.ids import Key
 
 E = TypeVar("E")
+
+
+class TableSize(NamedTuple):
+    """The keys and bytes of a table; those of `database` where a table has no count of its own: an estimate."""
+
+    keys: int
+    size_bytes: int
+    database: object = None
 
 
 class Table(ABC):
@@ -33,6 +41,16 @@ class Table(ABC):
 
         After an error some of them are applied. Raises `DataError` for changes of another kind.
         """
+
+    @abstractmethod
+    def size(self) -> TableSize:
+        """How much there is, without looking at the entries. Expired ones count until they are dropped.
+
+        To be called when everything that was written is drained.
+        """
+
+    def note(self, changes: Changes) -> None:  # noqa: B027  # most tables know by themselves
+        """Learn from changes that were drained what `size` needs, where the writes themselves do not say it."""
 
     def look_at(self, changes: Changes) -> bool:
         """Compute for changes what `apply` will need, in any thread. True if it is worth while for the next ones too.
@@ -72,6 +90,7 @@ class EntryTable(Table, Generic[E]):
         if not isinstance(changes, KeyedChanges):
             raise DataError("changes of another kind than the state's", state_id=changes.state_id, kind=changes.kind)
         self.replay(changes)
+        self.note(changes)
 
     def forget(self) -> None:
         if isinstance(self.entries, dict):  # entries in files go with these

@@ -11,6 +11,7 @@ from typing import Final
 
 import anyio
 import msgspec
+from msgspec import UNSET
 
 from statebackend._backend.assembly import upload_scheduler
 from statebackend._backend.copy_writers import OpenUploader, choose_copies
@@ -285,11 +286,12 @@ class Rewrite:
     def _snapshots(
         self, checkpoint_id: CheckpointId, coordinator: CheckpointCoordinator, bases: Mapping[int, list[Base]]
     ) -> list[SnapshotResult]:
-        """The snapshots that the owners would contribute if they were running."""
+        """The snapshots that the owners would contribute if they were running. Only a single one knows its sizes."""
+        sizes = self._states.state_sizes() if len(self._owners) == 1 else UNSET
         return [
             SnapshotResult(
                 checkpoint_id=checkpoint_id,
-                state=RangeState(owner.key_groups, (), tuple(bases[place]), owner.operator),
+                state=RangeState(owner.key_groups, (), tuple(bases[place]), owner.operator, sizes=sizes),
                 local=False,
                 epoch=coordinator.epoch,
                 states=self._base.states,

@@ -8,6 +8,7 @@ import pytest
 
 import statebackend as sb
 from statebackend._backend import tables
+from statebackend._codec.commit import Commit
 from statebackend.errors import CorruptSegmentError
 from statebackend.ids import RocksDBFile
 from statebackend.testing import run_virtual
@@ -194,3 +195,28 @@ async def commit_columns(backend: sb.StateBackend) -> None:
     """A checkpoint of a backend that has columns only."""
     await backend.checkpoint(backend.next_checkpoint_id)
     await backend._base_writer.settled()
+
+
+@run_virtual
+async def test_a_commit_counts_the_columns_and_estimates_what_is_in_rocksdb(job: RocksDBJob) -> None:
+    """Of all its states together, and nearly right once they lie in files; also for a backend that adopts these."""
+    state = await with_a_base(job)
+    async with job.open() as backend:
+        backend.timers("idle").register("x", 1.0)
+        await commit(backend)
+    for made in job.commits()[-2:]:
+        sizes = made.ranges[0].sizes
+        assert isinstance(sizes, tuple)
+        found = {tuple(names_of(made, size.states)): size for size in sizes}
+        rows = found.pop(("rows",))
+        assert (rows.keys, rows.is_estimate) == (len(ROWS), False)
+        assert rows.size_bytes == sum(8 + len(str(row["name"])) for row in ROWS.values())
+        ((names, others),) = found.items()
+        assert others.is_estimate
+        assert len(state) <= others.keys <= len(state) + len(names)
+        assert others.size_bytes > 0
+    assert len(names) > 1, "the timers too"
+
+
+def names_of(made: Commit, states: tuple[int, ...]) -> list[str]:
+    return [state.name for state in made.states if state.state_id in states]

@@ -150,6 +150,18 @@ NATIVE: dict[str, Any] = {
 }
 """Of version 3."""
 
+SIZES: dict[str, Any] = {
+    **COMMIT,
+    "ranges": [
+        {
+            **COMMIT["ranges"][0],
+            "key_groups": [0, 63],
+            "sizes": [[[0], 48_800, 412_345, False], [[1, 3], 5_000_000_000, 77, True]],
+            "restored": [3, 1, 1024, 66, 0.25],
+        },
+        {"key_groups": [64, 127], "changelog": [], "bases": [], "operator": [], "sizes": []},
+    ],
+}
 CLOCK: dict[str, Any] = {
     **COMMIT,
     "ranges": [

@@ -20,8 +20,10 @@ from statebackend.ids import (
     ClockMark,
     Handle,
     KeyGroupRange,
+    RestoreSource,
     SequenceNumber,
     StateDescriptor,
+    StateSize,
     all_key_groups,
 )
 from tests.aggregates import Mean
@@ -55,6 +57,7 @@ def test_every_golden_file_is_tested() -> None:
         "commit-v2-outbox.bin",
         "commit-v3-native.bin",
         "commit-v4-columns.bin",
+        "commit-v1-sizes.bin",
         "commit-v5-clock.bin",
         "local-snapshot-v1-native.bin",
         "output-v1.bin",
@@ -241,6 +244,26 @@ def test_commit_with_a_clock_holds_what_was_written() -> None:
     assert [part.next_timer_s for part in commit.ranges] == [1357020000.5, None]
 
 
+def test_commit_with_sizes_holds_what_was_written() -> None:
+    """By both readers: of each state or of several together, in one range nothing; and where the other came from."""
+    data = (GOLDEN / "commit-v1-sizes.bin").read_bytes()
+    assert grammar_v1.read_commit(data) == content_v1.SIZES
+    commit = decode_entry(data, "commit-v1-sizes.bin", job="fleet")
+    assert isinstance(commit, Commit)
+    assert [part.sizes for part in commit.ranges] == [
+        (StateSize((0,), 48_800, 412_345), StateSize((1, 3), 5_000_000_000, 77, is_estimate=True)),
+        (),
+    ]
+    assert [part.restored for part in commit.ranges] == [RestoreSource(3, 1, 1024, 66, 0.25), UNSET]
+
+
+def test_commits_from_before_sizes_do_not_know_them() -> None:
+    """Which is not the same as nothing."""
+    commit = decode_entry((GOLDEN / "commit-v1.bin").read_bytes(), "commit-v1.bin", job="fleet")
+    assert isinstance(commit, Commit)
+    assert [(part.sizes, part.restored) for part in commit.ranges] == [(UNSET, UNSET)]
+
+
 def test_commits_from_before_clocks_have_none() -> None:
     """And do not know their next timers."""
     commit = decode_entry((GOLDEN / "commit-v1.bin").read_bytes(), "commit-v1.bin", job="fleet")
@@ -279,6 +302,7 @@ def test_local_snapshot_holds_what_was_written(name: str, content: dict[str, Any
         "commit-v2-outbox.bin",
         "commit-v3-native.bin",
         "commit-v4-columns.bin",
+        "commit-v1-sizes.bin",
         "commit-v5-clock.bin",
         "local-snapshot-v1-native.bin",
         "output-v1.bin",

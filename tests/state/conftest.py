@@ -13,6 +13,7 @@ ON_HEAP_ONLY = {
     "test_key_groups",
     "test_rocksdb",
     "test_row_cache",
+    "test_sizes",
     "test_values",
     "test_changing_it_while_iterating_is_an_error",
 }

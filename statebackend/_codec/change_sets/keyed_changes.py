@@ -49,7 +49,7 @@ class KeyedChanges(Changes):
     The columns are taken as they are, not copied: the caller never changes them again.
     """
 
-    __slots__ = ("_body", "_data", "_keys", "operations")
+    __slots__ = ("_body", "_data", "_data_bytes", "_keys", "operations")
 
     kind = 1
 
@@ -62,14 +62,27 @@ class KeyedChanges(Changes):
         data: Sequence[bytes],
         *,
         body: bytes = b"",
+        data_bytes: int | None = None,
     ) -> None:
-        """`body`: the bytes of these changes, if they stand for `keys` and `data`, which are empty then."""
+        """`body`: the bytes of these changes, if they stand for `keys` and `data`, which are empty then.
+
+        `data_bytes`: as the property, if it is known.
+        """
         assert body or len(groups) == len(operations) == len(keys) == len(data), "columns of different lengths"
         super().__init__(state_id, groups)
         self.operations: Final = operations
         self._keys = keys
         self._data = data
         self._body = body
+        self._data_bytes = data_bytes
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of all data, quickly: of data that were stored a few more, where one is longer than 255 bytes."""
+        if self._data_bytes is None:
+            stored = memoryview(self._body)
+            self._data_bytes = _data_bytes(self.records, stored) if self._body else sum(map(len, self._data))
+        return self._data_bytes
 
     @property
     def keys(self) -> Sequence[Key]:
@@ -161,7 +174,8 @@ class KeyedChanges(Changes):
         if records == 0 or groups.max() > _GROUP_MAX:
             raise ValueError("no changes, or a key group that is none")
         keys, data = _keys_and_data(records, body)
-        return cls(state_id, groups.astype(GROUP), bytes(body[_HEAD.size : ends[0]]), keys, data)
+        operations, data_bytes = bytes(body[_HEAD.size : ends[0]]), _data_bytes(records, body)
+        return cls(state_id, groups.astype(GROUP), operations, keys, data, data_bytes=data_bytes)
 
     def _estimated_bytes(self) -> int:
         if self._body:
@@ -258,9 +272,20 @@ def _body(groups: KeyGroups, operations: bytes, arity: int, columns: Sequence[by
     return [head, operations, offsets, *(each for raw in columns for each in (_LENGTH.pack(len(raw)), raw))]
 
 
-def _keys_and_data(records: int, body: memoryview) -> tuple[Sequence[Key], Sequence[bytes]]:
+def _columns_of(records: int, body: memoryview) -> tuple[int, list[memoryview]]:
+    """The arity of the keys, and the columns: those of the keys, then the data."""
     _, width, arity = _HEAD.unpack_from(body)
-    *keys, data = _columns_in(body[_HEAD.size + records * (1 + width) :], 1 + max(1, arity))
+    return arity, _columns_in(body[_HEAD.size + records * (1 + width) :], 1 + max(1, arity))
+
+
+def _data_bytes(records: int, body: memoryview) -> int:
+    """The bytes of the data column without MessagePack's heads, the least there can be: 2 for each, 1 to 5 for all."""
+    head = 1 if records < 1 << 4 else 3 if records < 1 << 16 else 5
+    return len(_columns_of(records, body)[1][-1]) - head - 2 * records
+
+
+def _keys_and_data(records: int, body: memoryview) -> tuple[Sequence[Key], Sequence[bytes]]:
+    arity, (*keys, data) = _columns_of(records, body)
     decoded = [as_keys(_decode_any(column)) for column in keys]
     found = cast("list[Key]", list(zip(*decoded, strict=True)) if arity else decoded[0])
     values = _decode_data(data)

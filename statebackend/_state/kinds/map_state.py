@@ -190,7 +190,7 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
     def _replace(self, key: Key, entries: Mapping[bytes, bytes]) -> None:
         self._touch(key)
         self._touched[key] = {None: None}
-        self._entries.pop(key, None)
+        self._table.drop(key)
         for encoded, cell in entries.items():
             self._put(key, encoded, cell)
 
