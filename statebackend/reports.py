@@ -3,8 +3,9 @@
     sweep       SweepReport, made of Classified objects with a Verdict each, and SweepFailure
     verify      VerifyReport, made of Damage
     repair      Repair
-    inspect     Inspection, made of LogRow
-    report      JobReport, made of RangeRow and Pace
+    inspect     Inspection, made of LogRow and SizeRow
+    report      JobReport, made of RangeRow, SizeRow and Pace
+    size_totals SizeTotal, from the SizeRow of either
     open_rows   Row
     export      ExportReport
     diff        Difference
@@ -28,6 +29,7 @@ from statebackend._upkeep.repair import Repair
 from statebackend._upkeep.report import JobReport, Pace, RangeRow
 from statebackend._upkeep.rewrite import RewriteReport
 from statebackend._upkeep.rows import Row
+from statebackend._upkeep.sizes import SizeRow, SizeTotal, size_totals
 from statebackend._upkeep.verify import Damage, VerifyReport
 
 __all__ = [
@@ -46,8 +48,11 @@ __all__ = [
     "RewriteReport",
     "Row",
     "SavepointInfo",
+    "SizeRow",
+    "SizeTotal",
     "SweepFailure",
     "SweepReport",
     "Verdict",
     "VerifyReport",
+    "size_totals",
 ]

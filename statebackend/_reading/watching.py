@@ -9,9 +9,10 @@ import msgspec
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Claim, Commit
 from statebackend._upkeep.primary import JobPrimary, check_exists, open_job_primary
+from statebackend._upkeep.sizes import source_of
 from statebackend.abc import Clock, ObjectStore
 from statebackend.errors import CorruptCommitError, InputError, MissingObjectError
-from statebackend.ids import Handle, SourceMark
+from statebackend.ids import Handle, RestoreSource, SourceMark
 from statebackend.settings import Settings
 
 LOOK_EVERY_S: Final = 1.0
@@ -22,7 +23,7 @@ class LogBeat(msgspec.Struct, frozen=True):
 
     `since_s`: after the commit before it. `new_bytes`, `new_objects`: those it points into, and that commit did not.
     `changes`: the changes in those change sets. `lag_s`: how old it was when it was seen, by this host's clock.
-    `problem`: why an entry cannot be shown.
+    `problem`: why an entry cannot be shown. `restored`: where the state was read from when it was opened before it.
     """
 
     sequence: int
@@ -37,6 +38,7 @@ class LogBeat(msgspec.Struct, frozen=True):
     new_bytes: int = 0
     changes: int = 0
     problem: str | None = None
+    restored: RestoreSource | None = None
 
 
 async def watch(
@@ -98,6 +100,7 @@ async def _beat(
             len(new),
             sum(handle.length for handle in new),
             changes,
+            restored=source_of(entry),
         ),
         entry,
     )

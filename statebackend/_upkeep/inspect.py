@@ -13,9 +13,10 @@ from statebackend._log.names import entry_key, marker_of, sequence_of
 from statebackend._log.reader import LogReader
 from statebackend._log.sweeping.inventory import check_can_list
 from statebackend._upkeep.primary import check_exists, open_job_primary
+from statebackend._upkeep.sizes import SizeRow, size_rows, source_of
 from statebackend.abc import ObjectInfo, ObjectStore
 from statebackend.errors import DataError
-from statebackend.ids import SourceMark, StateDescriptor
+from statebackend.ids import RestoreSource, SourceMark, StateDescriptor
 from statebackend.settings import Settings
 
 
@@ -23,7 +24,8 @@ class LogRow(msgspec.Struct, frozen=True):
     """One entry of the log. `kind` is "commit", "claim" or "damaged"; `problem` says what the damage is.
 
     `on_branch`: it is the newest commit, or an ancestor of it. `objects` and `object_bytes`: the objects that it points
-    into, except itself. `at_s`: when it was made, Unix time in seconds, by its writer's clock.
+    into, except itself. `at_s`: when it was made, Unix time in seconds, by its writer's clock. `restored`: where the
+    state was read from when the job, or ranges of it, were opened before this commit; all of them together.
     """
 
     sequence: int
@@ -39,12 +41,13 @@ class LogRow(msgspec.Struct, frozen=True):
     on_branch: bool = False
     savepoints: tuple[str, ...] = ()
     problem: str | None = None
+    restored: RestoreSource | None = None
 
 
 class Inspection(msgspec.Struct, frozen=True):
     """A job, as it lies in the primary. `places`: the number of objects and their bytes, by the first part of the key.
 
-    `epoch` is that of the last entry of the log; `log` is in the order of the sequences.
+    `epoch` is that of the last entry of the log; `log` is in the order of the sequences. `sizes`: of the newest commit.
     """
 
     job: str
@@ -52,6 +55,7 @@ class Inspection(msgspec.Struct, frozen=True):
     epoch: int | None
     log: tuple[LogRow, ...]
     states: tuple[StateDescriptor, ...]
+    sizes: tuple[SizeRow, ...]
     places: Mapping[str, tuple[int, int]]
 
 
@@ -89,6 +93,7 @@ async def _inspect(store: ObjectStore, log: LogReader) -> Inspection:
             for sequence, entry in sorted(entries.items())
         ),
         states=() if newest is None else newest.states,
+        sizes=() if newest is None else size_rows(newest),
         places=totals((place_of(info.key), info.size_bytes) for info in objects),
     )
 
@@ -141,6 +146,7 @@ def _row(
         object_bytes=sum(handle.length for handle in others),
         on_branch=on_branch,
         savepoints=savepoints,
+        restored=source_of(entry),
     )
 
 

@@ -15,6 +15,7 @@ from statebackend._log.savepoints import SavepointInfo, Savepoints
 from statebackend._log.sweeping.retention import Classified
 from statebackend._upkeep.inspect import place_of, totals
 from statebackend._upkeep.primary import open_job_primary
+from statebackend._upkeep.sizes import SizeRow, size_rows
 from statebackend.abc import Clock, ObjectStore
 from statebackend.errors import InputError
 from statebackend.ids import Base, CommitSummary, RangeState, RocksDBBase, StateDescriptor
@@ -54,7 +55,8 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     """A job, as it lies in the primary.
 
     `changelog_ratio`: bytes of the changelog divided by those of the bases, `None` without bases. `outputs`: batches
-    whose output is committed and was not known to be published. `places`, `verdicts`: the number of objects and their
+    whose output is committed and was not known to be published. `sizes`: those that the commit has; none were kept
+    before this release. `places`, `verdicts`: the number of objects and their
     bytes, by the first part of the key and by a sweep's verdict. `pace`: `None` if the log spans less than a minute.
     """
 
@@ -63,6 +65,7 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     release: str
     max_parallelism: int
     states: tuple[StateDescriptor, ...]
+    sizes: tuple[SizeRow, ...]
     ranges: tuple[RangeRow, ...]
     changelog_ratio: float | None
     outputs: int
@@ -99,6 +102,7 @@ def _report(
         release=newest.release,
         max_parallelism=newest.max_parallelism,
         states=newest.states,
+        sizes=size_rows(newest),
         ranges=ranges,
         changelog_ratio=sum(row.changelog_bytes for row in ranges) / base_bytes if base_bytes else None,
         outputs=len(newest.outbox),

@@ -11,14 +11,15 @@ from itertools import pairwise
 from typing import Final
 
 from statebackend.cli.progress import size
-from statebackend.cli.text import range_numbers
-from statebackend.reports import Inspection, JobReport, LogRow, RangeRow
+from statebackend.cli.text import range_numbers, size_cells
+from statebackend.reports import Inspection, JobReport, LogRow, RangeRow, SizeRow
 
 WIDTH: Final = 720
 HEIGHT: Final = 140
 COMMITS_MAX: Final = 200
 """The newest commits are drawn: more bars than this would be thinner than a hair."""
 RANGES_MAX: Final = 64
+SIZES_MAX: Final = 200
 
 _STYLE: Final = """
 :root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
@@ -43,7 +44,9 @@ def page(found: JobReport, log: Inspection) -> str:
             f"<h1>{escape(title)}</h1>",
             *_summary(found),
             *_history(commits, [row for row in log.log if row.kind == "claim"]),
+            *_restores(commits),
             *_ranges(found.ranges),
+            *_sizes(found.sizes),
             "<h2>States</h2>",
             _table(("state", "kind", "schema"), ((each.name, each.kind, each.schema) for each in found.states)),
             "<h2>Objects</h2>",
@@ -84,6 +87,47 @@ def _history(commits: Sequence[LogRow], claims: Sequence[LogRow]) -> Iterator[st
             ("epoch", "opened at", "continues entry"),
             ((str(row.epoch), _time(row.at_s), "-" if row.parent is None else str(row.parent)) for row in opened[-10:]),
         )
+
+
+def _restores(commits: Sequence[LogRow]) -> Iterator[str]:
+    found = [(row, row.restored) for row in commits if row.restored is not None]
+    yield "<h2>Where restores came from</h2>"
+    if not found:
+        yield "<p>No checkpoint that is kept says that state was read before it.</p>"
+        return
+    yield _bars(
+        "Bytes read before each of these checkpoints: plain from local copies, striped from the primary",
+        [str(row.checkpoint_id) for row, _ in found],
+        [float(source.bytes_local) for _, source in found],
+        size,
+        more=[float(source.bytes_primary) for _, source in found],
+    )
+    yield _table(
+        ("before checkpoint", "local files", "their bytes", "files of the primary", "their bytes", "seconds"),
+        (
+            (
+                *(str(row.checkpoint_id), str(source.files_local), size(source.bytes_local)),
+                *(str(source.files_primary), size(source.bytes_primary), f"{source.seconds:.2f}"),
+            )
+            for row, source in found[-10:]
+        ),
+    )
+
+
+def _sizes(rows: Sequence[SizeRow]) -> Iterator[str]:
+    yield "<h2>Sizes of the states</h2>"
+    if not rows:
+        yield "<p>The checkpoint does not say how much there is of each state.</p>"
+        return
+    heads, *cells = size_cells(rows)
+    yield _table(heads, cells)
+    names = [f"{' and '.join(row.states)} {row.key_groups}" for row in rows[:SIZES_MAX]]
+    yield _bars("Keys of each state, range by range", names, [float(row.keys) for row in rows[:SIZES_MAX]], _count)
+    yield _bars("Bytes of each state, range by range", names, [float(row.size_bytes) for row in rows[:SIZES_MAX]], size)
+
+
+def _count(keys: float) -> str:
+    return f"{keys:.0f} keys"
 
 
 def _ranges(ranges: Sequence[RangeRow]) -> Iterator[str]:

@@ -11,6 +11,7 @@ import msgspec
 from statebackend._reading.watching import watch
 from statebackend._upkeep.rows import key_from, plain
 from statebackend.cli.progress import shown, size
+from statebackend.cli.text import restored_line
 from statebackend.errors import InputError
 from statebackend.reports import Difference, ExportReport, LogBeat
 from statebackend.settings import Settings
@@ -120,7 +121,8 @@ def beat_line(beat: LogBeat) -> str:
         return f"entry {beat.sequence} cannot be read: {beat.problem}"
     batch = "-" if beat.source is None else str(beat.source.batch_id)
     since = "" if beat.since_s is None else f"{beat.since_s:.1f} s after the one before, "
+    restored = "" if beat.restored is None else f"; before it {restored_line(beat.restored)}"
     return (
         f"checkpoint {beat.checkpoint_id}, batch {batch}: {since}{beat.changes} changes, {size(beat.new_bytes)} in "
-        f"{beat.new_objects} objects, seen {beat.lag_s:.1f} s later"
+        f"{beat.new_objects} objects, seen {beat.lag_s:.1f} s later{restored}"
     )

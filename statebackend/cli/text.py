@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from statebackend.cli.progress import size
-from statebackend.ids import SourceMark
+from statebackend.ids import RestoreSource, SourceMark
 from statebackend.reports import (
     Damage,
     Inspection,
@@ -15,8 +15,10 @@ from statebackend.reports import (
     Repair,
     RewriteReport,
     SavepointInfo,
+    SizeRow,
     SweepReport,
     VerifyReport,
+    size_totals,
 )
 
 BAR_LENGTH: Final = 24
@@ -40,6 +42,8 @@ def inspection_lines(found: Inspection) -> Iterator[str]:
     yield ""
     yield from _table([("state", "kind", "schema"), *((each.name, each.kind, each.schema) for each in found.states)])
     yield ""
+    yield from _table([*size_cells(found.sizes)])
+    yield ""
     places = ((place, str(count), str(size)) for place, (count, size) in found.places.items())
     yield from _table([("place", "objects", "bytes"), *places])
 
@@ -57,8 +61,13 @@ def _log_cells(row: LogRow) -> tuple[str, ...]:
         str(row.size_bytes),
         str(row.objects),
         str(row.object_bytes),
-        row.problem or ", ".join(f"savepoint {name}" for name in row.savepoints),
+        row.problem or ", ".join((*(f"savepoint {name}" for name in row.savepoints), *_restored(row))),
     )
+
+
+def _restored(row: LogRow) -> Iterator[str]:
+    if row.restored is not None:
+        yield restored_line(row.restored)
 
 
 def report_lines(found: JobReport) -> Iterator[str]:
@@ -76,6 +85,8 @@ def report_lines(found: JobReport) -> Iterator[str]:
     yield ""
     yield from _table([("state", "kind", "schema"), *((each.name, each.kind, each.schema) for each in found.states)])
     yield ""
+    yield from _table([*size_cells(found.sizes)])
+    yield ""
     for title, totals in (("place", found.places), ("verdict", found.verdicts)):
         cells = ((name, str(count), size(size_bytes)) for name, (count, size_bytes) in totals.items())
         yield from _table([(title, "objects", "bytes"), *cells])
@@ -90,6 +101,23 @@ def report_lines(found: JobReport) -> Iterator[str]:
     else:
         pace = found.pace
         yield f"{pace.puts} PUTs in {pace.seconds:.0f} s: at least {pace.usd_month:.2f} USD in 30 days, storage aside"
+
+
+def size_cells(rows: Iterable[SizeRow]) -> Iterator[tuple[str, ...]]:
+    """The head and the rows of a table of sizes by state, over all ranges."""
+    yield ("keys", "bytes", "ranges", "largest range", "of state")
+    for each in size_totals(rows):
+        about = "about " if each.is_estimate else ""
+        keys, size_bytes = f"{about}{each.keys}", f"{about}{size(each.size_bytes)}"
+        yield (keys, size_bytes, str(each.ranges), f"{each.skew:.2f} times the mean", " and ".join(each.states))
+
+
+def restored_line(source: RestoreSource) -> str:
+    """Where an opening read the state from."""
+    return (
+        f"{source.files_local} files ({size(source.bytes_local)}) were restored from local copies, "
+        f"{source.files_primary} ({size(source.bytes_primary)}) from the primary, in {source.seconds:.2f} s"
+    )
 
 
 def range_numbers(row: RangeRow) -> tuple[str, ...]:

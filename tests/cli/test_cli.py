@@ -39,6 +39,7 @@ def test_inspect_shows_the_log_for_people(place: Place) -> None:
     assert [row[2] for row in rows if row[1:3] == ["*", "commit"]] == ["commit"] * 4
     assert any("savepoint before-migration" in line and " 10 " in line for line in printed.splitlines())
     assert ["legs", "value", '"int"'] in rows
+    assert [row[0] for row in rows if row[-5:] == ["1.00", "times", "the", "mean", "legs"]] == ["1"], "how many keys"
     assert any(row[:2] == ["segments", "4"] for row in rows)
 
 

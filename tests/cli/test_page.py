@@ -70,8 +70,23 @@ def test_a_page_stands_alone_and_escapes_what_users_named(written: Path) -> None
     assert not {"script", "link", "img", "iframe"} & reader.tags
     assert HOSTILE in reader.text
     assert not re.search(r"https?://|url\((?!#)|@import", text)
-    for said in ("Checkpoint 20", "before-migration", "2 times the job was opened", "Highest: ", "[0, 127]", "needed"):
+    for said in (
+        "Checkpoint 20",
+        "before-migration",
+        "2 times the job was opened",
+        "Highest: ",
+        "[0, 127]",
+        "needed",
+        "from local copies",
+    ):
         assert said in reader.text
+    for chart in (
+        "Keys of each state, range by range",
+        "Bytes of each state, range by range",
+        "Bytes read before each",
+    ):
+        assert chart in reader.text
+    assert f"{HOSTILE} [0, 127]: 1 keys" in reader.text
     assert "20: " in reader.text  # each bar has its name and number
     assert sorted(path.name for path in written.parent.iterdir()) == ["local", "page.html", "primary"]
 

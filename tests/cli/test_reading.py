@@ -15,6 +15,7 @@ import pytest
 import statebackend as sb
 from statebackend import cli
 from statebackend._reading import export as exporting
+from statebackend.cli.reading import beat_line
 from tests.cli.conftest import Place
 
 
@@ -222,6 +223,11 @@ def test_watch_prints_each_checkpoint_as_it_is_made(fleet: Place) -> None:
     assert (beats[2].changes, beats[2].new_objects) == (1, 1)
     status, printed = fleet.run("watch", "--count", "1")
     assert (status, printed.startswith("checkpoint 32, batch 32: ")) == (cli.OK, True)
+    assert [beat.restored is None for beat in beats] == [True, False, True], "only the first after an opening"
+    restored = beats[1].restored
+    assert restored is not None
+    assert (restored.files_local > 0, restored.files_primary) == (True, 0)
+    assert f"; before it {restored.files_local} files (" in beat_line(beats[1])
     assert fleet.run("watch", "--count", "0")[0] == cli.WRONG_CALL
     assert fleet.run("watch", "--every-s", "0", "--count", "1")[0] == cli.WRONG_CALL
     assert fleet.run("watch", job="nothing")[0] == cli.WRONG_CALL

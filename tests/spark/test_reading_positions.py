@@ -2,12 +2,14 @@
 
 import importlib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from pyspark.sql import datasource
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructType
 
 import statebackend as sb
 from statebackend import errors
@@ -26,7 +28,7 @@ from statebackend.spark.reading.positions import (
     last_offset,
     position,
 )
-from statebackend.spark.reading.readers import Plan
+from statebackend.spark.reading.readers import Plan, StateReader
 
 
 async def fly(tmp_path: Path, *batches: int | None, savepoint_at: int | None = None) -> sb.Settings:
@@ -196,3 +198,40 @@ def test_filters_on_all_parts_of_the_key_become_keys() -> None:
     ):
         assert keys_in(filters, ["_1", "_2"]) == frozenset()
         assert keys_in(filters, ["value"]) == frozenset()
+
+
+def test_a_time_to_live_leaves_out_what_has_expired(tmp_path: Path) -> None:
+    """By the clock in the commit, or as of the time that is given; a commit without a clock needs that."""
+    settings = sb.Settings(job="fleet", primary=f"file://{tmp_path}/primary", persist_delay_s=0.0)
+
+    async def work(*, clock: bool) -> None:
+        async with sb.open_backend(settings) as backend:
+            recent = backend.value_state("legs", int, ttl=sb.TimeToLive(10, None if clock else lambda: 100.0))
+            for number, key in enumerate(("old", "new")):
+                if clock:
+                    backend.advance_clock(100 + 8 * number)
+                recent[key] = number
+                await backend.checkpoint(10 + 10 * clock + number)
+
+    anyio.run(partial(work, clock=False))
+    assert read(settings, ttl=10, ttlNow=109.5) == {"old", "new"}
+    assert read(settings, ttl=10, ttlNow=110) == set()
+    with pytest.raises(errors.InputError, match="no clock to expire values by"):
+        read(settings, ttl=10)
+    anyio.run(partial(work, clock=True))
+    assert read(settings, ttl=10) == {"old", "new"}
+    assert read(settings, ttl=8) == {"new"}
+    assert read(settings) == {"old", "new"}
+
+
+def read(settings: sb.Settings, **options: Any) -> set[str]:
+    """The keys that one task reads."""
+    schema = StructType().add("key", StructType().add("value", StringType()))
+    reader = StateReader(Plan(asked(settings, **options), "legs", "value", newest_id(settings)), schema)
+    return {row["key"]["value"] for batch in reader.read(datasource.InputPartition(None)) for row in batch.to_pylist()}
+
+
+def newest_id(settings: sb.Settings) -> int:
+    found = anyio.run(sb.inspect, settings).newest_checkpoint_id
+    assert found is not None
+    return found

@@ -21,7 +21,7 @@ OWNERS = """
 """
 REPORTS = """
     Classified Damage Difference ExportReport Inspection JobReport LogBeat LogRow Pace Progress RangeRow Repair
-    RewriteReport Row SavepointInfo SweepFailure SweepReport Verdict VerifyReport
+    RewriteReport Row SavepointInfo SizeRow SizeTotal SweepFailure SweepReport Verdict VerifyReport size_totals
 """
 ROOMS = {
     "statebackend": FRONT_DOOR,

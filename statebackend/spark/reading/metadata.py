@@ -1,7 +1,8 @@
 """The data source `statebackend-metadata`: a job's states, its commits with their batches, and its savepoints.
 
 states        operatorId, operatorName, stateStoreName, numPartitions, minBatchId, maxBatchId, operatorProperties: the
-              columns of Spark's `state-metadata`, with a row for each state; then kind and checkpointId
+              columns of Spark's `state-metadata`, with a row for each state; then kind, checkpointId, numKeys and
+              numBytes, both null where the checkpoint does not know them of this state alone in all ranges
 commits       checkpointId, batchId, queryId, runId, sequence, epoch, parent, onBranch, committedAt, savepoints,
               objects, objectBytes
 savepoints    name, checkpointId, sequence, committedAt
@@ -18,7 +19,8 @@ from pyspark.sql.types import StructType
 from statebackend._upkeep.inspect import inspect
 from statebackend._upkeep.primary import open_job_primary
 from statebackend._upkeep.savepoints import savepoints
-from statebackend.ids import SourceMark, StateDescriptor
+from statebackend._upkeep.sizes import sizes_by_state
+from statebackend.ids import SourceMark, StateDescriptor, StateSize
 from statebackend.settings import Settings
 from statebackend.spark.reading.options import MetadataOptions, metadata_options
 from statebackend.spark.reading.positions import commit_asked_for
@@ -29,7 +31,7 @@ METADATA_FORMAT: Final = "statebackend-metadata"
 _SCHEMAS: Final[Mapping[str, str]] = {
     "states": (
         "operatorId long, operatorName string, stateStoreName string, numPartitions int, minBatchId long, "
-        "maxBatchId long, operatorProperties string, kind string, checkpointId long"
+        "maxBatchId long, operatorProperties string, kind string, checkpointId long, numKeys long, numBytes long"
     ),
     "commits": (
         "checkpointId long, batchId long, queryId string, runId string, sequence long, epoch long, parent long, "
@@ -80,11 +82,16 @@ async def _states(asked: MetadataOptions) -> Sequence[tuple[Any, ...]]:
         found = await inspect(asked.settings)
     batches = [row.source.batch_id for row in found.log if row.source is not None and row.on_branch]
     ends = (min(batches, default=None), max(batches, default=None))
+    sizes = sizes_by_state(commit)
     return [
         (0, asked.settings.job, state.name, commit.max_parallelism, *ends, _properties(state), state.kind,
-         commit.checkpoint_id)
+         commit.checkpoint_id, *_size(sizes.get(state.state_id)))
         for state in commit.states
     ]  # fmt: skip
+
+
+def _size(size: StateSize | None) -> tuple[int | None, int | None]:
+    return (None, None) if size is None else (size.keys, size.size_bytes)
 
 
 def _properties(state: StateDescriptor) -> str:

@@ -1,12 +1,14 @@
 """The options of a query, checked: each by its name, whatever its case, and against the others. Pure."""
 
 import difflib
+import math
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
+from statebackend._state.time.ttl import TimeToLive
 from statebackend._upkeep.rows import key_from
 from statebackend.errors import InputError
 from statebackend.ids import Key
@@ -20,7 +22,7 @@ PLACES: Final = ("job", "primary", "path")
 AS_OF: Final = ("batchId", "checkpointId", "savepoint")
 STATE: Final = (
     *("stateVarName", "readRegisteredTimers", "flattenCollectionTypes", "keys", "keyGroups", "columns"),
-    *("keyColumns", "keysAsJson", "partitions", "pushFilters"),
+    *("keyColumns", "keysAsJson", "partitions", "pushFilters", "ttl", "ttlNow"),
 )
 FEED: Final = (
     *("readChangeFeed", "changeStartBatchId", "changeEndBatchId", "changeStartCheckpointId", "changeEndCheckpointId"),
@@ -55,7 +57,17 @@ class StateOptions(msgspec.Struct, frozen=True, kw_only=True):
     keys_as_json: bool
     partitions: int | None
     push_filters: bool
+    ttl_s: float | None
+    ttl_now_s: float | None
     feed: FeedOptions | None
+
+    @property
+    def ttl(self) -> TimeToLive | None:
+        """By which values are left out: as of a fixed time, or of the clock in the commit."""
+        if self.ttl_s is None:
+            return None
+        now_s = self.ttl_now_s
+        return TimeToLive(self.ttl_s, None if now_s is None else lambda: now_s)
 
 
 def state_options(options: Mapping[str, str], jobs: Mapping[str, Settings]) -> StateOptions:
@@ -64,10 +76,12 @@ def state_options(options: Mapping[str, str], jobs: Mapping[str, Settings]) -> S
     asked.refuse_both("batchId", "checkpointId", "savepoint")
     asked.refuse_both("stateVarName", "readRegisteredTimers")
     is_feed = asked.flag("readChangeFeed", default=False)
-    for name in (*AS_OF, "keys", "keyGroups", "pushFilters") if is_feed else FEED[1:]:
+    for name in (*AS_OF, "keys", "keyGroups", "pushFilters", "ttl", "ttlNow") if is_feed else FEED[1:]:
         if name in asked:
             wrong = "does not go with a change feed" if is_feed else "needs readChangeFeed"
             raise InputError(f"the option {wrong}", option=name)
+    if "ttlNow" in asked and "ttl" not in asked:
+        raise InputError("the option needs ttl", option="ttlNow")
     return StateOptions(
         settings=_settings(asked, jobs),
         state=asked.text("stateVarName"),
@@ -83,6 +97,8 @@ def state_options(options: Mapping[str, str], jobs: Mapping[str, Settings]) -> S
         keys_as_json=asked.flag("keysAsJson", default=False),
         partitions=asked.number("partitions", least=1),
         push_filters=asked.flag("pushFilters", default=False),
+        ttl_s=asked.made("ttl", _ttl_seconds),
+        ttl_now_s=asked.made("ttlNow", _seconds),
         feed=_feed(asked) if is_feed else None,
     )
 
@@ -249,6 +265,22 @@ def _key_groups(text: str) -> tuple[int, int]:
     if not first.strip().isdecimal() or (dash and not last.strip().isdecimal()):
         raise ValueError("the first and the last key group, as 0-31, or one")
     return int(first), int(last if dash else first)
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise ValueError("a number of seconds")
+    return found
+
+
+def _ttl_seconds(text: str) -> float:
+    if (found := _seconds(text)) <= 0:
+        raise ValueError("a positive number of seconds")
+    return found
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -79,6 +79,7 @@ class StateReader(DataSourceReader):
             key_groups=partition.value,
             keys=self._keys,
             columns=plan.options.columns,
+            ttl=plan.options.ttl,
             key_as_json=plan.options.keys_as_json,
         )
         return _batches(plan, self._schema, opening)
