@@ -153,7 +153,7 @@ def soak(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Speed against what was expected: ratios, losses included. `nox -s bench -- list` says what there is."""
-    named = {name.partition(".")[0] for name in session.posargs}
+    named = {part for name in session.posargs for part in name.split(".")}
     extras = {"spark": "connect", "upserts": "upserts"}
     if "all" in named:
         named |= set(extras)

@@ -1,6 +1,7 @@
 """An asynchronous `process`: its cost beside a synchronous one, and 5,000 keys that each wait for an answer.
 
     python -m benchmarks calls --sizes keys=500,rows=5000
+    python -m benchmarks calls.spark                          the same in a stream, beside Spark's own state
 
 Envelope. A synchronous call costs some 8 µs with its share of grouping rows. A call that never waits adds a coroutine,
 a check at each use of state and its place in the order: 5 µs. A memo that has the answer adds 1 µs; without one, a
@@ -183,12 +184,13 @@ async def _by_threads(table: Any, port: int) -> None:
     keys = table["key"].unique().to_pylist()
     async with sb.open_backend(_settings()) as backend:
         with ThreadPoolExecutor(CONCURRENCY) as pool:
-            shares = pool.map(partial(_ask_blocking, port), (keys[first::CONCURRENCY] for first in range(CONCURRENCY)))
+            shares = pool.map(partial(ask_blocking, port), (keys[first::CONCURRENCY] for first in range(CONCURRENCY)))
             assert sum(map(len, shares)) == len(keys)
         await _batch(_runner(Counting()), table, 0, backend)
 
 
-def _ask_blocking(port: int, questions: Sequence[str]) -> list[str]:
+def ask_blocking(port: int, questions: Sequence[str]) -> list[str]:
+    """Ask one after the other, over one connection."""
     with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rwb") as stream:
         answers = []
         for question in questions:

@@ -1,5 +1,6 @@
 """The contestants. All add to the same totals; those that only say how fast it could be add to none."""
 
+import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
@@ -99,6 +100,14 @@ def only_collected(settings: Mapping[str, str] = DEFAULT) -> Contestant:
 def native(settings: Mapping[str, str]) -> Contestant:
     """Spark's aggregation, in the JVM."""
     return Contestant(_native, settings, _aggregated)
+
+
+def has_transform_with_state() -> bool:
+    """True if this environment has the packages for it. Says so if not."""
+    if any(importlib.util.find_spec(name) is None for name in ("google", "google.protobuf")):  # the first decides
+        print("  NOT MEASURED: transformWithState, which needs protobuf (extra `connect`)")
+        return False
+    return True
 
 
 def pandas_with_state() -> Contestant:

@@ -5,7 +5,6 @@ time, which is about as fast as Spark's aggregation. Spark's own APIs ask the JV
 frame of each: 2 to 6 thousand rows/s, a twentieth of that.
 """
 
-import importlib.util
 import tempfile
 from collections.abc import Mapping
 from functools import partial
@@ -15,6 +14,7 @@ from benchmarks.contest import Line, Report, ratio
 from benchmarks.spark.contestants import (
     ROCKSDB,
     by_key,
+    has_transform_with_state,
     native,
     pandas_with_state,
     with_state_by_pandas,
@@ -57,8 +57,7 @@ def run(report: Report, *, keys: int = 20_000, rows: int = 10_000, batches: int 
 def _slow() -> Mapping[str, Contestant]:
     """Spark's state APIs for Python, those for which this environment has the packages."""
     found = {"applyInPandasWithState": pandas_with_state()}
-    if any(importlib.util.find_spec(name) is None for name in ("google", "google.protobuf")):  # the first decides
-        print("  NOT MEASURED: transformWithState, which needs protobuf (extra `connect`)")
+    if not has_transform_with_state():
         return found
     return found | {
         "transformWithState": with_state_by_rows(),

@@ -107,9 +107,12 @@ def _configured(spark: SparkSession, settings: Mapping[str, str]) -> Generator[N
 
 
 @contextmanager
-def open_session(folder: Path) -> Generator[SparkSession]:
-    """`local[2]` with two partitions, and state in RocksDB with changelog checkpointing: Spark at its best."""
-    builder = SparkSession.builder.master("local[2]").appName("statebackend benchmarks")
+def open_session(folder: Path, *, cores: int = 2) -> Generator[SparkSession]:
+    """`local[2]` with two partitions, and state in RocksDB with changelog checkpointing: Spark at its best.
+
+    `cores`: tasks at a time. More than the machine has are for tasks that wait.
+    """
+    builder = SparkSession.builder.master(f"local[{cores}]").appName("statebackend benchmarks")
     spark = builder.config(
         map={
             "spark.driver.bindAddress": "127.0.0.1",
