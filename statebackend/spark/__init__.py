@@ -13,6 +13,12 @@ rows to the user's function, or turns them into staged output and back. `bridge.
 the query; `frames.py` knows the batch's frame and threads. Processors are run by the room `_processing`.
 """
 
+import pyspark
+
+from statebackend.spark.release import check_release
+
+check_release(pyspark.__version__)  # an older one has not even what is imported below
+
 from statebackend._processing.lookup import Lookup, lookup
 from statebackend._processing.processor import KeyedProcessor, ProcessorContext
 from statebackend.spark.driver import BatchFunction
