@@ -1,3 +1,4 @@
 """The release, in one place."""
 
 __version__ = "0.1.0"
+"""The release of the library."""

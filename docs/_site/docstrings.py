@@ -4,9 +4,13 @@ A public name without a docstring fails the build. A name that two rooms export 
 in `HOMES`, and the other page links to it.
 """
 
+import ast
+import inspect
 import re
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import pairwise
+from types import FunctionType
 from typing import Any, Final
 
 HOMES: Final = (
@@ -80,6 +84,30 @@ def _process(_app: Any, kind: str, name: str, _subject: Any, *rest: Any) -> None
     if kind == "module":
         names = sorted(getattr(import_module(name), "__all__", []), key=str.lower)
         lines += [" · ".join(f":py:obj:`~{homes()[each]}.{each}`" for each in names), ""]
+        for each in names:
+            if homes()[each] == name and not isinstance(getattr(import_module(name), each), type | FunctionType):
+                lines += _data(name, each)
+
+
+def _data(room: str, name: str) -> list[str]:
+    lines = as_restructured(meaning_of(room, name).split("\n"))
+    return [f".. py:data:: {name}", "", *(f"   {line}" for line in lines), ""]
+
+
+def meaning_of(room: str, name: str) -> str:
+    """The docstring of a class or function, or the text below a constant or an alias. Raises `ValueError` if none."""
+    public = getattr(import_module(room), name)
+    if isinstance(public, type | FunctionType):
+        return inspect.cleandoc(public.__doc__ or "")
+    imports = [
+        node for node in ast.parse(inspect.getsource(import_module(room))).body if isinstance(node, ast.ImportFrom)
+    ]
+    origin = next((node.module for node in imports if name in {alias.name for alias in node.names}), room)
+    for node, below in pairwise(ast.parse(inspect.getsource(import_module(str(origin)))).body):
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        if isinstance(target, ast.Name) and target.id == name and isinstance(below, ast.Expr):
+            return inspect.cleandoc(str(ast.literal_eval(below.value)))
+    raise ValueError(f"{room}.{name} has no docstring below it in {origin}")
 
 
 def _promised(name: str) -> str:

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 Buffer = bytes | bytearray | memoryview
+"""Bytes as a store takes them."""
 Body = Sequence[Buffer]
 """The content of an object, in consecutive chunks. A single piece is a sequence of one."""
 

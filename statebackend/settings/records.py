@@ -12,13 +12,17 @@ from statebackend.settings.bounds import Count, Deadline, Pause, Price, Rate, ch
 from statebackend.settings.secret import Secret
 
 KiB: Final = 1024
+"""Bytes: 2^10."""
 MiB: Final = 1024 * KiB
+"""Bytes: 2^20."""
 GiB: Final = 1024 * MiB
+"""Bytes: 2^30."""
 
 S3_PART_BYTES_MIN: Final = 5 * MiB
 """Least for `s3.part_bytes`: S3 refuses smaller parts, except the last one."""
 
 S3Addressing = Literal["auto", "path", "virtual"]
+"""The ways to name a bucket: in the path of a URL, or as a part of its host."""
 
 
 class S3Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,8 +36,9 @@ TABLE_MEMORY_BYTES_MIN: Final = 4 * MiB
 
 PreemptiveBytes = Annotated[Amount, at_most(PREEMPTIVE_BYTES_LIMIT, "a change set must fit a frame")]
 INLINE_BYTES: Final = 64 * KiB
+"""Most that a commit carries by default, in a store with a price per request."""
 INLINE_BYTES_IN_FILES: Final = 1 * MiB
-"""Most that a commit carries by default: in a store with a price per request, and in a file system."""
+"""The same in a file system."""
 InlineBytes = Annotated[
     int | None,
     Bound(
@@ -48,7 +49,9 @@ InlineBytes = Annotated[
 TableMemoryBytes = Annotated[int, at_least(TABLE_MEMORY_BYTES_MIN)]
 MaxParallelism = Annotated[int, within(1, MAX_PARALLELISM_LIMIT)]
 TableKind = Literal["heap", "rocksdb"]
+"""The tables that hold the entries of the states."""
 Compression = Literal["none", "lz4", "snappy", "zstd"]
+"""The compressions of a frame."""
 
 PRIMARY_FORMS: Final = "memory://NAME, file:///ABSOLUTE/PATH, s3://BUCKET/PREFIX or azure://ACCOUNT/CONTAINER/PREFIX"
 

@@ -19,7 +19,9 @@ from statebackend.errors import SettingsError, UnknownSettingError
 from statebackend.settings.bounds import record_type
 
 ENVIRONMENT_PREFIX: Final = "STATEBACKEND_"
+"""Variables that begin with it are settings."""
 SPARK_PREFIX: Final = "spark.statebackend."
+"""Entries of a Spark configuration that begin with it are settings."""
 
 _S3_NAMES: Final = (
     *("endpoint", "region", "access_key_id", "secret_access_key", "session_token", "addressing", "connections_max"),

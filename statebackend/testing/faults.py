@@ -23,6 +23,7 @@ Operation = Literal["put", "put_if_absent", "get", "get_range", "head", "delete"
 """Calls that a fault can strike: of a store by key, `upload` by the segment's name, `discard` by the primary's key."""
 
 Moment = Literal["before", "after"]
+"""A fault strikes before the call has taken effect, or after it."""
 
 
 @dataclass(kw_only=True, eq=False)

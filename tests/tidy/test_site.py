@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from docs._site.contents import contents_of
-from docs._site.docstrings import as_restructured
+from docs._site.docstrings import as_restructured, homes, meaning_of
 from docs._site.drawings import drawn, svg_of
 from docs._site.links import broken
 from tests.tidy.test_words import ROOT
@@ -69,10 +69,25 @@ def test_links_that_lead_nowhere_are_found_and_so_is_what_needs_a_network(tmp_pa
     ]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/llms.txt"])
-def test_every_link_leads_to_a_file(page: str) -> None:
-    """On what is no page of the site; the site has its links followed when it is built."""
-    links = re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", (ROOT / page).read_text(encoding="utf-8"))
-    paths = [(ROOT / page).parent / link.replace(".html", ".md") for link in links]
-    assert len(paths) > 5
-    assert [path for path in paths if not path.exists()] == []
+def places_on(path: Path) -> set[str]:
+    """The anchors of a page: its headings, as Markdown's renderers make them."""
+    titles = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize(
+    "page", sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "docs" / "llms.txt"])
+)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    """To a file that is there, and to a heading on it. The site has its links followed when it is built, in CI."""
+    text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for link in re.findall(r"\]\((?!https?:)([^)]+)\)", text):
+        name, _, place = link.partition("#")
+        path = page.parent / name.replace(".html", ".md") if name else page
+        assert path.exists(), link
+        assert not place or place in places_on(path), link
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    """Also constants and aliases, whose docstrings stand below them in the source."""
+    assert [name for name, room in homes().items() if not meaning_of(room, name)] == []
