@@ -84,8 +84,9 @@ def _process(_app: Any, kind: str, name: str, _subject: Any, *rest: Any) -> None
     if kind == "module":
         names = sorted(getattr(import_module(name), "__all__", []), key=str.lower)
         lines += [" · ".join(f":py:obj:`~{homes()[each]}.{each}`" for each in names), ""]
-        for each in names:
-            if homes()[each] == name and not isinstance(getattr(import_module(name), each), type | FunctionType):
+        for each in names:  # what the room defines itself, Sphinx finds
+            is_data = not isinstance(getattr(import_module(name), each), type | FunctionType)
+            if is_data and homes()[each] == name != _origin(name, each):
                 lines += _data(name, each)
 
 
@@ -94,16 +95,20 @@ def _data(room: str, name: str) -> list[str]:
     return [f".. py:data:: {name}", "", *(f"   {line}" for line in lines), ""]
 
 
+def _origin(room: str, name: str) -> str:
+    """The module from which a room imports a name, or the room itself."""
+    body = ast.parse(inspect.getsource(import_module(room))).body
+    imports = [node for node in body if isinstance(node, ast.ImportFrom)]
+    return next((str(node.module) for node in imports if name in {alias.name for alias in node.names}), room)
+
+
 def meaning_of(room: str, name: str) -> str:
     """The docstring of a class or function, or the text below a constant or an alias. Raises `ValueError` if none."""
     public = getattr(import_module(room), name)
     if isinstance(public, type | FunctionType):
         return inspect.cleandoc(public.__doc__ or "")
-    imports = [
-        node for node in ast.parse(inspect.getsource(import_module(room))).body if isinstance(node, ast.ImportFrom)
-    ]
-    origin = next((node.module for node in imports if name in {alias.name for alias in node.names}), room)
-    for node, below in pairwise(ast.parse(inspect.getsource(import_module(str(origin)))).body):
+    origin = _origin(room, name)
+    for node, below in pairwise(ast.parse(inspect.getsource(import_module(origin))).body):
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
         if isinstance(target, ast.Name) and target.id == name and isinstance(below, ast.Expr):
             return inspect.cleandoc(str(ast.literal_eval(below.value)))
