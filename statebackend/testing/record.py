@@ -54,7 +54,7 @@ def record_of(
     return ProofRecord(
         command=command,
         run_on=dt.datetime.now(tz=dt.UTC).date().isoformat(),
-        commit=_commit(),
+        commit=current_commit(),
         seconds=round(seconds, 1),
         broken=broken,
         head=tuple(head),
@@ -119,6 +119,7 @@ def _shown(cell: Cell) -> str:
     return cell if isinstance(cell, str) else f"{cell:,}"
 
 
-def _commit() -> str:
+def current_commit() -> str:
+    """The commit of the sources in the current directory; "?" outside of a repository."""
     asked = subprocess.run(("git", "rev-parse", "--short", "HEAD"), capture_output=True, text=True, check=False)  # noqa: S607
     return asked.stdout.strip() or "?"

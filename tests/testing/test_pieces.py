@@ -1,11 +1,22 @@
 """Seeds that are run in pieces, on one tree of the sources after the other, add up, and none counts twice."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from statebackend.errors import InputError
-from statebackend.testing.record import PIECES_HEAD, SeedPiece, joined, pieces_of, record_of
+from statebackend.testing.record import (
+    PIECES_HEAD,
+    SeedPiece,
+    joined,
+    pieces_of,
+    read_record,
+    record_of,
+    write_record,
+)
+from statebackend.testing.simulation.__main__ import in_all, recorded
 
 
 def test_a_piece_that_goes_on_makes_the_one_before_it_longer() -> None:
@@ -45,3 +56,15 @@ def test_a_record_gives_its_pieces_back() -> None:
     record = record_of("nox -s simulation", seconds=1.0, broken=0, head=PIECES_HEAD, table=[row])
     assert pieces_of(record) == [SeedPiece(*row)]
     assert pieces_of(record_of("nox -s models", seconds=1.0, broken=0, head=("what",), table=[("it",)])) == []
+
+
+def test_runs_add_up_in_the_record_of_the_simulation(tmp_path: Path) -> None:
+    """On one tree after the other; where nothing is recorded they begin."""
+    path = tmp_path / "simulation.json"
+    assert recorded(None) == recorded(path) == []
+    for run in (SeedPiece("abc", 0, 100, 700, 0), SeedPiece("abc", 100, 50, 300, 1), SeedPiece("def", 150, 10, 80, 0)):
+        write_record(path, in_all(recorded(path), run, 1.0))
+    found = read_record(path)
+    assert recorded(path) == [SeedPiece("abc", 0, 150, 1000, 1), SeedPiece("def", 150, 10, 80, 0)]
+    assert (found.broken, found.command) == (1, "nox -s simulation -- --first 150 --seeds 10")
+    assert "160 seeds on 2 trees" in found.notes[0]
