@@ -121,7 +121,8 @@ def models(session: nox.Session) -> None:
 def faults(session: nox.Session) -> None:
     """Every N-th request, and every N-th file operation, fails in every way: `nox -s faults -- --step 7` for fewer."""
     session.install("-e", ".[test]")
-    session.run("python", "-m", "tests.faults", *session.posargs)
+    with files_in_memory(session) as placed:
+        session.run("python", "-m", "tests.faults", *session.posargs, env=placed)
 
 
 @nox.session
