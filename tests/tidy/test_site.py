@@ -44,12 +44,13 @@ def test_a_drawing_that_cannot_be_understood_is_refused() -> None:
 
 def test_docstrings_become_literals_lists_and_blocks() -> None:
     """A name may go on in the next line and be followed by a letter; what is markup elsewhere is text here."""
-    text = "A `x\ny`s *star*.\n    grammar := `a`\n\n- one\n  more\n- two\nThe `end`."
+    text = "A `x\ny`s *star*.\n    grammar := `a`\n\n    b := c\n\n- one\n  more\n- two\nThe `end`."
     assert [line for line in as_restructured(text.split("\n")) if line] == [
         "A ``x",
         r"y``\ s \*star\*.",
         "::",
         "    grammar := `a`",
+        "    b := c",
         "- one",
         "  more",
         "- two",
