@@ -18,17 +18,9 @@ from statebackend._log.writer import LogWriter
 from statebackend._reading import feed
 from statebackend.spark.replay import Step
 from tests.explore import programs
+from tests.explore.judging import ACKNOWLEDGED, NO_GOING_BACK, ONE, SWEPT, TWICE, WHOLE_STATES
 from tests.explore.programs import drive, follow, keep, one_after_the_other, sweep
-from tests.explore.protocol import (
-    ACKNOWLEDGED,
-    NO_GOING_BACK,
-    ONE,
-    SWEPT,
-    TWICE,
-    WHOLE_STATES,
-    Scenario,
-    Slot,
-)
+from tests.explore.protocol import Scenario, Slot
 
 OLD = ((drive(2, merges=True), 0), (drive(1, merges=True), 2))
 """claim 0, commits 1 and 2, claim 3, commit 4, all old enough to be swept; the hint names 4."""

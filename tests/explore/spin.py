@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from benchmarks.debian import run_program, unpack
 from benchmarks.servers import ServerError
-from tests.explore.protocol import ACKNOWLEDGED, NO_GOING_BACK, ONE, SWEPT, TWICE, WHOLE_STATES
+from tests.explore.judging import ACKNOWLEDGED, NO_GOING_BACK, ONE, SWEPT, TWICE, WHOLE_STATES
 
 SPIN_ROOT: Final = "SPIN_ROOT"
 """The environment variable that says where Spin is unpacked. `nox -s explore` sets it."""

@@ -5,9 +5,10 @@
 
 import pytest
 
+from tests.explore.judging import INVARIANTS
 from tests.explore.ledger import RELEASED, LedgerModel
 from tests.explore.processes import Processes
-from tests.explore.protocol import INVARIANTS, Protocol, Scenario
+from tests.explore.protocol import Protocol, Scenario
 from tests.explore.scenarios import MUTANTS, SMALL, Mutant
 from tests.explore.search import visit
 from tests.explore.spin import BREAKS
