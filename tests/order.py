@@ -20,6 +20,7 @@ ON_SPARK: Final = (
     "tests/howto/test_outbox.py",
     "tests/howto/test_processor.py",
     "tests/howto/test_read_in_spark.py",
+    "tests/howto/test_watch.py",
     "tests/howto/test_readme.py",
     "tests/howto/test_savepoints.py",
     "tests/howto/test_time.py",

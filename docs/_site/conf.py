@@ -46,7 +46,7 @@ toc_object_entries = False  # of a thousand names, in the sidebar of each page: 
 
 for room, lazy in (
     (statebackend, statebackend.__all__),
-    (observers, ["PrometheusObserver"]),
+    (observers, ["PrometheusObserver", "OpenTelemetryObserver"]),
     (testing, testing.__all__),
 ):
     for name in lazy:  # what is imported on first use is there before autodoc lists the room

@@ -1,4 +1,4 @@
-"""Ready-made observers: `Metrics` counts, `PrometheusObserver` exports, `Observers` combines several.
+"""Ready-made observers: `Metrics` counts, two others export what it counts, `Observers` combines several.
 
     metrics = Metrics()
     async with sb.open_backend(settings, observer=metrics) as backend: ...
@@ -15,6 +15,7 @@ from statebackend.observers.kinds import Counter, CounterByLabel, Distribution, 
 from statebackend.observers.metrics import Metrics
 
 if TYPE_CHECKING:
+    from statebackend.observers.otel import OpenTelemetryObserver as OpenTelemetryObserver
     from statebackend.observers.prometheus import PrometheusObserver as PrometheusObserver
 
 __all__ = [
@@ -34,4 +35,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "PrometheusObserver":  # on first use: it imports prometheus_client, which is an extra
         return importlib.import_module("statebackend.observers.prometheus").PrometheusObserver
+    if name == "OpenTelemetryObserver":  # the same
+        return importlib.import_module("statebackend.observers.otel").OpenTelemetryObserver
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,9 +8,10 @@ from statebackend.observers.metrics import Metrics
 
 _PAGE: Final = """# Metrics
 
-A backend reports its events to an `Observer`. `statebackend.observers` has three: `Metrics` counts in memory and can be
-read from any thread; `PrometheusObserver` (the extra `prometheus`) also exports the numbers to Prometheus; `Observers`
-combines several observers. None of them can make the backend fail.
+A backend reports its events to an `Observer`. `statebackend.observers` has four: `Metrics` counts in memory and can be
+read from any thread; `PrometheusObserver` (the extra `prometheus`) and `OpenTelemetryObserver` (the extra `otel`) also
+export the numbers; `Observers` combines several observers. [Watch a job](../how-to/watch.md) shows
+them with a sink. None of them can make the backend fail.
 
 ```python
 import asyncio
@@ -41,7 +42,7 @@ asyncio.run(main())
 - A **histogram** reads as a `Distribution`: `count` and `total` of all values so far, and the last {values_max}
   values with their `min`, `max`, `mean` and `quantile(fraction)`. Its Prometheus buckets cover all values since the
   start.
-- Every Prometheus series has the label `state_job`.
+- Every Prometheus series has the label `state_job`. OpenTelemetry's instruments have the same names.
 - Numbers start at 0 when the observer is made, and continue across the backends it is passed to, one after the other.
 
 The first eight are Flink's changelog storage metrics, with Flink's meanings.
