@@ -33,6 +33,8 @@ from statebackend.errors import (
 from statebackend.ids import CheckpointId, CommitSequence
 from statebackend.settings import KiB
 
+LISTINGS_MAX: Final = 3
+"""So often entries are listed, if the last one is gone each time that it is read: a sweep has been there by then."""
 DECODE_ON_LOOP_BYTES_MAX: Final = 32 * KiB
 """Decoding this much takes about 0.3 ms, for which the loop can stop; more of it is decoded in a thread."""
 
@@ -278,8 +280,7 @@ class LogReader:
                 if found is not None:
                     return found
                 break
-        last = await self._list_last()
-        found = None if last is None else await self._end_at(await self._probe(last))
+        found = await self._end_by_list()
         return found if hint is None or not hint.verified else _checked(found, hint)
 
     async def exists(self, sequence: int) -> bool:
@@ -292,6 +293,20 @@ class LogReader:
             return parse_hint(await self._store.get(HINT_KEY))
         except ObjectNotFoundError:
             return None
+
+    async def _end_by_list(self) -> LogEnd | None:
+        """The last entry of those that are listed, and of what follows; `None` for a job without entries.
+
+        A sweep may have removed that entry before it is read, when others came after it: then they are listed again.
+        """
+        for listings_left in reversed(range(LISTINGS_MAX)):
+            last = await self._list_last()
+            try:
+                return None if last is None else await self._end_at(await self._probe(last))
+            except MissingObjectError:
+                if not listings_left:
+                    raise
+        raise AssertionError("listed at least once")
 
     async def _end_from(self, hint: Hint) -> LogEnd | None:
         """The last entry that follows the hinted one without a gap; `None` if the hinted one itself was swept."""

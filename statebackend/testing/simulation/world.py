@@ -281,6 +281,8 @@ class _World:
             assert not report.failures, f"not deleted: {report.failures}"
         left = [each.key for each in (await sweep.run(dry_run=True)).garbage]
         assert not left, f"a sweep has left garbage: {left}"
+        there = invariants.commits_of(invariants.read_log(self.job.objects, JOB))
+        invariants.assert_nothing_is_left_over(self.job.objects, there)
 
     # ------------------------------------------------------------------------------------------------- the losses
 
