@@ -145,6 +145,13 @@ def explore(session: nox.Session) -> None:
 
 
 @nox.session
+def mutants(session: nox.Session) -> None:
+    """Breaks of one line each, which the simulation has to notice: `nox -s mutants -- --only savepoint`."""
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "tests.mutants", *session.posargs)
+
+
+@nox.session
 def soak(session: nox.Session) -> None:
     """Ten hours of a job in a few minutes, all upkeep on; fails if anything grows: `nox -s soak -- --minutes 10`."""
     session.install("-e", ".[bench]")

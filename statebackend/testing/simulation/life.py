@@ -5,7 +5,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import anyio
 
@@ -43,6 +43,9 @@ from statebackend.testing.simulation.timed import (
     next_batch,
     put_out,
 )
+
+QUIET: Final = 0.6
+"""The chance that a batch in ranges has timed rows alone."""
 
 Committing = Callable[[int, SourceMark, str | None], Awaitable[CheckpointInfo | Commit]]
 """Makes a checkpoint under an id, with its source, and perhaps with a savepoint's name."""
@@ -221,6 +224,8 @@ class Life(JudgedLife):
         """One batch of the ranges; true if the life may continue."""
         self._writes += 1
         changes = draw_changes(self._chance, work.names, f"{self.plan.number}.{self._writes}")
+        if self._ticking.random() < QUIET:
+            changes = ()  # or no range would ever be idle
         contents, batch = dict(self._contents), None
         expect(contents, changes)
         if self._timing is not None:

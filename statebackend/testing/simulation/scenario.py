@@ -244,8 +244,8 @@ def draw_short_lives(chance: Random, scenario: Scenario) -> Scenario:
 
 def draw_ways(chance: Random, scenario: Scenario, *, savepoints: float) -> Scenario:
     """Draw which lives work in ranges, start from savepoints, or go without timed rows, with `chance` of their own."""
-    share = chance.choice((0.0, 0.3, 1.0))
-    parts = [each for each in (1, 2, 3, 5) if each <= scenario.settings.max_parallelism]
+    share = chance.choice((0.0, 0.5, 1.0))
+    parts = [each for each in (1, 2, 3, 5, 5) if each <= scenario.settings.max_parallelism]
     lives = tuple(
         replace(
             life,
