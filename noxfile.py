@@ -136,7 +136,7 @@ def crash(session: nox.Session) -> None:
 @nox.session
 def explore(session: nox.Session) -> None:
     """Every order of requests, of real code and of a model in Promela, by Spin: `nox -s explore -- --short`."""
-    session.install("-e", ".[test]")
+    session.install("-e", ".[spark,test]")  # what decides about a replay lies beside the sink, which imports PySpark
     root = (session.cache_dir / "spin").absolute()
     find = ("python", "-m", "tests.explore.spin", str(root))
     if missing := session.run(*find, success_codes=[0, NO_SPIN_STATUS], silent=True):
