@@ -63,7 +63,7 @@ class Coverage:
 
     def note(self, seed: int, trace: Iterable[str]) -> None:
         """Count the events of a run, by its trace."""
-        lines = "\n".join(line[14:] for line in trace)
+        lines = "\n".join(line.strip().partition("  ")[2] for line in trace)
         found = [name for name, pattern in _PATTERNS.items() if pattern.search(lines)]
         self.runs += 1
         self.events.update(found)
