@@ -183,13 +183,13 @@ def test_an_interrupt_ends_a_reader() -> None:
 
     store.begin(-1)
     assert sb.read_state(SETTINGS, "n", store=store).read_all().num_rows == ROWS
-    last = store.seen - 1
+    last, before = store.seen - 1, set(threading.enumerate())
     for at in (0, last):  # while it is opened, and in the middle
         store.meddle = interrupt
         store.begin(at)
         with pytest.raises(KeyboardInterrupt):
             sb.read_state(SETTINGS, "n", store=store).read_all()
-        assert "statebackend-read" not in {thread.name for thread in threading.enumerate()}
+        assert "statebackend-read" not in {thread.name for thread in set(threading.enumerate()) - before}
 
 
 async def test_a_task_of_spark_that_is_given_up_leaves_no_thread(tmp_path: Path) -> None:
@@ -209,8 +209,9 @@ async def test_a_task_of_spark_that_is_given_up_leaves_no_thread(tmp_path: Path)
         rows.close()
         return count
 
+    before = set(threading.enumerate())
     assert 0 < await asyncio.to_thread(take_one) <= ROWS
-    assert "statebackend-spark" not in {thread.name for thread in threading.enumerate()}
+    assert "statebackend-spark" not in {thread.name for thread in set(threading.enumerate()) - before}
 
 
 @pytest.mark.parametrize("name", ["scan", "columns", "get", "feed", "diff", "dump", "export", "watch", "report"])
