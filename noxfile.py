@@ -48,7 +48,8 @@ def tests(session: nox.Session) -> None:
     session.install("-e", ".[spark,test]")
     environment = spark_environment(session) | ministack_environment(session) | azurite_environment(session)
     with files_in_memory(session) as placed:
-        session.run("python", "-m", "pytest", *WORKERS, *session.posargs, env=environment | placed | KEEP_COMPILED)
+        command = ("python", "-m", "pytest", *WORKERS, "--durations=25", *session.posargs)
+        session.run(*command, env=environment | placed | KEEP_COMPILED)
 
 
 @nox.session
