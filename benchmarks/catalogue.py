@@ -27,7 +27,15 @@ class Benchmark:
 CATALOGUE: Final[Mapping[str, Benchmark]] = {
     each.name: each
     for each in (
-        Benchmark("changelog", 1, [("changelog.writing", {"changes": 200_000, "rounds": 3}), ("changelog.copies", {})]),
+        Benchmark(
+            "changelog",
+            1,
+            [
+                ("changelog.writing", {"changes": 200_000, "rounds": 3}),
+                ("changelog.copies", {}),
+                ("changelog.batching", {}),
+            ],
+        ),
         Benchmark(
             "checkpoint", 8, [("checkpoint.disk", {"keys": 100_000, "rows": 10_000, "checkpoints": 40, "rounds": 2})]
         ),
@@ -43,10 +51,14 @@ CATALOGUE: Final[Mapping[str, Benchmark]] = {
         Benchmark("values", 0.5, [("values", {})]),
         Benchmark("s3", 2, [("s3", {})]),
         Benchmark("upserts", 8, [("upserts", {"keys": 100_000, "rounds": 2})], extras=True),
+        Benchmark("kills", 15, [("kills", {"kills": 3})], extras=True),
         Benchmark(
             "spark",
             30,
-            [("spark.large", {"keys": 100_000, "batches": 6, "rounds": 1})],
+            [
+                ("spark.large", {"keys": 100_000, "batches": 6, "rounds": 1}),
+                ("spark.parallel", {"keys": 100_000, "batches": 6, "rounds": 1}),
+            ],
             extras=True,
         ),
     )

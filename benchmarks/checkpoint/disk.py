@@ -26,6 +26,7 @@ from benchmarks.jobs import KINDS, Job, directory, open_job
 from benchmarks.totals import Traffic, answer, check
 
 EXPECTED_MS: Final = {"heap": 33.0, "RocksDB": 38.0, "columns": 16.0}
+SIZES: Final = (100_000, 1_000_000)
 NEVER: Final = {"materialize_interval_s": 0, "materialize_changelog_ratio": 0, "materialize_handles_max": 0}
 ALWAYS: Final = NEVER | {"materialize_handles_max": 1}
 SLOWEST: Final = 0.99
@@ -56,8 +57,13 @@ class _Turns:
         return statistics.median(found) if found else float("nan")
 
 
-def run(report: Report, *, keys: int = 1_000_000, rows: int = 50_000, checkpoints: int = 120, rounds: int = 4) -> None:
-    """The middle and the slowest of each kind of table, without bases and with. Two minutes."""
+def run(report: Report, *, keys: int = 0, rows: int = 50_000, checkpoints: int = 120, rounds: int = 4) -> None:
+    """The middle and the slowest of each kind of table, without bases and with, at each size or at `keys`."""
+    for count in (keys,) if keys else SIZES:
+        _measure(report, count, rows, checkpoints, rounds)
+
+
+def _measure(report: Report, keys: int, rows: int, checkpoints: int, rounds: int) -> None:
     traffic, each = Traffic(keys), checkpoints // rounds
     tables = [traffic.rows(number, rows) for number in range(each * rounds)]
     with directory() as folder, ExitStack() as stack:
