@@ -5,6 +5,7 @@
     nox -s bench -- spark upserts       these, or parts of them: state.access
     nox -s bench -- list                what there is, and how long each takes
     nox -s bench -- compare OLD NEW     two results files, or two directories of them
+    nox -s bench -- page                the performance page and its charts, from the results
 
 A run writes each result to `benchmarks/results`, unless `--sizes` makes it a trial.
 """
@@ -16,7 +17,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks import results
 from benchmarks.catalogue import CATALOGUE, is_part, steps_of
@@ -30,7 +31,7 @@ WORSE: Final = 1.25
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; without one, run benchmarks. A missed expectation is a result, not an error."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    commands = {"list": _list, "compare": _compare}
+    commands = {"list": _list, "compare": _compare, "page": _page}
     command = commands.get(given[0], _run) if given else _run
     command(given[1:] if command is not _run else given)
 
@@ -88,6 +89,15 @@ def _compare(arguments: Sequence[str]) -> None:
     print(f"{len(changes)} claims, {len(worse)} worse by more than {given.threshold:g}x")
     if worse:
         raise SystemExit(1)
+
+
+def _page(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks page", description="Make the performance page.")
+    parser.add_argument("--results", type=Path, default=results.DIRECTORY)
+    given = parser.parse_args(arguments)
+    performance: Any = importlib.import_module("benchmarks.performance")  # needs matplotlib
+    for path in performance.make(results.load(given.results)):
+        print(path)
 
 
 def _named(name: str) -> str:

@@ -1,0 +1,116 @@
+"""Charts as SVG, one for each table that has a course. Readable on light and on dark, and without colour.
+
+By matplotlib, which draws the demo's picture, too: logarithmic axes, legends and text as text. A file depends on the
+figures and on matplotlib's release alone.
+"""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib as mpl
+
+mpl.use("Agg")  # needs no screen; must be chosen before pyplot is imported
+
+import matplotlib.pyplot as plt
+
+from benchmarks.performance.tables import find
+from benchmarks.results import MeasuredRecord, Result
+
+INK: Final = "#808080"
+COLOURS: Final = ("#0a84c1", "#d8761b", "#2a9d6f", "#c9528f", "#8a7a00", "#7b61d1", "#b0413e", "#5f7f8f", "#a06a3c")
+MARKS: Final = "osD^vPX<>"
+STYLE: Final[dict[Any, Any]] = {
+    "axes.edgecolor": INK,
+    "axes.grid": True,
+    "axes.labelcolor": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.size": 10,
+    "grid.alpha": 0.25,
+    "grid.color": INK,
+    "legend.frameon": False,
+    "legend.labelcolor": INK,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "statebackend",
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+COURSES: Final[Sequence[tuple[str, str, str, str, Mapping[str, object]]]] = (
+    ("milliseconds", "upserts", "a batch", "milliseconds of a batch", {}),
+    ("megabytes", "upserts", "written for a batch", "MB written for a batch", {}),
+    ("spark", "spark", "a batch on Spark", "milliseconds of a batch on Spark", {"zipf": True}),
+    ("checkpoint", "checkpoint", "a checkpoint", "milliseconds of a checkpoint", {}),
+    ("recovery", "recovery", "recovery after SIGKILL", "seconds to the first value", {}),
+)
+"""The charts over the number of keys: file, benchmark, contest, the name of the other axis, and sizes."""
+BARS: Final = (
+    ("kills", "kills", "rows counted twice", "rows counted twice"),
+    ("parallelism", "spark", "rows a second", "rows a second"),
+)
+
+
+def draw(results: Sequence[Result], directory: Path) -> Iterator[Path]:
+    """Draw what there are results for, and return the files."""
+    directory.mkdir(exist_ok=True)
+    with plt.rc_context(STYLE):
+        for name, benchmark, what, axis, at in COURSES:
+            if found := find(results, benchmark, what, **at):
+                yield _saved(_course(found, axis), directory / f"{name}.svg")
+        for name, benchmark, what, axis in BARS:
+            if found := find(results, benchmark, what):
+                yield _saved(_bars(found[0], axis), directory / f"{name}.svg")
+
+
+def _course(found: Sequence[MeasuredRecord], axis: str) -> Any:
+    """Figures over the number of keys, both axes logarithmic, with the least and the most of all rounds."""
+    figure, axes = plt.subplots(figsize=(8, 4.6), layout="constrained")
+    lines: dict[str, list[tuple[float, Sequence[float]]]] = {}
+    for each in sorted(found, key=lambda each: float(each.at["keys"])):
+        for contestant, rounds in each.rounds.items():
+            lines.setdefault(contestant, []).append((float(each.at["keys"]), rounds))
+    for number, (contestant, points) in enumerate(lines.items()):
+        middle = [statistics.median(rounds) for _, rounds in points]
+        axes.errorbar(
+            [keys for keys, _ in points],
+            middle,
+            yerr=[
+                [value - min(rounds) for value, (_, rounds) in zip(middle, points, strict=True)],
+                [max(rounds) - value for value, (_, rounds) in zip(middle, points, strict=True)],
+            ],
+            label=contestant,
+            **_look(number),
+        )
+    axes.set(xscale="log", yscale="log", xlabel="keys in the state", ylabel=axis)
+    figure.legend(loc="outside right upper", fontsize=9)
+    return figure
+
+
+def _bars(found: MeasuredRecord, axis: str) -> Any:
+    names = list(reversed(found.rounds))
+    values = [statistics.median(found.rounds[name]) for name in names]
+    figure, axes = plt.subplots(figsize=(8, 0.6 + 0.45 * len(names)), layout="constrained")
+    bars = axes.barh(names, values, color=COLOURS[0], height=0.6)
+    axes.bar_label(bars, labels=[f"{value:,.0f}" for value in values], padding=4, color=INK)
+    axes.margins(x=0.15)
+    axes.set_xlabel(axis)
+    axes.grid(visible=False, axis="y")
+    return figure
+
+
+def _look(number: int) -> Mapping[str, Any]:
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "marker": MARKS[number % len(MARKS)],
+        "linestyle": ("-", "--")[number // 3 % 2],
+        "capsize": 2,
+        "linewidth": 1.6,
+    }
+
+
+def _saved(figure: Any, path: Path) -> Path:
+    figure.savefig(path, transparent=True, metadata={"Date": None})
+    plt.close(figure)
+    return path
