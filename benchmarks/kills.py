@@ -35,6 +35,8 @@ from benchmarks.totals import Traffic
 ROWS: Final = 1_000
 TIMEOUT_S: Final = 120
 KEYS: Final = 200
+SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options of a JVM that lives for seconds: most of its work is to start."""
 OURS: Final = "statebackend"
 MERGE: Final = "MERGE that adds"
 MERGE_WITH_ID: Final = "MERGE that adds, and asks for the batch's id first"
@@ -194,7 +196,10 @@ def _write_rows(folder: Path, files: int) -> None:
 
 def _life(folder: Path, last: int) -> int:
     command = [sys.executable, "-m", "benchmarks.kills", str(folder), str(last)]
-    return subprocess.run(command, check=False, start_new_session=True).returncode
+    environment = {**os.environ, "JDK_JAVA_OPTIONS": SHORT_LIVED, "PYSPARK_PYTHON": sys.executable}
+    return subprocess.run(
+        command, env=environment, stderr=subprocess.DEVNULL, check=False, start_new_session=True
+    ).returncode
 
 
 def _live(folder: Path, last: int) -> None:

@@ -103,7 +103,7 @@ def expectations(results: Sequence[Result]) -> str:
     lines.sort(key=lambda each: each[1].verdict != "missed")
     missed = sum(line.verdict == "missed" for _, line in lines)
     rows = (
-        f"| {line.verdict} | {_cell(line.claim)} | {_cell(line.expected)} | {figure(line.measured)} {line.unit} | {name} |"
+        f"| {line.verdict} | {line.claim} | {line.expected} | {figure(line.measured)} {line.unit} | {name} |"
         for name, line in lines
     )
     head = [f"{len(lines)} expectations, {missed} missed.", "", "| | claim | expected | measured | benchmark |"]
@@ -148,7 +148,3 @@ def _by_size(results: Sequence[Result], benchmark: str, what: str, unit: str, **
 
 def _missing(benchmark: str) -> str:
     return f"Not measured for this page: `nox -s bench -- {benchmark}`.\n"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
