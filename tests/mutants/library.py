@@ -333,7 +333,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "statebackend._reading.reader",
         "return Expiry(self.ttl.seconds, commit.clock.now_s)",
         "return Expiry(self.ttl.seconds * 10, commit.clock.now_s)",
-        "judge_rows",
+        "assert_same_contents",
         seeds=400,
     ),
 )
