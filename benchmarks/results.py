@@ -43,7 +43,7 @@ class MeasuredRecord(msgspec.Struct, frozen=True):
 
     what: str
     unit: str
-    at: dict[str, float | str]
+    at: dict[str, bool | float | str]
     rounds: dict[str, list[float]]
 
 
