@@ -9,15 +9,15 @@ ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "how-to"
 
 
-def code_of(text: str) -> str:
-    """The Python blocks of a page, on the lines on which they stand there; all other lines are empty."""
+def code_of(text: str, language: str = "python") -> str:
+    """The blocks of a page in one language, on the lines on which they stand there; all other lines are empty."""
     lines: list[str] = []
     in_block = False
     for line in text.splitlines():
         if in_block and line == "```":
             in_block = False
         lines.append(line if in_block else "")
-        if line == "```python":
+        if line == f"```{language}":
             in_block = True
     return "\n".join(lines) + "\n"
 

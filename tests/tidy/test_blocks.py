@@ -98,7 +98,7 @@ def check_command(words: list[str]) -> None:
 @pytest.mark.parametrize("block", BLOCKS, ids=name_of)
 def test_a_block_is_run_or_checked(block: Block) -> None:
     """Python by a module of tests, commands by the parser, settings by `Settings`, JSON by a decoder."""
-    if block.language == "python":
+    if block.language in {"python", "pycon"}:
         assert runner_of(block.page).exists(), f"write {runner_of(block.page)}, or say why: <!-- not run: ... -->"
         assert Path(block.page).stem in runner_of(block.page).read_text(encoding="utf-8")
     elif block.language == "shell":

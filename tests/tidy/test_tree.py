@@ -3,14 +3,18 @@
 import ast
 import re
 import tomllib
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
+
+from docs._site import files
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "statebackend"
-MAP = ROOT / "docs" / "explanation" / "internals.md"
+TOUR = ROOT / "docs" / "explanation" / "internals.md"
 
 TOP_LEVEL = frozenset(
     {
@@ -34,31 +38,44 @@ MAY_TAKE_SETTINGS = frozenset(
 )
 
 
-def test_map_names_every_file() -> None:
-    """Each file stands there by its path below `statebackend/`, such as `_codec/frame.py`; a room by `_codec/`."""
-    text = MAP.read_text(encoding="utf-8")
-    files = (path.relative_to(LIBRARY).as_posix() for path in sorted(LIBRARY.rglob("*.py")))
-    missing = [name for name in files if (name.removesuffix("__init__.py") or name) not in text]
-    assert missing == []
+def test_every_file_is_on_the_page_of_files_in_the_words_of_its_docstring() -> None:
+    """If not: `python docs/_site/files.py`. The page has the layers of the contract in `pyproject.toml`, too."""
+    assert files.PAGE.read_text(encoding="utf-8") == files.page_of(files.layers())
 
 
-def test_map_names_no_file_that_is_gone() -> None:
-    """A path in backquotes that ends in `.py` exists below `statebackend/`, or below the root."""
-    quoted = MAP.read_text(encoding="utf-8").split("`")[1::2]
-    gone = [
-        name
-        for name in quoted
-        if name.endswith(".py") and " " not in name and not ((LIBRARY / name).exists() or (ROOT / name).exists())
-    ]
-    assert gone == []
+def test_a_file_without_a_docstring_is_refused(tmp_path: Path) -> None:
+    """There would be nothing to say about it; of a longer docstring the first paragraph counts."""
+    path = tmp_path / "module.py"
+    path.write_text('"""Has\nthis.\n\nAnd that."""\n', encoding="utf-8")
+    assert files.sentence_of(path) == "Has this."
+    path.write_text("x = 1\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"module\.py"):
+        files.sentence_of(path)
 
 
-def test_map_lists_the_layers_that_imports_are_held_to() -> None:
-    """The block of rooms is that of the contract in `pyproject.toml`, line by line."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    (contract,) = (each for each in project["tool"]["importlinter"]["contracts"] if each["id"] == "rooms")
-    layers = [re.sub(r"[()]", "", layer) for layer in contract["layers"]]
-    assert "\n".join(["```text", *layers, "```"]) in MAP.read_text(encoding="utf-8")
+def test_tour_names_no_file_that_is_gone() -> None:
+    """A path in backquotes that ends in `.py` exists below `statebackend/`; the tour's own program is the exception."""
+    quoted = TOUR.read_text(encoding="utf-8").split("`")[1::2]
+    paths = {name for name in quoted if name.endswith(".py") and " " not in name}
+    assert sorted(name for name in paths - {"tour.py"} if not (LIBRARY / name).exists()) == []
+
+
+def test_tour_opens_functions_that_are_there() -> None:
+    """Each stop says "`Class.method` in `room/file.py`"."""
+    text = TOUR.read_text(encoding="utf-8")
+    opened = re.findall(r"`([\w.]+)`\s+in\s+`([\w/]+\.py)`", text)
+    assert len(opened) > len(re.findall(r"^### \d+\.", text, re.MULTILINE))
+    assert [(name, path) for name, path in opened if name not in set(definitions(LIBRARY / path))] == []
+
+
+def definitions(path: Path) -> Iterator[str]:
+    """The functions of a module, its classes, and their methods as `Class.method`."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        if isinstance(node, ast.ClassDef):
+            methods = (each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+            yield from (f"{node.name}.{method.name}" for method in methods)
 
 
 def test_top_level_holds_only_what_belongs_there() -> None:
