@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from statebackend import Settings
+from statebackend.cli.commands import COMMANDS
 from statebackend.cli.options import parser
 from tests.tidy.test_words import ROOT
 
@@ -111,6 +112,13 @@ def test_a_block_is_run_or_checked(block: Block) -> None:
             json.loads(part)
     else:
         pytest.fail(f"no test runs {block.language!r}: call a drawing or output `text`, or say why it is not run")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_command_that_a_sentence_names_is_there(page: Path) -> None:
+    """In backquotes: the word behind `statebackend` is a command, or begins with a capital or a dash."""
+    named = re.findall(r"`statebackend ([a-z]\w*)", page.read_text(encoding="utf-8"))
+    assert set(named) <= set(COMMANDS)
 
 
 def test_blocks_are_found_with_their_reasons() -> None:
