@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar, TypeVarTuple
 
-import aiofiles
+import aiofiles.os
 import anyio
 
 from statebackend._threads import FileThreads
@@ -158,17 +158,9 @@ class LocalStore:
             with _store_errors(key):
                 return await self._reading(_read, path, offset, length)
         content = b""
-        # Shielded: a cancelled open would leave an open file behind.
         async with self._threads.executor() as executor:
-            with _store_errors(key), anyio.CancelScope(shield=True):
-                # Not `async with`: that would close the file in a thread of asyncio's default pool.
-                file = await aiofiles.open(path, "rb", executor=executor)
-                try:
-                    if offset:
-                        await file.seek(offset)
-                    content = await file.read(length)
-                finally:
-                    await file.close()
+            with _store_errors(key), anyio.CancelScope(shield=True):  # a read that has begun keeps its thread
+                content = await _read_in_thread(path, offset, length, executor=executor)
         return content
 
     async def _on_disk(self, function: Callable[[*Args], T], *args: *Args) -> T:
@@ -251,6 +243,9 @@ def _read(path: str, offset: int, length: int) -> bytes:
     with open(path, "rb") as file:
         file.seek(offset)
         return file.read(length)
+
+
+_read_in_thread: Final = aiofiles.os.wrap(_read)
 
 
 def _read_each(paths: Sequence[tuple[str, str]]) -> Sequence[bytes | StoreError]:

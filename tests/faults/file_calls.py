@@ -2,8 +2,8 @@
 
     with watched(directory, watcher): ...
 
-Everything that the library does with files passes by: its own calls of `os`, and those that `pathlib`, `shutil` and
-`aiofiles` make for it. RocksDB's own files are written by native code, which nobody here can see.
+Everything that the library does with files passes by: its own calls of `os`, and those that `pathlib` and `shutil`
+make for it. RocksDB's own files are written by native code, which nobody here can see.
 """
 
 import builtins
@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
-
-import aiofiles.threadpool
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,6 @@ def watched(root: Path, watcher: Watcher) -> Generator[None]:
         patch.multiple(os, **stand_ins),
         patch.object(builtins, "open", open_file),
         patch.object(io, "open", open_file),
-        patch.object(aiofiles.threadpool, "sync_open", open_file),
         patch.object(fcntl, "flock", shim.on_open_file("flock", fcntl.flock)),
     ):
         yield

@@ -2,6 +2,7 @@
 
 import errno
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import statebackend as sb
 from statebackend._local import range_directories
 from statebackend._ranges.owners import open_range_owners
+from statebackend.errors import CorruptSegmentError
 from statebackend.objectstore import LocalStore
 from statebackend.testing import Slow, run_virtual
 from statebackend.testing.virtual_time import settle
@@ -87,8 +89,11 @@ async def test_files_of_a_range_from_before_a_power_cut_are_not_believed(
             contributions = [await run.contribute(owners, task, changes_of(4)) for task in run.tasks()]
             assert {contribution.found for contribution in contributions} == {found}
             await run.commit(contributions, source=sb.SourceMark("q", 4))
-        async with job.open(store=job.well, read_only=True) as backend:
-            assert (contents(backend) == expected(4)) is (start == "second")
+        is_right = False
+        with suppress(CorruptSegmentError):  # RocksDB notices a table of another batch if it has the number of its own
+            async with job.open(store=job.well, read_only=True) as backend:
+                is_right = contents(backend) == expected(4)
+        assert is_right is (start == "second")
 
 
 @pytest.mark.parametrize("table", TABLES)
