@@ -163,10 +163,12 @@ def soak(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Speed against what was expected: ratios, losses included. `nox -s bench -- list` says what there is."""
     named = {part for name in session.posargs for part in name.split(".")}
-    extras = {"spark": "connect", "upserts": "upserts"}
     if "all" in named:
-        named |= set(extras)
-    session.install("-e", f".[{','.join(['bench', *(extra for name, extra in extras.items() if name in named)])}]")
+        named |= {"spark", "upserts"}
+    if "kills" in named:
+        named |= {"spark", "deltalake"}
+    extras = {"spark": "connect", "upserts": "upserts", "deltalake": "upserts"}
+    session.install("-e", f".[{','.join(['bench', *sorted({extras[name] for name in named & set(extras)})])}]")
     environment = ministack_environment(session)
     if "spark" in named:
         environment |= spark_environment(session)

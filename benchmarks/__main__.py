@@ -7,20 +7,22 @@
     nox -s bench -- compare OLD NEW     two results files, or two directories of them
     nox -s bench -- page                the performance page and its charts, from the results
 
-A run writes each result to `benchmarks/results`, unless `--sizes` makes it a trial.
+A run writes each result to `benchmarks/results`, a quick one to `build/benchmarks`, a trial with `--sizes` nowhere.
+It ends with a line for each benchmark, and with status 1 if one could not be run to its end.
 """
 
 import argparse
 import importlib
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import results
-from benchmarks.catalogue import CATALOGUE, is_part, steps_of
+from benchmarks.catalogue import CATALOGUE, benchmark_of, is_part, steps_of
 from benchmarks.contest import Report
 
 EVERYTHING: Final = "all"
@@ -45,17 +47,35 @@ def _run(arguments: Sequence[str]) -> None:
     parser.add_argument("--sizes", type=_sizes, default={}, help="of a benchmark that has any: keys=1000,rounds=2")
     parser.add_argument("--results", type=Path, help="a directory for the figures; benchmarks/results by default")
     given = parser.parse_args(arguments)
-    directory = given.results or (None if given.sizes else results.DIRECTORY)
+    usual = results.QUICK if given.quick else results.DIRECTORY
+    directory = given.results or (None if given.sizes else usual)
     names = given.names or [name for name, each in CATALOGUE.items() if not each.extras]
     names = list(CATALOGUE) if EVERYTHING in names else names
+    pace, told, failed = Pace(names, quick=given.quick), list[str](), 0
     for number, name in enumerate(names, 1):
-        print(f"{name} ({number} of {len(names)}):", flush=True)
-        _measure(name, given.sizes, quick=given.quick, directory=directory)
+        print(f"{name} ({number} of {len(names)}), {pace.ahead()}:", flush=True)
+        report, begun_s = Report(name), time.monotonic()
+        try:
+            _measure(report, given.sizes, quick=given.quick, directory=directory)
+        except Exception:  # noqa: BLE001  # the others can still be measured
+            failed += 1
+            traceback.print_exc()
+            outcome = "FAILED, see above"
+        else:
+            outcome = report.summary
+        pace.one_done()
+        told.append(f"{name:<14}{time.monotonic() - begun_s:>6.0f} s  {outcome}")
+    print("\n".join(["", *told, f"{pace.taken_s / 60:.1f} min in all, {failed} of {len(names)} failed"]))
+    if failed:
+        raise SystemExit(1)
 
 
-def _measure(name: str, sizes: dict[str, int], *, quick: bool, directory: Path | None) -> None:
-    report, begun, begun_s = Report(name), datetime.now(UTC), time.monotonic()
-    for part, own in steps_of(name, quick=quick):
+def _measure(report: Report, sizes: dict[str, int], *, quick: bool, directory: Path | None) -> None:
+    begun, begun_s = datetime.now(UTC), time.monotonic()
+    if missing := benchmark_of(report.title).missing:
+        report.skip(f"{report.title} needs {', '.join(missing)}; `nox -s bench -- {report.title}` installs it")
+        return
+    for part, own in steps_of(report.title, quick=quick):
         importlib.import_module(f"benchmarks.{part}").run(report, **{**own, **sizes})
     seconds = time.monotonic() - begun_s
     if directory is not None and report.lines:
@@ -64,10 +84,36 @@ def _measure(name: str, sizes: dict[str, int], *, quick: bool, directory: Path |
         print(f"  {len(report.lines)} lines in {seconds:.0f} s, written to {path}", flush=True)
 
 
+class Pace:
+    """How long a run will still take: by the catalogue, and by how this machine has kept to it so far."""
+
+    def __init__(self, names: Sequence[str], *, quick: bool) -> None:
+        self._expected_s = [benchmark_of(name).seconds(quick=quick) for name in names]
+        self._begun_s = time.monotonic()
+        self._done = 0
+
+    @property
+    def taken_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self._begun_s
+
+    def ahead(self) -> str:
+        """What the next one takes, and all that are left."""
+        known_s = sum(self._expected_s[: self._done])
+        slower = self.taken_s / known_s if known_s else 1.0
+        next_s, left_s = (slower * sum(self._expected_s[self._done : end]) for end in (self._done + 1, None))
+        return f"about {next_s / 60:.1f} min, {left_s / 60:.1f} min left in all"
+
+    def one_done(self) -> None:
+        """Go on to the next."""
+        self._done += 1
+
+
 def _list(arguments: Sequence[str]) -> None:
     argparse.ArgumentParser(prog="python -m benchmarks list", description="What there is.").parse_args(arguments)
     for each in CATALOGUE.values():
-        print(f"{each.name:<14}{each.minutes:>5g} min  {'named only  ' if each.extras else '            '}{each.about}")
+        minutes = f"{each.minutes:>5g} min, quick {each.quick_s / 60:>4.1f} min"
+        print(f"{each.name:<14}{minutes}  {'named only  ' if each.extras else ' ' * 12}{each.about}")
 
 
 def _compare(arguments: Sequence[str]) -> None:

@@ -71,6 +71,19 @@ class Report:
     title: str
     lines: list[Line] = field(default_factory=list[Line])
     measured: list[Measured] = field(default_factory=list[Measured])
+    skipped: list[str] = field(default_factory=list[str])
+
+    def skip(self, what: str) -> None:
+        """Say what is not measured and why: a server or a package that is not here is no failure."""
+        self.skipped.append(what)
+        print(f"  NOT MEASURED: {what}", flush=True)
+
+    @property
+    def summary(self) -> str:
+        """What came out, in half a line."""
+        missed = sum(line.verdict == "missed" for line in self.lines)
+        parts = [f"{missed} of {len(self.lines)} expectations missed"] if self.lines else []
+        return "; ".join([*parts, *(f"NOT MEASURED: {each}" for each in self.skipped)])
 
     def add(self, line: Line) -> None:
         """Note a line, and show it at once: a long benchmark should say where it is."""

@@ -3,6 +3,9 @@
     python -m benchmarks kills --sizes kills=3            in a minute, to see that all is right
     python -m benchmarks.kills FOLDER BATCH               a life of the process, which it starts
 
+`STATEBACKEND_BENCH_KILLS` names a folder in which everything is copied after every tenth kill: a run that was
+interrupted is taken up from the last copy, by the same command.
+
 Each contestant counts rows by key in a stream of its own. In each life of the process all of them work on the same
 batch; when the function of the last one has returned, and before Spark has written that the batch is done, the process
 kills itself and its JVM with SIGKILL. The next life gets that batch again, as Spark promises it at least once. The last
@@ -14,13 +17,14 @@ Nobody loses a row.
 """
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -33,7 +37,8 @@ from benchmarks.jobs import directory, settings_of
 from benchmarks.totals import Traffic
 
 ROWS: Final = 1_000
-TIMEOUT_S: Final = 120
+TIMEOUT_S: Final = 600
+COPIED_EVERY: Final = 10
 KEYS: Final = 200
 SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Options of a JVM that lives for seconds: most of its work is to start."""
@@ -53,13 +58,17 @@ Write = Callable[[Any, int], None]
 
 def run(report: Report, *, kills: int = 100) -> None:
     """Rows that each counted twice. Ten seconds for each kill."""
-    with directory() as folder:
+    with _place() as (folder, copies):
+        first = _taken_up(folder, copies)
         _write_rows(folder, kills + 1)
-        for batch in range(kills):
+        for batch in range(first, kills):
             status = _life(folder, batch)
             if status != -signal.SIGKILL:
                 raise RuntimeError(f"the process ended with {status} before it could kill itself")
             print(f"  killed {batch + 1} of {kills} times", flush=True)
+            if copies is not None and (batch + 1) % COPIED_EVERY == 0:
+                shutil.copytree(folder, copies / "copying")
+                (copies / "copying").rename(copies / str(batch + 1))
         if status := _life(folder, kills + 1):
             raise RuntimeError(f"the last life of the process ended with {status}")
         twice = {name: counted(folder / name) - (kills + 1) * ROWS for name, (_, counted) in CONTESTANTS.items()}
@@ -184,10 +193,33 @@ def _counts_of(df: Any) -> Any:
     return pa.table([found["key"], found["key_count"]], COUNTS)
 
 
+@contextmanager
+def _place() -> Generator[tuple[Path, Path | None]]:
+    """The folder of the run, and that of its copies if there are to be any."""
+    if kept := os.environ.get("STATEBACKEND_BENCH_KILLS"):
+        copies = Path(kept)
+        (copies / "run").mkdir(parents=True, exist_ok=True)
+        yield copies / "run", copies
+        return
+    with directory() as folder:
+        yield folder, None
+
+
+def _taken_up(folder: Path, copies: Path | None) -> int:
+    """Put the last copy in the place of what an interrupted run has left; return its number of kills."""
+    if copies is None:
+        return 0
+    done = max((int(path.name) for path in copies.iterdir() if path.name.isdigit()), default=0)
+    shutil.rmtree(folder)  # a life that was interrupted has killed some of them, and others not
+    shutil.rmtree(copies / "copying", ignore_errors=True)
+    shutil.copytree(copies / str(done), folder) if done else folder.mkdir()
+    return done
+
+
 def _write_rows(folder: Path, files: int) -> None:
     import pyarrow.parquet  # noqa: PLC0415
 
-    (folder / "rows").mkdir()
+    (folder / "rows").mkdir(exist_ok=True)
     for number in range(files):
         path = folder / "rows" / f"{number:04d}.parquet"
         pyarrow.parquet.write_table(Traffic(KEYS, zipf=True).rows(number, ROWS).select(["key"]), path)

@@ -17,6 +17,8 @@ import msgspec
 from benchmarks.contest import Report
 
 DIRECTORY: Final = Path(__file__).parent / "results"
+QUICK: Final = Path(__file__).parents[1] / "build" / "benchmarks"
+"""Results of quick runs, which are none for the performance page."""
 PACKAGES: Final = (
     "aiobotocore", "aiofiles", "anyio", "cramjam", "deltalake", "msgspec", "numpy", "pandas", "psycopg", "pyarrow",
     "pyspark", "rocksdict",

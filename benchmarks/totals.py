@@ -77,17 +77,15 @@ class ValueTotals:
     def merge(self, table: Any) -> None:
         """Add the rows."""
         found = table.group_by("key").aggregate([("amount", "count"), ("amount", "sum"), ("at", "max")])
-        keys = found["key"].to_pylist()
-        known: list[Any] = self._totals.get_many(keys, Total())
-        new = zip(
-            known,
-            found["amount_count"].to_pylist(),
-            found["amount_sum"].to_pylist(),
-            pc.cast(found["at_max"], "int64").to_pylist(),
-            strict=True,
-        )
+        self.add(found["key"], found["amount_count"], found["amount_sum"], pc.cast(found["at_max"], "int64"))
+
+    def add(self, keys: Any, counts: Any, sums: Any, lasts_us: Any) -> None:
+        """Add totals, no key twice: columns of Arrow."""
+        names = keys.to_pylist()
+        known: list[Any] = self._totals.get_many(names, Total())
+        new = zip(known, counts.to_pylist(), sums.to_pylist(), lasts_us.to_pylist(), strict=True)
         self._totals.put_many(
-            keys, [Total(old.n + n, old.sum + sum_, max(old.last, last)) for old, n, sum_, last in new]
+            names, [Total(old.n + n, old.sum + sum_, max(old.last, last)) for old, n, sum_, last in new]
         )
 
     def first(self) -> Any:

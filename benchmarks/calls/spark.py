@@ -105,7 +105,7 @@ def run(report: Report, *, keys: int = 5_000, rows: int = 50_000, rounds: int = 
         ),
         "threads in foreachBatch": (_threads, PARALLELISM),
     }
-    if has_transform_with_state():
+    if has_transform_with_state(report):
         contestants |= {
             "transformWithState": (_with_state, TASKS),
             "transformWithState behind a pool": (_with_state_behind_a_pool, PARALLELISM),

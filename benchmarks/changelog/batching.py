@@ -27,12 +27,12 @@ PERSISTS_PER_S = 100.0
 MONTH_S = 30 * 86_400
 
 
-def run(report: Report) -> None:
+def run(report: Report, *, persists: int = PERSISTS) -> None:
     """Requests per change set against the model, from one persist in ten delays to a hundred in one."""
     for arrivals_per_delay in (0.1, 1.0, 10.0, 100.0):
         rate = arrivals_per_delay / DELAY_S
-        uploads, seconds = _simulate(rate, DELAY_S)
-        per_change_set = uploads / (WRITERS * PERSISTS)
+        uploads, seconds = _simulate(rate, DELAY_S, persists)
+        per_change_set = uploads / (WRITERS * persists)
         model = 1 / (1 + rate * DELAY_S)
         report.add(
             Line(
@@ -46,7 +46,7 @@ def run(report: Report) -> None:
             )
         )
     for delay_s in DELAYS_S:
-        uploads, seconds = _simulate(PERSISTS_PER_S, delay_s, persists=100)
+        uploads, seconds = _simulate(PERSISTS_PER_S, delay_s, min(persists, 100))
         usd = settings().prices.usd({"put": uploads}) / seconds * MONTH_S
         report.keep(
             "a month of uploads", "USD", {f"{PERSISTS_PER_S:g} persists a second": Sample([usd])}, delay_s=delay_s
@@ -54,7 +54,7 @@ def run(report: Report) -> None:
 
 
 @run_virtual
-async def _simulate(rate: float, delay_s: float, *, persists: int = PERSISTS) -> tuple[int, float]:
+async def _simulate(rate: float, delay_s: float, persists: int) -> tuple[int, float]:
     """Uploads and virtual seconds for so many persists of each writer, arriving at `rate` in all, and this delay."""
     chance = random.Random(7)
     store = CountingStore(MemoryStore())

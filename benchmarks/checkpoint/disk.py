@@ -100,7 +100,7 @@ def _report(report: Report, keys: int, kind: str, turns: Mapping[str, _Turns], s
         )
     )
     if not beside.figures:
-        print(f"  NOT MEASURED: {kind} writes its bases so fast that no checkpoint met one")
+        report.skip(f"{kind} writes its bases so fast that no checkpoint met one")
         return
     slowest, slowest_beside = alone.at(SLOWEST), beside.at(SLOWEST)
     report.add(

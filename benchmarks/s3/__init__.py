@@ -16,7 +16,7 @@ def run(report: Report) -> None:
     """All of it; about two minutes. Nothing if there is no server."""
     python = os.environ.get(MINISTACK_PYTHON)
     if python is None:
-        print(f"  not run: {MINISTACK_PYTHON} does not say where MiniStack is; `nox -s bench -- s3` installs it")
+        report.skip(f"{MINISTACK_PYTHON} does not say where MiniStack is; `nox -s bench -- s3` installs it")
         return
     with tempfile.TemporaryDirectory() as directory, run_ministack(python, Path(directory) / "log") as server:
         uploads.run(report, server)

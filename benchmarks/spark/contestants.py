@@ -2,7 +2,6 @@
 
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +14,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import statebackend as sb
+from benchmarks.contest import Report
 from benchmarks.jobs import KINDS, read_totals, settings_of
 from benchmarks.spark.workload import Contestant
 from benchmarks.totals import TOTALS, Total
@@ -22,8 +22,9 @@ from statebackend.spark.advice import CHECKPOINT_FILES, by_file_system
 
 PARALLELISM: Final = 2
 """Ranges of keys on executors: as many as Spark's state has partitions."""
-OUTPUT: Final = "key string, count bigint, total bigint, last timestamp"
-STATE: Final = "count bigint, total bigint, last timestamp"
+OUTPUT: Final = "key string"
+"""Of functions that put out nothing."""
+STATE: Final = "n bigint, total bigint, last bigint"
 _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 _PROVIDERS: Final = "org.apache.spark.sql.execution.streaming.state."
 ROCKSDB: Final = {_PROVIDER: f"{_PROVIDERS}RocksDBStateStoreProvider"}
@@ -32,6 +33,8 @@ IN_MEMORY: Final = {_PROVIDER: f"{_PROVIDERS}HDFSBackedStateStoreProvider"}
 DEFAULT: Final[Mapping[str, str]] = {}
 BASED: Final = {CHECKPOINT_FILES: by_file_system()}
 """Spark's checkpoint files by way of the file system. Its own state it may keep so only for a benchmark."""
+EXPERT: Final = {**ROCKSDB, **BASED, "spark.sql.execution.arrow.maxRecordsPerBatch": "100000"}
+"""For Spark's Python functions: all rows of a partition come at once."""
 
 
 class _TableTotals(sb.spark.KeyedProcessor):
@@ -82,9 +85,9 @@ def by_function(settings: Mapping[str, str] = DEFAULT, **options: Any) -> Contes
     return Contestant(start, settings, partial(_totals_of, "heap"))
 
 
-def by_key() -> Contestant:
+def by_key(settings: Mapping[str, str] = DEFAULT) -> Contestant:
     """Ours, with `process`."""
-    return Contestant(_by_key, totals=partial(_totals_of, "heap"))
+    return Contestant(_by_key, settings, partial(_totals_of, "heap"))
 
 
 def nothing(settings: Mapping[str, str] = DEFAULT) -> Contestant:
@@ -102,27 +105,27 @@ def native(settings: Mapping[str, str]) -> Contestant:
     return Contestant(_native, settings, _aggregated)
 
 
-def has_transform_with_state() -> bool:
-    """True if this environment has the packages for it. Says so if not."""
+def has_transform_with_state(report: Report) -> bool:
+    """True if this environment has the packages for it. The report says so if not."""
     if any(importlib.util.find_spec(name) is None for name in ("google", "google.protobuf")):  # the first decides
-        print("  NOT MEASURED: transformWithState, which needs protobuf (extra `connect`)")
+        report.skip("transformWithState, which needs protobuf (extra `connect`)")
         return False
     return True
 
 
 def pandas_with_state() -> Contestant:
     """Spark's state for Python functions."""
-    return Contestant(_pandas_with_state, ROCKSDB, partial(_kept, "value.groupState.*"))
+    return Contestant(_pandas_with_state, EXPERT, partial(_kept, "value.groupState.*"))
 
 
 def with_state_by_rows() -> Contestant:
     """Spark's newer state for Python functions, a row at a time."""
-    return Contestant(partial(_with_state, "transformWithState", RowTotals), ROCKSDB, _variable)
+    return Contestant(partial(_with_state, "transformWithState", RowTotals), EXPERT, _variable)
 
 
 def with_state_by_pandas() -> Contestant:
     """Spark's newer state for Python functions, a frame at a time."""
-    return Contestant(partial(_with_state, "transformWithStateInPandas", PandasTotals), ROCKSDB, _variable)
+    return Contestant(partial(_with_state, "transformWithStateInPandas", PandasTotals), EXPERT, _variable)
 
 
 def _by_table(kind: str, options: Mapping[str, Any], rows: DataFrame, work: Path) -> Any:
@@ -130,7 +133,7 @@ def _by_table(kind: str, options: Mapping[str, Any], rows: DataFrame, work: Path
 
 
 def _by_key(rows: DataFrame, work: Path) -> Any:
-    return _foreach(rows.selectExpr("key", "amount", "unix_micros(at) AS at_us"), work, _sink(_KeyTotals(), work))
+    return _foreach(_in_microseconds(rows), work, _sink(_KeyTotals(), work))
 
 
 def _native(rows: DataFrame, work: Path) -> Any:
@@ -138,12 +141,18 @@ def _native(rows: DataFrame, work: Path) -> Any:
 
 
 def _pandas_with_state(rows: DataFrame, work: Path) -> Any:
-    without = GroupStateTimeout.NoTimeout
-    return _update(rows.groupBy("key").applyInPandasWithState(_in_pandas, OUTPUT, STATE, "update", without), work)
+    groups, without = _in_microseconds(rows).groupBy("key"), GroupStateTimeout.NoTimeout
+    return _update(groups.applyInPandasWithState(_in_pandas, OUTPUT, STATE, "update", without), work)
 
 
 def _with_state(method: str, processor: Callable[[], StatefulProcessor], rows: DataFrame, work: Path) -> Any:
-    return _update(getattr(rows.groupBy("key"), method)(processor(), OUTPUT, "Update", "None"), work)
+    groups = _in_microseconds(rows).groupBy("key")
+    return _update(getattr(groups, method)(processor(), OUTPUT, "Update", "None"), work)
+
+
+def _in_microseconds(rows: DataFrame) -> DataFrame:
+    """Numbers for times, which Python handles faster."""
+    return rows.selectExpr("key", "amount", "unix_micros(at) AS at_us")
 
 
 def _collect(df: DataFrame) -> None:
@@ -172,9 +181,10 @@ class _SparkTotals(StatefulProcessor):
 
     def close(self) -> None: ...
 
-    def known(self) -> Any:
+    def known(self) -> tuple[int, int, int]:
         """The totals of the key."""
-        return self._total.get() if self._total.exists() else (0, 0, None)
+        found: Any = self._total.get()
+        return (0, 0, 0) if found is None else found
 
 
 class RowTotals(_SparkTotals):
@@ -182,35 +192,31 @@ class RowTotals(_SparkTotals):
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         count, total, last = self.known()
-        for row in rows:
-            count, total = count + 1, total + row["amount"]
-            # The time in the state has a time zone and the one in the row has none, or the other way round.
-            last = row["at"] if last is None else max(last, row["at"], key=datetime.timestamp)
+        for _, amount, at_us in rows:
+            count, total, last = count + 1, total + amount, max(last, at_us)
         self._total.update((count, total, last))
-        yield Row(key=key[0], count=count, total=total, last=last)
+        return iter(())
 
 
 class PandasTotals(_SparkTotals):
     """Gets frames."""
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803
-        count, total, last = self.known()
-        for frame in rows:
-            count, total = count + len(frame), total + int(frame["amount"].sum())
-            newest = frame["at"].max().to_pydatetime()
-            last = newest if last is None else max(last, newest)
-        self._total.update((count, total, last))
-        yield pd.DataFrame({"key": [key[0]], "count": [count], "total": [total], "last": [last]})
+        self._total.update(_added(self.known(), rows))
+        return iter(())
 
 
-def _in_pandas(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-    count, total, last = state.get if state.exists else (0, 0, None)
+def _in_pandas(_key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    state.update(_added(state.get if state.exists else (0, 0, 0), frames))
+    return iter(())
+
+
+def _added(known: tuple[int, int, int], frames: Iterator[pd.DataFrame]) -> tuple[int, int, int]:
+    count, total, last = known
     for frame in frames:
-        count, total = count + len(frame), total + int(frame["amount"].sum())
-        newest = frame["at"].max().to_pydatetime()
-        last = newest if last is None else max(last, newest)
-    state.update((count, total, last))
-    yield pd.DataFrame({"key": [key[0]], "count": [count], "total": [total], "last": [last]})
+        amounts, times_us = frame["amount"].to_numpy(), frame["at_us"].to_numpy()
+        count, total, last = count + len(amounts), total + int(amounts.sum()), max(last, int(times_us.max()))
+    return count, total, last
 
 
 def _sink(processor: sb.spark.KeyedProcessor, work: Path, **options: Any) -> sb.spark.StatefulSink:

@@ -84,12 +84,12 @@ def _measure(report: Report, folder: Path, keys: int, rounds: int) -> None:
     batches = [traffic.distinct(number, min(ROWS, keys // 3)) for number in range(rounds * AT_ONCE)]
     with ExitStack() as stack:
         turns: dict[str, _Turns] = {}
-        for name, opened in _contestants().items():
+        for name, opened in _contestants(report).items():
             (folder / name).mkdir()
             try:
                 contestant = stack.enter_context(opened(folder / name))
             except ServerError as error:
-                print(f"  NOT MEASURED: {name}: {error}")
+                report.skip(f"{name}: {error}")
                 continue
             every_key = traffic.every_key()
             contestant.upsert(every_key, numbers_of(every_key))
@@ -107,13 +107,13 @@ def _measure(report: Report, folder: Path, keys: int, rounds: int) -> None:
     _report(report, keys, batches[0].num_rows, samples, megabytes)
 
 
-def _contestants() -> Mapping[str, Callable[[Path], AbstractContextManager[Contestant]]]:
+def _contestants(report: Report) -> Mapping[str, Callable[[Path], AbstractContextManager[Contestant]]]:
     """Those whose packages are here."""
     found: dict[str, Callable[[Path], AbstractContextManager[Contestant]]] = {}
     found |= {kind: partial(open_ours, kind=kind) for kind in OURS}
     for name, (package, opened) in PEERS.items():
         if importlib.util.find_spec(package) is None:
-            print(f"  NOT MEASURED: {name} needs {package}, of the extra `upserts`")
+            report.skip(f"{name} needs {package}, of the extra `upserts`")
         else:
             found[name] = opened
     return found

@@ -1,8 +1,11 @@
 """Of those that are killed beside us: a batch that comes again counts twice for those that do not know its id."""
 
+import signal
 from pathlib import Path
 
 import pytest
+
+from benchmarks.contest import Report
 
 pa = pytest.importorskip("pyarrow")
 kills = pytest.importorskip("benchmarks.kills")
@@ -34,3 +37,26 @@ def test_a_batch_that_comes_again(tmp_path: Path, name: str) -> None:
     assert counted(tmp_path) == 5
     write(second, 1)
     assert counted(tmp_path) == (7 if name in kills.TWICE else 5)
+
+
+def test_an_interrupted_run_is_taken_up_from_its_last_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each batch is killed once: what happened behind the copy is forgotten, and happens again."""
+    interrupted_at = [13]
+
+    def life(folder: Path, batch: int) -> int:
+        if batch in interrupted_at:
+            interrupted_at.clear()
+            raise KeyboardInterrupt
+        with (folder / "lives").open("a") as lives:
+            lives.write(f"{batch} ")
+        return -signal.SIGKILL if batch < 15 else 0
+
+    monkeypatch.setenv("STATEBACKEND_BENCH_KILLS", str(tmp_path))
+    monkeypatch.setattr(kills, "_life", life)
+    monkeypatch.setattr(kills, "CONTESTANTS", {})
+    with pytest.raises(KeyboardInterrupt):
+        kills.run(Report("kills"), kills=15)
+    assert len((tmp_path / "run" / "lives").read_text().split()) == 13
+    kills.run(Report("kills"), kills=15)
+    assert (tmp_path / "run" / "lives").read_text().split() == [str(batch) for batch in [*range(15), 16]]
+    assert len(list((tmp_path / "run" / "rows").iterdir())) == 16

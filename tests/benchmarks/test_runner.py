@@ -1,14 +1,20 @@
 """The runner of the benchmarks: what it lists, what it keeps of a run, and when a comparison fails."""
 
 import importlib
+import importlib.machinery
 import inspect
+import re
+import sys
+import types
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from benchmarks import __main__ as runner
 from benchmarks import results
 from benchmarks.__main__ import main
-from benchmarks.catalogue import CATALOGUE, is_part
+from benchmarks.catalogue import CATALOGUE, Benchmark, is_part, steps_of
 from benchmarks.contest import Line, Report, ratio
 
 
@@ -98,3 +104,72 @@ def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit, match="2"):
         main(["stat"])
     assert "checkpoint, recovery" in capsys.readouterr().err
+
+
+@pytest.fixture
+def add(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Call it to put another benchmark into an empty catalogue."""
+    monkeypatch.setattr(runner, "CATALOGUE", catalogue := dict[str, Benchmark]())
+    monkeypatch.setattr(sys.modules["benchmarks.catalogue"], "CATALOGUE", catalogue)
+
+    def put(name: str, run: Callable[[Report], None], *needs: str) -> None:
+        module = types.ModuleType(f"benchmarks.{name}")
+        module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None)
+        module.run = run  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        catalogue[name] = Benchmark(name, 1, 30, [(name, {})], needs=needs)
+
+    return put
+
+
+def test_a_run_ends_with_a_line_for_each(
+    add: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that fails leaves the others alone and decides the status; what is not here is said, and is no failure."""
+
+    def measure(report: Report) -> None:
+        report.add(Line("ours over theirs", "at most 1x", 2.0, "x", 1.0))
+
+    def fail(report: Report) -> None:
+        raise ValueError("a wrong total")
+
+    add("broken", fail)
+    add("slow", measure)
+    add("far", measure, "a_package_that_nobody_has")
+    with pytest.raises(SystemExit, match="1"):
+        main(["all", "--quick", "--results", str(tmp_path)])
+    printed = capsys.readouterr()
+    assert "ValueError: a wrong total" in printed.err
+    assert re.findall(r"^(\w+) +\d+ s  (.*)$", printed.out, re.MULTILINE) == [
+        ("broken", "FAILED, see above"),
+        ("slow", "1 of 1 expectations missed"),
+        ("far", "NOT MEASURED: far needs a_package_that_nobody_has; `nox -s bench -- far` installs it"),
+    ]
+    assert "1 of 3 failed" in printed.out
+    assert "broken (1 of 3), about 0.5 min, 1.5 min left in all:" in printed.out
+
+
+def test_a_quick_run_leaves_the_results_of_the_page_alone(
+    add: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quick figure is none for the page."""
+    monkeypatch.setattr(results, "DIRECTORY", tmp_path / "page")
+    monkeypatch.setattr(results, "QUICK", tmp_path / "quick")
+    add("fast", lambda report: report.add(Line("ours over theirs", "at most 1x", 0.5, "x", 1.0)))
+    main(["fast", "--quick"])
+    assert [path.name for path in tmp_path.rglob("*")] == ["quick", "fast.json"]
+    main(["fast"])
+    assert (tmp_path / "page" / "fast.json").is_file()
+
+
+def test_a_quick_run_of_a_part_has_the_sizes_of_the_whole() -> None:
+    """And a part of which the quick form knows nothing is run as it is."""
+    (part,) = steps_of("spark.parallel", quick=True)
+    assert part in CATALOGUE["spark"].quick
+    assert steps_of("state.access", quick=True) == [("state.access", {})]
+    assert steps_of("spark.parallel", quick=False) == [("spark.parallel", {})]
+
+
+def test_a_quick_run_of_everything_takes_a_quarter_of_an_hour() -> None:
+    """By what each took on two quiet cores, with two minutes for the environment that a clean clone has to make."""
+    assert sum(each.quick_s for each in CATALOGUE.values()) <= 13 * 60
