@@ -8,7 +8,7 @@ A session that proves something takes `--record FILE`, and prints the same table
 
 import datetime as dt
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,11 +19,17 @@ from statebackend.errors import InputError
 Cell = str | int | float
 
 
+def table_of(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Sequence[str]:
+    """Lines of Markdown. Numbers have separators between thousands."""
+    texts = [head, ["---" for _ in head], *([_shown(cell) for cell in row] for row in rows)]
+    return ["| " + " | ".join(row) + " |" for row in texts]
+
+
 class ProofRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One run. `command` repeats it. `table`: rows of cells below `head`; `broken`: how many violations it has found.
 
     `run_on`: the day, as YYYY-MM-DD. `commit`: of the sources that were run, "?" outside of a repository. `notes`: one
-    sentence each, for what the numbers do not say.
+    sentence each, for what the numbers do not say. `met`: of a simulation, what has happened in how many of its runs.
     """
 
     command: str
@@ -34,11 +40,11 @@ class ProofRecord(msgspec.Struct, frozen=True, kw_only=True):
     head: tuple[str, ...]
     table: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
+    met: Mapping[str, int] = {}
 
     def lines(self) -> Sequence[str]:
-        """The table in Markdown. Numbers have separators between thousands."""
-        rows = [self.head, tuple("---" for _ in self.head), *(tuple(map(_shown, row)) for row in self.table)]
-        return ["| " + " | ".join(row) + " |" for row in rows]
+        """The table in Markdown."""
+        return table_of(self.head, self.table)
 
 
 def record_of(
@@ -49,6 +55,7 @@ def record_of(
     head: Sequence[str],
     table: Sequence[Sequence[Cell]],
     notes: Sequence[str] = (),
+    met: Mapping[str, int] | None = None,
 ) -> ProofRecord:
     """The record of a run that has ended now, of the sources in the current directory."""
     return ProofRecord(
@@ -60,6 +67,7 @@ def record_of(
         head=tuple(head),
         table=tuple(map(tuple, table)),
         notes=tuple(notes),
+        met=met or {},
     )
 
 
@@ -96,9 +104,20 @@ class SeedPiece(msgspec.Struct, frozen=True, array_like=True):
 PIECES_HEAD: Final = ("tree", "first seed", "seeds", "commits", "seeds that broke an invariant")
 
 
-def pieces_of(record: ProofRecord) -> Sequence[SeedPiece]:
-    """The pieces that a record has as rows; none if it is of another kind."""
-    return [msgspec.convert(row, SeedPiece) for row in record.table] if record.head == PIECES_HEAD else []
+def pieces_of(record: ProofRecord | None) -> Sequence[SeedPiece]:
+    """The pieces that a record has as rows; none if it is of another kind, or not there."""
+    if record is None or record.head != PIECES_HEAD:
+        return []
+    return [msgspec.convert(row, SeedPiece) for row in record.table]
+
+
+def distinct_seeds(pieces: Iterable[SeedPiece]) -> int:
+    """How many seeds these are: one that was run on several trees is one seed."""
+    total = end = 0
+    for piece in sorted(pieces, key=lambda each: each.first):
+        total += max(0, piece.end - max(piece.first, end))
+        end = max(end, piece.end)
+    return total
 
 
 def joined(pieces: Sequence[SeedPiece], new: SeedPiece) -> Sequence[SeedPiece]:

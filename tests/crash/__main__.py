@@ -57,6 +57,7 @@ def main() -> None:
         broken=broken.total(),
         head=("tables", "jobs", *Count().as_row()),
         table=[(table, arguments.seeds, *counts[table].values()) for table in TABLES],
+        notes=[f"In all {sum(each['disks opened and judged'] for each in counts.values()):,} disks after a cut."],
     )
     print(*found.lines(), sep="\n")
     if arguments.record is not None:

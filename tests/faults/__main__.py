@@ -51,10 +51,15 @@ def record(rows: Sequence[Row], command: str, seconds: float) -> ProofRecord:
         broken=sum(found[BROKEN] for found in by_kind.values()),
         head=("operation", "failed", "went on all the same", "errors, all on the page of errors"),
         table=[
-            (PLACES.get(kind, kind), found.total() - found[BROKEN], found["success"], _errors(found))
+            (PLACES.get(kind, kind), _failed(found), found["success"], _errors(found))
             for kind, found in sorted(by_kind.items())
         ],
+        notes=[f"In all {sum(map(_failed, by_kind.values())):,} failures, in {len(rows):,} cases."],
     )
+
+
+def _failed(outcomes: Counter[str]) -> int:
+    return outcomes.total() - outcomes[BROKEN]
 
 
 def _errors(outcomes: Counter[str]) -> str:

@@ -5,13 +5,19 @@
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
-from statebackend.testing.record import ProofRecord, read_record
+from statebackend.testing.record import ProofRecord, read_record, table_of
+from statebackend.testing.simulation.coverage import Coverage
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "explanation" / "how-it-is-proven.md"
 RECORDS = ROOT / "docs" / "explanation" / "proof"
+
+LONG_TABLE: Final = 20
+"""Rows. A longer table is folded."""
 
 _TABLE = re.compile(r"<!-- proof: ([a-z-]+) -->\n(.*?)<!-- end -->\n", re.DOTALL)
 
@@ -37,11 +43,26 @@ def _block(name: str, record: ProofRecord) -> str:
         f"<!-- proof: {name} -->",
         f"`{record.command}`, on {record.run_on} at `{record.commit}`: {_time(record.seconds)}, {violations}.",
         "",
-        *record.lines(),
+        *_folded(record.lines(), "rows"),
         *(f"\n{note}" for note in record.notes),
+        *(["", *_weather(record)] if record.met else []),
         "<!-- end -->",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _weather(record: ProofRecord) -> Sequence[str]:
+    rows = [(name, count, f"{share:.1%}", never) for name, count, share, never in Coverage(record.met).rows()]
+    table = table_of(("event", "runs that had it", "share", "events that it has never met in a run"), rows)
+    return _folded(table, "events, and which of them have met")
+
+
+def _folded(table: Sequence[str], what: str) -> Sequence[str]:
+    """The lines of a table; a long one is shown to those who ask for it."""
+    rows = len(table) - 2
+    if rows <= LONG_TABLE:
+        return table
+    return ["<details>", f"<summary>{rows:,} {what}</summary>", "", *table, "", "</details>"]
 
 
 def _time(seconds: float) -> str:

@@ -10,6 +10,7 @@ from statebackend.errors import InputError
 from statebackend.testing.record import (
     PIECES_HEAD,
     SeedPiece,
+    distinct_seeds,
     joined,
     pieces_of,
     read_record,
@@ -17,6 +18,7 @@ from statebackend.testing.record import (
     write_record,
 )
 from statebackend.testing.simulation.__main__ import in_all, recorded
+from statebackend.testing.simulation.coverage import NEVER, Coverage
 
 
 def test_a_piece_that_goes_on_makes_the_one_before_it_longer() -> None:
@@ -58,13 +60,34 @@ def test_a_record_gives_its_pieces_back() -> None:
     assert pieces_of(record_of("nox -s models", seconds=1.0, broken=0, head=("what",), table=[("it",)])) == []
 
 
+def test_a_seed_that_was_run_on_two_trees_is_one_seed() -> None:
+    """Wherever the pieces overlap, and whatever order they come in."""
+    pieces = [SeedPiece("def", 50, 100, 0, 0), SeedPiece("abc", 0, 100, 0, 0), SeedPiece("abc", 200, 5, 0, 0)]
+    assert distinct_seeds(pieces) == distinct_seeds(pieces[::-1]) == 155
+
+
 def test_runs_add_up_in_the_record_of_the_simulation(tmp_path: Path) -> None:
-    """On one tree after the other; where nothing is recorded they begin."""
+    """On one tree after the other; where nothing is recorded they begin. So does what has happened in them."""
     path = tmp_path / "simulation.json"
-    assert recorded(None) == recorded(path) == []
-    for run in (SeedPiece("abc", 0, 100, 700, 0), SeedPiece("abc", 100, 50, 300, 1), SeedPiece("def", 150, 10, 80, 0)):
-        write_record(path, in_all(recorded(path), run, 1.0))
+    assert recorded(None) is recorded(path) is None
+    crash, night = "0.1  life0 crashes", "0.2  a night passes"
+    for number, (run, trace) in enumerate(
+        [
+            (SeedPiece("abc", 0, 100, 700, 0), [crash]),
+            (SeedPiece("abc", 100, 50, 300, 1), [crash, night]),
+            (SeedPiece("def", 140, 10, 80, 0), [night]),
+        ]
+    ):
+        coverage = Coverage()
+        coverage.note(number, trace)
+        write_record(path, in_all(recorded(path), run, coverage, 1.0))
     found = read_record(path)
-    assert recorded(path) == [SeedPiece("abc", 0, 150, 1000, 1), SeedPiece("def", 150, 10, 80, 0)]
-    assert (found.broken, found.command) == (1, "nox -s simulation -- --first 150 --seeds 10")
-    assert "160 seeds on 2 trees" in found.notes[0]
+    assert pieces_of(found) == [SeedPiece("abc", 0, 150, 1000, 1), SeedPiece("def", 140, 10, 80, 0)]
+    assert (found.broken, found.command) == (1, "nox -s simulation -- --first 140 --seeds 10")
+    assert "160 runs of 150 different seeds, on 2 trees of the sources" in found.notes[0]
+    assert found.met == {"runs": 3, "crash": 2, "night": 2, "crash + night": 1}
+    rows = {name: (count, never) for name, count, _, never in Coverage(found.met).rows()}
+    assert rows["crash"][0] == 2
+    assert "night" not in rows["crash"][1].split(", ")
+    assert "hang" in rows["crash"][1].split(", ")
+    assert rows["hang"] == (0, NEVER)

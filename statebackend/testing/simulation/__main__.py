@@ -7,7 +7,7 @@ runs add up: without `--first` one goes on behind the last seed that is recorded
 import argparse
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from statebackend.testing.record import (
     ProofRecord,
     SeedPiece,
     current_commit,
+    distinct_seeds,
     joined,
     pieces_of,
     read_record,
@@ -69,36 +70,44 @@ def main() -> None:
         print_trace(arguments.first or 0 if seed is None else int(seed))
         return
     before = recorded(arguments.record)
-    first = max((piece.end for piece in before), default=0) if arguments.first is None else arguments.first
-    tree = current_commit()
-    joined(before, SeedPiece(tree, first, arguments.seeds, 0, 0))  # refuses what was run already, before it is run
-    starts = range(first, first + arguments.seeds, STEP)
-    counts = [min(STEP, first + arguments.seeds - start) for start in starts]
-    commits, done, broken, coverage = 0, 0, list[str](), Coverage()
-    begun_s = SystemClock().monotonic()
-    with ProcessPoolExecutor(arguments.jobs) as pool:
-        for count, (made, found, happened) in zip(counts, pool.map(run_seeds, starts, counts), strict=True):
-            commits, done = commits + made, done + count
-            broken += found
-            coverage.update(happened)
-            print(f"{done:>7,} of {arguments.seeds:,} seeds, {commits:,} commits, {len(broken)} broken", flush=True)
-    print(*coverage.table(), *broken, sep="\n")
-    run = SeedPiece(tree, first, done, commits, len(broken))
-    record = in_all(before, run, SystemClock().monotonic() - begun_s)
-    print(*record.lines(), sep="\n")
-    if arguments.record is not None:
-        write_record(arguments.record, record)
-    raise SystemExit(1 if broken else 0)
+    first = max((piece.end for piece in pieces_of(before)), default=0) if arguments.first is None else arguments.first
+    asked = SeedPiece(current_commit(), first, arguments.seeds, 0, 0)
+    joined(pieces_of(before), asked)  # refuses what was run, before it is run
+    begun_s, record, errors, coverage = SystemClock().monotonic(), before, list[str](), Coverage()
+    for run, found, happened in run_piece(asked, arguments.jobs):
+        errors += found
+        coverage.update(happened)
+        print(f"{run.seeds:>7,} of {asked.seeds:,} seeds, {run.commits:,} commits, {run.broken} broken", flush=True)
+        record = in_all(before, run, coverage, SystemClock().monotonic() - begun_s)
+        if arguments.record is not None:  # now: a run that is ended early has not been in vain
+            write_record(arguments.record, record)
+    print(*coverage.table(), *errors, *(record.lines() if record else ()), sep="\n")
+    raise SystemExit(1 if errors else 0)
 
 
-def recorded(path: Path | None) -> Sequence[SeedPiece]:
-    """The seeds that are recorded there; none if nothing is."""
-    return pieces_of(read_record(path)) if path is not None and path.exists() else []
+def run_piece(asked: SeedPiece, jobs: int) -> Iterator[tuple[SeedPiece, Sequence[str], Coverage]]:
+    """What has been run of these seeds by now, after each step; and the errors and the events of this step."""
+    starts = range(asked.first, asked.end, STEP)
+    counts = [min(STEP, asked.end - start) for start in starts]
+    run = SeedPiece(asked.tree, asked.first, 0, 0, 0)
+    with ProcessPoolExecutor(jobs) as pool:
+        steps = pool.map(run_seeds, starts, counts)
+        for start, count, (commits, errors, happened) in zip(starts, counts, steps, strict=True):
+            run = run.with_next(SeedPiece(asked.tree, start, count, commits, len(errors)))
+            yield run, errors, happened
 
 
-def in_all(before: Sequence[SeedPiece], run: SeedPiece, seconds: float) -> ProofRecord:
+def recorded(path: Path | None) -> ProofRecord | None:
+    """The record that is there, if one of seeds is."""
+    found = read_record(path) if path is not None and path.exists() else None
+    return found if found is not None and found.head == PIECES_HEAD else None
+
+
+def in_all(before: ProofRecord | None, run: SeedPiece, coverage: Coverage, seconds: float) -> ProofRecord:
     """The record of this run and of those before it. Its command, day and time are those of this run."""
-    pieces = joined(before, run)
+    pieces = joined(pieces_of(before), run)
+    together = Coverage({} if before is None else before.met)
+    together.update(coverage)
     seeds, trees = sum(piece.seeds for piece in pieces), len({piece.tree for piece in pieces})
     return record_of(
         f"nox -s simulation -- --first {run.first} --seeds {run.seeds}",
@@ -106,7 +115,11 @@ def in_all(before: Sequence[SeedPiece], run: SeedPiece, seconds: float) -> Proof
         broken=sum(piece.broken for piece in pieces),
         head=PIECES_HEAD,
         table=[msgspec.structs.astuple(piece) for piece in pieces],
-        notes=(f"In all {seeds:,} seeds on {trees:,} trees. The command and the time are those of the last run.",),
+        notes=(
+            f"In all {seeds:,} runs of {distinct_seeds(pieces):,} different seeds, on {trees:,} trees of the sources.",
+            "The command, the day and the time are those of the last piece.",
+        ),
+        met=together.met,
     )
 
 

@@ -6,7 +6,7 @@ word. Two events meet in a run if both are in it.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Final
 
@@ -51,43 +51,48 @@ EVENTS: Final[Mapping[str, str]] = {
 _PATTERNS: Final = {name: re.compile(pattern, re.MULTILINE) for name, pattern in EVENTS.items()}
 
 
-class Coverage:
-    """The events of many runs, counted. Add those of several processes with `update`."""
+RUNS: Final = "runs"
+NEVER: Final = "EVERYTHING: it never happened"
 
-    def __init__(self) -> None:
-        self.runs = 0
-        self.events: Counter[str] = Counter()
-        self.pairs: Counter[tuple[str, str]] = Counter()
-        self.first: dict[str, int] = {}
-        """The smallest seed with each event."""
+
+class Coverage:
+    """The events of many runs, counted: in how many each has happened, and in how many each two of them have met.
+
+    `met` says it all, for a record: by the name of an event, by two of them as "one + other", and by "runs".
+    """
+
+    def __init__(self, met: Mapping[str, int] | None = None) -> None:
+        self.met: Final = Counter(met)
+        self.first: Final = dict[str, int]()
+        """The smallest seed with each event, of those that were noted here."""
 
     def note(self, seed: int, trace: Iterable[str]) -> None:
         """Count the events of a run, by its trace."""
         lines = "\n".join(line.strip().partition("  ")[2] for line in trace)
         found = [name for name, pattern in _PATTERNS.items() if pattern.search(lines)]
-        self.runs += 1
-        self.events.update(found)
-        self.pairs.update(combinations(found, 2))
+        self.met.update([RUNS, *found, *(f"{one} + {other}" for one, other in combinations(found, 2))])
         for name in found:
             self.first.setdefault(name, seed)
 
     def update(self, other: "Coverage") -> None:
         """Add the runs of another one, of larger seeds."""
-        self.runs += other.runs
-        self.events.update(other.events)
-        self.pairs.update(other.pairs)
-        self.first = other.first | self.first
+        self.met.update(other.met)
+        for name, seed in other.first.items():
+            self.first.setdefault(name, seed)
+
+    def rows(self) -> Iterator[tuple[str, int, float, str]]:
+        """Each event, the number of runs and the share of them that had it, and the events that it has never met."""
+        for name in EVENTS:
+            count = self.met[name]
+            never = [other for other in EVENTS if other != name and not self._have_met(name, other)]
+            yield name, count, count / max(1, self.met[RUNS]), (", ".join(never) or "-") if count else NEVER
 
     def table(self) -> Sequence[str]:
-        """Lines of text: each event, its share of the runs, its first seed, and the events that it has never met."""
+        """Lines of text: the rows, and the first seed with each event."""
         lines = [f"{'event':<26} {'runs':>7} {'share':>7} {'first':>6}  has never met"]
-        for name in EVENTS:
-            count = self.events[name]
-            never = [other for other in EVENTS if other != name and not self._met(name, other)]
-            told = "EVERYTHING: it never happened" if not count else ", ".join(never) or "-"
-            share = count / max(1, self.runs)
-            lines.append(f"{name:<26} {count:>7,} {share:>7.1%} {self.first.get(name, '-')!s:>6}  {told}")
+        for name, count, share, never in self.rows():
+            lines.append(f"{name:<26} {count:>7,} {share:>7.1%} {self.first.get(name, '-')!s:>6}  {never}")
         return lines
 
-    def _met(self, one: str, other: str) -> bool:
-        return bool(self.pairs[one, other] or self.pairs[other, one])
+    def _have_met(self, one: str, other: str) -> bool:
+        return bool(self.met[f"{one} + {other}"] or self.met[f"{other} + {one}"])
