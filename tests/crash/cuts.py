@@ -13,13 +13,16 @@ from random import Random
 from typing import Any, Final
 
 import statebackend as sb
+from statebackend._ranges.owners import open_range_owners
 from statebackend.objectstore import LocalStore
 from statebackend.testing import run_virtual
 from statebackend.testing.virtual_time import settle
 from tests.crash.disk import Forgets, Mark, Outcome, Recorder, Synced, lay_down, never, outcomes
 from tests.faults.file_calls import watched
-from tests.faults.job import IMPATIENT, Job, batch_of
+from tests.faults.job import IMPATIENT, SIZE, Job, batch_of
 from tests.faults.scenarios import BASES
+from tests.knobs import replaced
+from tests.ranges.parts import open_run
 
 TABLES: Final = ("heap", "rocksdb")
 OLD_S: Final = 7200.0
@@ -35,6 +38,8 @@ class Said:
     kept: tuple[tuple[str, int], ...] = ()
     named: frozenset[str] = frozenset()
     received: tuple[int, ...] = ()
+    silent: frozenset[int] = frozenset()
+    sizes: tuple[int, ...] = (SIZE,)
 
 
 @dataclass(frozen=True)
@@ -53,24 +58,41 @@ def job_in(directory: Path, table: str, said: Said = Said()) -> Job:
     job.acknowledged, job.begun = said.acknowledged, said.begun
     job.kept, job.named = dict(said.kept), set(said.named)
     job.received = {batch: [job.rows(batch)] for batch in said.received}
+    job.silent, job.sizes = set(said.silent), said.sizes
+    job.settings = replaced(job.settings, max_parallelism=said.sizes[0])
     return job
 
 
 def said_by(job: Job) -> Said:
     kept = tuple(sorted(job.kept.items()))
-    return Said(job.acknowledged, job.begun, kept, frozenset(job.named), tuple(sorted(job.received)))
+    received, silent = tuple(sorted(job.received)), frozenset(job.silent)
+    return Said(job.acknowledged, job.begun, kept, frozenset(job.named), received, silent, job.sizes)
 
 
 @run_virtual
 async def live(directory: Path, table: str, said: Said, say: Callable[[Said], None], chance: Random) -> None:
-    """A run of the job: batches with output, savepoints that are made and dropped, a sweep beside it."""
+    """A run of the job: by its driver; then perhaps by executors, and perhaps a rewrite of it."""
     job = job_in(directory, table, said)
+    await job.look()
+    await _drive(job, say, chance)
+    if chance.random() < 0.5:
+        await _contribute(job, say, chance.randrange(1, 3))
+    if chance.random() < 0.4:
+        job.sizes = (job.settings.max_parallelism, 3 * SIZE - job.settings.max_parallelism)
+        say(said_by(job))
+        await job.rewrite(job.sizes[-1], job.well)
+        say(said_by(job))
+
+
+async def _drive(job: Job, say: Callable[[Said], None], chance: Random) -> None:
+    """Batches with output, savepoints that are made and dropped, a sweep beside it."""
     async with job.open(store=job.well) as backend:
         for _ in range(chance.randrange(1, 5)):
             batch = batch_of(backend) + 1
             if is_swept := chance.random() < 0.4:  # a sweep takes the newest object's time for the store's
                 make_old(job.directory / "primary")
             job.begun = max(job.begun, batch)
+            job.silent.discard(batch)
             say(said_by(job))
             await job.commit(backend, output=sb.Output(b"s", 1, (job.rows(batch),)))
             say(said_by(job))
@@ -84,6 +106,21 @@ async def live(directory: Path, table: str, said: Said, say: Callable[[Said], No
                 await _drop(job, say, min(job.named))
             if is_swept:
                 await sb.sweep(job.settings, dry_run=False, min_age_s=0.0, store=job.well)
+
+
+async def _contribute(job: Job, say: Callable[[Said], None], batches: int) -> None:
+    """Batches in two ranges, whose changes become one commit each."""
+    async with open_run(job.settings, 2, job.well) as run, open_range_owners(store=job.well) as owners:
+        for _ in range(batches):
+            base = run.coordinator.base
+            assert base is not None
+            assert base.source is not None
+            batch = base.source.batch_id + 1
+            job.begun = max(job.begun, batch)
+            job.silent.add(batch)
+            say(said_by(job))
+            await job.commit_parts(run, owners, batch)
+            say(said_by(job))
 
 
 async def _name(job: Job, say: Callable[[Said], None], name: str) -> None:

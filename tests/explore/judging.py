@@ -40,7 +40,8 @@ class Judge:
         self._ghost_numbers: dict[Ghost, int] = {}
         self._entries: list[Commit | Claim] = []
         self._entry_numbers: dict[bytes, int] = {}
-        self._bodies: list[bytes] = []
+        self.bodies: list[bytes] = []
+        """Of the entries, by their numbers."""
         self._batches: dict[int, tuple[int, ...]] = {}
         self._sound: set[tuple[int, tuple[int, ...], frozenset[int]]] = set()
 
@@ -83,7 +84,7 @@ class Judge:
         newest = self._newest(found)
         for sequence, number in enumerate(found.log):
             entry = self._entries[number]
-            is_there = objects.get(entry_key(sequence), (b"",))[0] == self._bodies[number]
+            is_there = objects.get(entry_key(sequence), (b"",))[0] == self.bodies[number]
             must = sequence in (newest, len(found.log) - 1) or sequence in found.kept
             if must and not is_there:
                 raise BrokenError(SWEPT, f"entry {sequence} is gone", step)
@@ -191,6 +192,12 @@ class Judge:
             at = entry.parent
         return chain
 
+    def forget(self, ghost: int, slot: int) -> int:
+        """The ghost without what only matters to a process that goes on."""
+        found = self.ghosts[ghost]
+        looks, seen, claims = (_put(each, slot, -1) for each in (found.looks, found.seen, found.claims))
+        return self.number(found._replace(looks=looks, seen=seen, claims=claims))
+
     def number(self, ghost: Ghost) -> int:
         """The number of that ghost."""
         if (number := self._ghost_numbers.get(ghost)) is None:
@@ -202,7 +209,7 @@ class Judge:
         if (number := self._entry_numbers.get(body)) is None:
             number = self._entry_numbers[body] = len(self._entries)
             self._entries.append(entry_of(key, body))  # type: ignore[arg-type]
-            self._bodies.append(body)
+            self.bodies.append(body)
         return number
 
 

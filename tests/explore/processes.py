@@ -57,6 +57,8 @@ class Process:
         self.done = False
         self.error: BaseException | None = None
         self.now_s = 0.0
+        self.looked_at_clock = False
+        """Since its last answer."""
         self._tree = tree
         self._name = name
         self._ids = 0
@@ -68,10 +70,11 @@ class Process:
         self.told.append(event)
 
     def time(self) -> float:
+        self.looked_at_clock = True
         return self.now_s
 
     def monotonic(self) -> float:
-        return self.now_s
+        return self.time()
 
     def new_id(self) -> str:
         """An id that no other process makes, and the same one when it is run again."""
@@ -92,6 +95,7 @@ class Process:
         """Deliver an answer, and let it run to its next request."""
         assert self._answer is not None
         waiting, self._answer, self.request, self.told = self._answer, None, None, []
+        self.looked_at_clock = False
         if answer.error is None:
             waiting.set_result(answer.value)
         else:
@@ -120,17 +124,20 @@ Program = Callable[[Process], Awaitable[None]]
 class Node:
     """Where a process stands: its next request, and what it said on the way here from the node before."""
 
-    __slots__ = ("before", "children", "done", "edge", "live", "name", "number", "program", "request", "told")
+    __slots__ = (
+        "before", "children", "done", "edge", "live", "looked_at_clock", "name", "number", "program", "request", "told",
+    )  # fmt: skip
 
     def __init__(self, process: Process, program: Program, name: str, before: "Node | None", edge: Any) -> None:
         self.request: Final = process.request
         self.done: Final = process.done
         self.told: Final = tuple(process.told)
+        self.looked_at_clock: Final = process.looked_at_clock
         self.program: Final = program
         self.name: Final = name
         self.before: Final = before
         self.edge: Final = edge
-        self.children: Final[dict[tuple[Answer, float], Node]] = {}
+        self.children: Final[dict[tuple[Answer, float | None], Node]] = {}
         self.live: Process | None = None
         self.number = 0
 
@@ -170,11 +177,12 @@ class Processes:
 
     def after(self, node: Node, answer: Answer, now_s: float) -> Node:
         """Where the process stands after that answer to its request."""
-        edge = (answer, now_s)
-        if (found := node.children.get(edge)) is None:
+        found = node.children.get((answer, None)) or node.children.get((answer, now_s))
+        if found is None:
             process = self._at(node)
-            self._resume(process, edge)
-            found = node.children[edge] = self._add(process, node.program, node.name, node, edge)
+            self._resume(process, (answer, now_s))
+            found = self._add(process, node.program, node.name, node, (answer, now_s))
+            node.children[answer, now_s if found.looked_at_clock else None] = found  # or at any time
         return found
 
     def _add(self, process: Process, program: Program, name: str, before: Node | None, edge: Any) -> Node:

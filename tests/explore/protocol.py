@@ -8,18 +8,32 @@
 A process that is killed is one that makes no further step, so every state stands for a crash of all its processes too.
 The ghost is what no process knows: the log as it was made, and what was acknowledged. All parts are numbers: each
 content, each ghost and each place where a process stands is kept once.
+
+Two things keep the states few, and lose none that matters:
+
+- A request *commutes* with all that others can still do, if it reads an object that nobody can change any more, or
+  makes a new one that nobody can see before its maker names it. It is carried out in one step with the one before,
+  unless its process has said anything or looked at the clock in between. Requests of others between the two have the
+  same outcome as behind both, with at most as many switches.
+- A process that has ended is no longer told by how it came there.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from statebackend._log.names import COMMITS
 from statebackend.errors import StoreUnavailableError
 from tests.explore.contents import Objects, apply
 from tests.explore.judging import Ghost, Judge
 from tests.explore.processes import Answer, Node, Processes, Program, Request
 from tests.explore.programs import OFFSETS
 
+ENDED = 0
+"""In the place of the node of a process that has ended: it takes no answer there."""
+SEGMENTS = "segments/"
+PLAIN = frozenset({"stopped", "swept", "told"})
+"""What a process may say without consequences."""
 HOUR_S = 3700.0
 BEGIN_S = 1_000_000.0
 
@@ -31,6 +45,8 @@ class Slot:
     name: str
     program: Program
     is_driver: bool = False
+    deletes: bool = False
+    """It lists everything, and deletes some of it."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +91,8 @@ class Protocol:
     scenario: Scenario
     processes: Processes
     contents: list[Objects] = field(default_factory=list)
+    reduced: bool = True
+    """False: no request is carried out in one step with another."""
 
     def __post_init__(self) -> None:
         self.judge = Judge(self.processes)
@@ -116,11 +134,13 @@ class Protocol:
     def steps(self, state: State) -> Iterator[tuple[Hashable, State]]:
         for slot in range(len(state.processes)):
             switches = state.switches_left
-            if state.last not in (-1, slot) and self._can_go_on(state, state.last):
+            if state.last not in (-1, slot):
                 if switches == 0:
                     continue
                 switches = max(switches - 1, -1)
-            yield from self._steps_of(slot, state._replace(switches_left=switches, last=slot))
+            for step, reached in self._steps_of(slot, state._replace(switches_left=switches)):
+                is_free = self.scenario.switches is None or not self._can_go_on(reached, slot)
+                yield step, reached._replace(last=-1 if is_free else slot)
         if state.hours_left:
             yield (
                 ("an hour passes",),
@@ -133,34 +153,73 @@ class Protocol:
             rest.remove(request)
             yield step, state._replace(contents=contents, ghost=ghost, late=tuple(rest))
 
-    def _can_go_on(self, state: State, slot: int) -> bool:
-        _, node, answer = state.processes[slot]
-        return answer != 0 and not self.processes.nodes[node].done
+    def rest(self, state: State) -> tuple[Hashable, int]:
+        return state._replace(switches_left=0, last=-1), -state.switches_left
 
-    def _steps_of(self, slot: int, state: State) -> Iterator[tuple[Hashable, State]]:
+    def _can_go_on(self, state: State, slot: int) -> bool:
+        return state.processes[slot][2] != 0
+
+    def _steps_of(self, slot: int, state: State) -> Iterator[tuple[tuple[Any, ...], State]]:
         life, at, answer = state.processes[slot]
         if at >= 0 and state.restarts_left and self.scenario.slots[slot].is_driver:
             yield (
                 (slot, "is started again"),
                 self._moved(state._replace(restarts_left=state.restarts_left - 1), slot, (life + 1, -1, 0)),
             )
-        now_s = self._now(state.hours)
         if at < 0:
             chosen = self.scenario.slots[slot]
-            node = self.processes.first(f"{slot + 1:x}{life:x}", chosen.program, now_s)
+            node = self.processes.first(f"{slot + 1:x}{life:x}", chosen.program, self._now(state.hours))
         elif answer == 0:
             return  # it has ended
         else:
-            node = self.processes.after(self.processes.nodes[at], self._answers[answer], now_s)
-        ghost = self.judge.hear(node, slot, state.ghost, state.contents, self.contents[state.contents])
-        if node.done:
-            yield (slot, "ends", node.told), self._moved(state._replace(ghost=ghost), slot, (life, node.number, 0))
-            return
-        yield from self._requests(slot, life, node, state._replace(ghost=ghost))
+            node = self._next(state, slot)
+        yield from self._goes_on(slot, node, state)
 
-    def _requests(self, slot: int, life: int, node: Node, state: State) -> Iterator[tuple[Hashable, State]]:
+    def _next(self, state: State, slot: int) -> Node:
+        """Where the process stands when it has taken its answer."""
+        _, at, answer = state.processes[slot]
+        return self.processes.after(self.processes.nodes[at], self._answers[answer], self._now(state.hours))
+
+    def _goes_on(self, slot: int, node: Node, state: State) -> Iterator[tuple[tuple[Any, ...], State]]:
+        life = state.processes[slot][0]
+        ghost = self.judge.hear(node, slot, state.ghost, state.contents, self.contents[state.contents])
+        heard = state._replace(ghost=ghost)
+        if node.done:
+            if not (self.scenario.slots[slot].is_driver and state.restarts_left):
+                heard = heard._replace(ghost=self.judge.forget(ghost, slot))
+            yield (slot, "ends", node.told), self._moved(heard, slot, (life, ENDED, 0))
+            return
+        for step, reached in self._requests(slot, life, node, heard):
+            if self.reduced and self._commutes(following := self._next(reached, slot), reached):
+                yield from ((step + more[1:], later) for more, later in self._goes_on(slot, following, reached))
+            else:
+                yield step, reached
+
+    def _commutes(self, node: Node, state: State) -> bool:
+        """What the process does next makes no difference to others, nor they to it, whenever it does it."""
+        if node.looked_at_clock and state.hours_left:
+            return False
+        if node.done:
+            return all(event[0] in PLAIN for event in node.told)
+        if node.told or self._can_delete(state):
+            return False
+        request, objects = node.request, self.contents[state.contents]
+        assert request is not None
+        if request.operation in ("get", "head"):
+            return request.key.startswith((COMMITS, SEGMENTS)) and request.key in objects
+        return request.operation == "put" and request.key.startswith(SEGMENTS) and request.key not in objects
+
+    def _can_delete(self, state: State) -> bool:
+        """Somebody may still list everything and delete some of it."""
+        slots = zip(self.scenario.slots, state.processes, strict=True)
+        return any(slot.deletes and (at, answer) != (ENDED, 0) for slot, (_, at, answer) in slots) or any(
+            request.operation == "delete" for request in state.late
+        )
+
+    def _requests(self, slot: int, life: int, node: Node, state: State) -> Iterator[tuple[tuple[Any, ...], State]]:
         request = node.request
         assert request is not None
+        assert self.scenario.slots[slot].deletes or not _touches_all(request), f"{request} of one that does not sweep"
         answer, contents, ghost = self._carry_out(
             request, state.contents, state.ghost, state.hours, step=(slot, request)
         )
@@ -230,3 +289,10 @@ class Protocol:
         name = "before" if step[0] < 0 else self.scenario.slots[step[0]].name
         rest = [f"{each.operation} {each.key}" if isinstance(each, Request) else str(each) for each in step[1:] if each]
         return f"{name}: {'  '.join(rest)}"
+
+
+def _touches_all(request: Request) -> bool:
+    """It deletes what others may need, or sees what has no name yet."""
+    if request.operation == "list":
+        return SEGMENTS.startswith(request.key)
+    return request.operation == "delete" and request.key.startswith((COMMITS, SEGMENTS))

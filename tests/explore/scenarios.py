@@ -39,7 +39,7 @@ A2 = Slot("driver A", drive(2), is_driver=True)
 B = Slot("driver B", drive(1, merges=True), is_driver=True)
 B2 = Slot("driver B", drive(2), is_driver=True)
 BACK = Slot("driver that goes back", drive(1, checkpoint_id=1), is_driver=True)
-SWEEP, SWEEP2 = Slot("sweep", sweep()), Slot("other sweep", sweep())
+SWEEP, SWEEP2 = Slot("sweep", sweep(), deletes=True), Slot("other sweep", sweep(), deletes=True)
 READER = Slot("reader", follow(2))
 KEEPER = Slot("keeper", keep("k", 2))
 
@@ -55,7 +55,7 @@ KEEPING = Scenario(
 )
 TIRED = Scenario(
     "a driver sleeps for an hour, while another one commits and sweeps",
-    (A, Slot("driver B, then a sweep", one_after_the_other(drive(1, merges=True), sweep()))),
+    (A, Slot("driver B, then a sweep", one_after_the_other(drive(1, merges=True), sweep()), deletes=True)),
     before=OLD,
     hours=1,
     switches=1,

@@ -3,13 +3,16 @@
 `nox -s explore` visits larger ones, and lets Spin visit the model in Promela.
 """
 
+from collections.abc import Hashable, Iterator
+
 import pytest
 
+from statebackend._log.names import HINT_KEY
 from tests.explore.judging import INVARIANTS
 from tests.explore.ledger import RELEASED, LedgerModel
 from tests.explore.processes import Processes
-from tests.explore.protocol import Protocol, Scenario
-from tests.explore.scenarios import MUTANTS, SMALL, Mutant
+from tests.explore.protocol import Protocol, Scenario, State
+from tests.explore.scenarios import MUTANTS, RACE, SMALL, SMALL_AGAIN, SMALL_OPENING, Mutant
 from tests.explore.search import visit
 from tests.explore.spin import BREAKS
 
@@ -26,9 +29,45 @@ def test_every_order_of_requests_holds_the_invariants(scenario: Scenario) -> Non
     assert seen.states > 100
 
 
+class _Ends(Protocol):
+    """Notes in which states nothing more can happen: the log, what was acknowledged, and the hint."""
+
+    def steps(self, state: State) -> Iterator[tuple[Hashable, State]]:
+        following = list(super().steps(state))
+        if not following:
+            ghost = self.judge.ghosts[state.ghost]
+            bodies = tuple(self.judge.bodies[each] for each in ghost.log)
+            self.ends.add((bodies, ghost.acknowledged, self.contents[state.contents].get(HINT_KEY)))
+        return iter(following)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.ends = set[Hashable]()
+
+
+class _EveryState(_Ends):
+    """Leaves nothing out: each turn is a state of its own."""
+
+    def rest(self, state: State) -> tuple[Hashable, int]:
+        return state, 0
+
+
+@pytest.mark.parametrize("scenario", [RACE, SMALL_AGAIN, SMALL_OPENING], ids=lambda each: each.name)
+def test_what_is_left_out_comes_to_no_other_end(scenario: Scenario) -> None:
+    """One request at a time, and each turn a state of its own: more states, and the same ends."""
+    with Processes() as processes:
+        seen = visit(fewer := _Ends(scenario, processes), states_max=10**6)
+    with Processes() as processes:
+        all_seen = visit(every := _EveryState(scenario, processes, reduced=False), states_max=10**6)
+    assert fewer.ends == every.ends
+    assert seen.complete
+    assert all_seen.complete
+    assert seen.states < all_seen.states
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.what)
 def test_a_break_of_the_library_is_found(mutant: Mutant) -> None:
-    """By the invariant that it violates, with the shortest way there."""
+    """By the invariant that it violates, with the way there."""
     with mutant.applied(), Processes() as processes:
         seen = visit(Protocol(mutant.scenario, processes), states_max=STATES_MAX)
     assert seen.broken is not None

@@ -1,16 +1,13 @@
 """The operations of which every N-th request to the primary fails: what was there before, and what is done then."""
 
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import statebackend as sb
 from statebackend._ranges.owners import open_range_owners
-from statebackend.errors import SettingsError
 from statebackend.testing.virtual_time import settle
 from tests.faults.job import Job
-from tests.knobs import replaced
 from tests.ranges.parts import open_run
 
 Act = Callable[[Job], Awaitable[None]]
@@ -72,13 +69,7 @@ async def sweep(job: Job) -> None:
 
 
 async def rewrite(job: Job) -> None:
-    before, job.settings = job.settings, replaced(job.settings, max_parallelism=8)
-    try:
-        await sb.rewrite(job.settings, store=job.store)
-    finally:
-        with contextlib.suppress(SettingsError):  # it was made, so the job is opened with these settings no more
-            async with sb.open_backend(before, store=job.well, read_only=True):
-                job.settings = before
+    await job.rewrite(8, job.store)
 
 
 async def outbox(job: Job) -> None:

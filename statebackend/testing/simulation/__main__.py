@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def run_piece(asked: SeedPiece, jobs: int) -> Iterator[tuple[SeedPiece, Sequence[str], Coverage]]:
-    """What has been run of these seeds by now, after each step; and the errors and the events of this step."""
+    """Run these seeds: after each step the piece that was run by now, and the errors and the events of the step."""
     starts = range(asked.first, asked.end, STEP)
     counts = [min(STEP, asked.end - start) for start in starts]
     run = SeedPiece(asked.tree, asked.first, 0, 0, 0)

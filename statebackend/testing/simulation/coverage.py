@@ -18,6 +18,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "answer lost": r" primary \w+ .*: loses answer",
     "hang": r" primary \w+ .*: hangs",
     "late request": r"^late primary ",
+    "request minutes late": r"^late primary .*, by \d{3,} s: ",
     "torn copy": r"disk\d .*torn",
     "bases": r"^bases of \d+ key groups are written",
     "night": r"^a night passes",

@@ -10,7 +10,7 @@ import msgspec
 from statebackend._log.sweeping.sweep import AT_ONCE_EVERY
 from statebackend.settings import KiB, MiB, Settings, UploadSettings
 from statebackend.testing.simulation.job import JOB
-from statebackend.testing.simulation.store import Weather
+from statebackend.testing.simulation.store import LATE_S, Weather
 
 Ending = Literal["leaves", "crashes", "cancelled by scope", "cancelled by task", "cancelled by task twice"]
 ENDINGS: Final[tuple[Ending, ...]] = (
@@ -26,6 +26,8 @@ CALM_DISK: Final = Weather(latency_s=0.0002, disk=True)
 DISK_CALL_MAX_S: Final = 2.0
 """Seconds within which even a bad disk answers: a thread that never returns could never be left."""
 STORM_S: Final = 3.0
+VERY_LATE_S: Final = 1500.0
+"""Below the half hour that the rules of a sweep allow."""
 NIGHT_S: Final = 100_000.0
 """Seconds of a night: more than a sweep's minimum age plus the clock skew that it allows for."""
 SHORT_LIVES: Final = 0.125
@@ -240,6 +242,12 @@ def draw_short_lives(chance: Random, scenario: Scenario) -> Scenario:
     settings = msgspec.structs.replace(scenario.settings, materialize_handles_max=chance.choice((2, 5)))
     weather = chance.choice((scenario.weather, CALM))
     return replace(scenario, settings=settings, lives=lives, weather=weather)
+
+
+def draw_lateness(chance: Random, scenario: Scenario) -> Scenario:
+    """Draw, for every fourth seed, requests that arrive minutes late, with `chance` of their own."""
+    late_max_s = chance.choice((LATE_S, LATE_S, LATE_S, VERY_LATE_S))
+    return replace(scenario, weather=replace(scenario.weather, late_max_s=late_max_s))
 
 
 def draw_ways(chance: Random, scenario: Scenario, *, savepoints: float) -> Scenario:

@@ -32,7 +32,7 @@ READS: Final = 0.3
 """Reads meet this much less trouble than writes: they are not retried, and a job that cannot be opened tests little."""
 WRITES: Final = frozenset({"put", "put_if_absent", "delete"})
 LATE_S: Final = 5.0
-"""Most seconds after which the request of a dead process arrives."""
+"""Most seconds after which the request of a dead process arrives, unless the weather says more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +55,8 @@ class Weather:
     """The share of time in which most requests are throttled: refused for now, at once."""
     late: bool = False
     """Beyond the contract of a store: a cancelled or failed request may take effect later."""
+    late_max_s: float = LATE_S
+    """How much later, and after how many seconds the request of a dead process arrives, at most."""
     disk: bool = False
     """Calls cannot be cancelled, like threads; the death of a process may tear a write; deletes meet no trouble and are
     not in the trace by name, since superseded copies are deleted in the order of random names or hashes."""
@@ -294,7 +296,7 @@ class Connection:
 
     def _settle(self, write: Write, outcome: str, chance: Random) -> None:
         if outcome == "late":
-            self._later(chance.uniform(0, LATE_S), write)
+            self._later(chance.uniform(0, self._weather.late_max_s), write)
         elif outcome == "torn":
             self._apply(replace(write, data=write.data[: chance.randrange(len(write.data) + 1)]))
         elif outcome == "kept":

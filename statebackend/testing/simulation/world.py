@@ -38,6 +38,7 @@ from statebackend.testing.simulation.scenario import (
     ReaderPlan,
     Scenario,
     Upkeep,
+    draw_lateness,
     draw_readers,
     draw_scenario,
     draw_short_lives,
@@ -45,7 +46,7 @@ from statebackend.testing.simulation.scenario import (
     draw_ways,
 )
 from statebackend.testing.simulation.states import assert_part
-from statebackend.testing.simulation.store import LATE_S, Connection, Names, Place, Weather
+from statebackend.testing.simulation.store import Connection, Names, Place, Weather
 from statebackend.testing.simulation.timed import assert_time, draw_time
 from statebackend.testing.virtual_time import VirtualClock, run_virtual
 
@@ -118,7 +119,10 @@ class _World:
         self._chance = Random(f"{seed} world")  # noqa: S311  # to be replayed
         drawn = draw_short_lives(
             Random(f"{seed} short lives"),  # noqa: S311  # as above
-            draw_scenario(Random(f"{seed} scenario")),  # noqa: S311  # as above
+            draw_lateness(
+                Random(f"{seed} lateness"),  # noqa: S311  # as above
+                draw_scenario(Random(f"{seed} scenario")),  # noqa: S311  # as above
+            ),
         )
         upkeep_chance = Random(f"{seed} upkeep")  # noqa: S311  # as above
         self._upkeep: Final = draw_upkeep(upkeep_chance, drawn.lives, drawn.weather)
@@ -171,7 +175,7 @@ class _World:
                     await self._lose_newest(plan.number, lives)
                 lives.append(await self._begin(plan))
             await self._await_ends(lives)
-            await anyio.sleep(LATE_S)  # for requests of dead processes
+            await anyio.sleep(self._scenario.weather.late_max_s)  # for requests of dead processes
         if self.job.failure is None:
             await self._clear_up()
             self.job.check_end()
@@ -252,7 +256,8 @@ class _World:
 
     async def _arrive_late(self, place: Place, delay_s: float, write: Write) -> None:
         await anyio.sleep(delay_s)
-        self.tell(f"late {place.name} {write.operation} {self._names(write.key)}: {place.apply(write)}")
+        late = f"late {place.name} {write.operation} {self._names(write.key)}, by {delay_s:.0f} s"
+        self.tell(f"{late}: {place.apply(write)}")
 
     # ------------------------------------------------------------------------------------------------- the upkeep
 
@@ -289,7 +294,7 @@ class _World:
     async def _lose_newest(self, number: int, lives: Sequence[Life]) -> None:
         """Damage the newest commit while nobody is at work, open the job without and with its copy, and judge both."""
         await self._await_ends(lives)
-        await anyio.sleep(LATE_S)
+        await anyio.sleep(self._scenario.weather.late_max_s)
         loss = draw_loss(self._losses, self.job.log, self.job.objects, [host.disk for host in self._hosts])
         if loss is None or self._maintenance.sweeping or self.job.failure is not None:
             return
