@@ -50,7 +50,7 @@ CATALOGUE: Final[Mapping[str, Benchmark]] = {
             [
                 ("changelog.writing", {"changes": 200_000, "rounds": 3}),
                 ("changelog.copies", {}),
-                ("changelog.batching", {"persists": 100}),
+                ("changelog.batching", {"persists": 50}),
             ],
         ),
         Benchmark(
@@ -72,7 +72,7 @@ CATALOGUE: Final[Mapping[str, Benchmark]] = {
         Benchmark("restore", 4, 20, [("restore.decoding", {"keys": 200_000, "rounds": 3})]),
         Benchmark("rocksdb_bases", 1, 60, [("rocksdb_bases", {})]),
         Benchmark("values", 0.5, 20, [("values", {})]),
-        Benchmark("s3", 2, 90, [("s3", {})]),
+        Benchmark("s3", 2, 90, [("s3", {"rounds": 1})]),
         Benchmark("upserts", 8, 30, [("upserts", {"keys": 100_000, "rounds": 2})], extras=True),
         Benchmark("kills", 25, 60, [("kills", {"kills": 2})], extras=True, needs=("pyspark", JAVA, "deltalake")),
         Benchmark(

@@ -20,6 +20,7 @@ BLOCKS: Final[Mapping[str, Callable[[Sequence[Result]], str]]] = {
     "milliseconds": tables.milliseconds,
     "megabytes": tables.megabytes,
     "spark": tables.spark,
+    "python_apis": tables.python_apis,
     "kills": tables.kills,
     "checkpoint": tables.checkpoint,
     "recovery": tables.recovery,

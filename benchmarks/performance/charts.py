@@ -14,11 +14,14 @@ import matplotlib as mpl
 mpl.use("Agg")  # needs no screen; must be chosen before pyplot is imported
 
 import matplotlib.pyplot as plt
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
 from benchmarks.performance.tables import find
 from benchmarks.results import MeasuredRecord, Result
 
 INK: Final = "#808080"
+OURS: Final = ("columns", "heap", "RocksDB", "statebackend", "value state")
+"""How our own contestants' names begin: their lines are solid, their bars are coloured."""
 COLOURS: Final = ("#0a84c1", "#d8761b", "#2a9d6f", "#c9528f", "#8a7a00", "#7b61d1", "#b0413e", "#5f7f8f", "#a06a3c")
 MARKS: Final = "osD^vPX<>"
 STYLE: Final[dict[Any, Any]] = {
@@ -42,6 +45,7 @@ COURSES: Final[Sequence[tuple[str, str, str, str, Mapping[str, object]]]] = (
     ("milliseconds", "upserts", "a batch", "milliseconds of a batch", {}),
     ("megabytes", "upserts", "written for a batch", "MB written for a batch", {}),
     ("spark", "spark", "a batch on Spark", "milliseconds of a batch on Spark", {"zipf": True}),
+    ("python", "spark", "a batch on Spark, Python APIs", "milliseconds of a batch on Spark", {}),
     ("checkpoint", "checkpoint", "a checkpoint", "milliseconds of a checkpoint", {}),
     ("recovery", "recovery", "recovery after SIGKILL", "seconds to the first value", {}),
 )
@@ -81,10 +85,19 @@ def _course(found: Sequence[MeasuredRecord], axis: str) -> Any:
                 [max(rounds) - value for value, (_, rounds) in zip(middle, points, strict=True)],
             ],
             label=contestant,
-            **_look(number),
+            **_look(number, is_ours=contestant.startswith(OURS)),
         )
     axes.set(xscale="log", yscale="log", xlabel="keys in the state", ylabel=axis)
-    figure.legend(loc="outside right upper", fontsize=9)
+    sizes = sorted({float(each.at["keys"]) for each in found})
+    axes.xaxis.set(major_locator=FixedLocator(sizes))
+    axes.yaxis.set(major_locator=LogLocator(subs=(1, 2, 5)), minor_formatter=NullFormatter())
+    for one in (axes.xaxis, axes.yaxis):
+        one.set(major_formatter=_plainly(), minor_formatter=NullFormatter())
+    handles, labels = axes.get_legend_handles_labels()
+    from_above = sorted(range(len(labels)), key=lambda at: -statistics.median(lines[labels[at]][-1][1]))
+    figure.legend(
+        [handles[at] for at in from_above], [labels[at] for at in from_above], loc="outside right upper", fontsize=9
+    )
     return figure
 
 
@@ -92,22 +105,29 @@ def _bars(found: MeasuredRecord, axis: str) -> Any:
     names = list(reversed(found.rounds))
     values = [statistics.median(found.rounds[name]) for name in names]
     figure, axes = plt.subplots(figsize=(8, 0.6 + 0.45 * len(names)), layout="constrained")
-    bars = axes.barh(names, values, color=COLOURS[0], height=0.6)
+    colours = [COLOURS[0] if name.startswith(OURS) else INK for name in names]
+    bars = axes.barh(names, values, color=colours, height=0.6)
     axes.bar_label(bars, labels=[f"{value:,.0f}" for value in values], padding=4, color=INK)
     axes.margins(x=0.15)
     axes.set_xlabel(axis)
+    axes.xaxis.set_major_formatter(_plainly())
     axes.grid(visible=False, axis="y")
     return figure
 
 
-def _look(number: int) -> Mapping[str, Any]:
+def _look(number: int, *, is_ours: bool) -> Mapping[str, Any]:
     return {
         "color": COLOURS[number % len(COLOURS)],
         "marker": MARKS[number % len(MARKS)],
-        "linestyle": ("-", "--")[number // 3 % 2],
+        "linestyle": "-" if is_ours else "--",
         "capsize": 2,
-        "linewidth": 1.6,
+        "linewidth": 2 if is_ours else 1.2,
     }
+
+
+def _plainly() -> FuncFormatter:
+    """Numbers as a page has them: 10,000 and 0.5."""
+    return FuncFormatter(lambda value, _: f"{value:,.10g}")
 
 
 def _saved(figure: Any, path: Path) -> Path:

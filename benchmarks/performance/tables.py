@@ -39,9 +39,14 @@ def spark(results: Sequence[Result]) -> str:
         (f"Keys {name}:", {"zipf": zipf}) for zipf, name in ((True, "as uneven as in most traffic"), (False, "uniform"))
     ]
     found = [f"{title}\n\n{_by_size(results, 'spark', 'a batch on Spark', 'ms', **at)}" for title, at in parts]
-    return "\n".join(
-        [*found, "Key by key in Python:\n", _by_size(results, "spark", "a batch on Spark, Python APIs", "ms")]
-    )
+    return "\n".join(found)
+
+
+def python_apis(results: Sequence[Result]) -> str:
+    """A batch on Spark, beside Spark's state for Python functions, and the chart of it."""
+    chart = "![Milliseconds of a batch on Spark, its Python functions included](performance/python.svg)\n\n"
+    table = _by_size(results, "spark.python_apis", "a batch on Spark, Python APIs", "ms")
+    return chart + table if find(results, "spark", "a batch on Spark, Python APIs") else table
 
 
 def kills(results: Sequence[Result]) -> str:
@@ -112,10 +117,11 @@ def expectations(results: Sequence[Result]) -> str:
 
 def find(results: Sequence[Result], benchmark: str, what: str, **at: object) -> list[MeasuredRecord]:
     """The contests of that name, with those sizes, in the order in which they were run; parts count as the whole."""
+    whole = benchmark.partition(".")[0]
     return [
         each
         for result in results
-        if result.benchmark.partition(".")[0] == benchmark
+        if result.benchmark.partition(".")[0] == whole
         for each in result.measured
         if each.what == what and all(each.at.get(name) == value for name, value in at.items())
     ]

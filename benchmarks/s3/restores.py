@@ -19,10 +19,9 @@ LATENCY_S = 0.020
 SEGMENTS = 1000
 AT_A_TIME = 16
 JOB = "restore"
-ROUNDS = 5
 
 
-def run(report: Report, server: Server) -> None:
+def run(report: Report, server: Server, rounds: int) -> None:
     """Our time over that of as many bare requests, as many at a time."""
     anyio.run(make_bucket, server, BUCKET)
     anyio.run(_write, server)
@@ -30,7 +29,7 @@ def run(report: Report, server: Server) -> None:
         "a restore",
         "s",
         {"bare": lambda: anyio.run(_bare, server), "ours": lambda: anyio.run(_ours, server)},
-        rounds=ROUNDS,
+        rounds=rounds,
     )
     report.add(
         Line(

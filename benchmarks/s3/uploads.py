@@ -19,16 +19,15 @@ from statebackend.settings import MiB
 SIZE_BYTES = 256 * MiB
 PART_BYTES = 8 * MiB
 AT_A_TIME = 4
-ROUNDS = 3
 CHUNK = bytes(range(256)) * (MiB // 256)
 BODY = [CHUNK] * (SIZE_BYTES // MiB)
 
 
-def run(report: Report, server: Server) -> None:
+def run(report: Report, server: Server, rounds: int) -> None:
     """Our rate over the bare client's."""
     anyio.run(make_bucket, server, BUCKET)
     found = report.contest(
-        "an upload", "s", {"bare": _timed(_bare, server), "ours": _timed(_ours, server)}, rounds=ROUNDS
+        "an upload", "s", {"bare": _timed(_bare, server), "ours": _timed(_ours, server)}, rounds=rounds
     )
     report.add(
         Line(

@@ -4,6 +4,11 @@ Envelope. Two cores, which Spark's plans and logs, the shuffle and all Python pr
 pays for the shuffle and has nothing beside it; two should reach 1.3 times its rate, not 2, since what is in front of
 them is the same. In the driver there is one process, whatever the parallelism: 50,000 rows in 100 to 150 ms are 330,000
 to 500,000 rows a second. A batch that does nothing is what Spark itself takes.
+
+Why two ranges are not faster than one, in CPU of a batch: with one range 310 ms in the JVM, 43 in the Python worker and
+15 in the driver, so 270 ms keep 1.4 cores busy. Of the JVM's, 32 ms are the task that reads and 32 that which gets the
+rows; the rest plans, compiles and writes Spark's files. So half of some 75 ms is what a second range can save, and it
+adds 45: a task, a worker, a segment and its part of the commit.
 """
 
 import tempfile

@@ -10,6 +10,11 @@ so what SQLite writes grows with the keys until each has a page of its own: 32 t
 of rows and a log of them: 60 to 150 ms. MERGE rewrites the files that have one of the keys, which is all: 50 to 500 ms,
 and unsynced.
 
+Where a value state's time goes, seen in CPU, of 33,000 of 100,000 keys: 31 ms of 85 are its two visits to a dictionary
+that the processor's caches do not hold, 20 to read and 11 to write; 17 decode, prove and encode; 7 are the caller's
+additions, 3 make Python objects of the batch, 17 the checkpoint. SQLite takes 64 for all of it. Nothing of it is a
+fixed cost that could go: of 3,300 of 10,000 keys it is 10 ms, of which 5 are the checkpoint; SQLite takes 7.
+
 Expectations are of one run on one machine, in turns. Bytes are what the kernel counts for each process, put-off work
 included; ours has two copies of everything, the others have one.
 """
