@@ -29,6 +29,7 @@ NO_NODE_STATUS = 3  # of benchmarks/azurite.py
 NO_POSTGRES_STATUS = 3  # of benchmarks/upserts/postgres.py
 NO_SPIN_STATUS = 3  # of tests/explore/spin.py
 MINISTACK = "ministack==1.5.33"
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
 WORKERS = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
 """Tests of a file stay together, because they share fixtures. `tests/order.py` says which files go where, and when."""
 KEEP_COMPILED: Final = {"PYTHONDONTWRITEBYTECODE": ""}
@@ -202,13 +203,25 @@ def layers(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The site, in `build/site`: strictly built, each link followed. Needs no Spark, and no network to be read."""
+    """The site, in `build/site`: strictly built, each link followed, each page looked at in Chromium if there is one.
+
+    Pictures are left in `build/pictures`, of every page by `nox -s docs -- --pictures all`. Needs no Spark, and no
+    network to be read.
+    """
     session.install("-e", ".[docs]")
     site = ROOT / "build" / "site"
     shutil.rmtree(site, ignore_errors=True)
     options = ("--fail-on-warning", "--keep-going", "--quiet", "--fresh-env", "--jobs", "2")
     session.run("sphinx-build", *options, "-c", "docs/_site", "-d", str(session.create_tmp()), "docs", str(site))
     session.run("python", "docs/_site/links.py", str(site))
+    if chromium := next(filter(None, map(shutil.which, CHROMIUMS)), None):
+        session.install("playwright>=1.50,<2")  # without its own browsers: 150 MiB, to look at text
+        pictures = ROOT / "build" / "pictures"
+        shutil.rmtree(pictures, ignore_errors=True)
+        session.run("python", "docs/_site/look.py", chromium, str(site), str(pictures), *session.posargs)
+        session.log(f"pictures: {pictures}")
+    else:
+        session.warn("NOT LOOKED AT: there is no Chromium on the path")
     session.log(f"the site: {(site / 'index.html').as_uri()}")
 
 

@@ -28,9 +28,9 @@ html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_extra_path = ["../llms.txt"]
-html_copy_source = False
+html_copy_source = html_show_copyright = False
 html_theme_options = {"navigation_with_keys": True}
-pygments_style, pygments_dark_style = "friendly", "github-dark"
+pygments_style, pygments_dark_style = "github-light-high-contrast", "github-dark"  # Furo brings both
 
 myst_enable_extensions = ["attrs_block", "colon_fence", "html_image"]
 myst_heading_anchors = 4

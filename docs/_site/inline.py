@@ -1,5 +1,7 @@
-"""Puts the SVG of a drawing itself into its page, where it takes the page's colours, light or dark."""
+"""Puts the SVG of a drawing or a chart itself into its page, where it takes the page's colours, light or dark."""
 
+import re
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -7,12 +9,22 @@ from docutils import nodes
 from drawings import FOLDER
 
 
-def _put_in(_app: Any, document: nodes.document, _docname: str) -> None:
+def svg_in_page(path: Path, number: int, says: str) -> str:
+    """The element of an SVG file. `number`: that of the picture on its page, for an id is there once on a page."""
+    svg = path.read_text(encoding="utf-8")
+    if path.parent == FOLDER:
+        return svg.replace('id="head"', f'id="head-{number}"').replace("url(#head)", f"url(#head-{number})")
+    element = svg[svg.index("<svg") :]
+    element = re.sub(r"(?s)<metadata>.*?</metadata>", "", element)
+    element = re.sub(r' id="(?:figure|axes|patch|text|legend|line2d|[xy]tick|matplotlib)[^"]*"', "", element)
+    return element.replace("<svg ", f'<svg class="chart" role="img" aria-label="{escape(says)}" ', 1)
+
+
+def _put_in(app: Any, document: nodes.document, _docname: str) -> None:
     for number, image in enumerate(list(document.findall(nodes.image))):
-        path = FOLDER / Path(image["uri"]).name
+        path = Path(app.srcdir) / image["uri"]
         if path.suffix == ".svg" and path.exists():
-            svg = path.read_text(encoding="utf-8").replace('id="head"', f'id="head-{number}"')
-            svg = svg.replace("url(#head)", f"url(#head-{number})")  # an id is there once on a page
+            svg = svg_in_page(path, number, image.get("alt", ""))
             image.replace_self(nodes.raw("", f'<p class="drawing-place">{svg}</p>', format="html"))
 
 
