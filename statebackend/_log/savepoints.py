@@ -14,8 +14,8 @@ seen there. A pin alone is no savepoint: a process that dies before it has looke
 """
 
 import math
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Generator
+from contextlib import contextmanager, suppress
 
 import anyio
 import msgspec
@@ -68,7 +68,7 @@ class SavepointInfo(msgspec.Struct, frozen=True):
 class Savepoints:
     """The savepoints of one job in its primary, whose log `log` reads. Most of this needs `Capability.LIST`.
 
-    `timeout_s`: how long a commit that is to be a savepoint waits for its marker.
+    `timeout_s`: how long a commit that is to be a savepoint waits for its marker, and `keep` for its name, then for it.
     """
 
     def __init__(self, store: ObjectStore, log: LogReader, *, timeout_s: float = math.inf) -> None:
@@ -82,27 +82,27 @@ class Savepoints:
         Raises `InputError`, `SavepointExistsError` if the name is taken, or `StoreUnavailableError` without an answer
         in time: then do not make the commit. A failed or cancelled call may leave a marker that means nothing.
         """
-        with anyio.move_on_after(self._timeout_s) as bounded:
+        with self._in_time(name):
             await self._check_free(check_savepoint_name(name))
             marker = SavepointMarker(name, commit.sequence, commit.stamp)
             await self._store.put(marker.key, ())
             # Of two commits with one name only one gets the next place in the log; the other's marker means nothing.
             # But `keep` needs no place. It looks after its pin, and this after the marker: so one sees the other.
             await self._check_free(name)
-        if bounded.cancelled_caught:
-            raise StoreUnavailableError("no answer to the marker of a savepoint in time", name=name)
 
     async def keep(self, name: str, commit: Commit, *, random: str) -> SavepointInfo:
         """Make `commit`, which exists, the savepoint `name`, beside writers and sweeps. `random`: of no other call.
 
         Raises `InputError`, `SavepointExistsError`, `CheckpointNotFoundError` if the commit is not retained any more,
-        or `StoreError`. A failed or cancelled call may have made the savepoint: look for it, or drop it.
+        or `StoreError`, also without an answer in time. A failed or cancelled call may have made the savepoint: look
+        for it, or drop it.
         """
         marker = SavepointMarker(check_savepoint_name(name), commit.sequence, commit.stamp)
         pin = SavepointPin(marker, random)
-        await self._check_free(name)
+        with self._in_time(name):
+            await self._check_free(name)
         try:
-            with anyio.move_on_after(self._timeout_s) as bounded:
+            with self._in_time(name):
                 await self._store.put(pin.key, ())
                 floor = await self.floor()
                 await self._check_free(name, own=pin, floor=floor)
@@ -111,8 +111,6 @@ class Savepoints:
                 if await self._store.head(pin.key) is None:  # a sweep took it for one that was left behind
                     await self._store.delete(marker.key)
                     raise StoreUnavailableError("the savepoint took too long to make: make it again", name=name)
-            if bounded.cancelled_caught:
-                raise StoreUnavailableError("no answer to the marker of a savepoint in time", name=name)
         finally:
             with anyio.move_on_after(self._timeout_s, shield=True), suppress(Exception):
                 await foreign(self._store.delete(pin.key))
@@ -185,6 +183,14 @@ class Savepoints:
         except MissingObjectError:
             return None
         return entry if isinstance(entry, Commit) and marker.names(entry) else None
+
+    @contextmanager
+    def _in_time(self, name: str) -> Generator[None]:
+        """Raise `StoreUnavailableError` if what is awaited within takes longer than the timeout."""
+        with anyio.move_on_after(self._timeout_s) as bounded:
+            yield
+        if bounded.cancelled_caught:
+            raise StoreUnavailableError("no answer to the marker of a savepoint in time", name=name)
 
     async def _find(self, name: str) -> Commit | None:
         async for marker in self._markers(f"{SAVEPOINTS}{name}/"):

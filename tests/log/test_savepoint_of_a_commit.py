@@ -19,6 +19,7 @@ from statebackend.errors import (
 )
 from statebackend.ids import CommitSequence, Epoch
 from statebackend.testing import Fail, Fault, FaultyStore, Hold
+from statebackend.testing.virtual_time import run_virtual
 from tests.log.swept import Job, forget, put
 from tests.log.test_savepoints import names
 from tests.log.test_sweep import Blind
@@ -224,6 +225,20 @@ async def test_a_pin_that_was_swept_meanwhile_ends_the_call() -> None:
         assert 1 not in await job.commits()
         hold.release()
     assert await job.keys("savepoints/") == []
+
+
+@pytest.mark.parametrize("operation", ["list", "put"])
+@run_virtual
+async def test_a_store_that_does_not_answer_ends_the_call_in_time(operation: Any) -> None:
+    """Asked if the name is free, or to make the pin: the commit stands, and the next batch is not held up."""
+    job = Job()
+    async with job.backend(Hold(operation=operation, key="*/savepoints/*")) as backend:
+        await put(backend, 1)
+        with pytest.raises(StoreUnavailableError, match="in time"), anyio.fail_after(job.settings.commit_timeout_s + 1):
+            await backend.savepoint("s")
+        await put(backend, 2)
+    assert await names(job) == []
+    assert await job.read() == 2
 
 
 async def test_a_start_is_known_while_its_savepoint_is() -> None:
