@@ -1,5 +1,7 @@
 """Two and three drivers on one job, through the real protocol, in every order in which their requests can happen.
 
+Orders that come to the same state go on alike, so each state is visited once: `tests/log/turns.py`.
+
 The last writer to open commits; each earlier one is fenced at its next commit, and has deleted nothing.
 """
 
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from statebackend._codec.commit import Claim
 from statebackend.testing.virtual_time import run_virtual
-from tests.log.turns import Race, Schedule, run_chosen, run_race
+from tests.log.turns import Orders, Race, run_chosen, run_race
 
 
 def judge(race: Race) -> None:
@@ -38,15 +40,13 @@ def judge(race: Race) -> None:
 @run_virtual
 async def test_two_drivers_in_every_order(commits: Sequence[int], deaths: int) -> None:
     """With nobody killed, and with one or both of them killed at each request, before and after it."""
-    orders, fenced = 0, 0
-    schedule: Schedule | None = Schedule([])
-    while schedule is not None:
-        race = await run_race(commits, schedule, deaths=deaths, keys="*/commits/*")
+    orders, fenced, more = Orders(), 0, True
+    while more:
+        race = await run_race(commits, orders.choose, deaths=deaths, keys="*/commits/*", is_known=orders.is_known)
         judge(race)
-        schedule = schedule.next()
-        orders += 1
         fenced += any(driver.fenced for driver in race.drivers)
-    assert orders > 40
+        more = orders.next()
+    assert orders.count() > 40
     assert fenced > 0
 
 
