@@ -10,7 +10,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Generator
+import time
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -229,22 +230,23 @@ def docs(session: nox.Session) -> None:
 def compat(session: nox.Session) -> None:
     """The README's program, processors and the Spark reader on every release of PySpark, on each Python there is.
 
-    `nox -s compat -- --python 3.11 --pyspark 4.0 4.3` for some of them.
+    `nox -s compat -- --python 3.11 --pyspark 4.0 4.3` for some of them. A minute for each pair on two quiet cores; the
+    first run downloads 2 GB: each Python has one environment, and each release of PySpark one folder, which all import.
     """
     options = argparse.ArgumentParser("compat")
     options.add_argument("--python", nargs="+", default=list(PYTHONS), choices=PYTHONS)
     options.add_argument("--pyspark", nargs="+", default=list(PYSPARKS), choices=PYSPARKS)
     given = options.parse_args(session.posargs)
-    table: dict[tuple[str, str], dict[str, str]] = {}
-    for python in given.python:
-        if (interpreter := interpreter_of(python)) is None:
-            table[python, "-"] = {"NOT FOUND": "no such Python on this machine"}
-            continue
-        for pyspark in given.pyspark:
-            try:
-                table[python, pyspark] = compat_of(session, interpreter, python, pyspark)
-            except nox.command.CommandFailed as error:
-                table[python, pyspark] = {"environment": f"failed: {error}"}
+    interpreters = {python: interpreter_of(python) for python in given.python}
+    pairs = [(python, pyspark) for python in given.python if interpreters[python] for pyspark in given.pyspark]
+    absent = {"NOT FOUND": "no such Python on this machine"}
+    table = {(python, "-"): absent for python, found in interpreters.items() if found is None}
+    java_home = compat_java(session)
+    for python, pyspark in announced(session, pairs):
+        try:
+            table[python, pyspark] = compat_of(session, str(interpreters[python]), python, pyspark, java_home)
+        except nox.command.CommandFailed as error:
+            table[python, pyspark] = {"environment": f"failed: {error}"}
     for (python, pyspark), found in table.items():
         for what, outcome in found.items():
             session.log(f"Python {python:5} PySpark {pyspark:4} {what:17} {outcome}")
@@ -271,30 +273,64 @@ def release(session: nox.Session) -> None:
         session.run(own, "benchmarks/smoke.py", *smoke, external=True)
 
 
-def compat_of(session: nox.Session, interpreter: str, python: str, pyspark: str) -> dict[str, str]:
-    """The outcome of each check on this release, in an environment of its own."""
-    folder = (session.cache_dir / f"compat-{python}-{pyspark}").absolute()
-    own = str(folder / "bin" / "python")
-    if not Path(own).exists():
-        session.run(interpreter, "-m", "venv", "--clear", str(folder), external=True, silent=True)
-    is_old = pyspark in PYSPARKS_REFUSED
-    extras = "columns" if is_old else "spark"
-    more = ["pandas>=2.2,<3"] if is_old else []
-    install = ("-m", "pip", "install", "--quiet", "-e", f".[{extras}]", f"pyspark=={pyspark}.*", "setuptools", *more)
-    session.run(own, *install, external=True)
-    environment = {"PYSPARK_PYTHON": own}
-    if not is_old:
-        find = (own, "benchmarks/java.py", str(folder / "java"))
-        found = session.run(*find, external=True, silent=True, stderr=None, success_codes=[0, NO_JAVA_STATUS])
-        if not found:
-            session.run(own, "-m", "pip", "install", "--quiet", "-e", ".[java]", external=True)
-            found = session.run(*find, external=True, silent=True, stderr=None)
-        environment["JAVA_HOME"] = str(found).strip()
-    command = (own, "-m", "benchmarks.compat", *(["--refused"] if is_old else []))
+def announced(session: nox.Session, pairs: Sequence[tuple[str, str]]) -> Generator[tuple[str, str]]:
+    """The pairs, one after the other: how many there are is logged, and how long the rest takes at this rate."""
+    began_s = time.monotonic()
+    for done, (python, pyspark) in enumerate(pairs):
+        left = f", about {(time.monotonic() - began_s) / done * (len(pairs) - done) / 60:.0f} min left" if done else ""
+        session.log(f"Python {python}, PySpark {pyspark}: {done + 1} of {len(pairs)}{left}")
+        yield python, pyspark
+
+
+def compat_java(session: nox.Session) -> str:
+    """The JAVA_HOME for all releases. Installs a Java if there is none."""
+    find = ("python", "benchmarks/java.py", str((session.cache_dir / "compat-java").absolute()))
+    found = session.run(*find, silent=True, stderr=None, success_codes=[0, NO_JAVA_STATUS])
+    if not found:
+        session.install(*extra("java"))
+        found = session.run(*find, silent=True, stderr=None)
+    return str(found).strip()
+
+
+def compat_of(session: nox.Session, interpreter: str, python: str, pyspark: str, java_home: str) -> dict[str, str]:
+    """The outcome of each check on this release, by this Python."""
+    own = compat_python(session, interpreter, python)
+    folder = compat_pyspark(session, pyspark)
+    environment = {"PYTHONPATH": str(folder), "PYSPARK_PYTHON": own, "JAVA_HOME": java_home}
+    command = (own, "-m", "benchmarks.compat", *(["--refused"] if pyspark in PYSPARKS_REFUSED else []))
     printed = session.run(*command, env=environment, external=True, silent=True, stderr=None)
     report = json.loads(str(printed).strip().splitlines()[-1])
     session.log(f"Python {report['python']}, PySpark {report['pyspark']}: {report['found']}")
     return dict(report["found"])
+
+
+def compat_python(session: nox.Session, interpreter: str, python: str) -> str:
+    """The Python of an environment with all that the extra `spark` installs, but for PySpark."""
+    folder = (session.cache_dir / f"compat-{python}").absolute()
+    own = str(folder / "bin" / "python")
+    if not Path(own).exists():
+        session.run(interpreter, "-m", "venv", "--clear", str(folder), external=True, silent=True)
+    beside = [each for each in extra("spark") if not each.startswith(("pyspark", "statebackend"))]
+    session.run(own, "-m", "pip", "install", "--quiet", "-e", ".[columns]", *beside, "setuptools", external=True)
+    return own
+
+
+def compat_pyspark(session: nox.Session, pyspark: str) -> Path:
+    """A folder with a release of PySpark, and with what it needs itself. None of that is compiled for one Python."""
+    folder = (session.cache_dir / f"compat-pyspark-{pyspark}").absolute()
+    if not folder.exists():
+        begun = folder.with_suffix(".begun")  # an installation that was interrupted begins again
+        shutil.rmtree(begun, ignore_errors=True)
+        options = ("--quiet", "--no-compile", "--target", str(begun))
+        session.run("python", "-m", "pip", "install", *options, f"pyspark=={pyspark}.*")
+        begun.rename(folder)
+    return folder
+
+
+def extra(name: str) -> list[str]:
+    """The requirements of an extra, as `pyproject.toml` has them."""
+    requirements: list[str] = nox.project.load_toml(ROOT / "pyproject.toml")["project"]["optional-dependencies"][name]
+    return requirements
 
 
 def interpreter_of(python: str) -> str | None:

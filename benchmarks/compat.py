@@ -3,11 +3,12 @@
     nox -s compat                                             every release, on every Python that is found
     nox -s compat -- --python 3.11 --pyspark 4.0 4.3
 
-It is run in an environment with one release, and prints a JSON object: what was checked, and "ok" or the error. Of a
-release that is too old only the refusal is checked.
+It is run with one release on the path, and prints a JSON object: what was checked, and "ok" or the error. Of a release
+that is too old only the refusal is checked.
 """
 
 import argparse
+import faulthandler
 import json
 import os
 import re
@@ -27,6 +28,9 @@ README: Final = Path(__file__).parents[1] / "README.md"
 PROGRAM_ROWS: Final = 1000
 """Rows that each run of the README's program takes."""
 BOUND_S: Final = 240
+"""For each stream, and each program."""
+TOTAL_BOUND_S: Final = 1200
+"""For all checks of one release: after that its process says where it hangs, and ends."""
 FLOWN: Final = ("JFK,N1\nSFO,N1\n", "JFK,N2\n")
 """The batches: destination and aircraft."""
 COUNTS: Final = [("JFK", 2), ("SFO", 1)]
@@ -207,6 +211,7 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--refused", action="store_true", help="the release is too old")
     given = options.parse_args()
+    faulthandler.dump_traceback_later(TOTAL_BOUND_S, exit=True)
     with tempfile.TemporaryDirectory() as folder:
         found = {"refusal": refusal()} if given.refused else checked(Path(folder))
     python = ".".join(map(str, sys.version_info[:3]))
