@@ -37,6 +37,8 @@ KEEP_COMPILED: Final = {"PYTHONDONTWRITEBYTECODE": ""}
 """Where this is set, every process that a test starts compiles the library anew, and pytest every file of tests."""
 MEMORY: Final = Path("/dev/shm")  # noqa: S108  # a directory of ours in it is private
 MEMORY_BYTES_MIN: Final = 4 << 30
+EXTRAS = ("azure", "cli", "columns", "otel", "prometheus", "rocksdb", "sketches", "spark", "testing", "all")
+"""Those for users. The others are what the project is developed with, a Java, and clients of Spark Connect."""
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 PYSPARKS_REFUSED = ("3.5",)
 PYSPARKS = ("4.0", "4.1", "4.2", "4.3", *PYSPARKS_REFUSED)
@@ -257,7 +259,10 @@ def compat(session: nox.Session) -> None:
 
 @nox.session
 def release(session: nox.Session) -> None:
-    """Wheel and sdist in `dist/`: built, checked, installed where nothing else is, tried. Nothing is uploaded."""
+    """Wheel and sdist in `dist/`: built, checked, installed where nothing else is, tried. Nothing is uploaded.
+
+    Once without extras and once with each: in an environment of its own, what the extra is for works.
+    """
     session.install("build>=1.2", "twine>=6")
     built = ROOT / "dist"
     shutil.rmtree(built, ignore_errors=True)
@@ -265,12 +270,16 @@ def release(session: nox.Session) -> None:
     session.run("twine", "check", "--strict", *map(str, sorted(built.iterdir())))
     session.run("python", "benchmarks/packages.py", str(built))
     (wheel,) = built.glob("*.whl")
-    for options, smoke in (("", ()), ("[cli,columns]", ("--columns",))):
+    for name in ("", *EXTRAS):
         folder = Path(session.create_tmp(), "empty")
         own = str(folder / "bin" / "python")
-        session.run("python", "-m", "venv", "--clear", str(folder), silent=True)
-        session.run(own, "-m", "pip", "install", "--quiet", f"{wheel}{options}", external=True)
-        session.run(own, "benchmarks/smoke.py", *smoke, external=True)
+        session.run("python", "-m", "venv", "--clear", "--without-pip", str(folder), silent=True)
+        session.run(
+            "python", "-m", "pip", "--python", own, "install", "--quiet", f"{wheel}[{name}]" if name else str(wheel)
+        )
+        session.run(own, "benchmarks/extras.py", *filter(None, [name]), external=True)
+        if name in ("", "all"):
+            session.run(own, "benchmarks/smoke.py", *(["--columns"] if name else []), external=True)
 
 
 def announced(session: nox.Session, pairs: Sequence[tuple[str, str]]) -> Generator[tuple[str, str]]:

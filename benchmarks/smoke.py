@@ -1,7 +1,7 @@
 """An installed release where nothing else is installed: the README's function without Spark, and the commands.
 
     python benchmarks/smoke.py              the package alone
-    python benchmarks/smoke.py --columns    with the extras `columns` and `cli`, also what reads the state as columns
+    python benchmarks/smoke.py --columns    with the extra `columns`, also what reads the state as columns
 
 It is a script of its own, away from the repository: what it imports is what was installed.
 """

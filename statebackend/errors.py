@@ -271,3 +271,8 @@ class BatchError(StateBackendError, RuntimeError):
     `CancelledError`: see the message and the `__cause__`. The batch is not committed. Fix the cause; Spark delivers the
     batch again.
     """
+
+
+def needs_extra(what: str, extra: str) -> str:
+    """The message for a library that is missing because `statebackend` was installed without that extra."""
+    return f"{what} needs the extra `{extra}`: pip install 'statebackend[{extra}]'"

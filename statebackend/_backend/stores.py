@@ -19,7 +19,7 @@ from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.segments import LocalSegments
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore, Observer
-from statebackend.errors import PrimaryUrlError
+from statebackend.errors import PrimaryUrlError, needs_extra
 from statebackend.objectstore import PROBE_KEY, LocalStore, open_memory_store
 from statebackend.objectstore.scoped import CountingStore, ScopedStore
 from statebackend.settings import Settings, check_primary
@@ -83,9 +83,7 @@ def _open_azure_store(
     try:
         from statebackend.objectstore.azure import open_azure_store  # noqa: PLC0415  # an extra
     except ModuleNotFoundError as error:
-        raise PrimaryUrlError(
-            "an azure:// primary needs Azure's client: pip install 'statebackend[azure]'", missing=error.name
-        ) from error
+        raise PrimaryUrlError(needs_extra("an azure:// primary", "azure"), missing=error.name) from error
     return open_azure_store(
         settings.primary, settings.azure, probe_key=_probe_key(settings, commits=commits), threads=threads
     )

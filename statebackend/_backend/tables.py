@@ -26,7 +26,7 @@ from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.table import OpenTable, TableFiles
 from statebackend._threads import WorkerThreads
 from statebackend.abc import ObjectStore, Observer
-from statebackend.errors import SettingsError, TableDiskError
+from statebackend.errors import SettingsError, TableDiskError, needs_extra
 from statebackend.ids import KeyGroupRange, RocksDBBase
 from statebackend.settings import Settings
 
@@ -65,7 +65,7 @@ async def open_tables(
         from statebackend._tables.rocksdb import RocksStore  # noqa: PLC0415  # an extra
         from statebackend._tables.rocksdb_tables import open_table  # noqa: PLC0415  # an extra
     except ImportError as error:
-        raise SettingsError("this table needs the extra 'rocksdb'", table=settings.table) from error
+        raise SettingsError(needs_extra("this table", "rocksdb"), table=settings.table) from error
     keys = OwnedKeys(key_groups, settings.max_parallelism)
     opened: list[RocksStore] = []
 

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from statebackend._codec.columns import Column, Fixed, Flags, Strings, gathered
-from statebackend.errors import InputError, SettingsError
+from statebackend.errors import InputError, SettingsError, needs_extra
 
 try:
     import pyarrow  # noqa: ICN001  # `pa` is the same without a type, since it ships none
     import pyarrow.compute
 except ImportError as error:
-    raise SettingsError("columnar state needs the extra `columns`: pip install statebackend[columns]") from error
+    raise SettingsError(needs_extra("state as columns", "columns"), missing=error.name) from error
 
 pa: Final[Any] = pyarrow
 pc: Final[Any] = pyarrow.compute

@@ -23,7 +23,7 @@ from statebackend._local.scratch import scratch_parent
 from statebackend._ranges.cached_in_process import CachedRange, CachedTables, Start
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._threads import WorkerThreads
-from statebackend.errors import LocalRootError, SettingsError, StoreUnavailableError, TableDiskError
+from statebackend.errors import LocalRootError, SettingsError, StoreUnavailableError, TableDiskError, needs_extra
 from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, RocksDBBase
 from statebackend.settings import Settings
 
@@ -93,7 +93,7 @@ class _RangeFiles:
         try:
             from statebackend._tables import rocksdb, rocksdb_tables  # noqa: PLC0415  # an extra
         except ImportError as error:
-            raise SettingsError("this table needs the extra 'rocksdb'", table=settings.table) from error
+            raise SettingsError(needs_extra("this table", "rocksdb"), table=settings.table) from error
         self._settings = settings
         self._key_groups = key_groups
         self._directory = directory

@@ -8,7 +8,7 @@ from typing import Final
 from statebackend._tables.heap import KINDS
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.snapshot import StatesSnapshot
-from statebackend.errors import SettingsError
+from statebackend.errors import SettingsError, needs_extra
 from statebackend.ids import KeyGroupRange, StateDescriptor
 from statebackend.settings import MiB
 
@@ -28,7 +28,7 @@ def open_entries(
         from statebackend._tables.rocksdb import RocksStore  # noqa: PLC0415  # an extra
         from statebackend._tables.rocksdb_tables import open_table  # noqa: PLC0415  # an extra
     except ImportError as error:
-        raise SettingsError("a base of this job is made of RocksDB's files: it needs the extra 'rocksdb'") from error
+        raise SettingsError(needs_extra("a base of this job is made of RocksDB's files: it", "rocksdb")) from error
     keys = OwnedKeys(key_groups, max_parallelism)
     store = RocksStore(directory, memory_bytes=MEMORY_BYTES, read_only=True)
     try:

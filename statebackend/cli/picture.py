@@ -4,7 +4,7 @@ import io
 from collections.abc import Iterable
 from pathlib import Path
 
-from statebackend.errors import InputError
+from statebackend.errors import InputError, needs_extra
 
 
 def draw(lines: Iterable[str], path: Path) -> None:
@@ -14,7 +14,7 @@ def draw(lines: Iterable[str], path: Path) -> None:
     try:
         from rich.console import Console  # noqa: PLC0415  # an extra
     except ImportError as error:
-        raise InputError("a picture needs the extra 'cli'", picture=str(path)) from error
+        raise InputError(needs_extra("a picture", "cli"), picture=str(path)) from error
     page = list(lines)
     console = Console(record=True, file=io.StringIO(), width=max(map(len, page), default=1), highlight=True)
     for line in page:

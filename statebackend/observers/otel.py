@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from statebackend._clock import SystemClock
 from statebackend.abc import CheckpointInfo, Clock, RestoreReport
+from statebackend.errors import needs_extra
 from statebackend.ids import StagedOutput
 from statebackend.observers.kinds import AnyMetric
 from statebackend.observers.metrics import Metrics
@@ -14,9 +15,7 @@ try:
     from opentelemetry import metrics as otel_metrics
     from opentelemetry import trace
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "OpenTelemetryObserver needs opentelemetry-api: install statebackend[otel]", name=error.name
-    ) from error
+    raise ModuleNotFoundError(needs_extra("OpenTelemetryObserver", "otel"), name=error.name) from error
 
 JOB_ATTRIBUTE: Final = "state_job"
 """The job, in every data point and span; as in the series of `PrometheusObserver`."""

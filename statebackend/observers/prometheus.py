@@ -6,15 +6,14 @@ from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from statebackend.errors import needs_extra
 from statebackend.observers.kinds import AnyMetric, Histogram
 from statebackend.observers.metrics import Metrics
 
 try:
     import prometheus_client as prometheus
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "PrometheusObserver needs prometheus_client: install statebackend[prometheus]", name=error.name
-    ) from error
+    raise ModuleNotFoundError(needs_extra("PrometheusObserver", "prometheus"), name=error.name) from error
 
 JOB_LABEL: Final = "state_job"
 """Not `job`: a Prometheus server sets that label itself on everything it scrapes."""

@@ -13,7 +13,13 @@ rows to the user's function, or turns them into staged output and back. `bridge.
 the query; `frames.py` knows the batch's frame and threads. Processors are run by the room `_processing`.
 """
 
-import pyspark
+from statebackend.errors import needs_extra
+
+try:
+    import pyarrow as pyarrow  # noqa: ICN001  # asked for here, where the error can say what is missing
+    import pyspark
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(needs_extra("statebackend.spark", "spark"), name=error.name) from error
 
 from statebackend.spark.release import check_release
 

@@ -12,7 +12,12 @@ This is the only room that imports pytest, and nothing else in the library impor
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import pytest
+from statebackend.errors import needs_extra
+
+try:
+    import pytest
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(needs_extra("statebackend.testing", "testing"), name=error.name) from error
 
 KITS = ("object_stores", "store_under_test", "stores_over_time", "uploader_under_test", "uploaders")
 pytest.register_assert_rewrite(*(f"{__name__}.{kit}" for kit in KITS))

@@ -13,7 +13,7 @@ from statebackend._columns.arrow import array_from, pa
 from statebackend._columns.batch.grouping import column_in
 from statebackend._columns.batch.merge_sides import MergeSides
 from statebackend._columns.batch.vectors import Vector
-from statebackend.errors import InputError, SettingsError, ValueDecodeError
+from statebackend.errors import InputError, SettingsError, ValueDecodeError, needs_extra
 
 _types: Any = pa.types
 
@@ -67,6 +67,4 @@ def _library() -> Any:
     try:
         return importlib.import_module("datasketches")  # on first use: it is optional
     except ImportError as error:
-        raise SettingsError(
-            "counting distinct values needs the extra `sketches`: pip install statebackend[sketches]"
-        ) from error
+        raise SettingsError(needs_extra("counting distinct values", "sketches"), missing=error.name) from error
