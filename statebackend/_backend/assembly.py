@@ -259,51 +259,16 @@ def machinery_of(
     opened: Opened, restored: Restored, *, retention: LocalRetention | None, history: bytes = b""
 ) -> Machinery:
     """The parts a backend runs on. It uploads and writes bases in `opened.tasks`. `history`: of the states."""
-    settings, position, states, copies = opened.settings, opened.position, opened.states, opened.copies
-    threads, tasks, clock, observer = opened.threads, opened.tasks, opened.clock, opened.observer
-    scheduler = upload_scheduler(
-        settings,
-        copies.uploader,
-        files=copies.of_files,
-        budget_wait_s=opened.primary.spending.wait_s,
-        new_name=opened.new_name,
-        threads=threads,
-        tasks=tasks,
-        clock=clock,
-        observer=observer,
-    )
-    rocksdb = rocksdb_bases(
-        opened.tables,
-        settings,
-        key_groups=states.key_groups,
-        adopted=restored.adopted,
-        scheduler=scheduler,
-        primary=opened.primary.store,
-        local=opened.local,
-        threads=threads,
-        tasks=tasks,
-        observer=observer,
-    )
+    states, base = opened.states, opened.position.base
+    scheduler = _scheduler_of(opened)
     writer = ChangelogWriter(
         opened.log_id,
         scheduler,
-        tasks=tasks,
-        preemptive_persist_threshold_bytes=settings.preemptive_persist_threshold_bytes,
+        tasks=opened.tasks,
+        preemptive_persist_threshold_bytes=opened.settings.preemptive_persist_threshold_bytes,
     )
-    coordinator = opened.job.coordinator(position, new_name=opened.new_name, copies=copies.of_commits)
-    base_writer = BaseWriter(
-        states,
-        scheduler,
-        _merging_of(opened, scheduler, coordinator),
-        base_schedule(settings, states.key_groups, now_s=clock.monotonic()),
-        segment_bytes_max=base_segment_bytes(settings.in_flight_bytes_max),
-        changed=restored.changed,
-        rocksdb=rocksdb,
-        threads=threads,
-        tasks=tasks,
-        clock=clock,
-        observer=observer,
-    )
+    coordinator = opened.job.coordinator(opened.position, new_name=opened.new_name, copies=opened.copies.of_commits)
+    base_writer = _base_writer_of(opened, restored, scheduler, coordinator)
     return Machinery(
         states=states,
         writer=writer,
@@ -314,13 +279,57 @@ def machinery_of(
             base_writer,
             retention,
             epoch=opened.epoch,
-            base=None if position.base is None else position.base.checkpoint_id,
-            committed=msgspec.structs.replace(range_of(position.base, states.key_groups), history=history or UNSET),
+            base=None if base is None else base.checkpoint_id,
+            committed=msgspec.structs.replace(range_of(base, states.key_groups), history=history or UNSET),
             restored=restored.report,
         ),
         coordinator=coordinator,
         epoch=opened.epoch,
         restored=restored.report,
+    )
+
+
+def _scheduler_of(opened: Opened) -> UploadScheduler:
+    return upload_scheduler(
+        opened.settings,
+        opened.copies.uploader,
+        files=opened.copies.of_files,
+        budget_wait_s=opened.primary.spending.wait_s,
+        new_name=opened.new_name,
+        threads=opened.threads,
+        tasks=opened.tasks,
+        clock=opened.clock,
+        observer=opened.observer,
+    )
+
+
+def _base_writer_of(
+    opened: Opened, restored: Restored, scheduler: UploadScheduler, coordinator: CheckpointCoordinator
+) -> BaseWriter:
+    settings, states = opened.settings, opened.states
+    return BaseWriter(
+        states,
+        scheduler,
+        _merging_of(opened, scheduler, coordinator),
+        base_schedule(settings, states.key_groups, now_s=opened.clock.monotonic()),
+        segment_bytes_max=base_segment_bytes(settings.in_flight_bytes_max),
+        changed=restored.changed,
+        rocksdb=rocksdb_bases(
+            opened.tables,
+            settings,
+            key_groups=states.key_groups,
+            adopted=restored.adopted,
+            scheduler=scheduler,
+            primary=opened.primary.store,
+            local=opened.local,
+            threads=opened.threads,
+            tasks=opened.tasks,
+            observer=opened.observer,
+        ),
+        threads=opened.threads,
+        tasks=opened.tasks,
+        clock=opened.clock,
+        observer=opened.observer,
     )
 
 

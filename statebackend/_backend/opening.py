@@ -27,9 +27,10 @@ from statebackend._log.fresh_names import new_names
 from statebackend._log.names import changelog_id
 from statebackend._observers import Observers
 from statebackend._tasks import open_tasks, open_tasks_apart
+from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import CorruptObjectError, DataError, MissingObjectError, SettingsError, TableDiskError
-from statebackend.ids import KeyGroupRange, all_key_groups
+from statebackend.ids import Epoch, KeyGroupRange, all_key_groups
 from statebackend.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -122,17 +123,7 @@ async def open_backend(
         read_only=read_only,
     )
     asked.check()
-    unrestorable: dict[int, DataError] = {}
-    parents = table_parents(settings)
-    async with AsyncExitStack() as stack:
-        backend: StateBackend | OwnerBackend | None = None
-        while backend is None:
-            try:
-                backend = await stack.enter_async_context(_open_once(asked, unrestorable, parents))
-            except _UnrestorableError as error:
-                unrestorable[error.sequence] = error.reason
-            except TableDiskError as error:  # it may have filled while the tables were restored
-                parents = parents_left(parents, error)
+    async with _open_restorable(asked) as backend:
         yield backend
 
 
@@ -195,6 +186,26 @@ class _Asked:
 
 
 @asynccontextmanager
+async def _open_restorable(asked: _Asked) -> AsyncGenerator[StateBackend | OwnerBackend]:
+    """Open what is asked for, on a disk that has room; where that cannot be restored and others will do, one of those.
+
+    Raises as `open_backend`.
+    """
+    unrestorable: dict[int, DataError] = {}
+    parents = table_parents(asked.settings)
+    async with AsyncExitStack() as stack:
+        backend: StateBackend | OwnerBackend | None = None
+        while backend is None:
+            try:
+                backend = await stack.enter_async_context(_open_once(asked, unrestorable, parents))
+            except _UnrestorableError as error:
+                unrestorable[error.sequence] = error.reason
+            except TableDiskError as error:  # it may have filled while the tables were restored
+                parents = parents_left(parents, error)
+        yield backend
+
+
+@asynccontextmanager
 async def _open_once(
     asked: _Asked, unrestorable: Mapping[int, DataError], parents: Sequence[Path]
 ) -> AsyncGenerator[StateBackend | OwnerBackend]:
@@ -232,16 +243,7 @@ async def _open_parts(
             settings, threads, commits=asked.claims, instead=asked.store, clock=clock, observer=observer
         ) as primary,
     ):
-        job = Job(
-            primary.store,
-            settings,
-            threads,
-            clock=clock,
-            checkpoint_id=asked.checkpoint_id,
-            savepoint=asked.savepoint,
-            copies=readable_copies(settings, asked.local_stores, threads),
-            unrestorable=unrestorable,
-        )
+        job = _job_of(asked, primary.store, threads, unrestorable)
         position = await job.look()
         opening = open_local(
             settings, asked.local_stores, threads, read_only=asked.read_only, shared=is_owner, now_s=clock.time()
@@ -254,10 +256,7 @@ async def _open_parts(
         ):
             if asked.claims:
                 position = await job.claim(position)
-                kept = scratch_parent(settings.table_dir, settings.local)
-                await remove_ranges(
-                    kept, settings.job, position.epoch, threads, timeout_s=settings.local_read_timeout_s
-                )
+                await _forget_cached_ranges(settings, position.epoch, threads)
             states = empty_states(
                 settings,
                 owned,
@@ -285,6 +284,25 @@ async def _open_parts(
                 clock=clock,
                 observer=observer,
             )
+
+
+def _job_of(asked: _Asked, primary: ObjectStore, threads: WorkerThreads, unrestorable: Mapping[int, DataError]) -> Job:
+    return Job(
+        primary,
+        asked.settings,
+        threads,
+        clock=asked.clock,
+        checkpoint_id=asked.checkpoint_id,
+        savepoint=asked.savepoint,
+        copies=readable_copies(asked.settings, asked.local_stores, threads),
+        unrestorable=unrestorable,
+    )
+
+
+async def _forget_cached_ranges(settings: Settings, epoch: Epoch, threads: WorkerThreads) -> None:
+    """Remove the state that attempts at ranges, of older epochs, have cached on this host."""
+    kept = scratch_parent(settings.table_dir, settings.local)
+    await remove_ranges(kept, settings.job, epoch, threads, timeout_s=settings.local_read_timeout_s)
 
 
 def _sweep_beside(opened: Opened) -> SweepBeside:

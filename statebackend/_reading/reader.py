@@ -14,6 +14,7 @@ from anyio.abc import TaskGroup
 from statebackend._backend.stores import open_local
 from statebackend._backend.tables import HEAP, rocksdb_restore
 from statebackend._checkpoint.fetch import Fetcher
+from statebackend._checkpoint.restore import LocalCopies
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._columns.arrow import RecordBatch, Schema, column_of, pa
@@ -74,7 +75,9 @@ class AskedOfState(msgspec.Struct, frozen=True, kw_only=True):
 class Batches:
     """The rows of a state, batch by batch: an asynchronous iterator. `checkpoint_id` is the checkpoint's."""
 
-    def __init__(self, commit: Commit, layout: Layout, run: Callable[[Consume], Any], tasks: TaskGroup) -> None:
+    def __init__(
+        self, commit: Commit, layout: Layout, run: Callable[[Consume], Awaitable[None]], tasks: TaskGroup
+    ) -> None:
         self.checkpoint_id: Final = commit.checkpoint_id
         self.max_parallelism: Final = commit.max_parallelism
         self._layout = layout
@@ -151,7 +154,6 @@ async def open_batches(
     tell: Tell = lambda _: None,
 ) -> AsyncGenerator[Batches]:
     """As `read_state`, in asynchronous code: yields the batches. `tell` is called on the loop after each file."""
-    clock = SystemClock()
     asked = AskedOfState(
         key_groups=None if key_groups is None else range_from(key_groups),
         keys=None if keys is None else _keys(keys),
@@ -162,41 +164,58 @@ async def open_batches(
     )
     async with open_job_primary(settings, store) as primary:
         commit, at_hand = await find_commit(
-            settings, primary, checkpoint_id=checkpoint_id, savepoint=savepoint, clock=clock
+            settings, primary, checkpoint_id=checkpoint_id, savepoint=savepoint, clock=SystemClock()
         )
         settings = msgspec.structs.replace(settings, max_parallelism=commit.max_parallelism)
         async with open_local(settings, None, primary.threads, read_only=True) as local, open_tasks() as tasks:
-            found = state_in(commit, state)
-            groups = groups_of(commit, asked.key_groups, asked.keys)
-            plan = list(steps(commit, groups, bytes_max=KEYS_BYTES_MAX, by_keys=asked.keys is not None))
-            layout, open_merge = layout_and_merge(commit, found, asked)
             fetcher = Fetcher(primary.store, at_hand=at_hand, threads=primary.threads)
-            reading = StateReading(
-                commit,
-                found,
-                layout,
-                open_merge,
-                columns=layout.columns if isinstance(layout, ColumnsLayout) else None,
-                fetcher=fetcher,
-                local=local,
-                rocksdb=rocksdb_restore(fetcher, local, settings, threads=primary.threads, tables=HEAP),
-                concurrency_max=settings.restore_concurrency_max,
-                threads=primary.threads,
-                meter=Meter("reading", _size_of(plan), tell),
+            layout, run = _reading_of(
+                commit, state, asked, settings=settings, primary=primary, fetcher=fetcher, local=local, tell=tell
             )
-
-            async def run(consume: Consume) -> None:
-                if isinstance(layout, ElementsLayout):
-                    await _run_elements(commit, found, layout, consume)
-                else:
-                    await told_if_swept(primary, commit, reading.run(plan, consume))
-
             batches = Batches(commit, layout, run, tasks)
             try:
                 await batches.begin()
                 yield batches
             finally:
                 batches.close()
+
+
+def _reading_of(
+    commit: Commit,
+    state: str,
+    asked: AskedOfState,
+    *,
+    settings: Settings,
+    primary: JobPrimary,
+    fetcher: Fetcher,
+    local: LocalCopies | None,
+    tell: Tell,
+) -> tuple[Layout, Callable[[Consume], Awaitable[None]]]:
+    """How the rows are laid out, and what reads them once. Raises `InputError` and `KeyTypeError`."""
+    found = state_in(commit, state)
+    groups = groups_of(commit, asked.key_groups, asked.keys)
+    plan = list(steps(commit, groups, bytes_max=KEYS_BYTES_MAX, by_keys=asked.keys is not None))
+    layout, open_merge = layout_and_merge(commit, found, asked)
+    if isinstance(layout, ElementsLayout):
+        return layout, partial(_run_elements, commit, found, layout)
+    reading = StateReading(
+        commit,
+        found,
+        layout,
+        open_merge,
+        columns=layout.columns if isinstance(layout, ColumnsLayout) else None,
+        fetcher=fetcher,
+        local=local,
+        rocksdb=rocksdb_restore(fetcher, local, settings, threads=primary.threads, tables=HEAP),
+        concurrency_max=settings.restore_concurrency_max,
+        threads=primary.threads,
+        meter=Meter("reading", _size_of(plan), tell),
+    )
+
+    async def run(consume: Consume) -> None:
+        await told_if_swept(primary, commit, reading.run(plan, consume))
+
+    return layout, run
 
 
 def read_state(

@@ -111,10 +111,7 @@ async def rewrite(
             savepoint=savepoint,
             any_parallelism=True,
         )
-        position = await job.look()
-        if not dry_run and _planned(position, settings, dry_run=dry_run).is_needed:
-            position = await job.claim(position)  # a commit may have been made just before the claim: plan again
-        report = _planned(position, settings, dry_run=dry_run)
+        position, report = await _plan(job, settings, dry_run=dry_run)
         if report.is_needed:
             report = await _carry_out(
                 report,
@@ -131,6 +128,16 @@ async def rewrite(
     return msgspec.structs.replace(
         report, seconds=clock.monotonic() - begun_s, requests=spent.requests.total(), usd=spent.usd
     )
+
+
+async def _plan(job: Job, settings: Settings, *, dry_run: bool) -> tuple[Position, RewriteReport]:
+    """Where the job stands, claimed if it is to be rewritten, and the report before that is done."""
+    position = await job.look()
+    report = _planned(position, settings, dry_run=dry_run)
+    if report.is_needed and not dry_run:
+        position = await job.claim(position)
+        report = _planned(position, settings, dry_run=dry_run)  # a commit may have been made just before the claim
+    return position, report
 
 
 def _planned(position: Position, settings: Settings, *, dry_run: bool) -> RewriteReport:

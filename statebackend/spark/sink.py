@@ -10,9 +10,10 @@ with a new query and repeat after a rollback, while checkpoint ids must grow.
 
 import logging
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, Self, get_args
 
@@ -143,28 +144,14 @@ class StatefulSink:
         self._requests = SavepointRequests()
         self._observer = observer
         self._outbox = output if isinstance(output, Outbox) else None
-        self._execution: Execution
-        if isinstance(work, ProcessorRunner) and parallelism is not None:
-            self._execution = OnExecutors(
-                work,
-                settings,
-                parallelism=parallelism,
-                output=output,
-                clock=batch_clock,
-                observer=observer,
-                store=store,
-                uploader=uploader,
-            )
-        else:
-            self._execution = InDriver(
-                work,
-                settings,
-                output=output,
-                clock=batch_clock,
-                observer=observer,
-                store=store,
-                uploader=uploader,
-            )
+        place: Callable[..., Execution] = (
+            partial(OnExecutors, work, parallelism=parallelism)
+            if isinstance(work, ProcessorRunner) and parallelism is not None
+            else partial(InDriver, work)
+        )
+        self._execution: Final = place(
+            settings, output=output, clock=batch_clock, observer=observer, store=store, uploader=uploader
+        )
         self._reset()
         if store is None:
             register_in_active_session(settings)
