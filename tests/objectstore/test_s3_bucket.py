@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statebackend.errors import StoreUnavailableError
-from statebackend.objectstore.cutting import parts
-from statebackend.objectstore.limited import RequestRate
-from statebackend.objectstore.retrying import Retries
+from statebackend.objectstore.cloud.cutting import parts
+from statebackend.objectstore.cloud.limited import RequestRate
+from statebackend.objectstore.cloud.retrying import Retries
+from statebackend.objectstore.cloud.settled import CANCEL_GRACE_S
 from statebackend.objectstore.s3.bucket import Bucket
-from statebackend.objectstore.settled import CANCEL_GRACE_S
 from statebackend.testing import run_virtual
 
 

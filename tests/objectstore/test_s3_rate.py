@@ -7,8 +7,8 @@ import anyio
 import pytest
 
 from statebackend.errors import StoreAccessError, StoreFullError, StoreThrottledError, StoreUnavailableError
-from statebackend.objectstore.limited import DOUBLING_S, RATE_MIN_PER_S, RequestRate
-from statebackend.objectstore.retrying import PAUSE_MAX_S, PAUSE_MIN_S, Retries
+from statebackend.objectstore.cloud.limited import DOUBLING_S, RATE_MIN_PER_S, RequestRate
+from statebackend.objectstore.cloud.retrying import PAUSE_MAX_S, PAUSE_MIN_S, Retries
 from statebackend.testing import run_virtual
 
 

@@ -14,8 +14,8 @@ from statebackend._threads import WorkerThreads
 from statebackend.objectstore.azure.client import open_client
 from statebackend.objectstore.azure.container import Container
 from statebackend.objectstore.azure.store import AzureStore
-from statebackend.objectstore.limited import RequestRate
-from statebackend.objectstore.retrying import Retries
+from statebackend.objectstore.cloud.limited import RequestRate
+from statebackend.objectstore.cloud.retrying import Retries
 from statebackend.settings import AzureSettings
 
 __all__ = ["AzureStore", "open_azure_store"]

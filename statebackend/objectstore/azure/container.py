@@ -7,8 +7,8 @@ from typing import Any, Final, TypeVar
 import anyio
 
 from statebackend.objectstore.azure.errors import store_errors
-from statebackend.objectstore.retrying import Retries
-from statebackend.objectstore.settled import settled
+from statebackend.objectstore.cloud.retrying import Retries
+from statebackend.objectstore.cloud.settled import settled
 
 T = TypeVar("T")
 

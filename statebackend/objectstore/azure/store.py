@@ -23,7 +23,7 @@ from statebackend.abc import Body, Capability, ObjectInfo
 from statebackend.errors import InputError, ObjectExistsError, ObjectNotFoundError, StoreAccessError, UnfitStoreError
 from statebackend.objectstore.azure.container import Container
 from statebackend.objectstore.azure.errors import code_of
-from statebackend.objectstore.cutting import parts
+from statebackend.objectstore.cloud.cutting import parts
 from statebackend.objectstore.memory import check_key, check_range
 from statebackend.settings import AzureSettings, KiB
 

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from statebackend._threads import WorkerThreads
-from statebackend.objectstore.limited import RequestRate
-from statebackend.objectstore.retrying import Retries
+from statebackend.objectstore.cloud.limited import RequestRate
+from statebackend.objectstore.cloud.retrying import Retries
 from statebackend.objectstore.s3.bucket import Bucket
 from statebackend.objectstore.s3.client import open_client
 from statebackend.objectstore.s3.store import S3Store

@@ -6,9 +6,9 @@ from typing import Any, Final, TypeVar
 
 import anyio
 
-from statebackend.objectstore.retrying import Retries
+from statebackend.objectstore.cloud.retrying import Retries
+from statebackend.objectstore.cloud.settled import settled
 from statebackend.objectstore.s3.errors import store_errors
-from statebackend.objectstore.settled import settled
 
 T = TypeVar("T")
 Read = Callable[[Mapping[str, Any]], Awaitable[Any]]

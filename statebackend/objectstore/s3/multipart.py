@@ -27,7 +27,7 @@ from statebackend.errors import (
     StoreThrottledError,
     StoreUnavailableError,
 )
-from statebackend.objectstore.cutting import parts
+from statebackend.objectstore.cloud.cutting import parts
 from statebackend.objectstore.s3.bucket import Bucket
 from statebackend.settings import S3Settings
 

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import anyio
 
 from statebackend.errors import StoreFullError, StoreThrottledError, StoreUnavailableError
-from statebackend.objectstore.limited import RequestRate
+from statebackend.objectstore.cloud.limited import RequestRate
 
 T = TypeVar("T")
 
