@@ -42,10 +42,13 @@ async def open_client(settings: AzureSettings, account: str, container: str) -> 
             settings.endpoint or f"https://{account}.blob.core.windows.net",
             container,
             credential=credential,
-            transport=AioHttpTransport(session=session, session_owner=False),
+            transport=AioHttpTransport(
+                session=session,
+                session_owner=False,
+                connection_timeout=settings.connect_timeout_s,  # given to the client, it would not reach a transport
+                read_timeout=settings.read_timeout_s,
+            ),
             retry_total=0,
-            connection_timeout=settings.connect_timeout_s,
-            read_timeout=settings.read_timeout_s,
             max_single_put_size=ONE_REQUEST_BYTES_MAX,
             max_single_get_size=ONE_REQUEST_BYTES_MAX,
             user_agent="statebackend",
