@@ -64,11 +64,6 @@ def current_call() -> KeyCall | None:
     return _current.get()
 
 
-def leave_call() -> None:
-    """The running task belongs to no call any more."""
-    _current.set(None)
-
-
 class Turns:
     """Decides who may use the states of one opened processor: each call its own key's, code that is alone all of them.
 

@@ -10,9 +10,6 @@ from statebackend.abc import CheckpointInfo, Observer, RestoreReport, Segment, U
 from statebackend.ids import CheckpointId, Handle, SourceMark, StagedOutput
 from statebackend.observers.kinds import Counter, CounterByLabel, Gauge, Histogram, Level, Numbers, Total
 
-MISSING = "missing"
-"""The reason of a fallback if there was no local copy."""
-
 
 class Metrics(Numbers, Observer):
     """Counts what a backend does: `open_backend(observer=metrics)`. Readable at any time, from any thread.
