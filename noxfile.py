@@ -5,6 +5,7 @@ installed), no Java (a packaged one is installed if the machine has none), no co
 """
 
 import argparse
+import functools
 import json
 import os
 import shutil
@@ -313,6 +314,7 @@ def compat_of(session: nox.Session, interpreter: str, python: str, pyspark: str,
     return dict(report["found"])
 
 
+@functools.cache
 def compat_python(session: nox.Session, interpreter: str, python: str) -> str:
     """The Python of an environment with all that the extra `spark` installs, but for PySpark."""
     folder = (session.cache_dir / f"compat-{python}").absolute()
@@ -328,7 +330,7 @@ def compat_pyspark(session: nox.Session, pyspark: str) -> Path:
     """A folder with a release of PySpark, and with what it needs itself. None of that is compiled for one Python."""
     folder = (session.cache_dir / f"compat-pyspark-{pyspark}").absolute()
     if not folder.exists():
-        begun = folder.with_suffix(".begun")  # an installation that was interrupted begins again
+        begun = folder.with_name(f"{folder.name}.begun")  # an installation that was interrupted begins again
         shutil.rmtree(begun, ignore_errors=True)
         options = ("--quiet", "--no-compile", "--target", str(begun))
         session.run("python", "-m", "pip", "install", *options, f"pyspark=={pyspark}.*")
