@@ -1,5 +1,7 @@
 """A job over the network whose processes are killed: their lives, and what must hold after each death."""
 
+import random
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -10,7 +12,10 @@ from statebackend.objectstore import PROBE_KEY
 from statebackend.testing import FaultyStore
 from tests.backend.killed_child import Suicide, apply, batch_changes
 from tests.backend.reachable import reachable_keys
-from tests.mortals import Report
+from tests.mortals import Report, last_word
+
+Life = Callable[..., None]
+Opening = Callable[[], AbstractAsyncContextManager[ObjectStore]]
 
 
 async def commit_for_ever(
@@ -58,8 +63,31 @@ async def check_swept(settings: sb.Settings, opening: AbstractAsyncContextManage
     assert objects.keys() - {PROBE_KEY} == reachable_keys(objects, "fleet", retained=settings.checkpoints_retained)
 
 
+async def check_killed_from_outside(
+    life: Life, settings: sb.Settings, *place: Any, lives: int, chance: random.Random
+) -> None:
+    """The lives of one job, each ended while it works: each continues where the last one was acknowledged."""
+    acknowledged = -1
+    for _ in range(lives):
+        acknowledged = max(acknowledged, last_word(life, *place, words=chance.randrange(1, 8)))
+        await check(settings, acknowledged)
+
+
+async def check_killed_at_every_request(
+    life: Life, settings: sb.Settings, *place: Any, opening: Opening, nths: Sequence[int]
+) -> None:
+    """One job, killed at each of these requests, before and after the request took effect."""
+    acknowledged = -1
+    for nth in nths:
+        for moment in ("before", "after"):
+            acknowledged = max(acknowledged, last_word(life, *place, nth=nth, moment=moment))
+            await check(settings, acknowledged)
+            await check_swept(settings, opening())
+    assert acknowledged >= 1
+
+
 class DaysAhead(SystemClock):
-    """A clock for which all that lies in S3 is old."""
+    """A clock for which all that lies in a cloud is old."""
 
     def time(self) -> float:
         return super().time() + 3 * 86_400.0

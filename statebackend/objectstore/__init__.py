@@ -1,8 +1,8 @@
 """Object stores: bytes at keys. The primary and the local copy are stored in them.
 
 `memory.py` is the smallest store that keeps the contract of `ObjectStore`, `local.py` keeps it on a file system and
-through power cuts, `s3/` in a bucket. A store of your own implements `statebackend.abc.ObjectStore`;
-`statebackend.testing` has the tests that prove it.
+through power cuts, `s3/` in a bucket, `azure/` in a container, and `cloud/` has what these two share. A store of your
+own implements `statebackend.abc.ObjectStore`; `statebackend.testing` has the tests that prove it.
 """
 
 from typing import Final
@@ -11,6 +11,6 @@ from statebackend.objectstore.local import LocalStore
 from statebackend.objectstore.memory import MemoryStore, open_memory_store
 
 PROBE_KEY: Final = "put-if-absent"
-"""Below the job's root: the object that shows whether a store honours put-if-absent. Only S3 is probed."""
+"""Below the job's root: the object that shows whether a store honours put-if-absent. S3 and Azure are asked."""
 
 __all__ = ["PROBE_KEY", "LocalStore", "MemoryStore", "open_memory_store"]

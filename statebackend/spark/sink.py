@@ -149,7 +149,7 @@ class StatefulSink:
             if isinstance(work, ProcessorRunner) and parallelism is not None
             else partial(InDriver, work)
         )
-        self._execution: Final = place(
+        self._execution: Final[Execution] = place(
             settings, output=output, clock=batch_clock, observer=observer, store=store, uploader=uploader
         )
         self._reset()

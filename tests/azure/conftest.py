@@ -16,8 +16,9 @@ from statebackend import Settings
 pytest.importorskip("azure.storage.blob", reason="no extra `azure`")
 
 from benchmarks.azurite import AZURITE_ROOT, Azurite, make_container, run_azurite
-from statebackend.testing.http_proxy import FaultProxy, open_fault_proxy
+from statebackend.testing.http_proxy import FaultProxy
 from tests.azure.clients import settings_for
+from tests.cloud.proxies import proxy_to
 from tests.knobs import replaced
 
 ABSENT = f"no Azure to test against: {AZURITE_ROOT} is not set; `nox -s tests` sets it where there is npm"
@@ -50,17 +51,8 @@ def settings(server: Azurite, container: str) -> Settings:
 @pytest.fixture
 async def proxy(server: Azurite) -> AsyncGenerator[FaultProxy]:
     """A way to the server on which there may be trouble."""
-    opened, over = asyncio.get_running_loop().create_future(), asyncio.Event()
-
-    async def run() -> None:
-        async with open_fault_proxy(server.endpoint.removesuffix(f"/{server.account}")) as proxy:
-            opened.set_result(proxy)
-            await over.wait()
-
-    running = asyncio.create_task(run())  # pytest ends a fixture in another task, which no task group bears
-    yield await opened
-    over.set()
-    await running
+    async with proxy_to(server.endpoint.removesuffix(f"/{server.account}")) as proxy:
+        yield proxy
 
 
 @pytest.fixture

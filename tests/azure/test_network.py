@@ -3,7 +3,7 @@
 import logging
 import pickle
 import sys
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Self
 
 import pytest
@@ -14,8 +14,6 @@ from statebackend import Settings
 from statebackend.errors import (
     BucketNotFoundError,
     InputError,
-    ObjectExistsError,
-    ObjectNotFoundError,
     StoreAccessError,
     StoreError,
     StoreFullError,
@@ -23,56 +21,26 @@ from statebackend.errors import (
     StoreUnavailableError,
     UnfitStoreError,
 )
-from statebackend.objectstore import PROBE_KEY
 from statebackend.objectstore.azure import open_azure_store
 from statebackend.settings import AzureSettings, MiB, Secret
 from statebackend.testing.faults import Moment
 from statebackend.testing.http_proxy import Answer, Cut, FaultProxy
 from tests.azure.clients import settings_for
+from tests.cloud.network import AnyCloud
 from tests.knobs import replaced
 
 LARGE = [b"abc" * MiB, b"de" * MiB, b"f"]  # six blocks
 WRONG_KEY = "d3Jvbmcga2V5IG9mIGFuIGFjY291bnQ="
 
 
-async def test_a_lost_answer_of_put_if_absent_is_not_hidden(by_proxy: Settings, proxy: FaultProxy) -> None:
-    """Sent again it would say "there is one already" of its own success: the caller has to be the one who asks."""
-    async with open_azure_store(by_proxy.primary, by_proxy.azure) as store:
-        await store.put("other", [b"so that the connection is one that was used"])
-        proxy.plan.append(Cut(header="if-none-match", nth=1, moment="after"))
-        with pytest.raises(StoreUnavailableError):
-            await store.put_if_absent("object", [b"mine"])
-        assert proxy.count("PUT") == 2
-        with pytest.raises(ObjectExistsError):
-            await store.put_if_absent("object", [b"mine"])
-        assert await store.get("object") == b"mine"
+class TestAzure(AnyCloud):
+    """Over a container."""
 
-
-@pytest.mark.parametrize("moment", ["before", "after"])
-async def test_a_put_whose_connection_is_cut_is_sent_again(
-    by_proxy: Settings, proxy: FaultProxy, moment: Moment
-) -> None:
-    """Whether the server had stored it or not: it is the same object. By us, and not by the client beneath."""
-    proxy.plan.append(Cut(method="PUT", nth=1, moment=moment))
-    async with open_azure_store(by_proxy.primary, by_proxy.azure) as store:
-        await store.put("object", [b"content"])
-        assert await store.get("object") == b"content"
-        assert store.requests["put_blob"] == proxy.count("PUT") == 2
-
-
-async def test_a_commit_whose_answer_is_lost_is_one_commit(by_proxy: Settings, proxy: FaultProxy) -> None:
-    """The writer finds its own stamp there: nobody is fenced, and nothing is committed twice."""
-    async with sb.open_backend(by_proxy) as backend:
-        total = backend.value_state("total", int)
-        proxy.plan.append(Cut(header="if-none-match", nth=1, moment="after"))
-        total["a"] = 1
-        first = await backend.checkpoint(1)
-        total["a"] = 2
-        second = await backend.checkpoint(2)
-    assert proxy.plan[0].struck == 1
-    assert second.sequence == first.sequence + 1
-    async with sb.open_backend(by_proxy) as backend:
-        assert dict(backend.value_state("total", int)) == {"a": 2}
+    cloud = "azure"
+    fact = "container"
+    open_cloud = staticmethod(open_azure_store)
+    busy = MappingProxyType({"status": 503, "code": "ServerBusy"})
+    created = MappingProxyType({"status": 201, "code": "Created"})
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -134,35 +102,6 @@ async def test_a_refusal_becomes_the_error_for_what_to_do_about_it(
     assert caught.value.facts["container"] == by_proxy.primary.split("/")[3]
 
 
-async def test_in_a_storm_of_throttling_nothing_fails(by_proxy: Settings, proxy: FaultProxy) -> None:
-    """Each request is refused once, commits and what a restore reads included, and each is done in the end."""
-    proxy.plan.append(Answer(status=503, code="ServerBusy", times_each=1))
-    async with sb.open_backend(by_proxy) as backend:
-        backend.value_state("total", int)["a"] = 1
-        await backend.checkpoint(1)
-    async with sb.open_backend(by_proxy) as backend:
-        assert dict(backend.value_state("total", int)) == {"a": 1}
-
-
-async def test_a_server_that_ignores_the_condition_is_not_used(by_proxy: Settings, proxy: FaultProxy) -> None:
-    """It says yes to every creator, and nothing looks wrong until two drivers overwrite each other's commits."""
-    proxy.plan.append(Answer(header="if-none-match", status=201, code="Created"))
-    with pytest.raises(UnfitStoreError):
-        async with sb.open_backend(by_proxy):
-            pass
-
-
-async def test_whether_the_condition_is_kept_is_asked_once_per_job(by_proxy: Settings, proxy: FaultProxy) -> None:
-    """Two requests for a new job, one ever after, none for who only reads."""
-    for expected in (2, 3):
-        async with open_azure_store(by_proxy.primary, by_proxy.azure, probe_key=f"fleet/{PROBE_KEY}"):
-            pass
-        assert proxy.count("PUT") == expected
-    async with open_azure_store(by_proxy.primary, by_proxy.azure):
-        pass
-    assert proxy.count("PUT") == 3
-
-
 async def test_a_missing_container_is_told_when_the_backend_opens(server: Azurite) -> None:
     """By its name, and before a batch is worked on."""
     with pytest.raises(BucketNotFoundError) as caught:
@@ -197,13 +136,6 @@ async def test_a_pickle_leaves_credentials_behind_and_says_so(settings: Settings
     with pytest.raises(StoreAccessError, match="install azure-identity"):
         async with sb.open_backend(replaced(settings, azure__account_key=None)):
             pass
-
-
-async def test_an_object_that_was_deleted_behind_our_back_is_not_found(settings: Settings) -> None:
-    """Not an access error, and not an empty object."""
-    async with open_azure_store(settings.primary, settings.azure) as store:
-        with pytest.raises(ObjectNotFoundError):
-            await store.get("gone")
 
 
 async def test_without_a_secret_the_credentials_come_from_azure_identity(monkeypatch: pytest.MonkeyPatch) -> None:

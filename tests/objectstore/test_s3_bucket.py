@@ -1,6 +1,7 @@
 """What becomes of a request whose caller gives up, on a virtual clock; and where a body is cut into parts."""
 
 import random
+from array import array
 from typing import Any
 
 import anyio
@@ -95,7 +96,15 @@ async def test_a_request_is_bounded_as_a_whole(operation: str) -> None:
 @given(chunks=st.lists(st.binary(max_size=40), max_size=12), part_bytes=st.integers(1, 30))
 def test_parts_are_all_of_a_body_in_order_and_of_one_size_but_the_last(chunks: list[bytes], part_bytes: int) -> None:
     """However it was cut before: S3 refuses a small part anywhere but at the end."""
-    cut = [b"".join(part) for part in parts([memoryview(chunk) for chunk in chunks if chunk], part_bytes)]
+    cut = [b"".join(part) for part in parts(chunks, part_bytes)]
     assert b"".join(cut) == b"".join(chunks)
     assert all(len(part) == part_bytes for part in cut[:-1])
     assert all(0 < len(part) <= part_bytes for part in cut)
+
+
+def test_parts_are_measured_in_bytes_whatever_the_items_of_a_buffer_are() -> None:
+    """A view of numbers has fewer items than bytes, and an empty one can be seen as nothing else."""
+    numbers = memoryview(array("q", range(8)))
+    cut = [b"".join(part) for part in parts([numbers[:0], numbers], 24)]
+    assert [len(part) for part in cut] == [24, 24, 16]
+    assert b"".join(cut) == numbers.tobytes()

@@ -15,7 +15,8 @@ import pytest
 from benchmarks.radosgw import CEPH_ROOT, run_radosgw
 from benchmarks.servers import MINISTACK_PYTHON, Server, make_bucket, run_ministack
 from statebackend import Settings
-from statebackend.testing.http_proxy import FaultProxy, open_fault_proxy
+from statebackend.testing.http_proxy import FaultProxy
+from tests.cloud.proxies import proxy_to
 from tests.knobs import replaced
 from tests.s3.clients import settings_for
 
@@ -53,17 +54,8 @@ def settings(server: Server, bucket: str) -> Settings:
 @pytest.fixture
 async def proxy(server: Server) -> AsyncGenerator[FaultProxy]:
     """A way to the server on which there may be trouble."""
-    opened, over = asyncio.get_running_loop().create_future(), asyncio.Event()
-
-    async def run() -> None:
-        async with open_fault_proxy(server.endpoint) as proxy:
-            opened.set_result(proxy)
-            await over.wait()
-
-    running = asyncio.create_task(run())  # pytest ends a fixture in another task, which no task group bears
-    yield await opened
-    over.set()
-    await running
+    async with proxy_to(server.endpoint) as proxy:
+        yield proxy
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from statebackend.errors import (
     ClockSkewError,
     CorruptCommitError,
     InputError,
-    ObjectNotFoundError,
     StoreAccessError,
     StoreError,
     StoreFullError,
@@ -25,10 +24,8 @@ from statebackend.errors import (
     UnfitStoreError,
     UnsupportedVersionError,
 )
-from statebackend.objectstore import PROBE_KEY
 from statebackend.objectstore.s3 import open_s3_store
-from statebackend.testing.faults import Moment
-from statebackend.testing.http_proxy import Answer, Cut, FaultProxy
+from statebackend.testing.http_proxy import Answer, FaultProxy
 from tests.knobs import replaced
 from tests.s3.clients import objects_of, place_of, settings_for
 
@@ -94,39 +91,6 @@ async def test_an_endpoint_that_redirects_everything_is_a_wrong_one(by_proxy: Se
             pass
 
 
-async def test_a_server_that_ignores_the_condition_is_not_used(by_proxy: Settings, proxy: FaultProxy) -> None:
-    """It says yes to every creator, and nothing looks wrong until two drivers overwrite each other's commits."""
-    proxy.plan.append(Answer(header="if-none-match", status=200, code="OK"))
-    with pytest.raises(UnfitStoreError) as caught:
-        async with sb.open_backend(by_proxy):
-            pass
-    assert caught.value.facts["bucket"] == place_of(by_proxy)[0]
-
-
-async def test_whether_the_condition_is_kept_is_asked_once_per_job(
-    by_proxy: Settings, proxy: FaultProxy, server: Server
-) -> None:
-    """Two requests for a new job, one ever after, none for who only reads; and it is the job's own object."""
-    for expected in (2, 3, 4):
-        async with open_s3_store(by_proxy.primary, by_proxy.s3, probe_key=f"fleet/{PROBE_KEY}"):
-            pass
-        assert proxy.count("PUT") == expected
-    async with open_s3_store(by_proxy.primary, by_proxy.s3):
-        pass
-    assert proxy.count("PUT") == 4
-    assert [*await objects_of(by_proxy, server)] == [f"fleet/{PROBE_KEY}"]
-
-
-@pytest.mark.parametrize("moment", ["before", "after"])
-async def test_a_lost_answer_to_that_question_is_asked_for_again(
-    by_proxy: Settings, proxy: FaultProxy, moment: Moment
-) -> None:
-    """The first answer may be lost: what is asked is whether *anybody's* object is respected."""
-    proxy.plan.append(Cut(method="PUT", nth=1, moment=moment))
-    async with open_s3_store(by_proxy.primary, by_proxy.s3, probe_key=f"fleet/{PROBE_KEY}"):
-        pass
-
-
 async def test_foreign_objects_below_our_prefix_are_passed_over(settings: Settings, server: Server) -> None:
     """Folders that a console made, and names that are no keys: neither listed nor in the way."""
     bucket, prefix = place_of(settings)
@@ -140,13 +104,6 @@ async def test_foreign_objects_below_our_prefix_are_passed_over(settings: Settin
         await backend.checkpoint(1)
     async with sb.open_backend(settings) as backend:
         assert dict(backend.value_state("total", int)) == {"a": 1}
-
-
-async def test_an_object_that_was_deleted_behind_our_back_is_not_found(settings: Settings) -> None:
-    """Not an access error, and not an empty object."""
-    async with open_s3_store(settings.primary, settings.s3) as store:
-        with pytest.raises(ObjectNotFoundError):
-            await store.get("gone")
 
 
 async def test_a_key_that_is_too_long_with_the_prefix_is_refused(settings: Settings, server: Server) -> None:

@@ -1,20 +1,20 @@
 """A container of Azure Blob Storage as a primary: `azure://ACCOUNT/CONTAINER/PREFIX`. Needs the extra `azure`.
 
-`store.py` keeps the contract of `ObjectStore`, `container.py` sends requests, `client.py` makes the client, `errors.py`
-translates errors. Only this room imports Azure's libraries, and only `_backend/stores.py` imports this room, when a
-primary begins with `azure://`.
+`store.py` says which requests are sent, `client.py` makes the client, `errors.py` translates errors; the rest is in the
+room `cloud`. Only this room imports Azure's libraries, and only `_backend/stores.py` imports this room, when a primary
+begins with `azure://`.
 """
 
-import random
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from urllib.parse import urlsplit
 
 from statebackend._threads import WorkerThreads
 from statebackend.objectstore.azure.client import open_client
-from statebackend.objectstore.azure.container import Container
-from statebackend.objectstore.azure.store import AzureStore
-from statebackend.objectstore.cloud.limited import RequestRate
+from statebackend.objectstore.azure.errors import store_errors
+from statebackend.objectstore.azure.store import PRICED_AS, SETTLED, AzureStore
+from statebackend.objectstore.cloud.requests import CloudRequests
 from statebackend.objectstore.cloud.retrying import Retries
 from statebackend.settings import AzureSettings
 
@@ -35,20 +35,17 @@ async def open_azure_store(
     `threads`: shared with other components, instead of two threads of the store's own.
     """
     place = urlsplit(url)
-    container, _, prefix = place.path.strip("/").partition("/")
-    retries = Retries(
-        RequestRate(settings.requests_per_s_max),
-        retries_per_s_max=settings.retries_per_s_max,
-        outage_s=settings.outage_s,
-        chance=random.Random(),  # noqa: S311  # spreads pauses
-    )
-    async with open_client(settings, place.netloc, container) as client:
-        store = AzureStore(
-            Container(client, container, retries=retries, timeout_s=settings.request_timeout_s),
-            f"{prefix}/" if prefix else "",
-            settings=settings,
-            threads=threads or WorkerThreads(cpu_threads_max=2, io_threads_max=1),
+    name, _, prefix = place.path.strip("/").partition("/")
+    async with open_client(settings, place.netloc, name) as client:
+        requests = CloudRequests(
+            {"container": name},
+            priced_as=PRICED_AS,
+            settled=SETTLED,
+            errors=partial(store_errors, name),
+            retries=Retries.of(settings),
+            timeout_s=settings.request_timeout_s,
         )
+        store = AzureStore(client, requests, prefix, settings=settings, threads=threads)
         if probe_key is not None:
             await store.check_put_if_absent(probe_key)
         yield store

@@ -25,6 +25,7 @@ from statebackend.errors import (
     StoreUnavailableError,
     UnfitStoreError,
 )
+from statebackend.objectstore.cloud.requests import BeyondTheEndError
 
 Meaning = tuple[type[StateBackendError], str]
 
@@ -34,6 +35,7 @@ _NO_CONTAINER: Final[Meaning] = (BucketNotFoundError, "there is no such containe
 _BUSY: Final[Meaning] = (StoreThrottledError, "Azure asks for fewer requests")
 _FULL: Final[Meaning] = (StoreFullError, "the storage account has no room")
 _MAY_PASS: Final[Meaning] = (StoreUnavailableError, "Azure failed")
+_BEYOND: Final[Meaning] = (BeyondTheEndError, "the range begins beyond the end of the object")
 _NO: Final[Meaning] = (StoreAccessError, "Azure refuses")
 
 _BY_CODE: Final[Mapping[str, Meaning]] = {
@@ -47,6 +49,7 @@ _BY_CODE: Final[Mapping[str, Meaning]] = {
     "OperationTimedOut": _MAY_PASS,
     "InternalError": _MAY_PASS,
     "Md5Mismatch": _MAY_PASS,  # the body was damaged on the way
+    "InvalidRange": _BEYOND,
     "InvalidBlockList": _MAY_PASS,  # another writer of the same key has committed its blocks, and dropped ours
     "OutOfRangeInput": (InputError, "Azure takes keys of at most 1024 characters, including the primary's prefix"),
     "UnsupportedHeader": (UnfitStoreError, "this server cannot do what was asked of it"),
@@ -82,7 +85,7 @@ def store_errors(container: str, key: str | None = None) -> Generator[None]:
 
 
 def _answered(error: client.HttpResponseError, facts: Mapping[str, Any]) -> StateBackendError:
-    status, code = error.status_code or 0, code_of(error)
+    status, code = error.status_code or 0, _code_of(error)
     if (meaning := _BY_CODE.get(code) or _BY_STATUS.get(status)) is None:
         meaning = _MAY_PASS if status >= 500 else _NO
     kind, said = meaning
@@ -94,11 +97,11 @@ def _answered(error: client.HttpResponseError, facts: Mapping[str, Any]) -> Stat
 def _refused(error: client.ClientAuthenticationError, facts: Mapping[str, Any]) -> StateBackendError:
     if _SKEWED in str(error):
         return ClockSkewError("this machine's clock is too far from Azure's: set it", **facts)
-    return StoreAccessError("Azure refuses the credentials", **facts, status=error.status_code, code=code_of(error))
+    return StoreAccessError("Azure refuses the credentials", **facts, status=error.status_code, code=_code_of(error))
 
 
-def code_of(error: BaseException | None) -> str:
-    """Azure's code for an error of the client, empty if there is none."""
+def _code_of(error: client.HttpResponseError) -> str:
+    """Azure's code, empty if there is none."""
     code = getattr(error, "error_code", None)
     return str(getattr(code, "value", code) or "")
 

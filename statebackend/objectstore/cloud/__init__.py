@@ -1,1 +1,5 @@
-"""What the stores in clouds have in common: which requests are repeated, how many there are, and how long one takes."""
+"""The part that stores in all clouds share: `s3/` and `azure/` say which requests are sent, and what an answer means.
+
+`store.py` keeps the contract of `ObjectStore`, `requests.py` sends the requests, `retrying.py` and `limited.py` decide
+how often and at what rate, `settled.py` what becomes of a request whose caller gives up, `cutting.py` sends parts.
+"""

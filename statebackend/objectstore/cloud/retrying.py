@@ -7,12 +7,13 @@ for all requests of a store, so that waiting for the end of an outage does not p
 
 import random
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 import anyio
 
 from statebackend.errors import StoreFullError, StoreThrottledError, StoreUnavailableError
 from statebackend.objectstore.cloud.limited import RequestRate
+from statebackend.settings import AzureSettings, S3Settings
 
 T = TypeVar("T")
 
@@ -32,6 +33,16 @@ class Retries:
         self._budget = RequestRate(retries_per_s_max)
         self._outage_s = outage_s
         self._chance = chance
+
+    @classmethod
+    def of(cls, settings: S3Settings | AzureSettings) -> Self:
+        """As the settings of a store say, with pauses drawn at random."""
+        return cls(
+            RequestRate(settings.requests_per_s_max),
+            retries_per_s_max=settings.retries_per_s_max,
+            outage_s=settings.outage_s,
+            chance=random.Random(),  # noqa: S311  # spreads pauses
+        )
 
     async def run(self, request: Callable[[], Awaitable[T]], *, repeatable: bool = True) -> T:
         """Return the result of `request`, or raise the error of its last attempt.

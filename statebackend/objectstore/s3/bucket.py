@@ -1,19 +1,30 @@
-"""Sends requests to one bucket: counted, rate-limited, bounded in time, repeated if safe, with a store's errors."""
+"""The requests to one bucket, by the client's names of them."""
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final
 
-import anyio
-
+from statebackend.objectstore.cloud.requests import CloudRequests
 from statebackend.objectstore.cloud.retrying import Retries
-from statebackend.objectstore.cloud.settled import settled
 from statebackend.objectstore.s3.errors import store_errors
 
-T = TypeVar("T")
 Read = Callable[[Mapping[str, Any]], Awaitable[Any]]
 
-_CHANGING: Final = frozenset(
+_PRICED_AS: Final[Mapping[str, str]] = {
+    "put_object": "put",
+    "create_multipart_upload": "put",
+    "upload_part": "put",
+    "complete_multipart_upload": "put",
+    "abort_multipart_upload": "delete",
+    "get_object": "get",
+    "head_object": "head",
+    "list_objects_v2": "list",
+    "list_parts": "list",
+    "list_multipart_uploads": "list",
+    "delete_object": "delete",
+    "delete_objects": "delete_many",
+}
+_SETTLED: Final = frozenset(
     {
         "put_object",
         "delete_object",
@@ -23,39 +34,35 @@ _CHANGING: Final = frozenset(
         "abort_multipart_upload",
     }
 )
+"""Not `upload_part`: an upload that is given up is aborted, until no part is left."""
 
 
-class Bucket:
-    """The bucket `name`, reached through `client`. `requests` counts what was sent by operation, repeats included."""
+class Bucket(CloudRequests):
+    """The bucket `name`, reached through `client`."""
 
     def __init__(self, client: Any, name: str, *, retries: Retries, timeout_s: float) -> None:
-        self.name: Final = name
-        self.requests: Final[Counter[str]] = Counter()
-        self.retries: Final = retries
+        super().__init__(
+            {"bucket": name},
+            priced_as=_PRICED_AS,
+            settled=_SETTLED,
+            errors=partial(store_errors, name),
+            retries=retries,
+            timeout_s=timeout_s,
+        )
         self._client = client
-        self._timeout_s = timeout_s
 
     async def request(
         self, operation: str, *, repeatable: bool = True, read: Read | None = None, **arguments: Any
     ) -> Any:
-        """As `ask`, but rate-limited, and repeated as `Retries` decides. A cancelled call sends nothing more."""
+        """Return the answer, or what `read` makes of it while the connection is held. As `repeated`."""
+        send = partial(self._send, operation, read, arguments)
+        return await self.repeated(operation, send, name=arguments.get("Key"), repeatable=repeatable)
 
-        async def once() -> Any:
-            return await self.ask(operation, read=read, **arguments)
+    async def ask(self, operation: str, **arguments: Any) -> Any:
+        """Return the answer. As `once`."""
+        send = partial(self._send, operation, None, arguments)
+        return await self.once(operation, send, name=arguments.get("Key"))
 
-        return await self.retries.run(once, repeatable=repeatable)
-
-    async def ask(self, operation: str, *, read: Read | None = None, **arguments: Any) -> Any:
-        """Send one request, and return the answer, or what `read` makes of it while the connection is held.
-
-        Ends within `timeout_s`, and raises `StoreError`s. A cancelled request that changes something goes on for up to
-        `CANCEL_GRACE_S`. If it has no answer by then, it may still take effect, if the server received all of it.
-        """
-
-        async def send() -> Any:
-            self.requests[operation] += 1
-            with store_errors(self.name, arguments.get("Key")), anyio.fail_after(self._timeout_s):
-                answer = await getattr(self._client, operation)(Bucket=self.name, **arguments)
-                return answer if read is None else await read(answer)
-
-        return await (settled(send) if operation in _CHANGING else send())
+    async def _send(self, operation: str, read: Read | None, arguments: Mapping[str, Any]) -> Any:
+        answer = await getattr(self._client, operation)(Bucket=self.place["bucket"], **arguments)
+        return answer if read is None else await read(answer)

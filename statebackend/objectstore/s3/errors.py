@@ -26,6 +26,7 @@ from statebackend.errors import (
     StoreUnavailableError,
     UnfitStoreError,
 )
+from statebackend.objectstore.cloud.requests import BeyondTheEndError
 
 Meaning = tuple[type[StateBackendError], str]
 
@@ -42,6 +43,7 @@ _ELSEWHERE: Final[Meaning] = (
     StoreAccessError,
     "the bucket is in another region or elsewhere: correct s3.region or s3.endpoint",
 )
+_BEYOND: Final[Meaning] = (BeyondTheEndError, "the range begins beyond the end of the object")
 _NO: Final[Meaning] = (StoreAccessError, "S3 refuses")
 
 _BY_CODE: Final[Mapping[str, Meaning]] = {
@@ -68,6 +70,7 @@ _BY_CODE: Final[Mapping[str, Meaning]] = {
     "XAmzContentChecksumMismatch": _MAY_PASS,
     "IncompleteBody": _MAY_PASS,
     "AuthorizationHeaderMalformed": _ELSEWHERE,
+    "InvalidRange": _BEYOND,
 }
 _BY_STATUS: Final[Mapping[int, Meaning]] = {
     301: _ELSEWHERE,
@@ -77,6 +80,7 @@ _BY_STATUS: Final[Mapping[int, Meaning]] = {
     408: _MAY_PASS,
     409: _MAY_PASS,
     412: _EXISTS,
+    416: _BEYOND,
     429: _BUSY,
     501: _UNFIT,
     503: _BUSY,
@@ -124,22 +128,11 @@ def store_errors(bucket: str, key: str | None = None) -> Generator[None]:
         raise StoreAccessError("the S3 client refuses", **facts, reason=str(error)) from error
 
 
-def code_of(error: BaseException | None) -> str:
-    """The code that S3 gave, or an empty string."""
-    return _said(error).get("Code", "") if isinstance(error, client.ClientError) else ""
-
-
-def _said(error: client.ClientError) -> dict[str, str]:
-    """The error in the answer's body. botocore has no type for it."""
-    response = cast("dict[str, Any]", error.response)  # pyright: ignore[reportUnknownMemberType]
-    said: dict[str, str] = response.get("Error", {})
-    return said
-
-
 def _answered(error: client.ClientError, facts: dict[str, Any]) -> StateBackendError:
     response = cast("dict[str, Any]", error.response)  # pyright: ignore[reportUnknownMemberType]
+    said: dict[str, str] = response.get("Error", {})  # in the answer's body; botocore has no type for it
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    code, text = code_of(error), _said(error).get("Message", "")
+    code, text = said.get("Code", ""), said.get("Message", "")
     # S3's answer may repeat the session token and what was signed with the key: only code and message leave here.
     response["Error"] = {"Code": code, "Message": text}
     kind, message = _BY_CODE.get(code) or _BY_STATUS.get(status) or (_MAY_PASS if status >= 500 else _NO)

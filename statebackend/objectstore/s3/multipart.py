@@ -13,7 +13,6 @@ import logging
 import math
 import secrets
 import zlib
-from collections.abc import Sequence
 from typing import Any, Final
 
 import anyio
@@ -27,7 +26,7 @@ from statebackend.errors import (
     StoreThrottledError,
     StoreUnavailableError,
 )
-from statebackend.objectstore.cloud.cutting import parts
+from statebackend.objectstore.cloud.cutting import Part, send_parts
 from statebackend.objectstore.s3.bucket import Bucket
 from statebackend.settings import S3Settings
 
@@ -47,16 +46,15 @@ class MultipartUpload:
     def __init__(self, bucket: Bucket, name: str, body: Body, *, settings: S3Settings, threads: WorkerThreads) -> None:
         self._bucket = bucket
         self._name = name
-        self._chunks = [memoryview(chunk).cast("B") for chunk in body if len(chunk)]
-        size = sum(len(chunk) for chunk in self._chunks)
+        self._body = body
+        size = sum(memoryview(chunk).nbytes for chunk in body)
         self._part_bytes = max(settings.part_bytes, math.ceil(size / PARTS_MAX))
-        self._room = anyio.Semaphore(settings.part_concurrency_max)
+        self._concurrency_max = settings.part_concurrency_max
         self._threads = threads
         self._stamp = secrets.token_hex(16)
         self._upload_id = ""
         self._nameless = False  # an upload may have begun, whose id we do not know
         self._parts: dict[int, dict[str, Any]] = {}
-        self._failure: Exception | None = None
 
     async def run(self) -> None:
         """Upload. A failed or cancelled call aborts the upload, if S3 answers within `ABORT_TIMEOUT_S`.
@@ -65,7 +63,9 @@ class MultipartUpload:
         """
         try:
             await self._bucket.retries.run(self._create)
-            await self._send()
+            await send_parts(
+                self._body, self._send_part, part_bytes=self._part_bytes, concurrency_max=self._concurrency_max
+            )
             await self._complete()
         except ObjectNotFoundError as error:  # aborted by hand, by a lifecycle rule or by `_abort_nameless`
             await self._abort()
@@ -91,27 +91,14 @@ class MultipartUpload:
         self._upload_id = created["UploadId"]
         self._nameless = False
 
-    async def _send(self) -> None:
-        async with anyio.create_task_group() as tasks:
-            for number, chunks in enumerate(parts(self._chunks, self._part_bytes), start=1):
-                await self._room.acquire()
-                tasks.start_soon(self._send_part, number, chunks, tasks.cancel_scope)
-        if self._failure is not None:
-            raise self._failure
-
-    async def _send_part(self, number: int, chunks: Sequence[memoryview], others: anyio.CancelScope) -> None:
-        try:
-            data, checksum = await self._threads.cpu(joined, chunks)
-            arguments: dict[str, Any] = {"PartNumber": number, "Body": data, "ChecksumCRC32": checksum}
-            sent = await self._bucket.request("upload_part", Key=self._name, UploadId=self._upload_id, **arguments)
-        except Exception as error:  # noqa: BLE001  # raised by `_send`: a task group would wrap it
-            self._failure = self._failure or error
-            others.cancel()
-            return
-        self._parts[number] = {"PartNumber": number, "ETag": sent["ETag"]}
+    async def _send_part(self, number: int, part: Part) -> None:
+        data, checksum = await self._threads.cpu(joined, part)
+        place = {"PartNumber": number + 1}  # S3 counts from 1
+        arguments: dict[str, Any] = {**place, "Body": data, "ChecksumCRC32": checksum}
+        sent = await self._bucket.request("upload_part", Key=self._name, UploadId=self._upload_id, **arguments)
+        self._parts[number] = {**place, "ETag": sent["ETag"]}
         if "ChecksumCRC32" in sent:  # a server that verified it wants it back
             self._parts[number]["ChecksumCRC32"] = sent["ChecksumCRC32"]
-        self._room.release()
 
     async def _complete(self) -> None:
         listed = {"Parts": [self._parts[number] for number in sorted(self._parts)]}
