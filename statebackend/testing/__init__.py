@@ -19,8 +19,7 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(needs_extra("statebackend.testing", "testing"), name=error.name) from error
 
-KITS = ("object_stores", "store_under_test", "stores_over_time", "uploader_under_test", "uploaders")
-pytest.register_assert_rewrite(*(f"{__name__}.{kit}" for kit in KITS))
+pytest.register_assert_rewrite(f"{__name__}.kits")
 
 from statebackend.testing.crash_store import CrashedError, CrashStore  # noqa: E402  # after what makes asserts talk
 from statebackend.testing.faults import (  # noqa: E402
@@ -35,9 +34,9 @@ from statebackend.testing.faults import (  # noqa: E402
     Throttle,
     Torn,
 )
-from statebackend.testing.object_stores import ObjectStoreConformance  # noqa: E402
-from statebackend.testing.uploader_under_test import UploaderUnderTest  # noqa: E402
-from statebackend.testing.uploaders import UploaderConformance  # noqa: E402
+from statebackend.testing.kits.object_stores import ObjectStoreConformance  # noqa: E402
+from statebackend.testing.kits.uploader_under_test import UploaderUnderTest  # noqa: E402
+from statebackend.testing.kits.uploaders import UploaderConformance  # noqa: E402
 from statebackend.testing.virtual_time import VirtualClock, VirtualTimeLoop, run_virtual  # noqa: E402
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from statebackend import Settings
 from statebackend.errors import ObjectExistsError, ObjectNotFoundError, StoreUnavailableError, UnfitStoreError
 from statebackend.objectstore import PROBE_KEY
 from statebackend.objectstore.cloud.store import CloudStore
-from statebackend.testing.cancellation import cancelled
 from statebackend.testing.faults import Moment
 from statebackend.testing.http_proxy import Answer, Cut, FaultProxy, HttpFault, Silence
+from statebackend.testing.kits.cancellation import cancelled
 from tests.knobs import replaced
 
 PATIENCE_S = 60.0

@@ -11,7 +11,7 @@ import statebackend as sb
 from statebackend.abc import Capability, ObjectStore
 from statebackend.errors import ObjectExistsError, StateBackendError
 from statebackend.testing import CrashedError, CrashStore, ObjectStoreConformance, VirtualClock, run_virtual
-from statebackend.testing.cancellation import turns
+from statebackend.testing.kits.cancellation import turns
 
 
 class TestCrashStore(ObjectStoreConformance):

@@ -10,7 +10,7 @@ from statebackend.abc import Capability, ObjectStore
 from statebackend.errors import StoreUnavailableError
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, FaultyStore, FaultyUploader, Hold, Slow, Throttle, Torn, run_virtual
-from statebackend.testing.uploader_under_test import segment_of
+from statebackend.testing.kits.uploader_under_test import segment_of
 from statebackend.uploaders import DuplicatingUploader, PrimaryUploader
 
 

@@ -29,7 +29,7 @@ from statebackend.errors import (
 )
 from statebackend.ids import Epoch, Key, SourceMark
 from statebackend.testing import invariants
-from statebackend.testing.cancellation import TURNS, How, cancelled, turns
+from statebackend.testing.kits.cancellation import TURNS, How, cancelled, turns
 from statebackend.testing.simulation.gauges import ledger_of
 from statebackend.testing.simulation.job import JOB
 from statebackend.testing.simulation.judged import OPENING_S, PATIENCE_S, JudgedLife

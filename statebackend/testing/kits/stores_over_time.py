@@ -13,9 +13,9 @@ from statebackend._clock import SystemClock
 from statebackend._log.sweeping.retention import CLOCK_SKEW_MAX_S
 from statebackend.abc import Capability, ObjectStore
 from statebackend.errors import ObjectExistsError, ObjectNotFoundError
-from statebackend.testing.blocking import blocking_calls
-from statebackend.testing.cancellation import TURNS
-from statebackend.testing.store_under_test import StoreUnderTest, content_of, keys_of
+from statebackend.testing.kits.blocking import blocking_calls
+from statebackend.testing.kits.cancellation import TURNS
+from statebackend.testing.kits.store_under_test import StoreUnderTest, content_of, keys_of
 
 Look = Literal["head", "get", "get_range", "list"]
 LOOKS: Final[tuple[Look, ...]] = ("head", "get", "get_range", "list")

@@ -16,8 +16,8 @@ import pytest
 
 from statebackend.abc import Body, Capability, DeletesMany
 from statebackend.errors import ObjectExistsError, ObjectNotFoundError
-from statebackend.testing.store_under_test import keys_of
-from statebackend.testing.stores_over_time import StoreOverTime
+from statebackend.testing.kits.store_under_test import keys_of
+from statebackend.testing.kits.stores_over_time import StoreOverTime
 
 ODD_KEYS: Final = (
     "a",

@@ -8,8 +8,8 @@ from typing import Any, Final
 import anyio
 
 from statebackend.abc import ObjectStore, Segment, StateChangeUploader, UploadedSegment
-from statebackend.testing.cancellation import turns
 from statebackend.testing.faults import Fault, FaultyStore, Hold, Moment, Operation
+from statebackend.testing.kits.cancellation import turns
 
 WRITES: Final[tuple[Operation, ...]] = ("put", "put_if_absent")
 

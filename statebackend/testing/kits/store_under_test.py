@@ -10,7 +10,7 @@ import pytest
 
 from statebackend.abc import Capability, ObjectStore
 from statebackend.errors import ObjectExistsError, ObjectNotFoundError
-from statebackend.testing.cancellation import cancelled, turns
+from statebackend.testing.kits.cancellation import cancelled, turns
 
 
 class StoreUnderTest(ABC):

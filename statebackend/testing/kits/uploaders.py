@@ -21,9 +21,9 @@ import pytest
 
 from statebackend.abc import Segment, StateChangeUploader, UploadedSegment
 from statebackend.errors import StoreAccessError, StoreUnavailableError
-from statebackend.testing.cancellation import TURNS, How, cancelled, turns
 from statebackend.testing.faults import Fail, Fault, Hold, Moment
-from statebackend.testing.uploader_under_test import WRITES, UploaderUnderTest, segment_of, upload_all
+from statebackend.testing.kits.cancellation import TURNS, How, cancelled, turns
+from statebackend.testing.kits.uploader_under_test import WRITES, UploaderUnderTest, segment_of, upload_all
 
 T = TypeVar("T")
 After = Callable[[], Awaitable[None]]
