@@ -19,8 +19,8 @@ from statebackend._codec.change_sets.changes import Changes, Only
 from statebackend._codec.commit import Commit
 from statebackend._columns.arrow import RecordBatch, pa
 from statebackend._reading.asked import ReadingStep
-from statebackend._reading.layouts import Layout
-from statebackend._reading.merging import Merge
+from statebackend._reading.rows.layouts import Layout
+from statebackend._reading.rows.merging import Merge
 from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
 from statebackend._upkeep.progress import Meter

@@ -19,8 +19,16 @@ from statebackend._codec.commit import Commit
 from statebackend._columns.arrow import Array, DataType, RecordBatch, Schema, pa
 from statebackend._columns.keys import hash_parts, taken
 from statebackend._columns.schema import TableSchema
-from statebackend._reading.layouts import KEY, KEY_GROUP, ColumnsLayout, KeyedLayout, Layout, MapLayout, groups_array
-from statebackend._reading.merging import ChosenRows, Merge, StoredRows, groups_of, key_rows, of_kind
+from statebackend._reading.rows.layouts import (
+    KEY,
+    KEY_GROUP,
+    ColumnsLayout,
+    KeyedLayout,
+    Layout,
+    MapLayout,
+    groups_array,
+)
+from statebackend._reading.rows.merging import ChosenRows, Merge, StoredRows, groups_of, key_rows, of_kind
 from statebackend._state.kinds import list_state, map_state
 from statebackend._tables.heap import cell_of
 from statebackend._tables.key_groups import OwnedKeys

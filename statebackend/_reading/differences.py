@@ -9,9 +9,9 @@ import msgspec
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._reading.asked import check_known
-from statebackend._reading.layouts import KEY, KEY_GROUP, VALUE
 from statebackend._reading.reader import open_batches
 from statebackend._reading.reports import Difference
+from statebackend._reading.rows.layouts import KEY, KEY_GROUP, VALUE
 from statebackend._state.declared import COLUMNAR
 from statebackend._upkeep.primary import open_job_primary
 from statebackend._upkeep.read_commit import find_commit

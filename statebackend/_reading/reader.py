@@ -24,7 +24,7 @@ from statebackend._log.savepoints import Savepoints
 from statebackend._portal import OpenContext, Portal
 from statebackend._reading.asked import ReadingStep, groups_of, state_in, steps
 from statebackend._reading.batches import KEYS_BYTES_MAX, Consume, StateReading
-from statebackend._reading.layouts import (
+from statebackend._reading.rows.layouts import (
     ColumnsLayout,
     ElementsLayout,
     Expiry,
@@ -34,7 +34,7 @@ from statebackend._reading.layouts import (
     columns_layout,
     layout_of,
 )
-from statebackend._reading.merging import Merge, NewestCells, NewestRows, WholeEntries
+from statebackend._reading.rows.merging import Merge, NewestCells, NewestRows, WholeEntries
 from statebackend._state.declared import COLUMNAR
 from statebackend._state.kinds import list_state, map_state
 from statebackend._state.time.ttl import TimeToLive

@@ -314,7 +314,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     # ------------------------------------------------------------------------------------------------------- readers
     Mutant(
         "a reader takes old values for new ones",
-        "statebackend._reading.merging",
+        "statebackend._reading.rows.merging",
         "if key not in seen and (wanted is None or key in wanted)}",
         "if (wanted is None or key in wanted)}",
         "judge_rows",

@@ -23,7 +23,7 @@ from statebackend._codec.segment import encode_segment
 from statebackend._reading import batches as batches_module
 from statebackend._reading import reader
 from statebackend._reading.asked import ReadingStep
-from statebackend._reading.merging import NewestCells
+from statebackend._reading.rows.merging import NewestCells
 from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange, SequenceNumber, StateDescriptor
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import run_virtual

@@ -21,7 +21,7 @@ from pyspark.sql.pandas import types
 from pyspark.sql.types import StructField, StructType
 
 from statebackend._reading.changed import BATCH_ID, CHANGE_TYPE, CHECKPOINT_ID, DELETE, OLD_VALUE
-from statebackend._reading.layouts import KEY, KEY_GROUP, VALUE
+from statebackend._reading.rows.layouts import KEY, KEY_GROUP, VALUE
 from statebackend._state.declared import COLUMNAR
 from statebackend._state.kinds import list_state, map_state
 from statebackend._state.time import timers

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import datasource
 from pyspark.sql.types import StructType
 
-from statebackend._reading.layouts import KEY
+from statebackend._reading.rows.layouts import KEY
 from statebackend.errors import SettingsError
 from statebackend.ids import Key
 from statebackend.spark.reading.readers import Plan, StateReader

@@ -22,8 +22,8 @@ from statebackend._codec.serializers import OWN, decode_many, serializer_of
 from statebackend._columns.arrow import Array, DataType, RecordBatch, Schema, array_from, array_of, pa
 from statebackend._columns.schema import ColumnSchema, TableSchema, read_schema, stored_columns, type_in
 from statebackend._reading.asked import check_known
-from statebackend._reading.merging import ChosenRows, StoredRows
-from statebackend._reading.shapes import Entries, Items, Leaf, Record, Shape, shape_of
+from statebackend._reading.rows.merging import ChosenRows, StoredRows
+from statebackend._reading.rows.shapes import Entries, Items, Leaf, Record, Shape, shape_of
 from statebackend._state.columnar.expiring_rows import WRITTEN
 from statebackend._state.kinds import list_state, map_state
 from statebackend._state.time import timers
