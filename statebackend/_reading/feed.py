@@ -25,7 +25,8 @@ from statebackend._log.savepoints import Savepoints
 from statebackend._reading.asked import ReadingStep, groups_of, state_in, steps
 from statebackend._reading.batches import KEYS_BYTES_MAX, Consume, StateReading
 from statebackend._reading.changed import OLD_VALUE, ChangesLayout, changes_of_kind
-from statebackend._reading.reader import AskedOfState, Batches, layout_and_merge, told_if_swept
+from statebackend._reading.reader import Batches, told_if_swept
+from statebackend._reading.rows.asked_rows import AskedOfState, layout_and_merge
 from statebackend._reading.rows.layouts import KEY, VALUE, ColumnsLayout, KeyedLayout, Layout
 from statebackend._reading.rows.merging import Merge
 from statebackend._state.declared import COLUMNAR

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self
 
 import anyio
 import msgspec
@@ -17,59 +17,27 @@ from statebackend._checkpoint.fetch import Fetcher
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
-from statebackend._columns.arrow import RecordBatch, Schema, column_of, pa
-from statebackend._columns.fitting import array_of_values
-from statebackend._columns.schema import read_schema
+from statebackend._columns.arrow import RecordBatch, Schema, pa
 from statebackend._log.savepoints import Savepoints
 from statebackend._portal import OpenContext, Portal
 from statebackend._reading.asked import ReadingStep, groups_of, state_in, steps
 from statebackend._reading.batches import KEYS_BYTES_MAX, Consume, StateReading
+from statebackend._reading.rows.asked_rows import AskedOfState, layout_and_merge
 from statebackend._reading.rows.layouts import (
     ColumnsLayout,
     ElementsLayout,
-    Expiry,
-    KeyedLayout,
     Layout,
     Upcast,
-    columns_layout,
-    layout_of,
 )
-from statebackend._reading.rows.merging import Merge, NewestCells, NewestRows, WholeEntries
-from statebackend._state.declared import COLUMNAR
-from statebackend._state.kinds import list_state, map_state
 from statebackend._state.time.ttl import TimeToLive
-from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tasks import open_tasks
 from statebackend._upkeep.primary import JobPrimary, open_job_primary
 from statebackend._upkeep.progress import Meter, Tell
 from statebackend._upkeep.read_commit import find_commit
 from statebackend.abc import Capability, ObjectStore
-from statebackend.errors import CheckpointNotFoundError, InputError, KeyTypeError, MissingObjectError, ValueEncodeError
-from statebackend.ids import Key, KeyGroupRange, StateDescriptor, all_key_groups
+from statebackend.errors import CheckpointNotFoundError, InputError, KeyTypeError, MissingObjectError
+from statebackend.ids import Key, KeyGroupRange, StateDescriptor
 from statebackend.settings import Settings
-
-_WHOLE: Final = (list_state.KIND, map_state.KIND)
-
-
-class AskedOfState(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a state that is asked for, as `open_batches` takes it."""
-
-    key_groups: KeyGroupRange | None
-    keys: frozenset[Key] | None
-    columns: Sequence[str] | None
-    ttl: TimeToLive | None
-    key_as_json: bool
-    migrate: Sequence[Upcast]
-
-    def expiry(self, commit: Commit) -> Expiry | None:
-        """By the time-to-live, as of now by its own clock, or by the clock that the commit has. Raises `InputError`."""
-        if self.ttl is None:
-            return None
-        if self.ttl.now is not None:
-            return Expiry(self.ttl.seconds, self.ttl.read_clock())
-        if commit.clock is None:
-            raise InputError("the checkpoint has no clock to expire values by: give the time-to-live a `now`")
-        return Expiry(self.ttl.seconds, commit.clock.now_s)
 
 
 class Batches:
@@ -332,41 +300,6 @@ async def _run_elements(commit: Commit, state: StateDescriptor, layout: Elements
         for reported in part.operator:
             if reported.state_id == state.state_id and reported.elements:
                 await consume([layout.batch(reported.elements)])
-
-
-def layout_and_merge(commit: Commit, state: StateDescriptor, asked: AskedOfState) -> tuple[Layout, Callable[[], Merge]]:
-    """How the state's rows are laid out, and what opens the reading of them. Raises `InputError`, `KeyTypeError`."""
-    first = next(iter(asked.keys), None) if asked.keys is not None else None
-    if state.kind == COLUMNAR:
-        described = read_schema(state.schema, state.key_schema)
-        wanted = None if asked.keys is None else _key_parts(asked.keys, described.key_type)
-        owned = OwnedKeys(all_key_groups(commit.max_parallelism), commit.max_parallelism)
-        return columns_layout(state, asked.columns, asked.expiry(commit)), partial(NewestRows, described, owned, wanted)
-    layout: KeyedLayout | ElementsLayout = layout_of(
-        state,
-        first=first,
-        key_as_json=asked.key_as_json,
-        columns=asked.columns,
-        expiry=asked.expiry(commit),
-        migrate=asked.migrate,
-    )
-    if state.kind in _WHOLE:
-        return layout, partial(WholeEntries, state.kind, asked.keys)
-    return layout, partial(NewestCells, asked.keys)
-
-
-def _key_parts(keys: frozenset[Key], type_: Any) -> Any:
-    """The keys in columns. Raises `KeyTypeError` for one of another type than the state's."""
-    names = [field.name for field in type_] if pa.types.is_struct(type_) else None
-    try:
-        if names is None:
-            arrays = [array_of_values(list(keys), type_, "key")]
-        else:
-            tuples = cast("frozenset[tuple[Key, ...]]", keys)
-            arrays = array_of_values([dict(zip(names, key, strict=True)) for key in tuples], type_, "key").flatten()
-    except (ValueEncodeError, TypeError, ValueError) as error:
-        raise KeyTypeError("the state has keys of another type", type_declared=str(type_)) from error
-    return [column_of(each) for each in arrays]
 
 
 def _keys(keys: Sequence[Key]) -> frozenset[Key]:

@@ -330,7 +330,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         "a reader shows what has expired",
-        "statebackend._reading.reader",
+        "statebackend._reading.rows.asked_rows",
         "return Expiry(self.ttl.seconds, commit.clock.now_s)",
         "return Expiry(self.ttl.seconds * 10, commit.clock.now_s)",
         "assert_same_contents",

@@ -1,0 +1,86 @@
+"""The rows of a state that are asked for: how they are laid out, and what reads them, by the state's kind."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, cast
+
+import msgspec
+
+from statebackend._codec.commit import Commit
+from statebackend._columns.arrow import column_of, pa
+from statebackend._columns.fitting import array_of_values
+from statebackend._columns.schema import read_schema
+from statebackend._reading.rows.layouts import (
+    ElementsLayout,
+    Expiry,
+    KeyedLayout,
+    Layout,
+    Upcast,
+    columns_layout,
+    layout_of,
+)
+from statebackend._reading.rows.merging import Merge, NewestCells, NewestRows, WholeEntries
+from statebackend._state.declared import COLUMNAR
+from statebackend._state.kinds import list_state, map_state
+from statebackend._state.time.ttl import TimeToLive
+from statebackend._tables.key_groups import OwnedKeys
+from statebackend.errors import InputError, KeyTypeError, ValueEncodeError
+from statebackend.ids import Key, KeyGroupRange, StateDescriptor, all_key_groups
+
+_WHOLE: Final = (list_state.KIND, map_state.KIND)
+
+
+class AskedOfState(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a state that is asked for, as `open_batches` takes it."""
+
+    key_groups: KeyGroupRange | None
+    keys: frozenset[Key] | None
+    columns: Sequence[str] | None
+    ttl: TimeToLive | None
+    key_as_json: bool
+    migrate: Sequence[Upcast]
+
+    def expiry(self, commit: Commit) -> Expiry | None:
+        """By the time-to-live, as of now by its own clock, or by the clock that the commit has. Raises `InputError`."""
+        if self.ttl is None:
+            return None
+        if self.ttl.now is not None:
+            return Expiry(self.ttl.seconds, self.ttl.read_clock())
+        if commit.clock is None:
+            raise InputError("the checkpoint has no clock to expire values by: give the time-to-live a `now`")
+        return Expiry(self.ttl.seconds, commit.clock.now_s)
+
+
+def layout_and_merge(commit: Commit, state: StateDescriptor, asked: AskedOfState) -> tuple[Layout, Callable[[], Merge]]:
+    """How the state's rows are laid out, and what opens the reading of them. Raises `InputError`, `KeyTypeError`."""
+    first = next(iter(asked.keys), None) if asked.keys is not None else None
+    if state.kind == COLUMNAR:
+        described = read_schema(state.schema, state.key_schema)
+        wanted = None if asked.keys is None else _key_parts(asked.keys, described.key_type)
+        owned = OwnedKeys(all_key_groups(commit.max_parallelism), commit.max_parallelism)
+        return columns_layout(state, asked.columns, asked.expiry(commit)), partial(NewestRows, described, owned, wanted)
+    layout: KeyedLayout | ElementsLayout = layout_of(
+        state,
+        first=first,
+        key_as_json=asked.key_as_json,
+        columns=asked.columns,
+        expiry=asked.expiry(commit),
+        migrate=asked.migrate,
+    )
+    if state.kind in _WHOLE:
+        return layout, partial(WholeEntries, state.kind, asked.keys)
+    return layout, partial(NewestCells, asked.keys)
+
+
+def _key_parts(keys: frozenset[Key], type_: Any) -> Any:
+    """The keys in columns. Raises `KeyTypeError` for one of another type than the state's."""
+    names = [field.name for field in type_] if pa.types.is_struct(type_) else None
+    try:
+        if names is None:
+            arrays = [array_of_values(list(keys), type_, "key")]
+        else:
+            tuples = cast("frozenset[tuple[Key, ...]]", keys)
+            arrays = array_of_values([dict(zip(names, key, strict=True)) for key in tuples], type_, "key").flatten()
+    except (ValueEncodeError, TypeError, ValueError) as error:
+        raise KeyTypeError("the state has keys of another type", type_declared=str(type_)) from error
+    return [column_of(each) for each in arrays]
