@@ -17,7 +17,7 @@ class Benchmark:
     name: str
     minutes: float
     quick_s: float
-    """What a quick run took on two quiet cores."""
+    """About how long a quick run takes on two quiet cores."""
     quick: Sequence[tuple[str, Mapping[str, int]]]
     extras: bool = False
     """It needs extras, Java, a server or much time, so it runs only if it is named."""
@@ -46,7 +46,7 @@ CATALOGUE: Final[Mapping[str, Benchmark]] = {
         Benchmark(
             "changelog",
             4,
-            30,
+            15,
             [
                 ("changelog.writing", {"changes": 200_000, "rounds": 3}),
                 ("changelog.copies", {}),
@@ -56,29 +56,29 @@ CATALOGUE: Final[Mapping[str, Benchmark]] = {
         Benchmark(
             "checkpoint",
             8,
-            60,
+            25,
             [("checkpoint.disk", {"keys": 100_000, "rows": 10_000, "checkpoints": 40, "rounds": 2})],
         ),
         Benchmark(
             "recovery",
             4,
-            30,
+            20,
             [("recovery", {"keys": 100_000, "rows": 10_000, "seconds": 10, "pause_ms": 0, "rounds": 2})],
         ),
-        Benchmark("processing", 1, 20, [("processing", {"batches": 5, "rounds": 3})]),
-        Benchmark("calls", 1, 10, [("calls", {"keys": 1_000, "rows": 10_000, "rounds": 3})]),
-        Benchmark("owners", 1, 20, [("owners", {"owners": 64, "checkpoints": 6, "rounds": 2})]),
-        Benchmark("state", 5, 20, [("state.keys", {"keys": 100_000, "rounds": 3})]),
+        Benchmark("processing", 1, 6, [("processing", {"batches": 5, "rounds": 3})]),
+        Benchmark("calls", 1, 8, [("calls", {"keys": 1_000, "rows": 10_000, "rounds": 3})]),
+        Benchmark("owners", 1, 12, [("owners", {"owners": 64, "checkpoints": 6, "rounds": 2})]),
+        Benchmark("state", 5, 5, [("state.keys", {"keys": 100_000, "rounds": 3})]),
         Benchmark("restore", 4, 20, [("restore.decoding", {"keys": 200_000, "rounds": 3})]),
-        Benchmark("rocksdb_bases", 1, 60, [("rocksdb_bases", {})]),
-        Benchmark("values", 0.5, 20, [("values", {})]),
-        Benchmark("s3", 2, 90, [("s3", {"rounds": 1})]),
-        Benchmark("upserts", 8, 30, [("upserts", {"keys": 100_000, "rounds": 2})], extras=True),
-        Benchmark("kills", 25, 60, [("kills", {"kills": 2})], extras=True, needs=("pyspark", JAVA, "deltalake")),
+        Benchmark("rocksdb_bases", 1, 25, [("rocksdb_bases", {})]),
+        Benchmark("values", 0.5, 3, [("values", {})]),
+        Benchmark("s3", 2, 50, [("s3", {"rounds": 1})]),
+        Benchmark("upserts", 8, 20, [("upserts", {"keys": 100_000, "rounds": 2})], extras=True),
+        Benchmark("kills", 25, 60, [("kills", {"kills": 3})], extras=True, needs=("pyspark", JAVA, "deltalake")),
         Benchmark(
             "spark",
             30,
-            200,
+            180,
             [
                 ("spark.large", {"keys": 100_000, "batches": 6, "rounds": 1}),
                 ("spark.parallel", {"keys": 100_000, "batches": 6, "rounds": 1}),

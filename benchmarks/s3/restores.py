@@ -53,6 +53,7 @@ def _settings(server: Server) -> sb.Settings:
         materialize_interval_s=0.0,
         materialize_changelog_ratio=0.0,
         materialize_handles_max=0,
+        materialize_fan_in=0,
     )
 
 

@@ -1,7 +1,7 @@
 """Keyed state in a stream, ours beside Spark's: milliseconds of a batch, and the time to restart.
 
 python -m benchmarks spark                                        large and small batches, and by cores: sixteen minutes
-python -m benchmarks spark.python_apis spark.restarts             ten minutes each
+python -m benchmarks spark.python_apis spark.restarts             four minutes each
 python -m benchmarks spark --sizes keys=3000,rows=500,batches=5,rounds=1         in seconds, to see that all is right
 """
 

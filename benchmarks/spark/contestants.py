@@ -120,12 +120,7 @@ def pandas_with_state() -> Contestant:
 
 def with_state_by_rows() -> Contestant:
     """Spark's newer state for Python functions, a row at a time."""
-    return Contestant(partial(_with_state, "transformWithState", RowTotals), EXPERT, _variable)
-
-
-def with_state_by_pandas() -> Contestant:
-    """Spark's newer state for Python functions, a frame at a time."""
-    return Contestant(partial(_with_state, "transformWithStateInPandas", PandasTotals), EXPERT, _variable)
+    return Contestant(_with_state, EXPERT, _variable)
 
 
 def _by_table(kind: str, options: Mapping[str, Any], rows: DataFrame, work: Path) -> Any:
@@ -145,9 +140,9 @@ def _pandas_with_state(rows: DataFrame, work: Path) -> Any:
     return _update(groups.applyInPandasWithState(_in_pandas, OUTPUT, STATE, "update", without), work)
 
 
-def _with_state(method: str, processor: Callable[[], StatefulProcessor], rows: DataFrame, work: Path) -> Any:
+def _with_state(rows: DataFrame, work: Path) -> Any:
     groups = _in_microseconds(rows).groupBy("key")
-    return _update(getattr(groups, method)(processor(), OUTPUT, "Update", "None"), work)
+    return _update(groups.transformWithState(RowTotals(), OUTPUT, "Update", "None"), work)
 
 
 def _in_microseconds(rows: DataFrame) -> DataFrame:
@@ -173,50 +168,30 @@ _aggregated: Final = partial(_kept, "value.*")
 _variable: Final = partial(_kept, "value.*", stateVarName="total")
 
 
-class _SparkTotals(StatefulProcessor):
-    """The totals in Spark's `ValueState`."""
+class RowTotals(StatefulProcessor):
+    """Adds rows to totals in Spark's `ValueState`."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._total = handle.getValueState("total", STATE)
 
     def close(self) -> None: ...
 
-    def known(self) -> tuple[int, int, int]:
-        """The totals of the key."""
-        found: Any = self._total.get()
-        return (0, 0, 0) if found is None else found
-
-
-class RowTotals(_SparkTotals):
-    """Gets rows."""
-
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        count, total, last = self.known()
+        found: Any = self._total.get()
+        count, total, last = (0, 0, 0) if found is None else found
         for _, amount, at_us in rows:
             count, total, last = count + 1, total + amount, max(last, at_us)
         self._total.update((count, total, last))
         return iter(())
 
 
-class PandasTotals(_SparkTotals):
-    """Gets frames."""
-
-    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803
-        self._total.update(_added(self.known(), rows))
-        return iter(())
-
-
 def _in_pandas(_key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-    state.update(_added(state.get if state.exists else (0, 0, 0), frames))
-    return iter(())
-
-
-def _added(known: tuple[int, int, int], frames: Iterator[pd.DataFrame]) -> tuple[int, int, int]:
-    count, total, last = known
+    count, total, last = state.get if state.exists else (0, 0, 0)
     for frame in frames:
         amounts, times_us = frame["amount"].to_numpy(), frame["at_us"].to_numpy()
         count, total, last = count + len(amounts), total + int(amounts.sum()), max(last, int(times_us.max()))
-    return count, total, last
+    state.update((count, total, last))
+    return iter(())
 
 
 def _sink(processor: sb.spark.KeyedProcessor, work: Path, **options: Any) -> sb.spark.StatefulSink:

@@ -147,6 +147,9 @@ def test_a_run_ends_with_a_line_for_each(
     ]
     assert "1 of 3 failed" in printed.out
     assert "broken (1 of 3), about 0.5 min, 1.5 min left in all:" in printed.out
+    last = re.search(r"^far \(3 of 3\), about (\S+) min, (\S+) min left", printed.out, re.MULTILINE)
+    assert last is not None
+    assert last[1] == last[2], "the last one is all that is left"
 
 
 def test_a_quick_run_leaves_the_results_of_the_page_alone(
@@ -171,5 +174,5 @@ def test_a_quick_run_of_a_part_has_the_sizes_of_the_whole() -> None:
 
 
 def test_a_quick_run_of_everything_takes_a_quarter_of_an_hour() -> None:
-    """By what each took on two quiet cores, with two minutes for the environment that a clean clone has to make."""
+    """By the estimates for two quiet cores, with two minutes for the environment that a clean clone has to make."""
     assert sum(each.quick_s for each in CATALOGUE.values()) <= 13 * 60
