@@ -152,7 +152,7 @@ def explore(session: nox.Session) -> None:
 
 @nox.session
 def mutants(session: nox.Session) -> None:
-    """Breaks of one line each, which the simulation has to notice: `nox -s mutants -- --only savepoint`."""
+    """Breaks of one line each, which simulation or models have to notice: `nox -s mutants -- --only savepoint`."""
     session.install("-e", ".[test]")
     session.run("python", "-m", "tests.mutants", *session.posargs)
 

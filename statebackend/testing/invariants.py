@@ -18,7 +18,7 @@ from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._codec.change_sets.records import Operation, StateChange
 from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
 from statebackend._codec.segment import checksum_of, decode_change_set, decode_segment
-from statebackend._log.names import COMMITS, FLOORS, HINT_KEY, SAVEPOINTS, entry_key
+from statebackend._log.names import COMMITS, FLOORS, HINT_KEY, SAVEPOINTS, entry_key, marker_of
 from statebackend._tables.key_groups import key_group
 from statebackend.ids import ChangeSetHandle, ClockMark, CommitSummary, Handle, Key, RangeState
 from statebackend.settings import Settings
@@ -131,6 +131,14 @@ def assert_entry_follows(entry: Entry, log: Sequence[Entry]) -> None:
         return
     assert entry.checkpoint_id > newest.checkpoint_id, f"id {entry.checkpoint_id} after {newest.checkpoint_id}"
     assert entry.parent in {commit.sequence for commit in commits}, f"no such parent: {entry.parent}"
+
+
+def assert_savepoints_were_made(found: Iterable[tuple[str, int]], objects: Objects, job: str) -> None:
+    """The savepoints, by name and sequence, are the commits that have a marker of their own, and no others."""
+    commits = {(commit.sequence, commit.stamp) for commit in commits_of(read_log(objects, job))}
+    marks = (mark for key in objects if (mark := marker_of(key)) is not None)
+    made = sorted((mark.name, int(mark.sequence)) for mark in marks if (mark.sequence, mark.stamp) in commits)
+    assert sorted(found) == made, f"the savepoints are {sorted(found)}, and {made} were made"
 
 
 def assert_commit_is_whole(commit: Commit, objects: Objects) -> None:

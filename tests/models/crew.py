@@ -13,7 +13,8 @@ from statebackend._tables.key_groups import key_group
 from statebackend.errors import InputError
 from statebackend.ids import ClockMark
 from tests.knobs import replaced, settings_with
-from tests.models.contents import Pairs
+from tests.models.contents import Contents, Pairs
+from tests.models.invariants import Timed, Visible, assert_alarms_ring_once
 from tests.models.kinds import Kinds
 from tests.models.places import HOSTS, Places
 
@@ -219,19 +220,21 @@ class Crew:
             if owner.kinds is not None and (own := [pair for pair in pairs if self.owner_of(pair[0]) is owner]):
                 getattr(owner.kinds, name)(own)
 
-    def ring(self) -> set[tuple[float, sb.Key]]:
-        """What is due by the job's clock, of every owner: also of those that have got nothing to do otherwise."""
-        self.move_clock()
-        rung = [kinds.ring() for kinds in self.all_kinds]
-        return set[tuple[float, sb.Key]]().union(*rung)
+    def ring(self, contents: Contents) -> set[Timed]:
+        """What is due by the job's clock, of every owner: also of those that have got nothing to do otherwise.
 
-    def visible(self) -> dict[str, dict[sb.Key, Any]]:
-        """All that can be read; no key is with two owners."""
+        It is what is due in `contents`, where it then has rung, too.
+        """
         self.move_clock()
-        parts = [kinds.visible() for kinds in self.all_kinds]
-        found = {name: {key: each for part in parts for key, each in part[name].items()} for name in parts[0]}
-        assert all(len(each) == sum(len(part[name]) for part in parts) for name, each in found.items())
-        return found
+        rung = set[Timed]().union(*(kinds.ring() for kinds in self.all_kinds))
+        is_left = any(kinds.has_due_alarms for kinds in self.all_kinds)
+        assert_alarms_ring_once(rung, contents.ring(self._now()), is_left=is_left)
+        return rung
+
+    def visible(self) -> Sequence[Visible]:
+        """All that can be read, of each owner."""
+        self.move_clock()
+        return [kinds.visible() for kinds in self.all_kinds]
 
     # ------------------------------------------------------------------------------------------- the checkpoints
 

@@ -18,6 +18,7 @@ import statebackend as sb
 from statebackend.testing import Fault, FaultyStore
 from tests.models.contents import Contents, Pairs
 from tests.models.crew import MAX_PARALLELISM, Crew, Plan
+from tests.models.invariants import joined
 from tests.models.kinds import draw_operation
 from tests.models.places import OnDisk
 
@@ -92,7 +93,8 @@ async def live(directory: Path, plan: Plan, death: Death, parent: Connection) ->
     batch = -1 if newest is None or newest.source is None else newest.source.batch_id
     clocks = {owner.backend.clock_s for owner in crew.owners}
     now = float(batch)
-    equal = clocks == {max(now, 0.0)} and crew.visible() == contents_after(batch).visible(now)
+    contents = contents_after(batch)
+    equal = clocks == {max(now, 0.0)} and joined(crew.visible()) == contents.visible(now)
     parent.send(Said("opened" if equal else "wrong", batch, crew.sources()))
     checkpoint_id = -1 if newest is None else newest.checkpoint_id
     while True:
@@ -100,7 +102,8 @@ async def live(directory: Path, plan: Plan, death: Death, parent: Connection) ->
         now = float(batch)
         for name, pairs in operations_of(batch):
             crew.apply(name, pairs)
-        crew.ring()
+            getattr(contents, name)(pairs, now)
+        crew.ring(contents)
         parent.send(Said("begun", batch, {}))
         await crew.checkpoint(checkpoint_id, source=sb.SourceMark("killed", batch))
         parent.send(Said("acknowledged", batch, {}))

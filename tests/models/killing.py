@@ -13,6 +13,7 @@ from typing import Literal
 import statebackend as sb
 from tests.models import killed_child
 from tests.models.crew import MAX_PARALLELISM, Plan
+from tests.models.invariants import assert_every_byte_is_there, assert_survives_kills
 from tests.models.killed_child import Death, Said, settings_in
 from tests.models.places import HOSTS, Damage, OnDisk
 
@@ -73,7 +74,15 @@ def draw_death(chance: Random) -> Death:
 class Killing:
     """One job in `directory`, killed again and again. `seed` decides all that is not left to the scheduler."""
 
-    def __init__(self, directory: Path, seed: int, tables: Sequence[str] = ("heap", "heap", "rocksdb")) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        seed: int,
+        tables: Sequence[str] = ("heap", "heap", "rocksdb"),
+        *,
+        preload: Sequence[str] = (),
+    ) -> None:
+        """`preload`: modules that the processes import before anything else."""
         self.counted = Counter[str]()
         """What it came to."""
         self._directory = directory
@@ -83,7 +92,7 @@ class Killing:
         self._acknowledged = -1
         self._begun = -1
         self._processes = multiprocessing.get_context("forkserver")  # so that each start costs no imports
-        self._processes.set_forkserver_preload([PRELOADED])
+        self._processes.set_forkserver_preload([*preload, PRELOADED])
 
     def run(self, lives: int) -> None:
         """So many lives. Raises `AssertionError` where one finds what should not be."""
@@ -97,8 +106,7 @@ class Killing:
         settings = settings_in(self._directory)
         await self._places.pass_night()
         report = await sb.sweep(settings, dry_run=False, min_age_s=0.0)
-        assert (report.failures, report.stopped) == ((), None)
-        assert not (await sb.verify(settings)).damages
+        assert_every_byte_is_there((await sb.verify(settings)).damages, report.failures, report.stopped)
 
     def _live(self, life: Life) -> None:
         mine, its = self._processes.Pipe(duplex=False)
@@ -121,11 +129,9 @@ class Killing:
 
     def _judge(self, said: Said, life: Life) -> None:
         if said.what in ("opened", "wrong"):
-            assert said.what == "opened", f"not what was committed, at batch {said.batch}: {life}"
-            assert said.batch >= self._acknowledged, (
-                f"batch {self._acknowledged} is lost, {said.batch} is there: {life}"
+            assert_survives_kills(
+                said.batch, acknowledged=self._acknowledged, begun=self._begun, is_equal=said.what == "opened"
             )
-            assert said.batch <= self._begun, f"batch {said.batch} was never begun: {life}"
             self.counted["in doubt, and committed"] += said.batch > self._acknowledged
             self.counted.update(said.details)
             self._acknowledged = said.batch

@@ -10,6 +10,7 @@ import pyarrow as pa
 import statebackend as sb
 from tests.aggregates import Spread
 from tests.models.contents import OPERATOR_STATES, TTL_S, Pairs, of_text
+from tests.models.invariants import Timed, assert_every_way_agrees, assert_in_turn, assert_popped
 
 Value = int | str | None
 
@@ -124,11 +125,13 @@ class Kinds:
         """All that can be read, by more than one way to read it."""
         for rows in (self.rows, self.recent_rows):
             found = rows.to_arrow()
-            assert len(rows) == found.num_rows == len(set(rows))
-            assert rows.rows(found["key"]).gather().to_pydict() == found.drop_columns("key").to_pydict()
+            assert_every_way_agrees((len(rows), found.num_rows, len(set(rows))), rows.name)
+            gathered = rows.rows(found["key"]).gather()
+            assert_every_way_agrees((gathered.to_pydict(), found.drop_columns("key").to_pydict()), rows.name)
         for state in (self.values, self.lists, self.maps, self.totals, self.spreads, self.recent, self.recent_lists):
-            assert len(state) == len(list(state)) == len(state.get_many(list(state)))
-            assert all(key in state for key in state)
+            keys = list(state)
+            ways = (len(state), len(keys), len(state.get_many(keys)), sum(key in state for key in keys))
+            assert_every_way_agrees(ways, state.name)
         return {
             "values": dict(self.values),
             "counts": dict(self.counts),
@@ -164,7 +167,7 @@ class Kinds:
     def pop(self, pairs: Pairs) -> None:
         for key, _ in pairs:
             found = self.values.get(key)
-            assert self.values.pop(key, None) == found
+            assert_popped(self.values.pop(key, None), found)
 
     def count(self, pairs: Pairs) -> None:
         self.counts.update_many(*_columns(pairs), operator.add)
@@ -201,7 +204,7 @@ class Kinds:
     def pop_entry(self, pairs: Pairs) -> None:
         for key, (name, _) in pairs:
             found = self.maps[key].get(name)
-            assert self.maps[key].pop(name, None) == found
+            assert_popped(self.maps[key].pop(name, None), found)
 
     def update_maps(self, pairs: Pairs) -> None:
         self.maps.update_many(*_columns(pairs))
@@ -252,22 +255,23 @@ class Kinds:
         for key, at in pairs:
             self.timers.delete(key, at)
 
-    def fire(self, until: float) -> set[tuple[float, sb.Key]]:
+    def fire(self, until: float) -> set[Timed]:
         fired = list(self.timers.due(until))
-        assert [at for at, _ in fired] == sorted(at for at, _ in fired)
-        assert len(fired) == len(set(fired))
+        assert_in_turn(fired)
         return set(fired)
 
     def set_alarm(self, pairs: Pairs) -> None:
         for key, after in pairs:
             self.alarms.register(key, self._now() + after)
 
-    def ring(self) -> set[tuple[float, sb.Key]]:
+    @property
+    def has_due_alarms(self) -> bool:
+        return self._backend.has_due_timers
+
+    def ring(self) -> set[Timed]:
         """Take what is due by the job's clock, and count it under its key."""
         rung = [(at, key) for at, key, _ in self._backend.due_timers()]
-        assert [at for at, _ in rung] == sorted(at for at, _ in rung)
-        assert len(rung) == len(set(rung))
-        assert not self._backend.has_due_timers
+        assert_in_turn(rung)
         for _, key in rung:
             self.rung[key] += 1
         return set(rung)

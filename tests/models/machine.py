@@ -35,6 +35,7 @@ from statebackend.errors import (
     UploadError,
 )
 from statebackend.testing import Fail, Fault, FaultyStore
+from tests.models import invariants
 from tests.models.contents import OPERATOR_STATES, Contents, Pairs, Report, shares
 from tests.models.crew import MAX_PARALLELISM, RETAINED, Copied, Crew, Owner, Plan, settings_in
 from tests.models.kinds import CLEARED, Kinds, draw_operation
@@ -51,6 +52,8 @@ CHOICES = st.integers(0, 2**16)  # taken modulo what there is: names and sizes d
 MOMENTS: st.SearchStrategy[Moment] = st.sampled_from(["before", "after"])
 READ = ("counts", "lists", "maps", "totals", "timers", "alarms", "rung", "rows")
 """States that are read as rows."""
+COUNTED = ("values", "counts", "lists", "maps", "totals", "spreads", "rows")
+"""States of which a commit says how many keys there are; where a key lives until it is removed."""
 SAVEPOINTS = st.sampled_from([None, None, None, "blue", "green"])
 
 
@@ -194,15 +197,14 @@ class Machine(RuleBasedStateMachine):
         """All that is due by the job's clock, as before each checkpoint of a stream: each alarm once."""
         crew = self.enter()
         if crew.declares:
-            rung = crew.ring()
+            rung = crew.ring(self.contents)
             note(f"  ring: {rung}")
             self.counted["rung"] += len(rung)
-            assert rung == self.contents.ring(self.now)
 
     def fire(self, until: int) -> None:
         note(f"  fire until {until}")
         fired = [kinds.fire(until) for kinds in self.enter().all_kinds]
-        assert set[Any]().union(*fired) == self.contents.fire(until)
+        invariants.assert_fired(set[Any]().union(*fired), self.contents.fire(until))
 
     def write_operator_state(self, chance: Random) -> None:
         number, name = chance.randrange(len(self.enter().owners)), chance.choice([*OPERATOR_STATES])
@@ -222,13 +224,13 @@ class Machine(RuleBasedStateMachine):
     def checkpoint(self, work: Work, savepoint: str | None, gap: int) -> None:
         self.work(work)
         crew, taken = self.enter(), self.taken(gap, savepoint)
-        try:
+        copied = None
+        with suppress(SavepointExistsError):
             copied = self.run(crew.checkpoint(taken.checkpoint_id, **taken.options))
-        except SavepointExistsError:
-            assert savepoint in self.savepoints
+        invariants.assert_a_name_is_given_once(savepoint, self.savepoints.keys(), is_refused=copied is None)
+        if copied is None:
             self.run(crew.tell_aborted(taken.checkpoint_id))
         else:
-            assert savepoint is None or savepoint not in self.savepoints
             self.commit(taken, copied)
 
     @rule(
@@ -329,7 +331,7 @@ class Machine(RuleBasedStateMachine):
             self.judge_restore(owner)
         self.contents.take_over(self.base.contents, lambda key: crew.owner_of(key) is owner)
         self.reports[number] = self.shares_of(self.base, crew)[number]
-        self.equal()
+        self.judge_restored()
         self.divide_unions()
 
     # ------------------------------------------------------------------------------ checkpoints in several steps
@@ -399,12 +401,12 @@ class Machine(RuleBasedStateMachine):
         try:
             self.enter(older, **options)
         except CheckpointNotFoundError:
-            assert self.swept
-            assert older not in self.branch[-RETAINED:]
-            assert older not in self.savepoints.values()
+            retained = [each.checkpoint_id for each in (*self.branch[-RETAINED:], *self.savepoints.values())]
+            invariants.assert_only_what_is_not_retained_is_gone(
+                older.checkpoint_id, was_swept=self.swept, retained=retained
+            )
             self.history.remove(older)
             return
-        self.equal()
         if goes_on:
             if older in self.branch:
                 self.branch = self.branch[: self.branch.index(older) + 1]
@@ -495,17 +497,30 @@ class Machine(RuleBasedStateMachine):
             return
         self.counted["reads beside"] += 1
         columns = ("n", "total", "name")
-        found = {row["key"]: {c: row[c] for c in columns} if state == "rows" else row["value"] for row in rows}
-        assert len(found) == len(rows)
-        assert found == {shown_key(key, state): shown(value, state) for key, value in expected.items()}
+        found = [(row["key"], {c: row[c] for c in columns} if state == "rows" else row["value"]) for row in rows]
+        invariants.assert_rows_are_the_commit(
+            found, {shown_key(key, state): shown(value, state) for key, value in expected.items()}
+        )
+
+    @precondition(lambda self: self.history)
+    @rule()
+    def inspect_beside(self) -> None:
+        """Somebody looks up how many keys there are; in RocksDB that is an estimate, and is not looked at."""
+        store = self.places.primary() if self.crew is None else self.store
+        sizes = self.run(sb.inspect(self.settings, store=store)).sizes
+        if not any(row.is_estimate for row in sizes):
+            found = Counter[str]()
+            for row in sizes:
+                found.update(dict.fromkeys(row.states, row.keys))
+            invariants.assert_sizes_are_counted(found, self.committed.contents.visible(self.now), COUNTED)
 
     @invariant()
     def equal(self) -> None:
         """What the crew has is what the model has."""
         self.counted["steps"] += 1
         if self.crew is not None and self.crew.declares:
-            assert self.crew.visible() == self.contents.visible(self.now)
-            assert [kinds.report() for kinds in self.crew.all_kinds] == self.reports
+            invariants.assert_state_is_the_dictionary(self.crew.visible(), self.contents.visible(self.now))
+            invariants.assert_operator_state([kinds.report() for kinds in self.crew.all_kinds], self.reports)
 
     # ------------------------------------------------------------------------------------------------------------
 
@@ -526,14 +541,13 @@ class Machine(RuleBasedStateMachine):
 
             self.crew = self.run(open_crew())
             self.counted["restores"] += len(self.crew.owners)
-            found = self.crew.newest
-            assert (-1 if found is None else found.checkpoint_id) == at.checkpoint_id, (found, at)
+            invariants.assert_stands_on(id_of(self.crew.newest), at.checkpoint_id)
             self.contents = at.contents.copy()
             self.reports = self.shares_of(at, self.crew)
             self.pending: list[tuple[Checkpoint, list[sb.owners.SnapshotResult]]] = []
             for owner in self.crew.owners if at is self.committed else ():
                 self.judge_restore(owner)
-            self.equal()
+            self.judge_restored()
             self.divide_unions()
         return self.crew
 
@@ -583,9 +597,9 @@ class Machine(RuleBasedStateMachine):
         for found in expected.values():
             for key in [key for key in found if key_group(key, MAX_PARALLELISM) not in backend.key_groups]:
                 del found[key]
-        assert kinds.visible() == expected
+        invariants.assert_a_reader_sees_the_commit(kinds.visible(), expected)
         share = shares(self.committed.reports, len(owners))[owners.index(backend.key_groups)]
-        assert kinds.report() == {name: share.get(name, []) for name in OPERATOR_STATES}
+        invariants.assert_operator_state([kinds.report()], [{name: share.get(name, []) for name in OPERATOR_STATES}])
 
     def taken(self, gap: int = 0, savepoint: str | None = None) -> Checkpoint:
         """The checkpoint of what there is now: no alarm is left that is due."""
@@ -618,12 +632,18 @@ class Machine(RuleBasedStateMachine):
         """What was said to be local, and is as it was, is not read from the primary."""
         if (report := owner.backend.restored) is not None and owner.copied in self.copied:
             self.counted["restores from local copies alone"] += 1
-            assert (report.files_primary, report.fallbacks) == (0, ()), (owner.copied, report)
+            invariants.assert_local_is_enough(report)
+
+    def judge_restored(self) -> None:
+        """What was restored is what was committed."""
+        assert self.crew is not None
+        if self.crew.declares:
+            invariants.assert_restored_is_committed(self.crew.visible(), self.contents.visible(self.now))
+            invariants.assert_operator_state([kinds.report() for kinds in self.crew.all_kinds], self.reports)
 
     def assert_newest(self) -> None:
         """The newest commit is the one of the model."""
-        newest = self.look()
-        assert (-1 if newest is None else newest.checkpoint_id) == self.newest_id
+        invariants.assert_stands_on(id_of(self.look()), self.newest_id)
 
     def abort_all(self) -> None:
         for taken, _ in self.pending:
@@ -636,6 +656,11 @@ class Machine(RuleBasedStateMachine):
         if crew.declares:
             return [{name: share.get(name, []) for name in OPERATOR_STATES} for share in found]
         return found
+
+
+def id_of(newest: sb.CommitSummary | None) -> int:
+    """Of its checkpoint; -1 for none."""
+    return -1 if newest is None else newest.checkpoint_id
 
 
 def shown_key(key: sb.Key, state: str) -> sb.Key:

@@ -26,6 +26,7 @@ from statebackend._codec.commit import Commit, decode_entry
 from statebackend._log.outbox import Output, Staged, joined
 from statebackend._ranges.owners import Contribution, RangeOwners, RangeTask, combine, open_range_owners
 from tests.knobs import settings_with
+from tests.models.invariants import assert_every_byte_is_there, assert_handed_on, assert_published_as_staged
 from tests.ranges.parts import Changes, Run, add
 
 HOSTS = PROCESSES = 2
@@ -165,7 +166,8 @@ class Job:
             taken = await state.take_output()
             assert taken is not None
             output, streams = taken
-            assert (output.source.batch_id, [bytes(part) for part in streams]) == self.now.outputs.pop(0)
+            handed_out = (output.source.batch_id, [bytes(part) for part in streams])
+            assert_published_as_staged(handed_out, self.now.outputs.pop(0))
             state.published(output)
 
     async def sweep(self) -> None:
@@ -184,7 +186,7 @@ class Job:
         await self.check_one(self.now)
         for name, checkpoint_id in self.savepoints.items():
             await self.check_one(self.committed[checkpoint_id], savepoint=name)
-        assert not (await sb.verify(self.settings())).damages
+        assert_every_byte_is_there((await sb.verify(self.settings())).damages, (), None)
 
     async def check_one(self, expected: Expected, **which: Any) -> None:
         settings = msgspec.structs.replace(
@@ -192,10 +194,19 @@ class Job:
         )
         async with sb.open_backend(settings, read_only=True, **which) as backend:
             rows, sums = backend.list_state("rows", int), backend.value_state("sum", int)
-            assert {key: list(rows[key]) for key in rows} == expected.rows
-            assert dict(sums) == {key: sum(numbers) for key, numbers in expected.rows.items()}
-            assert Counter(backend.operator_state("notes", int)) == expected.notes
-            assert [each.source.batch_id for each in backend.outbox.pending] == [batch for batch, _ in expected.outputs]
+            found = {
+                "rows": {key: list(rows[key]) for key in rows},
+                "sums": dict(sums),
+                "notes": Counter(backend.operator_state("notes", int)),
+                "to be published": [each.source.batch_id for each in backend.outbox.pending],
+            }
+            held = {
+                "rows": expected.rows,
+                "sums": {key: sum(numbers) for key, numbers in expected.rows.items()},
+                "notes": expected.notes,
+                "to be published": [batch for batch, _ in expected.outputs],
+            }
+            assert_handed_on(found, held, which or "newest")
 
     def retained(self) -> list[int]:
         """The checkpoints that may be gone back to, with the number of key groups that there is now."""
@@ -253,12 +264,12 @@ def test_whatever_hands_a_job_goes_through_nothing_is_lost_or_counted_twice(tabl
     @given(st.integers(0, 2**32))
     def run(seed: int) -> None:
         with tempfile.TemporaryDirectory() as directory:
-            anyio.run(_epochs, Path(directory), Random(seed), tables)
+            anyio.run(live_through_epochs, Path(directory), Random(seed), tables)
 
     run()
 
 
-async def _epochs(directory: Path, chance: Random, tables: Sequence[str]) -> None:
+async def live_through_epochs(directory: Path, chance: Random, tables: Sequence[str]) -> None:
     async with AsyncExitStack() as stack:
         processes = [await stack.enter_async_context(open_range_owners()) for _ in range(PROCESSES)]
         job = Job(directory, chance, tables, processes)

@@ -7,25 +7,27 @@ or if the source that a mutant changes is no longer there. Each runs in a proces
 import argparse
 import importlib
 import multiprocessing
+import multiprocessing.connection
 import os
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.mutants.library import MUTANTS, WITHOUT_MUTANT, without_mutant
-from tests.mutants.planting import Kill, Mutant, StaleError, hunt
+from tests.mutants.hunting import Kill, hunt
+from tests.mutants.library import MUTANTS, without_mutant
+from tests.mutants.planting import Mutant, StaleError
 
 PRELOADED = ("pyarrow", "numpy", "anyio", "msgspec", "hypothesis.stateful")
 
 
 class Outcome(NamedTuple):
-    """The fate of a mutant: the seeds that were tried, the kill that counts, and by what else it was noticed before."""
+    """The fate of a mutant: the kill that counts, and by what else it was noticed before. `seconds`: of CPU."""
 
     mutant: Mutant
-    seeds: int
-    kill: Kill | None
-    others: tuple[str, ...]
+    kill: Kill | None = None
+    others: tuple[str, ...] = ()
     stale: str = ""
     seconds: float = 0.0
 
@@ -34,53 +36,85 @@ class Outcome(NamedTuple):
         """True if its own invariant has noticed it."""
         return self.kill is not None
 
-    def row(self) -> tuple[str, str, str, int, str | int]:
+    def row(self) -> tuple[str, str, str, str, int, int, str | int]:
         """For a table."""
-        told = self.stale or ("SURVIVED" if self.kill is None else self.seeds)
-        place = self.mutant.module.removeprefix("statebackend.")
-        return self.mutant.name, f"`{place}`", f"`{self.mutant.invariant}`", self.mutant.seeds, told
+        mutant = self.mutant
+        told = self.stale or ("SURVIVED" if self.kill is None else self.kill.at)
+        room = mutant.module.removeprefix("statebackend.")
+        return mutant.name, f"`{room}`", mutant.hunter, f"`{mutant.invariant}`", mutant.first, mutant.tries, told
+
+
+HEAD = ("mutant", "planted in", "hunted by", "noticed by", "first seed", "tries at most", "tries that it took")
 
 
 def run(mutant: Mutant) -> Outcome:
     """Plant it in this process."""
-    begun, others, last = time.process_time(), list[str](), mutant.first - 1
+    begun, others = time.process_time(), list[str]()
     try:
         for kill in hunt(mutant):
-            last = kill.seed
             if kill.invariant == mutant.invariant:
-                return Outcome(mutant, last - mutant.first + 1, kill, tuple(others), "", time.process_time() - begun)
+                return Outcome(mutant, kill, tuple(others), "", time.process_time() - begun)
             if kill.invariant not in others:
                 others.append(kill.invariant)
     except StaleError as error:
-        return Outcome(mutant, 0, None, (), f"STALE: {error}")
-    return Outcome(mutant, mutant.seeds, None, tuple(others), "", time.process_time() - begun)
+        return Outcome(mutant, stale=f"STALE: {error}")
+    except TimeoutError:
+        others.append("hangs")
+    return Outcome(mutant, None, tuple(others), "", time.process_time() - begun)
+
+
+def _run_and_tell(mutant: Mutant, to: Any) -> None:
+    to.send(run(mutant))
+
+
+def outcomes_of(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
+    """Plant each in a process of its own, `jobs` at a time. They come as they end."""
+    context = multiprocessing.get_context("fork")
+    waiting, under_way = deque(mutants), dict[Any, tuple[Mutant, Any]]()
+    while waiting or under_way:
+        while waiting and len(under_way) < jobs:
+            mutant = waiting.popleft()
+            mine, its = context.Pipe(duplex=False)
+            process = context.Process(target=_run_and_tell, args=(mutant, its))
+            process.start()
+            its.close()
+            under_way[mine] = mutant, process
+        for mine in multiprocessing.connection.wait(list(under_way)):
+            mutant, process = under_way.pop(mine)
+            try:
+                yield mine.recv()  # type: ignore[union-attr]
+            except EOFError:
+                yield Outcome(mutant, stale="its process has died")
+            process.join()
 
 
 def main() -> None:
     """Plant those that are asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("--only", default="", help="those with this text in their name or invariant")
+    parser.add_argument(
+        "--only", action="append", help="those with this text in their name, invariant or hunter; may be given again"
+    )
     parser.add_argument("--from", dest="begin", type=int, default=0, help="leave out so many")
-    parser.add_argument("--seeds-max", type=int, default=10**6, help="no more seeds for each of them")
+    parser.add_argument("--tries-max", type=int, default=10**6, help="no more tries for each of them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--record", type=Path, metavar="FILE", help="write what came of it there")
     arguments = parser.parse_args()
     for name in PRELOADED:
         importlib.import_module(name)
     chosen = [
-        each._replace(seeds=min(each.seeds, arguments.seeds_max))
+        each._replace(tries=min(each.tries, arguments.tries_max))
         for each in MUTANTS[arguments.begin :]
-        if arguments.only in each.name or arguments.only in each.invariant
+        if any(only in text for only in arguments.only or [""] for text in (each.name, each.invariant, each.hunter))
     ]
     outcomes, begun_s = list[Outcome](), time.monotonic()
-    with multiprocessing.get_context("fork").Pool(arguments.jobs, maxtasksperchild=1) as pool:
-        for outcome in pool.imap(run, chosen, chunksize=1):
-            outcomes.append(outcome)
-            print(*outcome.row(), f"{outcome.seconds:.0f} s", outcome.others or "", sep=" | ", flush=True)
-            if outcome.kill is not None:
-                print("   ", outcome.kill.error[:160])
+    for outcome in outcomes_of(chosen, arguments.jobs):
+        outcomes.append(outcome)
+        print(*outcome.row(), f"{outcome.seconds:.0f} s", outcome.others or "", sep=" | ", flush=True)
+        if outcome.kill is not None:
+            print("   ", outcome.kill.error[:160].replace("\n", " "), flush=True)
+    outcomes.sort(key=lambda outcome: chosen.index(outcome.mutant))
     record = _record(outcomes, time.monotonic() - begun_s)
-    print(*record.lines(), sep="\n")
+    print(*record.lines(), *record.notes, sep="\n")
     if arguments.record is not None:
         importlib.import_module("statebackend.testing.record").write_record(arguments.record, record)
     failures = found_wrong(outcomes, is_whole=len(chosen) == len(MUTANTS))
@@ -90,13 +124,16 @@ def main() -> None:
 
 def _record(outcomes: Sequence[Outcome], seconds: float) -> Any:
     """The record of this run. The library is imported only now: no mutant is planted any more."""
+    killed = [outcome for outcome in outcomes if outcome.is_killed]
+    by = len({outcome.mutant.invariant for outcome in killed})
+    minutes = sum(outcome.seconds for outcome in outcomes) / 60
     return importlib.import_module("statebackend.testing.record").record_of(
         "nox -s mutants",
         seconds=seconds,
-        broken=sum(not each.is_killed for each in outcomes),
-        head=("mutant", "room", "noticed by", "seeds at most", "seeds that it took"),
-        table=[each.row() for each in outcomes],
-        notes=[f"{name} has no mutant: {why}" for name, why in sorted(WITHOUT_MUTANT.items())],
+        broken=len(outcomes) - len(killed),
+        head=HEAD,
+        table=[outcome.row() for outcome in outcomes],
+        notes=[f"{len(killed)} of {len(outcomes)} mutants, noticed by {by} invariants. {minutes:.0f} minutes of CPU."],
     )
 
 

@@ -1,4 +1,4 @@
-"""Plants one break in the library at import, in this process, and asks which invariant notices it.
+"""Plants one break in the library at import, in this process, and knows the invariants that may notice it.
 
 Import nothing of the library before `plant`: what is imported already stays as it is.
 """
@@ -8,30 +8,35 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
-import logging
 import re
-import signal
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType
-from typing import Any, NamedTuple
+from types import CodeType, ModuleType
+from typing import Any, Literal, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 NAMED = re.compile(
     r"assert_\w+|_?judge_\w+|acknowledge\w*|decide|check_end|check_invariants|_watch\w*|_lose_newest|_sweep_clean"
 )
-SIMULATION = ("statebackend/testing/invariants.py", "statebackend/_changelog/ledger.py")
-CPU_S = 120
-"""A mutant that takes longer hangs, and so is found out."""
+WITH_INVARIANTS = (
+    "statebackend/testing/invariants.py",
+    "statebackend/_changelog/ledger.py",
+    "statebackend/testing/simulation",
+    "tests/models/invariants.py",
+)
+"""Files and folders that have the named invariants."""
+
+Hunter = Literal["simulation", "models", "handover", "kills"]
 
 
 class Mutant(NamedTuple):
     """A break: `old` in the source of `module`, which has it once, becomes `new`.
 
-    `invariant` is to notice it within `seeds` of the simulation, from `first` on. `without`: other invariants that are
-    switched off for it, because they would notice it earlier.
+    `invariant` is to notice it, while `hunter` tries so often as `tries` says: seeds of the simulation, from `first`
+    on; examples of a model, drawn by that seed; jobs handed on, or killed, with that seed. `without`: other invariants
+    that are switched off, because they would notice it earlier.
     """
 
     name: str
@@ -40,32 +45,31 @@ class Mutant(NamedTuple):
     new: str
     invariant: str
     first: int = 0
-    seeds: int = 60
+    tries: int = 60
     without: tuple[str, ...] = ()
+    hunter: Hunter = "simulation"
 
 
 class StaleError(Exception):
     """The source is not as the mutant expects it: write the mutant anew."""
 
 
-class Kill(NamedTuple):
-    """The `seed`, by which `invariant` a mutant was found out there, and the error."""
-
-    seed: int
-    invariant: str
-    error: str
-
-
 def invariants() -> Mapping[str, str]:
-    """The named invariants of the simulation, each with its file: functions that assert, and are named so."""
+    """The named invariants, each with its file: functions that assert, and are named so."""
     found: dict[str, str] = {}
-    folder = ROOT / "statebackend/testing/simulation"
-    for path in [*(ROOT / each for each in SIMULATION), *sorted(folder.rglob("*.py"))]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            is_named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and NAMED.fullmatch(node.name)
-            if is_named and any(isinstance(each, ast.Assert | ast.Raise) for each in ast.walk(node)):
-                found[node.name] = path.relative_to(ROOT).as_posix()
+    for place in (ROOT / each for each in WITH_INVARIANTS):
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _is_invariant(node):
+                    found[node.name] = path.relative_to(ROOT).as_posix()
     return found
+
+
+def _is_invariant(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """True if it is named so, and asserts by itself or by `_assert_same`."""
+    asserts = any(isinstance(each, ast.Assert | ast.Raise) for each in ast.walk(node))
+    calls = {each.func.id for each in ast.walk(node) if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)}
+    return NAMED.fullmatch(node.name) is not None and (asserts or "_assert_same" in calls)
 
 
 class _MutatedLoader(importlib.machinery.SourceFileLoader):
@@ -102,37 +106,6 @@ def plant(mutant: Mutant) -> None:
     assert mutant.module not in sys.modules, "imported already"
     sys.meta_path.insert(0, _Finder(mutant))
     importlib.import_module(mutant.module)
-
-
-def hunt(mutant: Mutant) -> Iterator[Kill]:
-    """Plant it, and yield its kills, seed by seed."""
-    plant(mutant)
-    logging.disable(logging.CRITICAL)
-    signal.signal(signal.SIGVTALRM, _hangs)
-    signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)
-    _switch_off(mutant.without)
-    yield from _hunt_in_simulation(mutant)
-
-
-def _hangs(_signal: int, _frame: FrameType | None) -> None:
-    raise TimeoutError("it hangs")
-
-
-def _switch_off(names: Sequence[str]) -> None:
-    invariants_module = importlib.import_module("statebackend.testing.invariants")
-    job = importlib.import_module("statebackend.testing.simulation.job").SimulatedJob
-    for name in names:
-        setattr(job if hasattr(job, name) else invariants_module, name, lambda *_, **__: None)
-
-
-def _hunt_in_simulation(mutant: Mutant) -> Iterator[Kill]:
-    simulation = importlib.import_module("statebackend.testing.simulation")
-    for seed in range(mutant.first, mutant.first + mutant.seeds):
-        try:
-            simulation.simulate(seed)
-        except simulation.BrokenError as error:
-            cause = error.__cause__ or error
-            yield Kill(seed, noticed_by(cause), f"{type(cause).__name__}: {cause}")
 
 
 def noticed_by(error: BaseException) -> str:

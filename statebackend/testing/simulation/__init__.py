@@ -10,7 +10,7 @@ lives continue as zombies while the next ones work. Half of the seeds also have 
 nights after which a sweep finds everything old; savepoints are made of the next commit, of the newest behind it, and of
 older ones from outside, and lives start from them. In one of eight the job is opened again for each batch; in one of
 three its newest commit may be damaged or lost between two lives, while a host's disk has a good copy. In half of the
-seeds the job is read beside all that, by readers quick and slow.
+seeds the job is read beside all that, by readers quick and slow; in one of three its change feed is followed.
 
 Two thirds of the jobs have a clock, by the times of their rows or by that of their batches, with late rows, timers and
 values that expire. Some lives work in ranges, as Spark's executors do, and are woken by the timers of idle ranges.

@@ -46,6 +46,9 @@ EVENTS: Final[Mapping[str, str]] = {
     "read": r"^reader\d+ reads \w+ of checkpoint",
     "read swept": r"^reader\d+ reads \w+: CheckpointNotFoundError",
     "read fails": r"^reader\d+ reads \w+: Store\w+Error",
+    "feed followed": r"^follower\d+ follows \w+ to \d+: [1-9]",
+    "feed taken back": r"^follower\d+ follows .*: RewindError",
+    "feed swept": r"^follower\d+ follows .*: CheckpointNotFoundError",
 }
 """The name of an event, and the pattern of its lines, without their times."""
 

@@ -1,11 +1,12 @@
-"""Watches the bytes in flight of a simulated backend, and its ledger."""
+"""Watches the bytes in flight of a simulated backend, and its ledger, after each of its events."""
 
 from collections.abc import Callable
-from typing import Final
+from functools import wraps
+from typing import Any, Final
 
 from statebackend._changelog.ledger import Ledger
 from statebackend._checkpoint.backend import StateBackend
-from statebackend.abc import CheckpointInfo, Observer
+from statebackend.abc import Observer
 from statebackend.settings import Settings
 from statebackend.testing import invariants
 from statebackend.testing.simulation.job import SimulatedJob
@@ -13,6 +14,10 @@ from statebackend.testing.simulation.states import KEYS, STATES, VALUE_CHARACTER
 
 DIRTY_BYTES_MAX: Final = 40 * len(KEYS) * len(STATES) * (VALUE_CHARACTERS_MAX + 100)
 """More than one upload can hold: all that a life of many batches leaves unsent if every checkpoint is cancelled."""
+LEDGER_EVENTS: Final = (
+    *("append", "seal", "take_open", "take_inline", "take_back", "encoded", "persist", "abandon"),
+    *("succeed", "fail", "confirm", "reset", "subsume", "truncate", "close"),
+)
 
 
 class Gauges(Observer):
@@ -24,15 +29,29 @@ class Gauges(Observer):
         self.ledger: Ledger | None = None
         self._job, self._settings, self._tell = job, settings, tell
 
+    def watch(self, ledger: Ledger) -> None:
+        """Check this ledger from now on, after each of its events."""
+        self.ledger = ledger
+        for name in LEDGER_EVENTS:
+            setattr(ledger, name, self._checked(getattr(ledger, name)))
+
+    def _checked(self, event: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(event)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return event(*args, **kwargs)
+            finally:
+                self._check_ledger()
+
+        return checked
+
     def in_flight_changed(self, in_flight_bytes: int) -> None:
         self.in_flight_bytes = in_flight_bytes
         with self._job.judging():
             invariants.assert_in_flight_is_bounded(in_flight_bytes, self._settings, DIRTY_BYTES_MAX)
-        self._check_ledger()
 
     def queue_changed(self, waiting: int) -> None:
         self.waiting = waiting
-        self._check_ledger()
 
     def materialization_begun(self, key_groups: int) -> None:
         self._tell(f"bases of {key_groups} key groups are being written")
@@ -42,9 +61,6 @@ class Gauges(Observer):
 
     def materialization_failed(self, error: Exception, *, failures: int) -> None:
         self._tell(f"bases failed to be written, {failures}. time: {type(error).__name__}")
-
-    def checkpoint_committed(self, info: CheckpointInfo) -> None:
-        self._check_ledger()
 
     def _check_ledger(self) -> None:
         with self._job.judging():

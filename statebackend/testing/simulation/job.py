@@ -19,6 +19,7 @@ from statebackend._log.names import (
     entry_key,
     floor_of,
     marker_of,
+    parse_hint,
 )
 from statebackend.abc import CheckpointInfo
 from statebackend.ids import ClockMark
@@ -283,12 +284,19 @@ class SimulatedJob:
             assert all(commit.sequence != sequence for commit in untouchable), (
                 f"deleted although it can be opened: {key}"
             )
+            self._judge_hint(sequence)
         elif key in self._unpinned:
             self._unpinned.discard(key)
         elif key.startswith(SAVEPOINTS) and (mark := marker_of(key)) is not None and not self._dropping[mark.name]:
             assert not any(mark.names(commit) for commit in untouchable), (
                 f"a savepoint was dropped without a request: {mark.name}"
             )
+
+    def _judge_hint(self, deleted: int) -> None:
+        """No search for the end meets a gap where `deleted` was: the hint names a later entry, or one that is gone."""
+        hint = parse_hint(self.objects.get(HINT_KEY, b""))
+        if hint is not None and entry_key(hint.sequence) in self.objects:
+            assert hint.sequence >= deleted, f"entry {deleted} is deleted, and a search begins at {hint.sequence}"
 
     def _judge_floor(self, floor: int | None) -> None:
         assert floor is not None, "a sweep floor without a number"

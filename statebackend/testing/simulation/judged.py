@@ -104,12 +104,15 @@ class JudgedLife:
         self._scope = anyio.CancelScope()
         self._task: asyncio.Task[Any] | None = None
         self._ticking = Random(f"{world.seed} ticks {plan.number}")  # noqa: S311  # as above
+        self._cancelling = Random(f"{world.seed} cancels {plan.number}")  # noqa: S311  # as above
         self._timing = None if plan.is_timeless else world.timing
         self._runner = None if self._timing is None else open_runner(self._timing)
         self._time = JobTime()
         self._contents: dict[tuple[str, Key], object] = {}
         self._leaving_since: float | None = None
         self._writes = 0
+        self._epoch = 0
+        self._attempt: CheckpointCall | None = None  # the last
 
     def _judge_opened(self, found: CommitSummary | None, newest: int, asked: Mapping[str, Any]) -> None:
         sequence = None if found is None else found.sequence
@@ -130,19 +133,42 @@ class JudgedLife:
     # ------------------------------------------------------------------------------------------------ what is judged
 
     def _judge_failed(self, attempt: CheckpointCall, error: StateBackendError, *, savepoint: str | None) -> bool:
-        """Return true if the life may continue: only if its call was wrong and has changed nothing."""
+        """Return true if the life may continue: only if its call has changed nothing.
+
+        That is so if it was wrong; and if the marker of a savepoint could not be written, of which a coordinator, that
+        has no state of its own, knows that it has not committed.
+        """
         self._tell(f"attempt {attempt.number}: {type(error).__name__}")
+        is_unmarked = savepoint is not None and isinstance(error, (SavepointExistsError, StoreUnavailableError))
+        failed = (CheckpointExistsError, UploadError, FencedError, BackendClosedError, StoreAccessError)
         if isinstance(error, StoreAccessError):
             self._primary.in_doubt.clear()  # refused, and read back
         if isinstance(error, OutcomeUnknownError):
             self._decide(attempt, "unknown")
-        elif isinstance(error, (CheckpointExistsError, UploadError, FencedError, BackendClosedError, StoreAccessError)):
+        elif is_unmarked or isinstance(error, failed):
             self._decide(attempt, "failed")
-        elif savepoint is not None and isinstance(error, (SavepointExistsError, StoreUnavailableError)):
-            self._decide(attempt, "failed")  # for the savepoint marker
         else:
             self._judge_error(error)
-        return isinstance(error, (CheckpointExistsError, SavepointExistsError))
+        if isinstance(error, FencedError):
+            self._judge_fenced()
+        return isinstance(error, (CheckpointExistsError, SavepointExistsError)) or (is_unmarked and self.plan.parts > 0)
+
+    def _judge_fenced(self) -> None:
+        """A life is fenced by another one only, which has begun a newer epoch."""
+        with self._job.judging():
+            newest = self._job.log[-1].epoch
+            assert newest > self._epoch or not self._primary.alive, f"fenced in epoch {self._epoch}, by {newest}"
+
+    def _judge_finished(self, attempt: CheckpointCall, stands_on: int) -> None:
+        """A call of `commit` that was cancelled has ended: either nothing was committed, or who committed stands on it.
+
+        Not judged where the weather kept the answer from it.
+        """
+        with self._job.judging():
+            is_judged = self._primary.alive and attempt.sequence is not None
+            assert not is_judged or stands_on == attempt.sequence, (
+                f"attempt {attempt.number} is committed at {attempt.sequence}, and its coordinator is on {stands_on}"
+            )
 
     def _decide(self, attempt: CheckpointCall, outcome: Outcome) -> None:
         if self._primary.alive:
@@ -174,16 +200,16 @@ class JudgedLife:
             if self._primary.alive:
                 bound_s = 2 * self._world.settings.close_timeout_s + REMOVAL_S
                 bound_s += 0.0 if self._local is None else 3 * DISK_CALL_MAX_S
-                invariants.assert_left_in_time(self._clock.monotonic() - self._leaving_since, bound_s)
-                self._judge_left_over()
+                leaving_s = self._clock.monotonic() - self._leaving_since
+                invariants.assert_left_in_time(leaving_s, bound_s)
+                self._judge_left_over(leaving_s)
 
-    def _judge_left_over(self) -> None:
+    def _judge_left_over(self, leaving_s: float) -> None:
         """Check for garbage, except after a store that carries out requests late, or without time to clean up.
 
         And except for a life that was fenced or got no answer: it deletes nothing that a commit may point into.
         """
-        assert self._leaving_since is not None
-        in_time = self._clock.monotonic() - self._leaving_since < self._world.settings.close_timeout_s
+        in_time = leaving_s < self._world.settings.close_timeout_s
         if in_time and not self._primary.late and not self._primary.in_doubt:
             stored = self._primary.stored - self._primary.removed_in_vain  # requested, and refused: left to a sweep
             invariants.assert_nothing_is_left_over([key.removeprefix(ROOT) for key in stored], self._job.commits)

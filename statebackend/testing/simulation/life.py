@@ -5,6 +5,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from random import Random
 from typing import Any, Final
 
 import anyio
@@ -31,7 +32,7 @@ from statebackend.ids import Epoch, Key, SourceMark
 from statebackend.testing import invariants
 from statebackend.testing.kits.cancellation import TURNS, How, cancelled, turns
 from statebackend.testing.simulation.gauges import ledger_of
-from statebackend.testing.simulation.job import JOB
+from statebackend.testing.simulation.job import JOB, ROOT
 from statebackend.testing.simulation.judged import OPENING_S, PATIENCE_S, JudgedLife
 from statebackend.testing.simulation.owners import RangesAtWork, savepoints_of
 from statebackend.testing.simulation.scenario import SAVEPOINTS
@@ -46,6 +47,8 @@ from statebackend.testing.simulation.timed import (
 
 QUIET: Final = 0.6
 """The chance that a batch in ranges has timed rows alone."""
+CANCELLED: Final = 0.1
+"""The chance that the commit of a batch in ranges is cancelled."""
 
 Committing = Callable[[int, SourceMark, str | None], Awaitable[CheckpointInfo | Commit]]
 """Makes a checkpoint under an id, with its source, and perhaps with a savepoint's name."""
@@ -136,7 +139,7 @@ class Life(JudgedLife):
             **asked,
         ) as backend:
             opening.deadline = math.inf
-            self._gauges.ledger = ledger_of(backend)
+            self._gauges.watch(ledger_of(backend))
             try:
                 self._judge_opened(backend.newest, newest, asked)
                 with self._job.judging():
@@ -170,6 +173,7 @@ class Life(JudgedLife):
 
     async def _begin(self, epoch: Epoch) -> None:
         """Record that it goes on from its savepoint, as a sink does."""
+        self._epoch = epoch
         if self.plan.savepoint is not None and self._job.named(self.plan.savepoint):
             with (
                 suppress(StoreUnavailableError, StoreAccessError, SavepointNotFoundError),
@@ -239,17 +243,33 @@ class Life(JudgedLife):
         if batch is not None:
             with self._job.judging():
                 assert_fired_once(found, batch.expected, batch.time.batch)
-        after = self._time if batch is None else batch.time
+        before, after = (self._contents, self._time), self._time if batch is None else batch.time
         self._contents, self._time = contents, after
 
         async def commit(checkpoint_id: int, source: SourceMark, savepoint: str | None) -> Commit:
             return await work.commit(contributions, checkpoint_id, source, savepoint, batch)
 
         checkpoint_id = work.coordinator.next_checkpoint_id
-        await self._checkpoint(commit, checkpoint_id)
+        if self._cancelling.random() < CANCELLED:
+            goes_on = await self._commit_cancelled(work.coordinator, commit)
+        else:
+            goes_on = await self._checkpoint(commit, checkpoint_id)
         if work.coordinator.next_checkpoint_id == checkpoint_id:  # not committed: what the ranges did is forgotten
-            return False
+            self._contents, self._time = before
+            return goes_on
         return await self._name_it(work.coordinator)
+
+    async def _commit_cancelled(self, coordinator: CheckpointCoordinator, commit: Committing) -> bool:
+        """Cancel a commit. True if the life may continue: if the weather had no part in what came of it."""
+        key, begun_s = ROOT + coordinator.next_key, self._clock.monotonic()
+        results = await self._cancelled(
+            lambda: self._checkpoint(commit, coordinator.next_checkpoint_id), self._cancelling
+        )
+        in_time = self._clock.monotonic() - begun_s < self._world.settings.commit_timeout_s
+        if results == [False] or not in_time or key in self._primary.troubled or self._attempt is None:
+            return False
+        self._judge_finished(self._attempt, -1 if coordinator.newest is None else coordinator.newest.sequence)
+        return True
 
     async def _name_it(self, backend: StateBackend | CheckpointCoordinator) -> bool:
         """Perhaps make the commit that it stands on a savepoint, as `savepoint` of a sink does behind its commit."""
@@ -293,17 +313,18 @@ class Life(JudgedLife):
                 return await self._checkpoint(made_by(backend), checkpoint_id)
 
     async def _checkpoint_cancelled(self, backend: StateBackend, checkpoint_id: int) -> bool:
-        how: How = self._chance.choice(("scope", "task"))
-        count = self._chance.choice(TURNS)
-        seconds = self._chance.expovariate(1.0) * self._chance.choice((0.001, 0.02, 0.5))
-        by_turns = self._chance.random() < 0.3
-        results = await cancelled(
-            lambda: self._checkpoint(made_by(backend), checkpoint_id),
-            how=how,
-            after=lambda: turns(count) if by_turns else anyio.sleep(seconds),
-            patience_s=PATIENCE_S,
-        )
+        results = await self._cancelled(lambda: self._checkpoint(made_by(backend), checkpoint_id), self._chance)
         return results[0] if results else self._chance.random() < 0.8
+
+    async def _cancelled(self, call: Callable[[], Awaitable[bool]], chance: Random) -> list[bool]:
+        """Cancel it at some moment; what it returned, if it did."""
+        how: How = chance.choice(("scope", "task"))
+        count = chance.choice(TURNS)
+        seconds = chance.expovariate(1.0) * chance.choice((0.001, 0.02, 0.5))
+        by_turns = chance.random() < 0.3
+        return await cancelled(
+            call, how=how, after=lambda: turns(count) if by_turns else anyio.sleep(seconds), patience_s=PATIENCE_S
+        )
 
     async def _checkpoint_twice(self, backend: StateBackend, checkpoint_id: int) -> bool:
         results: list[bool] = []
@@ -321,7 +342,7 @@ class Life(JudgedLife):
         return all(results)
 
     async def _checkpoint(self, commit: Committing, checkpoint_id: int) -> bool:
-        attempt = self._job.attempt(checkpoint_id, self._contents, self._time)
+        attempt = self._attempt = self._job.attempt(checkpoint_id, self._contents, self._time)
         name = self._naming.choice(SAVEPOINTS) if self._naming.random() < self._world.savepoints else None
         self._tell(f"attempt {attempt.number} at checkpoint {checkpoint_id}, savepoint {name}")
         try:

@@ -273,6 +273,14 @@ def draw_readers(chance: Random, scenario: Scenario) -> Mapping[int, ReaderPlan]
     return {life.number: draw_reader(chance, scenario.weather) for life in scenario.lives if chance.random() < 0.5}
 
 
+def draw_followers(chance: Random, scenario: Scenario) -> Mapping[int, ReaderPlan]:
+    """Draw those who follow the change feed, for a third of the seeds, by the number of a life as the readers."""
+    if chance.random() < 0.67:
+        return {}
+    plans = {life.number: draw_reader(chance, scenario.weather) for life in scenario.lives if chance.random() < 0.3}
+    return {number: replace(plan, reads=chance.choice((5, 15))) for number, plan in plans.items()}
+
+
 def draw_reader(chance: Random, weather: Weather) -> ReaderPlan:
     """Draw a reader: quick, slow, or one for which a night passes between two requests."""
     slow_s = chance.choice((weather.latency_s, weather.latency_s, 0.3, 20.0, NIGHT_S / 3))

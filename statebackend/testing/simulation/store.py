@@ -149,6 +149,8 @@ class Connection:
         """Keys whose deletion it requested and that failed."""
         self.in_doubt: Final[set[str]] = set()
         """Keys that it tried to create without learning the outcome; cleared once that is known."""
+        self.troubled: Final[set[str]] = set()
+        """Keys of requests that the weather did not let through, or whose answer it lost or delayed for ever."""
         self._place = place
         self._weather = weather
         self._seed = seed
@@ -232,6 +234,8 @@ class Connection:
         chance = self._chance_of(operation, key)
         request = _SimulatedRequest(operation, key, self._fate(operation, chance), write, chance)
         self._under_way.append(request)
+        if request.fate.trouble is not None:
+            self.troubled.add(key)
         results: list[T] = []
         try:
             with anyio.CancelScope(shield=self._weather.disk):

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import anyio
 import msgspec
@@ -23,13 +23,14 @@ from statebackend.ids import KeyGroupRange, SourceMark
 from statebackend.settings import Settings
 from statebackend.testing import invariants
 from statebackend.testing.crash_store import Write
+from statebackend.testing.simulation.beside.followers import Follower
 from statebackend.testing.simulation.beside.losses import draw_loss
 from statebackend.testing.simulation.beside.maintenance import Maintenance
 from statebackend.testing.simulation.beside.readers import Reader
 from statebackend.testing.simulation.job import JOB, SimulatedJob
 from statebackend.testing.simulation.judged import PATIENCE_S, Sabotage
 from statebackend.testing.simulation.life import Life
-from statebackend.testing.simulation.owners import commit_in_parts
+from statebackend.testing.simulation.owners import commit_in_parts, savepoints_of
 from statebackend.testing.simulation.scenario import (
     CALM,
     CALM_DISK,
@@ -38,6 +39,7 @@ from statebackend.testing.simulation.scenario import (
     ReaderPlan,
     Scenario,
     Upkeep,
+    draw_followers,
     draw_lateness,
     draw_readers,
     draw_scenario,
@@ -55,6 +57,9 @@ NIGHT_EVERY: Final = 5
 """Lives between two nights of a job that is opened again for each batch."""
 HOP_S: Final = (0.0, 0.0001, 0.003)
 """Seconds that work in a thread takes."""
+
+
+AnyReader = TypeVar("AnyReader", Reader, Follower)
 
 
 class BrokenError(AssertionError):
@@ -133,6 +138,7 @@ class _World:
         )
         self.timing: Final = draw_time(Random(f"{seed} time"))  # noqa: S311  # as above
         self._readers = draw_readers(Random(f"{seed} readers"), self._scenario)  # noqa: S311  # as above
+        self._followers = draw_followers(Random(f"{seed} followers"), self._scenario)  # noqa: S311  # as above
         self._is_opened_often = len(self._scenario.lives) > AT_ONCE_EVERY
         self.savepoints: Final = self._upkeep.savepoints
         self.settings: Final = msgspec.structs.replace(
@@ -214,7 +220,9 @@ class _World:
         if (keep := self._upkeep.keeps.get(plan.number)) is not None:
             self._tasks.start_soon(self._maintenance.keep, plan.number, keep)
         if (reader := self._readers.get(plan.number)) is not None:
-            self._tasks.start_soon(self._open_reader(plan.number, reader).run)
+            self._tasks.start_soon(self._open_reader(Reader, plan.number, reader).run)
+        if (follower := self._followers.get(plan.number)) is not None:
+            self._tasks.start_soon(self._open_reader(Follower, plan.number, follower).run)
         if plan.overlap_s is None:
             await self._await_end(life)
         else:
@@ -266,15 +274,16 @@ class _World:
         self.tell("a night passes")
         await anyio.sleep(NIGHT_S)
 
-    def _open_reader(self, number: int, plan: ReaderPlan) -> Reader:
-        line = self._connect(self.job.primary, plan.weather, f"reader{number}")
-        return Reader(
+    def _open_reader(self, kind: type[AnyReader], number: int, plan: ReaderPlan) -> AnyReader:
+        word = kind.__name__.lower()
+        process = f"{word}{number}"
+        return kind(
             plan,
             self.job,
             self.settings,
-            self.sabotage.store(line),
-            seed=f"{self.seed} reader {number}",
-            tell=partial(self._tell_of, f"reader{number}"),
+            self.sabotage.store(self._connect(self.job.primary, plan.weather, process)),
+            seed=f"{self.seed} {word} {number}",
+            tell=partial(self._tell_of, process),
         )
 
     async def _sweep_clean(self) -> None:
@@ -353,6 +362,9 @@ class _World:
                 assert_part(backend, expected, whole, self.settings.max_parallelism)
                 there = [commit for commit in self.job.commits if entry_key(commit.sequence) in self.job.objects]
                 invariants.assert_same_history([each async for each in backend.history()], there)
+                savepoints = await savepoints_of(primary, quiet).all()
+                named = [(each.name, each.sequence) for each in savepoints]
+                invariants.assert_savepoints_were_made(named, self.job.objects, JOB)
                 time = self.job.time_at(self.job.newest)
                 if self.timing is not None and time.clock is not None:
                     assert_time(backend, expected, time, self.timing, self.settings.max_parallelism)

@@ -1,1 +1,1 @@
-"""The events beside the lives of a simulated job: losses, sweeps and savepoints, and readers."""
+"""The events beside the lives of a simulated job: losses, sweeps and savepoints, readers and followers."""

@@ -99,7 +99,7 @@ class Reader:
         assert len(found) == len(rows), f"a key of {state} is read twice: {rows}"
         time = self._job.time_at(commit.sequence)
         contents = invariants.living(self._job.contents_at(commit.sequence), time.now_s, TTL_S)
-        expected = {_shown_key(key, state): _shown(value, state) for (n, key), value in contents.items() if n == state}
+        expected = {shown_key(key, state): shown(value, state) for (n, key), value in contents.items() if n == state}
         invariants.assert_same_contents(
             {(state, key): value for key, value in found.items()},
             {(state, key): value for key, value in expected.items()},
@@ -139,11 +139,13 @@ class Reader:
             raise error
 
 
-def _shown_key(key: Key, state: str) -> Key:
+def shown_key(key: Key, state: str) -> Key:
+    """A key of the state as it is read."""
     return key if state == COLUMNS else msgspec.json.encode(plain(key)).decode()
 
 
-def _shown(value: Any, state: str) -> object:
+def shown(value: Any, state: str) -> object:
+    """A value of the state as it is read."""
     if state == COLUMNS:
         return value["text"]
     return list(value) if state == IDLE else text_of(value)
