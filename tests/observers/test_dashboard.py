@@ -9,6 +9,7 @@ from statebackend.observers import Histogram, Metrics
 
 DASHBOARD = Path(__file__).parents[2] / "docs" / "grafana" / "statebackend.json"
 NAME = re.compile(r"\bstatebackend_\w+")
+PANELS: list[dict[str, Any]] = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
 
 
 def known() -> dict[str, set[str]]:
@@ -26,12 +27,7 @@ def known() -> dict[str, set[str]]:
 
 def queries() -> list[tuple[str, str, str]]:
     """The title of each panel, its queries, and what names a line."""
-    dashboard: dict[str, Any] = json.loads(DASHBOARD.read_text(encoding="utf-8"))
-    return [
-        (panel["title"], each["expr"], each["legendFormat"])
-        for panel in dashboard["panels"]
-        for each in panel["targets"]
-    ]
+    return [(panel["title"], each["expr"], each["legendFormat"]) for panel in PANELS for each in panel["targets"]]
 
 
 def test_every_series_it_asks_for_exists_with_the_labels_it_groups_by() -> None:
@@ -58,10 +54,60 @@ def test_what_only_grows_is_shown_as_a_rate() -> None:
         assert query.count('state_job=~"$job"') == len(NAME.findall(query)), title
 
 
+def unit_of(panel: dict[str, Any], query: str) -> str:
+    """The unit in which Grafana shows a query of a panel: that of the panel, unless an override names the query."""
+    config = panel["fieldConfig"]
+    for override in config["overrides"]:
+        if override["matcher"] == {"id": "byFrameRefID", "options": query}:
+            return next(str(each["value"]) for each in override["properties"] if each["id"] == "unit")
+    return str(config["defaults"]["unit"])
+
+
+def expected_units(expr: str) -> set[str]:
+    """The units that fit a query, in Grafana's words: by what the metric counts, and per second for a rate."""
+    units = {metric.series: metric.unit for metric in Metrics.definitions()}
+    counted = {
+        units[re.sub(r"_(sum|count|bucket)$", "", name) if name not in units else name] for name in NAME.findall(expr)
+    }
+    if counted == {"seconds"}:
+        return {"s"}
+    if counted == {"USD"}:
+        return {"currencyUSD"}
+    is_rate = "rate(" in expr and "histogram_quantile" not in expr and "/" not in expr
+    if counted == {"bytes"}:
+        return {"Bps" if is_rate else "bytes"}
+    return {"ops", "reqps"} if is_rate else {"short"}
+
+
+def test_every_query_is_shown_in_its_unit() -> None:
+    """Seconds read as bytes, or a rate as a total, would be a chart that lies."""
+    for panel in PANELS:
+        for each in panel["targets"]:
+            assert unit_of(panel, each["refId"]) in expected_units(each["expr"]), (panel["title"], each["refId"])
+
+
+def test_panels_have_what_grafana_needs_and_a_place_of_their_own() -> None:
+    """A title, a kind, queries with names of their own, and a rectangle within 24 columns that no other one touches."""
+    taken: set[tuple[int, int]] = set()
+    for panel in PANELS:
+        assert panel["type"] == "timeseries", panel["title"]
+        names = [each["refId"] for each in panel["targets"]]
+        assert names == sorted(set(names)), panel["title"]
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert cells, panel["title"]
+        assert max(x for x, _ in cells) < 24, panel["title"]
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
 def test_it_stands_alone() -> None:
-    """It is told its Prometheus when it is imported, and its panels do not lie upon each other."""
+    """It is told its Prometheus when it is imported, and each panel asks that one."""
     dashboard: dict[str, Any] = json.loads(DASHBOARD.read_text(encoding="utf-8"))
     assert {each["name"] for each in dashboard["templating"]["list"]} == {"source", "job"}
-    assert {panel["datasource"]["uid"] for panel in dashboard["panels"]} == {"${source}"}
-    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in dashboard["panels"]]
-    assert len(set(places)) == len(places) == len({panel["id"] for panel in dashboard["panels"]})
+    assert {panel["datasource"]["uid"] for panel in PANELS} == {"${source}"}
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS)

@@ -53,11 +53,13 @@ def test_a_file_without_a_docstring_is_refused(tmp_path: Path) -> None:
         files.sentence_of(path)
 
 
-def test_tour_names_no_file_that_is_gone() -> None:
-    """A path in backquotes that ends in `.py` exists below `statebackend/`; the tour's own program is the exception."""
-    quoted = TOUR.read_text(encoding="utf-8").split("`")[1::2]
-    paths = {name for name in quoted if name.endswith(".py") and " " not in name}
-    assert sorted(name for name in paths - {"tour.py"} if not (LIBRARY / name).exists()) == []
+@pytest.mark.parametrize(
+    "page", sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]), ids=lambda page: page.stem
+)
+def test_no_page_names_a_file_that_is_gone(page: Path) -> None:
+    """A path with a folder, in backquotes, exists below `statebackend/` or below the root."""
+    named = re.findall(r"`([\w./-]+/[\w.-]+\.(?:py|js|svg|toml|json|bin))`", page.read_text(encoding="utf-8"))
+    assert [name for name in named if not ((LIBRARY / name).exists() or (ROOT / name).exists())] == []
 
 
 def test_tour_opens_functions_that_are_there() -> None:
