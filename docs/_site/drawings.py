@@ -56,7 +56,10 @@ class Box(NamedTuple):
 
 
 def svg_of(text: str, title: str) -> str:
-    """The drawing. Raises `ValueError` for an unknown line, and `KeyError` for an arrow to a box that is not there."""
+    """The drawing. Raises `KeyError` for an arrow to a box that is not there.
+
+    Raises `ValueError` for an unknown line, and for a box that leaves the drawing.
+    """
     boxes: dict[str, Box] = {}
     shapes: list[str] = []
     arrows: list[str] = []
@@ -78,6 +81,11 @@ def svg_of(text: str, title: str) -> str:
             shapes.append(_words(x, y, "soft", words[0]))
         elif not kind.startswith("#"):
             raise ValueError(line)
+    for name, box in boxes.items():
+        if not (
+            box.half_width <= box.x <= width - box.half_width and box.half_height <= box.y <= height - box.half_height
+        ):
+            raise ValueError(f"{name} leaves the drawing: say a larger size")
     opening = f'<svg xmlns="http://www.w3.org/2000/svg" class="drawing" role="img" viewBox="0 0 {width:g} {height:g}"'
     marker = '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
     tip = '<path class="head" d="M0 0 L8 4 L0 8 z"/></marker>'

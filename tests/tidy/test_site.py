@@ -34,11 +34,13 @@ def test_a_drawing_is_the_one_that_its_text_makes(path: Path) -> None:
 
 
 def test_a_drawing_that_cannot_be_understood_is_refused() -> None:
-    """A word that is none, and an arrow to a box that is not there."""
+    """A word that is none, an arrow to a box that is not there, and a box that would be cut off."""
     with pytest.raises(ValueError, match="bix"):
         svg_of("bix a 0 0 | x", "")
     with pytest.raises(KeyError):
-        svg_of("box a 0 0 | x\narrow a b", "")
+        svg_of("size 1 1\nbox a 0 0 | x\narrow a b", "")
+    with pytest.raises(ValueError, match="below leaves the drawing"):
+        svg_of("size 1 1.5\nbox a 0 0 | x\nbox below 0 1 | y", "")
 
 
 def test_docstrings_become_literals_lists_and_blocks() -> None:
