@@ -117,6 +117,8 @@ class _JumpingSelector(selectors.DefaultSelector):
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout == 0 and not self._loop.threads_at_work:
+            return []  # no socket to ask for, and what is ready is ready
         ready = super().select(0)
         if ready or timeout == 0:
             return ready

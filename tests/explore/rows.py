@@ -63,4 +63,6 @@ def _outcome(seen: Visit) -> str:
     if seen.broken is not None:
         print(*seen.trace, sep="\n", file=sys.stderr)
         return f"VIOLATED: {seen.broken}"
-    return "all visited" if seen.complete else "as many as were asked for"
+    if seen.complete:
+        return "all visited"
+    return f"all with at most {seen.turns} switches" if seen.turns > 0 else "as many as were asked for"

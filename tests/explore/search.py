@@ -59,6 +59,8 @@ class Visit:
     seconds: float = 0.0
     complete: bool = False
     """Every state was visited; otherwise the search was ended by its bound, or by what is broken."""
+    turns: int = -1
+    """Whatever takes at most so many turns was visited; -1 if the bound came before that."""
     broken: BrokenError | None = None
     trace: Sequence[str] = ()
     """How to come to what is broken: with the fewest turns, and of these ways the shortest."""
@@ -69,6 +71,7 @@ def visit(model: Model[S], *, states_max: int) -> Visit:
     begun, seen = time.monotonic(), Visit()
     first = model.begin()
     rest, turns = model.rest(first)
+    none = turns
     fewest: dict[int, int] = {hash(rest): turns}
     places = {hash(first)}
     parents, depths, labels = array("q", [-1]), array("q", [0]), list[Hashable]([None])
@@ -77,6 +80,7 @@ def visit(model: Model[S], *, states_max: int) -> Visit:
     try:
         while waiting and len(fewest) < states_max:
             turns = min(waiting)
+            seen.turns = turns - none - 1
             level, waiting[turns] = waiting[turns], []
             for state, number in level:
                 if fewest[hash(model.rest(state)[0])] < turns:

@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import AsyncIterator, Sequence
+from random import Random
 
 import pytest
 
@@ -10,6 +11,7 @@ import statebackend as sb
 from statebackend._log.sweeping.sweep import AT_ONCE_EVERY
 from statebackend.objectstore.scoped import ScopedStore
 from statebackend.testing.simulation import BrokenError, Sabotage, simulate
+from statebackend.testing.simulation.scenario import SMALL_FROM, draw_scenario, draw_small
 
 SEEDS_IN_A_TEST = 15
 
@@ -19,6 +21,21 @@ def test_every_seed_keeps_every_promise(first: int) -> None:
     """Crashes, zombies, lost answers, cancellations: each seed ends with the state of some committed batch, whole."""
     commits = sum(simulate(seed).commits for seed in range(first, first + SEEDS_IN_A_TEST))
     assert commits > SEEDS_IN_A_TEST
+
+
+def test_owners_on_one_disk_count_its_bytes_each_for_itself() -> None:
+    """As `docs/decisions/owners-share-a-root.md` has it; the judge once took the bound of one for that of all."""
+    assert simulate(7012).commits
+
+
+def test_small_jobs_are_drawn_for_most_of_the_seeds_from_there_on() -> None:
+    """Others stay as they are: what they draw goes on behind theirs."""
+    chances = [Random(seed) for seed in range(200)]
+    drawn = draw_scenario(Random(1))
+    small = [draw_small(chance, SMALL_FROM, drawn) for chance in chances]
+    assert 0.8 < sum(each is not drawn for each in small) / len(small) < 0.95
+    assert all(len(each.lives) <= 3 for each in small if each is not drawn)
+    assert draw_small(Random(1), SMALL_FROM - 1, drawn) is drawn
 
 
 @pytest.mark.parametrize("seed", range(0, 200, 10))

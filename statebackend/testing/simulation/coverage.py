@@ -66,7 +66,7 @@ class Coverage:
     """
 
     def __init__(self, met: Mapping[str, int] | None = None) -> None:
-        self.met: Final = Counter(met)
+        self.met: Final = Counter[str](met or {})
         self.first: Final = dict[str, int]()
         """The smallest seed with each event, of those that were noted here."""
 

@@ -32,6 +32,9 @@ NIGHT_S: Final = 100_000.0
 """Seconds of a night: more than a sweep's minimum age plus the clock skew that it allows for."""
 SHORT_LIVES: Final = 0.125
 """The chance of a job that is opened again for each batch."""
+SMALL_FROM: Final = 100_000
+SMALL: Final = 0.875
+"""The share of small jobs among the seeds from there on."""
 SAVEPOINTS: Final[Sequence[str]] = ("blue", "green")
 
 
@@ -242,6 +245,21 @@ def draw_short_lives(chance: Random, scenario: Scenario) -> Scenario:
     settings = msgspec.structs.replace(scenario.settings, materialize_handles_max=chance.choice((2, 5)))
     weather = chance.choice((scenario.weather, CALM))
     return replace(scenario, settings=settings, lives=lives, weather=weather)
+
+
+def draw_small(chance: Random, seed: int, scenario: Scenario) -> Scenario:
+    """Draw a small job for most of the seeds from `SMALL_FROM` on: one to three short lives and few key groups.
+
+    It costs about half of the time, and as much goes wrong in each of its lives.
+    """
+    if seed < SMALL_FROM or chance.random() >= SMALL:
+        return scenario
+    lives = tuple(
+        replace(draw_life(chance, number, scenario.weather), batches=chance.choice((1, 1, 2, 3)))
+        for number in range(chance.choice((1, 2, 2, 3)))
+    )
+    settings = msgspec.structs.replace(scenario.settings, max_parallelism=chance.choice((1, 2, 3)))
+    return replace(scenario, settings=settings, lives=lives)
 
 
 def draw_lateness(chance: Random, scenario: Scenario) -> Scenario:

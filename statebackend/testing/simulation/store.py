@@ -236,17 +236,19 @@ class Connection:
         self._under_way.append(request)
         if request.fate.trouble is not None:
             self.troubled.add(key)
-        results: list[T] = []
         try:
-            with anyio.CancelScope(shield=self._weather.disk):
+            if not self._weather.disk:
+                return await self._carry(request, effect)
+            results: list[T] = []
+            with anyio.CancelScope(shield=True):
                 results.append(await self._carry(request, effect))
+            return results[0]
         except (anyio.get_cancelled_exc_class(), StoreUnavailableError):
             if self.alive:
                 self._cut_off(request, died=False)
             raise
         finally:
             self._under_way.remove(request)
-        return results[0]
 
     async def _carry(self, request: _SimulatedRequest, effect: Callable[[], T]) -> T:
         """Travel to the place, take effect, and travel back. Trouble may strike on either way."""

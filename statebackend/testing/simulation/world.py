@@ -44,6 +44,7 @@ from statebackend.testing.simulation.scenario import (
     draw_readers,
     draw_scenario,
     draw_short_lives,
+    draw_small,
     draw_upkeep,
     draw_ways,
 )
@@ -97,11 +98,15 @@ def simulate(seed: int, *, sabotage: Sabotage | None = None) -> Run:
 
 
 class _Host:
-    """A machine: its disk outlives its processes, and one of them at a time may write there."""
+    """A machine: its disk outlives its processes, and one of them at a time may write there.
+
+    Only at the end there are several, `processes`, and each of them counts the bytes of its copies for itself.
+    """
 
     def __init__(self, name: str, settings: Settings, job: SimulatedJob) -> None:
         self.disk: Final = Place(name, watch=self._watch)
         self.owner: Life | None = None
+        self.processes = 1
         self._limit = settings.local_bytes_max
         self._job = job
 
@@ -112,7 +117,7 @@ class _Host:
 
     def _watch(self, write: Write) -> None:
         with self._job.judging():
-            invariants.assert_budget_is_respected(write, self.disk.objects, self._limit)
+            invariants.assert_budget_is_respected(write, self.disk.objects, self.processes * self._limit)
 
 
 class _World:
@@ -121,24 +126,14 @@ class _World:
     def __init__(self, seed: int, sabotage: Sabotage) -> None:
         self.seed: Final = seed
         self.sabotage: Final = sabotage
-        self._chance = Random(f"{seed} world")  # noqa: S311  # to be replayed
-        drawn = draw_short_lives(
-            Random(f"{seed} short lives"),  # noqa: S311  # as above
-            draw_lateness(
-                Random(f"{seed} lateness"),  # noqa: S311  # as above
-                draw_scenario(Random(f"{seed} scenario")),  # noqa: S311  # as above
-            ),
-        )
-        upkeep_chance = Random(f"{seed} upkeep")  # noqa: S311  # as above
-        self._upkeep: Final = draw_upkeep(upkeep_chance, drawn.lives, drawn.weather)
-        self._scenario: Final[Scenario] = draw_ways(
-            Random(f"{seed} ways"),  # noqa: S311  # as above
-            drawn,
-            savepoints=self._upkeep.savepoints,
-        )
-        self.timing: Final = draw_time(Random(f"{seed} time"))  # noqa: S311  # as above
-        self._readers = draw_readers(Random(f"{seed} readers"), self._scenario)  # noqa: S311  # as above
-        self._followers = draw_followers(Random(f"{seed} followers"), self._scenario)  # noqa: S311  # as above
+        self._chance = self._drawing("world")
+        drawn = draw_lateness(self._drawing("lateness"), draw_scenario(self._drawing("scenario")))
+        drawn = draw_small(self._drawing("small"), seed, draw_short_lives(self._drawing("short lives"), drawn))
+        self._upkeep: Final = draw_upkeep(self._drawing("upkeep"), drawn.lives, drawn.weather)
+        self._scenario: Final[Scenario] = draw_ways(self._drawing("ways"), drawn, savepoints=self._upkeep.savepoints)
+        self.timing: Final = draw_time(self._drawing("time"))
+        self._readers = draw_readers(self._drawing("readers"), self._scenario)
+        self._followers = draw_followers(self._drawing("followers"), self._scenario)
         self._is_opened_often = len(self._scenario.lives) > AT_ONCE_EVERY
         self.savepoints: Final = self._upkeep.savepoints
         self.settings: Final = msgspec.structs.replace(
@@ -149,12 +144,16 @@ class _World:
         self.job: Final = SimulatedJob(
             late=self._scenario.weather.late, checkpoints_retained=self.settings.checkpoints_retained
         )
-        self._losses = Random(f"{seed} losses")  # noqa: S311  # as above
+        self._losses = self._drawing("losses")
         self._losing = self._losses.choice((0.0, 0.0, 0.5))
         self._names = Names()
         self._hosts = [_Host(f"disk{number}", self.settings, self.job) for number in range(HOSTS)]
         self._events: list[tuple[float, str]] = []
         self._now_s = 0.0
+
+    def _drawing(self, what: str) -> Random:
+        """Chance of its own: what is drawn from it moves nothing else."""
+        return Random(f"{self.seed} {what}")  # noqa: S311  # to be replayed
 
     async def run(self) -> None:
         """Run every life, then the last one, then the judgement."""
@@ -377,8 +376,9 @@ class _World:
                 await self._sweep_clean()
         if parts := _parts(whole):
             with self.job.judging(), anyio.fail_after(PATIENCE_S):
-                place, connect = self._hosts[0].disk, self._connect_calmly
-                await commit_in_parts(self.job, quiet, parts, place, connect=connect, clock=self._clock)
+                host, connect = self._hosts[0], self._connect_calmly
+                host.processes = len(parts)
+                await commit_in_parts(self.job, quiet, parts, host.disk, connect=connect, clock=self._clock)
 
     def _on_loop_error(self, _: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
         error = context.get("exception")
