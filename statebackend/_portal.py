@@ -74,9 +74,8 @@ class Call(Generic[T]):
 
         A coroutine that has not started when this returns never starts.
         """
-        self._asked_to_end = (
-            True  # set here, not on the loop: there the request could queue behind the coroutine itself
-        )
+        # Set here, not on the loop: there the request could queue behind the coroutine itself.
+        self._asked_to_end = True
         self._portal.post(self.cancel_on_loop)
 
     def unwind(self, timeout_s: float) -> bool:

@@ -118,7 +118,7 @@ class Job:
         end = await self._writer.find_end()
         if checkpoint_id is not None and savepoint is not None:
             raise InputError(
-                "a checkpoint id or a savepoint, not both", checkpoint_id=checkpoint_id, savepoint=savepoint
+                "give a checkpoint id or a savepoint, not both", checkpoint_id=checkpoint_id, savepoint=savepoint
             )
         spare: Spare | None = None
         passed_over: DataError | None = None
@@ -231,7 +231,9 @@ class Job:
         """That commit. Raises `CheckpointNotFoundError` if it lies below the sweep floor."""
         if commit.sequence >= await self._savepoints.floor():
             return commit
-        raise CheckpointNotFoundError("that checkpoint is not retained any more", checkpoint_id=commit.checkpoint_id)
+        raise CheckpointNotFoundError(
+            "that checkpoint is not retained any more: open a newer one", checkpoint_id=commit.checkpoint_id
+        )
 
     def _check_parallelism(self, base: Commit | None) -> None:
         """Keys would be looked for in the wrong groups. An older checkpoint may have been made with another number."""

@@ -181,7 +181,9 @@ class _Asked:
                 raise SettingsError("owners overlap: give each range once", owners=[str(one), str(following)])
         if self.cache is not None and self.cache.job != self.settings.job:
             raise SettingsError(
-                "the download cache is that of another job", job=self.settings.job, cache_job=self.cache.job
+                "the download cache is that of another job: open one with these settings",
+                job=self.settings.job,
+                cache_job=self.cache.job,
             )
 
 

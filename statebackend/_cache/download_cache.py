@@ -136,7 +136,7 @@ class DownloadCache:
             if self._closed:
                 raise _closed()
             if self._directory is None:
-                raise CacheDiskError("no disk takes the files of the download cache", object=handle.key)
+                raise CacheDiskError("no disk takes the files of the download cache: set cache_dir", object=handle.key)
             file = self._files.find(handle)
             if file is None:
                 file = self._begin(handle, self._directory)

@@ -170,7 +170,7 @@ def decode_entry(data: bytes, key: str, *, job: str) -> Commit | Claim:
     if checksum_of((data[:_HEAD_LENGTH], covered)) != checksum:
         raise CorruptCommitError("commit checksum differs, or the object is cut off", object=key, offset=_HEAD_LENGTH)
     if not 1 <= (version := data[len(MAGIC)]) <= VERSION:
-        raise UnsupportedVersionError("commit of another release", object=key, version=version, known=VERSION)
+        raise UnsupportedVersionError("commit of another release: upgrade", object=key, version=version, known=VERSION)
     (length,) = _LENGTH.unpack_from(covered)
     if _START + length > len(data):
         raise CorruptCommitError("the manifest is longer than the object", object=key, offset=_START, length=length)

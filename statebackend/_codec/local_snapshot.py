@@ -56,7 +56,9 @@ def decode_local_snapshot(data: bytes, name: str) -> LocalSnapshot:
     if zlib.crc32(data[_START:], zlib.crc32(data[: len(HEAD)])) != _CHECKSUM.unpack_from(data, len(HEAD))[0]:
         raise CorruptObjectError("local snapshot checksum differs", object=name, offset=len(HEAD))
     if (version := data[len(MAGIC)]) != VERSION:
-        raise UnsupportedVersionError("local snapshot of another release", object=name, version=version, known=VERSION)
+        raise UnsupportedVersionError(
+            "local snapshot of another release: upgrade", object=name, version=version, known=VERSION
+        )
     try:
         return _decoder.decode(data[_START:])
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors

@@ -187,7 +187,9 @@ def read_index_in(head: memoryview, tail: memoryview, size_bytes: int, name: str
     if checksum_of((head, index, _COVERED.pack(trailer.index_offset, trailer.index_length))) != trailer.checksum:
         raise CorruptSegmentError("index checksum differs", object=name, offset=trailer.index_offset)
     if not 1 <= (version := head[len(MAGIC)]) <= VERSION:
-        raise UnsupportedVersionError("segment of another release", object=name, version=version, known=VERSION)
+        raise UnsupportedVersionError(
+            "segment of another release: upgrade", object=name, version=version, known=VERSION
+        )
     try:
         entries = _index_decoder.decode(index)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors

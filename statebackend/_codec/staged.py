@@ -44,7 +44,9 @@ def decode_part(data: bytes, name: str) -> bytearray:
     if checksum_of((data[: len(HEAD)], covered)) != checksum:
         raise CorruptObjectError("checksum of staged output differs", object=name, offset=len(HEAD))
     if (version := data[len(MAGIC)]) != VERSION:
-        raise UnsupportedVersionError("staged output of another release", object=name, version=version, known=VERSION)
+        raise UnsupportedVersionError(
+            "staged output of another release: upgrade", object=name, version=version, known=VERSION
+        )
     code, raw_length = _FIELDS.unpack_from(covered)
     try:
         return decompress(covered[_FIELDS.size :], code, raw_length)

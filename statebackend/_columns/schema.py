@@ -118,7 +118,7 @@ def read_schema(words: str, key_words: str) -> TableSchema:
             type_in(each.type)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UnsupportedVersionError(
-            "this release does not know the schema of a columnar state", schema=words, keys=key_words
+            "this release does not know the schema of a columnar state: upgrade", schema=words, keys=key_words
         ) from error
     return TableSchema(tuple(columns), tuple(parts))
 

@@ -199,7 +199,9 @@ class LogReader:
                     return commit
                 else:
                     high = commit.sequence - 1
-        raise CheckpointNotFoundError("no retained commit has that checkpoint id", checkpoint_id=checkpoint_id)
+        raise CheckpointNotFoundError(
+            "no retained commit has that checkpoint id: open without one to get the newest", checkpoint_id=checkpoint_id
+        )
 
     async def is_stray(self, commit: Commit, end: LogEnd) -> bool:
         """True if the commit is not part of the log: a fenced writer made it late, where an entry had been swept.

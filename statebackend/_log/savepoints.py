@@ -119,7 +119,9 @@ class Savepoints:
     async def find(self, name: str) -> Commit:
         """The commit that the savepoint keeps. Raises `SavepointNotFoundError`, `InputError`, or as `commit_of`."""
         if (found := await self._find(check_savepoint_name(name))) is None:
-            raise SavepointNotFoundError("the job has no savepoint of that name", name=name)
+            raise SavepointNotFoundError(
+                "the job has no savepoint of that name: `statebackend savepoints` lists them", name=name
+            )
         return found
 
     async def floor(self) -> int:
@@ -162,7 +164,9 @@ class Savepoints:
         for key in dropped:
             await self._store.delete(key)
         if not dropped:
-            raise SavepointNotFoundError("the job has no savepoint of that name", name=name)
+            raise SavepointNotFoundError(
+                "the job has no savepoint of that name: `statebackend savepoints` lists them", name=name
+            )
 
     async def begin(self, name: str, epoch: Epoch) -> None:
         """Record that `epoch` goes on from the savepoint. Call it before the first commit. Raises as `find`."""
@@ -230,7 +234,9 @@ class Savepoints:
         async for marker in self._markers(SAVEPOINTS):
             if marker.names(commit):  # every sweep that began before now has seen it, each that begins later the pin
                 return
-        raise CheckpointNotFoundError("that checkpoint is not retained any more", checkpoint_id=commit.checkpoint_id)
+        raise CheckpointNotFoundError(
+            "that checkpoint is not retained any more: name a newer one", checkpoint_id=commit.checkpoint_id
+        )
 
     async def _markers(self, prefix: str) -> AsyncIterator[SavepointMarker]:
         for marker in filter(None, map(marker_of, await self._keys(prefix))):

@@ -244,7 +244,7 @@ class LogWriter:
                 if pause_s is None and isinstance(error, StoreFullError) and not unanswered:
                     return await self._settle(entry, error)
                 if pause_s is None:
-                    raise OutcomeUnknownError("a commit got no answer", sequence=entry.sequence) from error
+                    raise OutcomeUnknownError("a commit got no answer: reopen", sequence=entry.sequence) from error
                 attempt += 1
                 await anyio.sleep(pause_s)
             except StoreError as error:  # a refusal; but an earlier request may have made the object all the same
@@ -257,9 +257,9 @@ class LogWriter:
         except MissingObjectError as error:
             if not isinstance(cause, ObjectExistsError):
                 raise cause from None  # nothing was made: the refusal is the truth
-            raise OutcomeUnknownError("a commit cannot be read back", sequence=entry.sequence) from error
+            raise OutcomeUnknownError("a commit cannot be read back: reopen", sequence=entry.sequence) from error
         except StoreError as error:
-            raise OutcomeUnknownError("a commit cannot be read back", sequence=entry.sequence) from error
+            raise OutcomeUnknownError("a commit cannot be read back: reopen", sequence=entry.sequence) from error
         if found.stamp != entry.stamp:
             raise _fenced(entry, found) from cause
 
@@ -275,7 +275,7 @@ class LogWriter:
                 await self.log.is_stray(entry, end) if isinstance(entry, Commit) else end.sequence != entry.sequence
             )
         except StoreError as error:
-            raise OutcomeUnknownError("a late commit cannot be looked up", sequence=entry.sequence) from error
+            raise OutcomeUnknownError("a late commit cannot be looked up: reopen", sequence=entry.sequence) from error
         if fenced:
             raise _fenced(entry, None if end is None else end.entry)
 

@@ -47,7 +47,9 @@ def groups_of(commit: Commit, key_groups: KeyGroupRange | None, keys: frozenset[
     owned = all_key_groups(commit.max_parallelism)
     wanted = owned if key_groups is None else key_groups
     if wanted.intersection(owned) != wanted or not wanted:
-        raise InputError("the job has other key groups", key_groups=str(wanted), there_are=str(owned))
+        raise InputError(
+            "the job has other key groups: ask for some of those", key_groups=str(wanted), there_are=str(owned)
+        )
     if keys is None:
         return (wanted,)
     return ranges_of({group for key in keys if (group := key_group(key, commit.max_parallelism)) in wanted})

@@ -46,7 +46,7 @@ async def diff(
         commits = [(await find_commit(settings, primary, **_named(each), clock=clock))[0] for each in (before, after)]
     if commits[0].max_parallelism != commits[1].max_parallelism:
         raise InputError(
-            "the checkpoints have other numbers of key groups, so that none has the same keys in both",
+            "the checkpoints have other numbers of key groups, so none has the same keys in both: take two of one",
             before=commits[0].max_parallelism,
             after=commits[1].max_parallelism,
         )

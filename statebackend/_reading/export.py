@@ -64,7 +64,7 @@ def _new_file(path: Path) -> Generator[Path]:
     partial = path.with_name(f".{path.name}{PARTIAL}")
     try:
         if path.exists():
-            raise InputError("the file is there already", out=str(path))
+            raise InputError("the file is there already: name another, or remove it", out=str(path))
         try:
             yield partial
             os.link(partial, path)  # unlike a rename it replaces nothing

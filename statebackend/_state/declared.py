@@ -292,7 +292,7 @@ class KeyedStates(StateDeclarations):
             return self._open_table(partial(ColumnTable, columns, self._keys), descriptor.state_id)
         if descriptor.kind not in KINDS:
             raise UnsupportedVersionError(
-                "this release does not know a state's kind", state=descriptor.name, kind=descriptor.kind
+                "this release does not know a state's kind: upgrade", state=descriptor.name, kind=descriptor.kind
             )
         return self._open_table(KINDS[descriptor.kind], descriptor.state_id)
 

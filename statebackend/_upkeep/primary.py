@@ -40,4 +40,6 @@ async def open_job_primary(settings: Settings, store: ObjectStore | None) -> Asy
 def check_exists(settings: Settings, found: Collection[object]) -> None:
     """Raise `InputError` unless something was found under the job's name."""
     if not found:
-        raise InputError("the primary has no job of that name", job=settings.job, primary=settings.primary)
+        raise InputError(
+            "the primary has no job of that name: correct job or primary", job=settings.job, primary=settings.primary
+        )

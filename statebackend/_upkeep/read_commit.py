@@ -37,7 +37,11 @@ async def find_commit(
     )
     commit = (await job.look()).base
     if commit is None:
-        raise InputError("the job has no checkpoint", job=settings.job, primary=settings.primary)
+        raise InputError(
+            "the job has no checkpoint yet: wait for one, or correct job or primary",
+            job=settings.job,
+            primary=settings.primary,
+        )
     return commit, job.log.take_body(commit)
 
 

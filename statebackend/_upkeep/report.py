@@ -85,7 +85,11 @@ async def report(settings: Settings, *, store: ObjectStore | None = None, clock:
     async with open_job_primary(settings, store) as primary:
         position = await Job(primary.store, settings, primary.threads, clock=clock, any_parallelism=True).look()
         if position.newest is None:
-            raise InputError("the job has no checkpoint", job=settings.job, primary=settings.primary)
+            raise InputError(
+                "the job has no checkpoint yet: wait for one, or correct job or primary",
+                job=settings.job,
+                primary=settings.primary,
+            )
         swept = await open_sweep(primary.store, settings, primary.threads, clock=clock).run(dry_run=True)
         found = await Savepoints(primary.store, primary.log).all()
     return _report(position.newest, swept.objects, found, settings.prices)

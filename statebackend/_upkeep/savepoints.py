@@ -34,7 +34,11 @@ async def savepoint(
             any_parallelism=True,
         )
         if (commit := (await job.look()).base) is None:
-            raise InputError("the job has no checkpoint", job=settings.job, primary=settings.primary)
+            raise InputError(
+                "the job has no checkpoint yet: wait for one, or correct job or primary",
+                job=settings.job,
+                primary=settings.primary,
+            )
         return await _savepoints(settings, primary).keep(name, commit, random=new_stamp())
 
 

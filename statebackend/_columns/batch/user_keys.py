@@ -67,7 +67,9 @@ def keys_from(keys: Sequence[object], key_type: Any) -> Any:
     for key in keys:
         if type(key) is not tuple or len(cast("tuple[object, ...]", key)) != key_type.num_fields:
             raise KeyTypeError(
-                "the state's keys are tuples", key=ascii(cast("object", key))[:80], key_type=str(key_type)
+                "the state's keys are tuples: give one of as many parts",
+                key=ascii(cast("object", key))[:80],
+                key_type=str(key_type),
             )
     fields = [key_type.field(index) for index in range(key_type.num_fields)]
     parts = [[cast("tuple[object, ...]", key)[index] for key in keys] for index in range(len(fields))]

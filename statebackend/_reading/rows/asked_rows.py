@@ -82,5 +82,5 @@ def _key_parts(keys: frozenset[Key], type_: Any) -> Any:
             tuples = cast("frozenset[tuple[Key, ...]]", keys)
             arrays = array_of_values([dict(zip(names, key, strict=True)) for key in tuples], type_, "key").flatten()
     except (ValueEncodeError, TypeError, ValueError) as error:
-        raise KeyTypeError("the state has keys of another type", type_declared=str(type_)) from error
+        raise KeyTypeError("the state has keys of another type: convert these", type_declared=str(type_)) from error
     return [column_of(each) for each in arrays]

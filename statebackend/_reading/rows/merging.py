@@ -252,7 +252,7 @@ class _KeyTypes:
         """Raise `KeyTypeError` if all keys that were read are of other types than the wanted ones."""
         if self._read and not self._read & self._wanted:
             raise KeyTypeError(
-                "the state has keys of another type",
+                "the state has keys of another type: convert these",
                 types=sorted(each.__name__ for each in self._read),
                 types_wanted=sorted(each.__name__ for each in self._wanted),
             )

@@ -179,7 +179,7 @@ def shape_of(schema: str) -> Shape:
     try:
         return _shape(msgspec.json.decode(schema))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise UnsupportedVersionError("this release cannot lay out a state's values", schema=schema) from error
+        raise UnsupportedVersionError("this release cannot lay out a state's values: upgrade", schema=schema) from error
 
 
 def _shape(words: Any) -> Shape:

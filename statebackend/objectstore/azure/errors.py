@@ -33,10 +33,10 @@ _EXISTS: Final[Meaning] = (ObjectExistsError, "there is already an object at tha
 _MISSING: Final[Meaning] = (ObjectNotFoundError, "no object at that key")
 _NO_CONTAINER: Final[Meaning] = (BucketNotFoundError, "there is no such container: make it, or correct the primary")
 _BUSY: Final[Meaning] = (StoreThrottledError, "Azure asks for fewer requests")
-_FULL: Final[Meaning] = (StoreFullError, "the storage account has no room")
+_FULL: Final[Meaning] = (StoreFullError, "the storage account has no room: make some")
 _MAY_PASS: Final[Meaning] = (StoreUnavailableError, "Azure failed")
 _BEYOND: Final[Meaning] = (BeyondTheEndError, "the range begins beyond the end of the object")
-_NO: Final[Meaning] = (StoreAccessError, "Azure refuses")
+_NO: Final[Meaning] = (StoreAccessError, "Azure refuses: correct the credentials, or what they may do")
 
 _BY_CODE: Final[Mapping[str, Meaning]] = {
     "BlobAlreadyExists": _EXISTS,
@@ -52,14 +52,14 @@ _BY_CODE: Final[Mapping[str, Meaning]] = {
     "InvalidRange": _BEYOND,
     "InvalidBlockList": _MAY_PASS,  # another writer of the same key has committed its blocks, and dropped ours
     "OutOfRangeInput": (InputError, "Azure takes keys of at most 1024 characters, including the primary's prefix"),
-    "UnsupportedHeader": (UnfitStoreError, "this server cannot do what was asked of it"),
+    "UnsupportedHeader": (UnfitStoreError, "this server cannot do what was asked of it: use another"),
 }
 _BY_STATUS: Final[Mapping[int, Meaning]] = {
     404: _MISSING,
     408: _MAY_PASS,
     412: _EXISTS,
     429: _BUSY,
-    501: (UnfitStoreError, "this server cannot do what was asked of it"),
+    501: (UnfitStoreError, "this server cannot do what was asked of it: use another"),
     503: _BUSY,
     507: _FULL,
 }
@@ -97,7 +97,12 @@ def _answered(error: client.HttpResponseError, facts: Mapping[str, Any]) -> Stat
 def _refused(error: client.ClientAuthenticationError, facts: Mapping[str, Any]) -> StateBackendError:
     if _SKEWED in str(error):
         return ClockSkewError("this machine's clock is too far from Azure's: set it", **facts)
-    return StoreAccessError("Azure refuses the credentials", **facts, status=error.status_code, code=_code_of(error))
+    return StoreAccessError(
+        "Azure refuses the credentials: correct them, or what they may do",
+        **facts,
+        status=error.status_code,
+        code=_code_of(error),
+    )
 
 
 def _code_of(error: client.HttpResponseError) -> str:

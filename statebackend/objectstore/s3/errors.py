@@ -34,9 +34,9 @@ _EXISTS: Final[Meaning] = (ObjectExistsError, "there is already an object at tha
 _NO_BUCKET: Final[Meaning] = (BucketNotFoundError, "there is no such bucket: make it, or correct the primary")
 _CLOCK: Final[Meaning] = (ClockSkewError, "this machine's clock is too far from S3's: set it")
 _KEY: Final[Meaning] = (InputError, "S3 takes keys of at most 1024 bytes, including the primary's prefix")
-_FULL: Final[Meaning] = (StoreFullError, "S3 has no room")
+_FULL: Final[Meaning] = (StoreFullError, "S3 has no room: make some")
 _BUSY: Final[Meaning] = (StoreThrottledError, "S3 asks for fewer requests")
-_UNFIT: Final[Meaning] = (UnfitStoreError, "this S3 cannot do what was asked of it")
+_UNFIT: Final[Meaning] = (UnfitStoreError, "this S3 cannot do what was asked of it: use another")
 _MAY_PASS: Final[Meaning] = (StoreUnavailableError, "S3 failed")
 _MISSING: Final[Meaning] = (ObjectNotFoundError, "no object at that key")
 _ELSEWHERE: Final[Meaning] = (
@@ -44,7 +44,7 @@ _ELSEWHERE: Final[Meaning] = (
     "the bucket is in another region or elsewhere: correct s3.region or s3.endpoint",
 )
 _BEYOND: Final[Meaning] = (BeyondTheEndError, "the range begins beyond the end of the object")
-_NO: Final[Meaning] = (StoreAccessError, "S3 refuses")
+_NO: Final[Meaning] = (StoreAccessError, "S3 refuses: correct the credentials, or what they may do")
 
 _BY_CODE: Final[Mapping[str, Meaning]] = {
     "PreconditionFailed": _EXISTS,
@@ -119,7 +119,9 @@ def store_errors(bucket: str, key: str | None = None) -> Generator[None]:
     except client.ClientError as error:
         raise _answered(error, facts) from error
     except _REFUSED as error:
-        raise StoreAccessError("S3 cannot be asked", **facts, reason=str(error)) from error
+        raise StoreAccessError(
+            "S3 cannot be asked: correct the credentials, the profile or the certificates", **facts, reason=str(error)
+        ) from error
     except _NO_ANSWER as error:
         raise StoreUnavailableError("S3 gave no usable answer", **facts, reason=_words(error)) from error
     except RecursionError as error:  # botocore asks for the bucket's region, which is redirected too, and so on

@@ -47,7 +47,9 @@ class S3Store(CloudStore):
         try:
             await self._bucket.request("put_object", repeatable=repeatable, IfNoneMatch="*", **arguments)
         except UnfitStoreError as error:
-            raise UnfitStoreError("this bucket's server does not support `If-None-Match: *`", **error.facts) from error
+            raise UnfitStoreError(
+                "this bucket's server does not support `If-None-Match: *`: use another", **error.facts
+            ) from error
 
     async def _put_parts(self, name: str, body: Body) -> None:
         """Upload in parts, which a failed or cancelled call aborts, so that none stays."""
