@@ -48,9 +48,9 @@ def azure() -> None:
 
 def columns() -> None:
     """A state is read as columns."""
-    settings = here("columns")
+    settings, read = here("columns"), sb.read_state
     asyncio.run(count(settings))
-    assert sb.read_state(settings, "clicks").read_all()["value"].to_pylist() == [1]
+    assert read(settings, "clicks").read_all()["value"].to_pylist() == [1]
 
 
 async def count_users(settings: sb.Settings) -> int:
