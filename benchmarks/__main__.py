@@ -85,9 +85,13 @@ def _measure(report: Report, sizes: dict[str, int], *, quick: bool, directory: P
 
 
 class Pace:
-    """How long a run will still take: by the catalogue, and by how this machine has kept to it so far."""
+    """How long a run will still take: by the catalogue, and by how this machine has kept to it so far.
+
+    A part of a benchmark takes no longer than the whole.
+    """
 
     def __init__(self, names: Sequence[str], *, quick: bool) -> None:
+        self._about = "about" if set(names) <= set(CATALOGUE) else "at most"
         self._expected_s = [benchmark_of(name).seconds(quick=quick) for name in names]
         self._begun_s = time.monotonic()
         self._done = 0
@@ -102,7 +106,7 @@ class Pace:
         known_s = sum(self._expected_s[: self._done])
         slower = self.taken_s / known_s if known_s else 1.0
         next_s, left_s = (slower * sum(self._expected_s[self._done : end]) for end in (self._done + 1, None))
-        return f"about {next_s / 60:.1f} min, {left_s / 60:.1f} min left in all"
+        return f"{self._about} {next_s / 60:.1f} min, {left_s / 60:.1f} min left in all"
 
     def one_done(self) -> None:
         """Go on to the next."""

@@ -22,8 +22,10 @@ from benchmarks.results import MeasuredRecord, Result
 INK: Final = "#808080"
 OURS: Final = ("columns", "heap", "RocksDB", "statebackend", "value state")
 """How our own contestants' names begin: their lines are solid, their bars are coloured."""
-COLOURS: Final = ("#0a84c1", "#d8761b", "#2a9d6f", "#c9528f", "#8a7a00", "#7b61d1", "#b0413e", "#5f7f8f", "#a06a3c")
-MARKS: Final = "osD^vPX<>"
+COLOURS: Final = (
+    "#0a84c1", "#d8761b", "#2a9d6f", "#c9528f", "#8a7a00", "#7b61d1", "#b0413e", "#5f7f8f", "#a06a3c", "#6f9e3f",
+)  # fmt: skip
+MARKS: Final = "osD^vPX<>h"
 STYLE: Final[dict[Any, Any]] = {
     "axes.edgecolor": INK,
     "axes.grid": True,
