@@ -36,15 +36,19 @@ class Outcome(NamedTuple):
         """True if its own invariant has noticed it."""
         return self.kill is not None
 
-    def row(self) -> tuple[str, str, str, str, int, int, str | int]:
-        """For a table."""
+    def row(self, commit: str = "") -> tuple[str, str, str, str, int, int, str | int, int, str]:
+        """For a table. `commit`: of the sources that were broken."""
         mutant = self.mutant
         told = self.stale or ("SURVIVED" if self.kill is None else self.kill.at)
         room = mutant.module.removeprefix("statebackend.")
-        return mutant.name, f"`{room}`", mutant.hunter, f"`{mutant.invariant}`", mutant.first, mutant.tries, told
+        by, seconds = f"`{mutant.invariant}`", round(self.seconds)
+        return mutant.name, f"`{room}`", mutant.hunter, by, mutant.first, mutant.tries, told, seconds, commit
 
 
-HEAD = ("mutant", "planted in", "hunted by", "noticed by", "first seed", "tries at most", "tries that it took")
+HEAD = (
+    *("mutant", "planted in", "hunted by", "noticed by"),
+    *("first seed", "tries at most", "tries that it took", "seconds of CPU", "commit"),
+)
 
 
 def run(mutant: Mutant) -> Outcome:
@@ -97,7 +101,7 @@ def main() -> None:
     parser.add_argument("--from", dest="begin", type=int, default=0, help="leave out so many")
     parser.add_argument("--tries-max", type=int, default=10**6, help="no more tries for each of them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--record", type=Path, metavar="FILE", help="write what came of it there")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="put what came of each there, as soon as it ends")
     arguments = parser.parse_args()
     for name in PRELOADED:
         importlib.import_module(name)
@@ -109,31 +113,39 @@ def main() -> None:
     outcomes, begun_s = list[Outcome](), time.monotonic()
     for outcome in outcomes_of(chosen, arguments.jobs):
         outcomes.append(outcome)
-        print(*outcome.row(), f"{outcome.seconds:.0f} s", outcome.others or "", sep=" | ", flush=True)
+        print(*outcome.row(), outcome.others or "", sep=" | ", flush=True)
         if outcome.kill is not None:
             print("   ", outcome.kill.error[:160].replace("\n", " "), flush=True)
-    outcomes.sort(key=lambda outcome: chosen.index(outcome.mutant))
-    record = _record(outcomes, time.monotonic() - begun_s)
-    print(*record.lines(), *record.notes, sep="\n")
-    if arguments.record is not None:
-        importlib.import_module("statebackend.testing.record").write_record(arguments.record, record)
+        if arguments.record is not None:  # in a process of its own: this one must not import the library
+            putting = multiprocessing.get_context("fork").Process(target=_put, args=(arguments.record, outcome))
+            putting.start()
+            putting.join()
+    print(*_record([outcome.row() for outcome in outcomes], time.monotonic() - begun_s).notes, sep="\n")
     failures = found_wrong(outcomes, is_whole=len(chosen) == len(MUTANTS))
     print(*failures, sep="\n")
     raise SystemExit(1 if failures else 0)
 
 
-def _record(outcomes: Sequence[Outcome], seconds: float) -> Any:
-    """The record of this run. The library is imported only now: no mutant is planted any more."""
-    killed = [outcome for outcome in outcomes if outcome.is_killed]
-    by = len({outcome.mutant.invariant for outcome in killed})
-    minutes = sum(outcome.seconds for outcome in outcomes) / 60
+def _put(path: Path, outcome: Outcome) -> None:
+    """Put its row into the record, in the place of an older one of that mutant; those that are gone leave it."""
+    recording = importlib.import_module("statebackend.testing.record")
+    before = recording.read_record(path).table if path.exists() else ()
+    rows = {row[0]: row for row in (*before, outcome.row(recording.current_commit())) if len(row) == len(HEAD)}
+    rows = [rows[each.name] for each in MUTANTS if each.name in rows]
+    recording.write_record(path, _record(rows, sum(row[7] for row in rows)))
+
+
+def _record(rows: Sequence[Any], seconds: float) -> Any:
+    """The record of these rows. The library is imported only here: no mutant is planted any more."""
+    killed = [row for row in rows if isinstance(row[6], int)]
+    told = f"{len(killed)} of {len(rows)} mutants were noticed, by {len({row[3] for row in killed})} invariants"
     return importlib.import_module("statebackend.testing.record").record_of(
         "nox -s mutants",
         seconds=seconds,
-        broken=len(outcomes) - len(killed),
+        broken=len(rows) - len(killed),
         head=HEAD,
-        table=[outcome.row() for outcome in outcomes],
-        notes=[f"{len(killed)} of {len(outcomes)} mutants, noticed by {by} invariants. {minutes:.0f} minutes of CPU."],
+        table=rows,
+        notes=[f"{told}. The time is that of the processors, in all."],
     )
 
 

@@ -71,6 +71,8 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
         'raise OutcomeUnknownError("a commit got no answer"',
         'raise FencedError("a commit got no answer"',
         "_judge_fenced",
+        first=71,
+        tries=200,
     ),
     Mutant(
         "an entry replaces what lies in its place",

@@ -32,4 +32,4 @@ def test_mutants_are_noticed_by_their_invariants() -> None:
     command = (sys.executable, "-m", "tests.mutants", "--jobs", "1", *only)
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=dict(os.environ))
     assert found.returncode == 0, found.stdout + found.stderr
-    assert "2 of 2 mutants, noticed by 2 invariants" in found.stdout
+    assert "2 of 2 mutants were noticed, by 2 invariants" in found.stdout
