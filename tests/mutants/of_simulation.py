@@ -68,8 +68,8 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
     Mutant(
         "a commit without an answer is told as being fenced",
         "statebackend._log.writer",
-        'raise OutcomeUnknownError("a commit got no answer"',
-        'raise FencedError("a commit got no answer"',
+        'raise OutcomeUnknownError("a commit got no answer',
+        'raise FencedError("a commit got no answer',
         "_judge_fenced",
         first=71,
         tries=200,
