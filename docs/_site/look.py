@@ -82,6 +82,7 @@ def opened(chromium: str) -> Iterator[Look]:
     """A window of this Chromium. What a page asks a network for is not loaded."""
     with sync_playwright() as playwright, playwright.chromium.launch(executable_path=chromium) as browser:
         context = browser.new_context(offline=True)
+        context.set_default_timeout(120_000)  # milliseconds; a busy machine is no fault of a page
         yield Look(context.new_page())
 
 
