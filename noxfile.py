@@ -233,8 +233,8 @@ def docs(session: nox.Session) -> None:
 def compat(session: nox.Session) -> None:
     """The README's program, processors and the Spark reader on every release of PySpark, on each Python there is.
 
-    `nox -s compat -- --python 3.11 --pyspark 4.0 4.3` for some of them. A minute for each pair on two quiet cores; the
-    first run downloads 2 GB: each Python has one environment, and each release of PySpark one folder, which all import.
+    `nox -s compat -- --python 3.11 --pyspark 4.0 4.3` for some of them. The first run downloads 2 GB: one
+    environment for each Python, and one folder for each release of PySpark, which all of them import.
     """
     options = argparse.ArgumentParser("compat")
     options.add_argument("--python", nargs="+", default=list(PYTHONS), choices=PYTHONS)
