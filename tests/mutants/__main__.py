@@ -145,7 +145,7 @@ def _record(rows: Sequence[Any], seconds: float) -> Any:
         broken=len(rows) - len(killed),
         head=HEAD,
         table=rows,
-        notes=[f"{told}. The time is that of the processors, in all."],
+        notes=[f"{told}; {len(MUTANTS) - len(rows)} others were not planted. The time is that of the processors."],
     )
 
 
