@@ -34,6 +34,7 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
         "while await self.exists(last + step):",
         "while False:",
         "assert_newest_of_its_time",
+        first=27,
     ),
     Mutant(
         "the history ends with the newest commit",
@@ -55,7 +56,7 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
         "return None if spare is None or spare.proof is None else spare",
         "return spare",
         "_watch",
-        first=240,
+        first=396,
         tries=200,
     ),
     Mutant(
@@ -124,6 +125,7 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
         "if isinstance(end, Claim) and end.base is not None:",
         "if False:",
         "_judge_delete",
+        first=93,
         tries=300,
     ),
     Mutant(
@@ -139,6 +141,7 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
         "if claim.base is not None and claim.base < floor and claim.base not in keep:",
         "if False:",
         "_judge_delete",
+        first=272,
         tries=400,
     ),
     Mutant(
@@ -194,6 +197,7 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
         "return entry if isinstance(entry, Commit) and marker.names(entry) else None",
         "return entry if isinstance(entry, Commit) else None",
         "assert_savepoints_were_made",
+        first=150,
         tries=400,
     ),
     # ------------------------------------------------------------------------------------------- changelog, checkpoint
@@ -443,15 +447,8 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
         "return Expiry(self.ttl.seconds, commit.clock.now_s)",
         "return Expiry(self.ttl.seconds * 10, commit.clock.now_s)",
         "assert_same_contents",
+        first=335,
         tries=400,
-    ),
-    Mutant(
-        "a feed tells the older of two changes last",
-        "statebackend._reading.changed",
-        "for place, key in enumerate(found.keys) if key not in self._seen}",
-        "for place, key in enumerate(found.keys)}",
-        "judge_followed",
-        tries=200,
     ),
     Mutant(
         "a feed goes on where the job was taken back",
