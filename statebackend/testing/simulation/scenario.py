@@ -248,18 +248,27 @@ def draw_short_lives(chance: Random, scenario: Scenario) -> Scenario:
 
 
 def draw_small(chance: Random, seed: int, scenario: Scenario) -> Scenario:
-    """Draw a small job for most of the seeds from `SMALL_FROM` on: one to three short lives and few key groups.
+    """Draw a small job for most of the seeds from `SMALL_FROM` on: two or three short lives and few key groups.
 
-    It costs about half of the time, and as much goes wrong in each of its lives.
+    It costs a third of the time. Its lives end sooner and overlap more often, and disks are damaged between them, or
+    less would go wrong in it.
     """
     if seed < SMALL_FROM or chance.random() >= SMALL:
         return scenario
+    weather = replace(scenario.weather, late=scenario.weather.late or chance.random() < 0.3)
+    turn_s = 0.001 + weather.latency_s
     lives = tuple(
-        replace(draw_life(chance, number, scenario.weather), batches=chance.choice((1, 1, 2, 3)))
-        for number in range(chance.choice((1, 2, 2, 3)))
+        replace(
+            draw_life(chance, number, weather),
+            batches=chance.choice((1, 2, 2, 3)),
+            ending=chance.choices(ENDINGS, (10, 50, 15, 15, 10))[0],
+            ends_after_s=chance.expovariate(1.0) * turn_s * chance.choice((10, 30, 100)),
+            overlap_s=chance.expovariate(1.0) * turn_s * 30 if chance.random() < 0.5 else None,
+        )
+        for number in range(chance.choice((2, 2, 3)))
     )
     settings = msgspec.structs.replace(scenario.settings, max_parallelism=chance.choice((1, 2, 3)))
-    return replace(scenario, settings=settings, lives=lives)
+    return replace(scenario, settings=settings, lives=lives, weather=weather, damages=chance.choice((0.3, 0.8)))
 
 
 def draw_lateness(chance: Random, scenario: Scenario) -> Scenario:
