@@ -237,8 +237,9 @@ def _group(cls: type[StateBackendError]) -> str:
 
 def _below(cls: type[StateBackendError]) -> Iterator[type[StateBackendError]]:
     for each in cls.__subclasses__():
-        yield each
-        yield from _below(each)
+        if each.__module__ == StateBackendError.__module__:  # others never leave their room, or are a user's
+            yield each
+            yield from _below(each)
 
 
 def _builtins(cls: type[StateBackendError]) -> str:
