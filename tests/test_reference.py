@@ -48,7 +48,7 @@ def test_a_number_has_its_unit_and_its_bounds() -> None:
 def test_every_error_is_there_once_with_what_to_do() -> None:
     """By what to do next, in the order of the tree. Those that others derive from them are not on the page."""
 
-    class OwnError(StateBackendError): ...
+    class OwnError(errors.StoreAccessError): ...
 
     rows = [line.split(" | ") for line in PAGES["errors"]().splitlines() if line.startswith("| `")]
     classes = {
