@@ -1,5 +1,6 @@
 """Lives of one job in bad weather keep every promise, and a backend that breaks one is found out."""
 
+import functools
 import itertools
 import re
 from collections.abc import AsyncIterator, Sequence
@@ -15,11 +16,14 @@ from statebackend.testing.simulation.scenario import SMALL_FROM, draw_scenario, 
 
 SEEDS_IN_A_TEST = 15
 
+simulated = functools.cache(simulate)
+"""Several tests look at the same seeds: each is run once for all of them."""
+
 
 @pytest.mark.parametrize("first", range(0, 150, SEEDS_IN_A_TEST))
 def test_every_seed_keeps_every_promise(first: int) -> None:
     """Crashes, zombies, lost answers, cancellations: each seed ends with the state of some committed batch, whole."""
-    commits = sum(simulate(seed).commits for seed in range(first, first + SEEDS_IN_A_TEST))
+    commits = sum(simulated(seed).commits for seed in range(first, first + SEEDS_IN_A_TEST))
     assert commits > SEEDS_IN_A_TEST
 
 
@@ -41,13 +45,13 @@ def test_small_jobs_are_drawn_for_most_of_the_seeds_from_there_on() -> None:
 @pytest.mark.parametrize("seed", range(0, 200, 10))
 def test_a_seed_decides_its_run(seed: int) -> None:
     """The same seed gives the same trace, but for the order of what belongs to one instant."""
-    assert sorted(simulate(seed).trace) == sorted(simulate(seed).trace)
+    assert sorted(simulated(seed).trace) == sorted(simulate(seed).trace)
 
 
 @pytest.mark.parametrize("seed", [15, 35, 60])
 def test_a_job_is_opened_again_for_each_batch(seed: int) -> None:
     """More often than a sweep at once is due. Such lives are drawn for every eighth seed."""
-    lives = {found[0] for line in simulate(seed).trace if (found := re.search(r"life\d+ ended", line))}
+    lives = {found[0] for line in simulated(seed).trace if (found := re.search(r"life\d+ ended", line))}
     assert len(lives) > AT_ONCE_EVERY
 
 
@@ -65,7 +69,7 @@ DRAWN = {
 def test_the_rarer_draws_are_reached(pattern: str, seed: int) -> None:
     """Or they would prove nothing. A request more or less moves them, and then another seed has it."""
     seeds = itertools.chain([seed], range(500))
-    assert any(re.search(pattern, line) for seed in seeds for line in simulate(seed).trace)
+    assert any(re.search(pattern, line) for seed in seeds for line in simulated(seed).trace)
 
 
 class _Overwriting(ScopedStore):
