@@ -1,21 +1,12 @@
 """Short forms of the machines: `nox -s models` runs long ones."""
 
-import logging
-from collections.abc import Generator
-
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.models.machine import InMemoryMachine, Machine, OnDiskMachine
 
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Generator[None]:
-    """What goes wrong goes wrong on purpose, some hundred times."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.mark.parametrize(

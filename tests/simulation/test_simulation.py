@@ -14,6 +14,7 @@ from statebackend.objectstore.scoped import ScopedStore
 from statebackend.testing.simulation import BrokenError, Sabotage, simulate
 from statebackend.testing.simulation.scenario import SMALL_FROM, draw_scenario, draw_small
 
+pytestmark = pytest.mark.usefixtures("quiet")
 SEEDS_IN_A_TEST = 15
 
 simulated = functools.cache(simulate)
