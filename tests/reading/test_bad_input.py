@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +173,15 @@ def files_in(directory: Path) -> list[Path]:
     return list(directory.iterdir())
 
 
+@pytest.fixture
+def interruptible() -> Generator[None]:
+    """A shell starts what it has in the background with interrupts ignored, and then so would the tests."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_a_reader() -> None:
     """A signal reaches the thread that waits for the next batch. The loop and its thread end with the reader."""
     store = asyncio.run(filled())
