@@ -33,6 +33,11 @@ def test_owners_on_one_disk_count_its_bytes_each_for_itself() -> None:
     assert simulate(7012).commits
 
 
+def test_a_commit_that_has_just_reached_its_bound_was_not_in_time() -> None:
+    """By the clock of the loop, to the last bit: it was cancelled, its answer was lost, and nothing is to be judged."""
+    assert simulate(101084).commits
+
+
 def test_small_jobs_are_drawn_for_most_of_the_seeds_from_there_on() -> None:
     """Others stay as they are: what they draw goes on behind theirs."""
     chances = [Random(seed) for seed in range(200)]

@@ -261,11 +261,12 @@ class Life(JudgedLife):
 
     async def _commit_cancelled(self, coordinator: CheckpointCoordinator, commit: Committing) -> bool:
         """Cancel a commit. True if the life may continue: if the weather had no part in what came of it."""
-        key, begun_s = ROOT + coordinator.next_key, self._clock.monotonic()
+        key = ROOT + coordinator.next_key
+        ends_s = self._clock.monotonic() + self._world.settings.commit_timeout_s
         results = await self._cancelled(
             lambda: self._checkpoint(commit, coordinator.next_checkpoint_id), self._cancelling
         )
-        in_time = self._clock.monotonic() - begun_s < self._world.settings.commit_timeout_s
+        in_time = self._clock.monotonic() < ends_s  # a difference is rounded otherwise than the bound
         if results == [False] or not in_time or key in self._primary.troubled or self._attempt is None:
             return False
         self._judge_finished(self._attempt, -1 if coordinator.newest is None else coordinator.newest.sequence)
