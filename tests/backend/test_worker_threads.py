@@ -85,8 +85,8 @@ async def let_go_together(crowds: list[Crowd]) -> AsyncGenerator[None]:
         while True:
             await anyio.wait_all_tasks_blocked()
             held = [crowd.at_work.may_end for crowd in crowds]
-            for crowd in crowds:
-                await crowd.at_work.all_begun()
+            if crowds:
+                await crowds[-1].at_work.all_begun()  # no more can begin in the others, either
             for gate in held:
                 gate.set()
             await anyio.lowlevel.checkpoint()

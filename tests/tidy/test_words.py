@@ -2,7 +2,8 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,13 @@ def words(name: str) -> set[str]:
     return {re.sub(r"ies$", "y", part.lower()).removesuffix("s") for part in parts} | {part.lower() for part in parts}
 
 
-def names(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def names(path: Path) -> Sequence[tuple[int, str]]:
     """The name of the module at `path`, and those of all classes and functions in it, with their lines."""
-    yield 1, path.parent.name if path.name == "__init__.py" else path.stem
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node.lineno, node.name
+    module = path.parent.name if path.name == "__init__.py" else path.stem
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    named = [node for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [(1, module), *((node.lineno, node.name) for node in named)]
 
 
 @pytest.mark.parametrize(
