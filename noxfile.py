@@ -32,7 +32,7 @@ NO_POSTGRES_STATUS = 3  # of benchmarks/upserts/postgres.py
 NO_SPIN_STATUS = 3  # of tests/explore/spin.py
 MINISTACK = "ministack==1.5.33"
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
-WORKERS = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
+WORKERS = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 """Tests of a file stay together, because they share fixtures. `tests/order.py` says which files go where, and when."""
 KEEP_COMPILED: Final = {"PYTHONDONTWRITEBYTECODE": ""}
 """Where this is set, every process that a test starts compiles the library anew, and pytest every file of tests."""
@@ -49,7 +49,7 @@ PYTHON_FILES = ("statebackend", "benchmarks", "tests", "docs/_site", "noxfile.py
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """The whole suite, Spark included, in four processes. Arguments after `--` go to pytest: `-n 0` makes it one."""
+    """The whole suite, Spark included, in three processes. Arguments after `--` go to pytest: `-n 0` makes it one."""
     session.install("-e", ".[spark,test]")
     environment = spark_environment(session) | ministack_environment(session) | azurite_environment(session)
     with files_in_memory(session) as placed:

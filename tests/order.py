@@ -1,7 +1,8 @@
 """Which file of tests runs where and when, if several processes share them by `--dist loadfile`.
 
-Half of the processes begin with the files that use Spark: these mostly wait, and each process that has such files
-starts a Spark of its own. The others begin with the rest, which mostly computes. Whoever runs out helps the others.
+Half of the processes, one of three, begin with the files that use Spark: these mostly wait, and each process that has
+such files starts a Spark of its own. The others begin with the rest, which mostly computes. Whoever runs out helps the
+others.
 Both begin with the files that take longest, or one of them would come last, and all others would wait for it.
 """
 
