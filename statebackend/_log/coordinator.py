@@ -73,6 +73,8 @@ class CheckpointCoordinator:
         self.outbox: Final = outbox
         self._newest = newest
         self._is_closed = False
+        self._unknown: Commit | None = None
+        """The commit of which nobody knows whether it was made: whatever was appended behind it might be refused."""
         self._home = HomeProcess()
         self._writer = writer
         self._savepoints = savepoints
@@ -122,9 +124,16 @@ class CheckpointCoordinator:
     def check(self, checkpoint_id: CheckpointId) -> None:
         """Raise `CheckpointExistsError` unless `checkpoint_id` may be the next one.
 
-        Raises `BackendClosedError` after `close`, `InputError` without a claim or for what is no checkpoint id.
+        Raises `BackendClosedError` after `close`, `InputError` without a claim or for what is no checkpoint id, and
+        `OutcomeUnknownError` after a commit that ended so, even if its caller was cancelled and did not see that.
         """
         self._check_open()
+        if self._unknown is not None:
+            raise OutcomeUnknownError(
+                "an earlier commit got no answer: reopen",
+                sequence=self._unknown.sequence,
+                checkpoint_id=self._unknown.checkpoint_id,
+            )
         if not self.can_commit:
             raise InputError(
                 "opened for reading, or for a part of the key groups: it cannot commit", checkpoint_id=checkpoint_id
@@ -151,7 +160,7 @@ class CheckpointCoordinator:
         `BackendClosedError`, or `InputError` if the snapshots do not cover every key group once, are of another
         checkpoint or epoch, continue another checkpoint than `base`, or disagree on a state: then nothing was
         committed, `notify_aborted` them. Raises `FencedError` or `OutcomeUnknownError`: then close, and open the job
-        again. A cancelled call finishes first.
+        again. A cancelled call finishes first; if it ended with one of these two, the next call raises it.
 
         `inline`: frames for the commit to carry; the snapshots' handles into them are those of `carried`.
         `clock`: the job's, by default that of `base`, which it must not go back behind.
@@ -223,7 +232,11 @@ class CheckpointCoordinator:
         commit = encoded.entry
         if savepoint is not None:  # before the commit: a marker alone means nothing, a commit alone is no savepoint
             await self._savepoints.mark(savepoint, commit)
-        local = await self._create_copied(commit, encoded.body)
+        try:
+            local = await self._create_copied(commit, encoded.body)
+        except OutcomeUnknownError:
+            self._unknown = commit
+            raise
         # No await between these: nobody sees the new base with the old outbox, or the other way round.
         self._newest = self.base = commit
         self.base_body = encoded.body

@@ -13,10 +13,19 @@ from hypothesis import strategies as st
 
 import statebackend as sb
 from statebackend._log.coordinator import check_coverage
+from statebackend._log.names import entry_key
 from statebackend._tables.key_groups import key_group
-from statebackend.errors import BackendClosedError, CheckpointExistsError, FencedError, InputError, SettingsError
+from statebackend.errors import (
+    BackendClosedError,
+    CheckpointExistsError,
+    FencedError,
+    InputError,
+    OutcomeUnknownError,
+    SettingsError,
+    StoreAccessError,
+)
 from statebackend.objectstore import MemoryStore
-from statebackend.testing import FaultyStore, Hold
+from statebackend.testing import Fail, FaultyStore, Hold
 
 SETTINGS = sb.Settings(job="fleet", primary="memory://unused", persist_delay_s=0.0, max_parallelism=12)
 RANGES = [sb.owners.KeyGroupRange(0, 3), sb.owners.KeyGroupRange(4, 4), sb.owners.KeyGroupRange(5, 11)]
@@ -344,6 +353,25 @@ async def test_a_coordinator_that_another_one_followed_is_fenced_with_all_its_pa
 
 
 EVEN = [sb.owners.KeyGroupRange(first, first + 1) for first in range(0, 12, 2)]
+
+
+async def test_a_cancelled_commit_without_an_answer_is_told_of_by_the_next_one() -> None:
+    """Its caller saw the cancellation. The next one was refused as if another writer had come."""
+    denied, commits = StoreAccessError("denied"), entry_key(1)
+    lost = Fail(operation="put_if_absent", key=f"*{commits}", moment="after", error=denied)
+    store = MemoryStore()
+    refusing = FaultyStore(store, [lost, Fail(operation="get", key=f"*{commits}", error=denied)])
+    async with opened(refusing) as parts:
+        parts.write(range(10), 1)
+        snapshots = await parts.snapshots(1)
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await parts.coordinator.commit(1, snapshots)
+        assert scope.cancelled_caught
+        refusing.plan.clear()
+        with pytest.raises(OutcomeUnknownError, match="reopen"):
+            await parts.coordinator.commit(2, await parts.snapshots(2))
+    assert await state_of(store) == dict.fromkeys(range(10), 1)
 
 
 @pytest.mark.parametrize(
