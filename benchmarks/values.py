@@ -14,7 +14,7 @@ import msgspec
 from benchmarks.contest import Line, Report, ratio
 from statebackend import ValueState
 from statebackend._codec.change_sets.changes import change_set
-from statebackend._codec.frame import encode_frame
+from statebackend._codec.frame import frame_chunks
 from statebackend._codec.serializers import MsgspecSerializer
 from statebackend._state.values import Values
 from statebackend._tables.heap import ValueTable
@@ -90,4 +90,4 @@ def _batch(state: ValueState[Any], value: object) -> None:
     for key in KEYS:
         state.get(key)
         state[key] = value
-    encode_frame(change_set("log", SequenceNumber(0), list(state.drain(0))), "zstd")
+    frame_chunks(change_set("log", SequenceNumber(0), list(state.drain(0))), "zstd")

@@ -51,15 +51,13 @@ class FrameHeader(msgspec.Struct, frozen=True):
     records: int
 
 
-def encode_frame(change_set: ChangeSet, compression: Compression, *, raw_bytes_max: int = FRAME_RAW_BYTES_MAX) -> bytes:
-    """Return the frame of one change set. Raises `ValueError` if its changes exceed `raw_bytes_max`."""
-    return b"".join(frame_chunks(change_set, compression, raw_bytes_max=raw_bytes_max))
-
-
 def frame_chunks(
     change_set: ChangeSet, compression: Compression, *, raw_bytes_max: int = FRAME_RAW_BYTES_MAX
 ) -> tuple[bytes, ReadBuffer]:
-    """As `encode_frame`, but in two chunks, what is before the payload and the payload: that may be large."""
+    """Return the frame of one change set in two chunks, what is before the payload and the payload: that may be large.
+
+    Raises `ValueError` if its changes exceed `raw_bytes_max`.
+    """
     raw = encode_parts(change_set.changes)
     if len(raw) > raw_bytes_max:
         raise ValueError(f"a change set of {len(raw)} bytes exceeds {raw_bytes_max}")

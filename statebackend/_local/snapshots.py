@@ -49,7 +49,7 @@ class LocalSnapshots:
     ) -> None:
         self.layout: Final = layout
         self._abandon_after_s = abandon_after_s
-        self._snapshots: dict[CheckpointId, LocalSnapshot | None] = dict.fromkeys(sorted(known))  # None: not read yet
+        self._checkpoints = set(known)
         self._threads = threads
         self._turn = anyio.Lock()  # what is pruned while it is stored is removed after that
         self._confirmed = CheckpointId(-1)
@@ -57,7 +57,7 @@ class LocalSnapshots:
     @property
     def checkpoints(self) -> Collection[CheckpointId]:
         """The checkpoints that have a snapshot here, those of earlier processes included."""
-        return self._snapshots.keys()
+        return sorted(self._checkpoints)
 
     async def store(self, snapshot: LocalSnapshot, files: Path | None = None) -> None:
         """Store a snapshot durably, replacing one of the same checkpoint.
@@ -69,44 +69,19 @@ class LocalSnapshots:
         """
         self._check_owner(snapshot)
         checkpoint_id = snapshot.checkpoint_id
-        if checkpoint_id < max(self._snapshots, default=self._confirmed) and checkpoint_id not in self._snapshots:
+        if checkpoint_id < max(self._checkpoints, default=self._confirmed) and checkpoint_id not in self._checkpoints:
             await self._remove([checkpoint_id])
             return
         directory = self.layout.checkpoint_directory(checkpoint_id)
-        self._snapshots[checkpoint_id] = None  # from now on something may lie there
+        self._checkpoints.add(checkpoint_id)  # from now on something may lie there
         try:
             sources = {file: files / file.name for file in snapshot.rocksdb} if files is not None else {}
             await self._on_disk(partial(_write, directory, encode_local_snapshot(snapshot), sources))
         except OSError as error:
-            self._snapshots.pop(checkpoint_id, None)
+            self._checkpoints.discard(checkpoint_id)
             raise StoreUnavailableError(
                 "a local snapshot could not be stored", path=directory, reason=str(error)
             ) from error
-        if checkpoint_id in self._snapshots:  # else it was pruned meanwhile, and that call removes it after us
-            self._snapshots[checkpoint_id] = snapshot
-
-    async def retrieve(self, checkpoint_id: CheckpointId) -> LocalSnapshot | None:
-        """The snapshot of a checkpoint, from memory or from disk; `None` where there is none that can be used.
-
-        One that does not decode, or is another owner's, is removed: it would be no better the next time.
-        """
-        if checkpoint_id not in self._snapshots:
-            return None
-        if (known := self._snapshots[checkpoint_id]) is not None:
-            return known
-        path = self.layout.checkpoint_directory(checkpoint_id) / SNAPSHOT_NAME
-        try:
-            snapshot = decode_local_snapshot(await self._on_disk(path.read_bytes), str(path))
-            self._check_owner(snapshot)
-            if snapshot.checkpoint_id != checkpoint_id:
-                raise InputError("a local snapshot of another checkpoint", found=snapshot.checkpoint_id)
-        except (OSError, DataError, InputError) as error:
-            _logger.warning("removing a local snapshot that cannot be used: path=%s reason=%s", path, error)
-            await self._remove([checkpoint_id])
-            return None
-        if checkpoint_id in self._snapshots:
-            self._snapshots[checkpoint_id] = snapshot
-        return snapshot
 
     async def mend(self, snapshot: LocalSnapshot) -> bool:
         """Write the record of a snapshot anew if it cannot be read; its files stay. False if it is of other files.
@@ -143,7 +118,7 @@ class LocalSnapshots:
 
         A cancelled call has removed some of them from the disk, and forgotten all of them.
         """
-        await self._remove([checkpoint_id for checkpoint_id in self._snapshots if not keep(checkpoint_id)])
+        await self._remove([checkpoint_id for checkpoint_id in self.checkpoints if not keep(checkpoint_id)])
 
     def _check_owner(self, snapshot: LocalSnapshot) -> None:
         mine = (self.layout.job, self.layout.operator, self.layout.key_groups)
@@ -152,8 +127,7 @@ class LocalSnapshots:
             raise InputError("a local snapshot of another owner", mine=str(mine), found=str(found))
 
     async def _remove(self, checkpoint_ids: Collection[CheckpointId]) -> None:
-        for checkpoint_id in checkpoint_ids:
-            self._snapshots.pop(checkpoint_id, None)
+        self._checkpoints.difference_update(checkpoint_ids)
         for checkpoint_id in checkpoint_ids:
             directory = self.layout.checkpoint_directory(checkpoint_id)
             try:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from statebackend._codec.change_sets.changes import ChangeSet
 from statebackend._codec.change_sets.records import Operation, StateChange
-from statebackend._codec.frame import encode_frame
+from statebackend._codec.frame import frame_chunks
 from statebackend._codec.segment import decode_segment
 from statebackend.ids import SequenceNumber
 from statebackend.settings import Compression
@@ -90,7 +90,8 @@ def sample_change_sets() -> Sequence[ChangeSet]:
 def mixed_segment() -> bytes:
     """A small whole segment with one frame of each codec, as after a change of the setting between two persists."""
     frames = [
-        encode_frame(each, compression) for each, compression in zip(sample_change_sets(), COMPRESSIONS, strict=True)
+        b"".join(frame_chunks(each, compression))
+        for each, compression in zip(sample_change_sets(), COMPRESSIONS, strict=True)
     ]
     index: list[Any] = []
     offset = 8

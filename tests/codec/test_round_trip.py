@@ -11,7 +11,7 @@ from statebackend._codec.change_sets.keyed_changes import keyed_changes
 from statebackend._codec.change_sets.parts import encode_parts
 from statebackend._codec.change_sets.records import Operation, StateChange
 from statebackend._codec.compression import compress, decompress
-from statebackend._codec.frame import FrameHeader, encode_frame, open_frame
+from statebackend._codec.frame import FrameHeader, frame_chunks, open_frame
 from statebackend._codec.segment import decode_change_set, encode_segment, read_index
 from statebackend.ids import SequenceNumber
 from statebackend.settings import Compression
@@ -85,7 +85,7 @@ def test_what_compresses_best_is_not_taken_for_a_lie(compression: Compression, p
 @given(compression=ANY_COMPRESSION, change_set=CHANGE_SETS)
 def test_frame_comes_back(compression: Compression, change_set: ChangeSet) -> None:
     """Alone, without the segment around it."""
-    frame = encode_frame(change_set, compression)
+    frame = b"".join(frame_chunks(change_set, compression))
     header, changes = open_frame(memoryview(frame), reject)
     assert header == FrameHeader(
         change_set.log_id, change_set.sequence_number, change_set.key_groups, change_set.records
@@ -98,7 +98,7 @@ def test_frame_comes_back_in_its_parts() -> None:
     """One part at a time, so that not all of its changes have to be held."""
     changes = [StateChange(0, Operation.SET, 0, number) for number in range(9)]
     cut = [part for each in keyed_changes(changes) for part in each.cut(1)]
-    frame = encode_frame(change_set("0-127", SequenceNumber(0), cut), "zstd")
+    frame = b"".join(frame_chunks(change_set("0-127", SequenceNumber(0), cut), "zstd"))
     header, parts = open_frame(memoryview(frame), reject)
     assert header.records == len(changes)
     assert [rows_of([part]) for part in parts] == [[change] for change in changes]
@@ -165,9 +165,9 @@ def test_change_set_beyond_the_limit_is_refused_when_written() -> None:
     """
     (sample, *_) = sample_change_sets()
     raw_bytes = len(encode_parts(sample.changes))
-    frame = encode_frame(sample, "zstd", raw_bytes_max=raw_bytes)
+    frame = b"".join(frame_chunks(sample, "zstd", raw_bytes_max=raw_bytes))
     open_frame(memoryview(frame), reject, raw_bytes_max=raw_bytes)
     with pytest.raises(ValueError):
-        encode_frame(sample, "zstd", raw_bytes_max=raw_bytes - 1)
+        b"".join(frame_chunks(sample, "zstd", raw_bytes_max=raw_bytes - 1))
     with pytest.raises(AssertionError):
         open_frame(memoryview(frame), reject, raw_bytes_max=raw_bytes - 1)
