@@ -4,7 +4,9 @@ import dataclasses
 
 import pytest
 
-from benchmarks.how_far import HEAD, INLINE_SHARE_BYTES, Envelope, batches_s, commit_of, line, table
+from benchmarks.how_far.__main__ import HEAD, line, table
+from benchmarks.how_far.envelope import INLINE_SHARE_BYTES, Envelope, commit_of
+from benchmarks.how_far.virtual_time import times_of
 
 SMALL = Envelope(owners=8, keys=8_000_000, handles=4, changes=400)
 
@@ -36,6 +38,11 @@ def test_a_restore_is_bound_by_what_is_scarcest() -> None:
 
 def test_a_batch_in_virtual_time_waits_for_its_slowest_request() -> None:
     """Some requests one after the other: the least is their latency, and a batch of nobody's hangs."""
-    times_s = batches_s(4, 2, 100)
-    assert all(0.05 < each_s < 5 for each_s in times_s)
+    times = times_of(4, 2, 100, lost=1)
+    assert all(0.05 < each_s < 5 for each_s in (*times.batches, times.host, times.job))
+    assert times.host < times.job, "one owner was open before all and their coordinator"
+
+
+def test_what_is_printed_is_a_table() -> None:
+    """A head, a rule and a row."""
     assert table(HEAD, [line(SMALL)]).count("\n") == 2
