@@ -22,8 +22,8 @@ _FAILING: Final = frozenset(
         errno.ENXIO,
         errno.ENODEV,
         errno.ESTALE,
-        errno.EUCLEAN,
         errno.ENOTCONN,
+        getattr(errno, "EUCLEAN", errno.EIO),  # Linux alone has it: a file system that needs to be checked
     }
 )
 """Read-only, full or out of inodes, broken, gone: a disk may become so at any time, however well it was chosen."""
