@@ -206,7 +206,8 @@ def read_state(
 
     A row has the `key_group` and `key`, and the `value`: a struct for a record or a tuple, a list, a map. A columnar
     state has its columns instead. The state is that of the newest checkpoint, of `checkpoint_id` or of `savepoint`.
-    `key_groups`, the first and the last, and `keys` narrow it down: then little more than their share is read.
+    `key_groups`, the first and the last, and `keys` narrow it down: then little more than their share is read. Operator
+    state, which has neither, is read whole.
     `columns` are those of a columnar state, or fields of a record; no others are decoded.
 
     What has expired is left out if `ttl` is given, as in the state's declaration: a commit does not say how long a

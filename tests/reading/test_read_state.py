@@ -326,6 +326,18 @@ async def test_a_key_that_no_key_of_the_state_is_like_is_told() -> None:
             await table_of(settings, state, store=store, keys=[7])
 
 
+@pytest.mark.parametrize("asked", [{"keys": ["a"]}, {"keys": []}, {"key_groups": (0, 0)}, {"key_groups": (0, 127)}])
+async def test_operator_state_is_read_whole_or_not_at_all(asked: dict[str, Any]) -> None:
+    """It belongs to no key group: processes that share the work by key groups would each read all of it."""
+    settings, store = settings_of(128), MemoryStore()
+    async with sb.open_backend(settings, store=store) as backend:
+        backend.operator_state("offsets", int).extend([1, 2])
+        await backend.checkpoint(1)
+    with pytest.raises(errors.InputError, match="ask for all of it"):
+        await table_of(settings, "offsets", store=store, **asked)
+    assert (await table_of(settings, "offsets", store=store))["value"].to_pylist() == [1, 2]
+
+
 async def test_a_job_without_a_checkpoint_is_told() -> None:
     """Most likely its name is misspelt."""
     with pytest.raises(errors.InputError, match="no checkpoint"):

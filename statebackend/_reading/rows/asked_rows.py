@@ -53,6 +53,8 @@ class AskedOfState(msgspec.Struct, frozen=True, kw_only=True):
 
 def layout_and_merge(commit: Commit, state: StateDescriptor, asked: AskedOfState) -> tuple[Layout, Callable[[], Merge]]:
     """How the state's rows are laid out, and what opens the reading of them. Raises `InputError`, `KeyTypeError`."""
+    if state.kind.startswith("operator") and (asked.keys is not None or asked.key_groups is not None):
+        raise InputError("operator state belongs to no key and no key group: ask for all of it", state=state.name)
     first = next(iter(asked.keys), None) if asked.keys is not None else None
     if state.kind == COLUMNAR:
         described = read_schema(state.schema, state.key_schema)
