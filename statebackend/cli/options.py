@@ -93,7 +93,7 @@ def _add_readers(
     exporting.add_argument("--columns", metavar="A,B", help="only these columns, or fields of a record")
 
     comparing = commands.add_parser("diff", parents=[common], help="what one checkpoint has and another has not")
-    comparing.add_argument("a", help="a checkpoint's id, or a savepoint's name")
+    comparing.add_argument("a", help="a checkpoint's id, or a savepoint's name; id:7 or savepoint:7 if 7 is both")
     comparing.add_argument("b", help="as a")
     comparing.add_argument("--state", metavar="NAME", action="append", default=[], help="only this state; repeatable")
 

@@ -3,16 +3,20 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
+from statebackend._clock import SystemClock
 from statebackend._reading.watching import watch
+from statebackend._upkeep.primary import open_job_primary
+from statebackend._upkeep.read_commit import find_commit
 from statebackend._upkeep.rows import key_from, plain
 from statebackend.cli.progress import shown, size
 from statebackend.cli.text import restored_line
-from statebackend.errors import InputError
+from statebackend.errors import InputError, SavepointNotFoundError
 from statebackend.reports import Difference, ExportReport, LogBeat
 from statebackend.settings import Settings
 
@@ -85,13 +89,40 @@ async def compare(settings: Settings, options: argparse.Namespace, tell: Print) 
     """Print what is different between two checkpoints."""
     from statebackend._reading.differences import diff  # noqa: PLC0415  # pyarrow is an extra
 
-    async for each in diff(settings, checkpoint_from(options.a), checkpoint_from(options.b), states=options.state):
+    before, after = [await checkpoint_from(settings, text) for text in (options.a, options.b)]
+    async for each in diff(settings, before, after, states=options.state):
         tell(msgspec.json.encode(each).decode() if options.json else difference_line(each))
 
 
-def checkpoint_from(text: str) -> int | str:
-    """The id of a checkpoint if it is a number, else the name of a savepoint."""
-    return int(text) if text.isdecimal() else text
+async def checkpoint_from(settings: Settings, text: str) -> int | str:
+    """A checkpoint's id or a savepoint's name: as `id:7` and `savepoint:7` say, or `7` alone if it is one of the two.
+
+    Raises `InputError` if it is both, and they are not the same commit.
+    """
+    kind, _, name = text.rpartition(":")
+    if kind == "savepoint":
+        return name
+    if kind not in ("", "id") or not name.isdecimal():
+        return text
+    if kind == "id":
+        return int(name)
+    async with open_job_primary(settings, None) as primary:
+        find = partial(find_commit, settings, primary, clock=SystemClock())
+        try:
+            kept, _ = await find(checkpoint_id=None, savepoint=name)
+        except SavepointNotFoundError:
+            return int(name)
+        try:
+            made, _ = await find(checkpoint_id=int(name), savepoint=None)
+        except InputError:  # no checkpoint has that id
+            return name
+    if made.sequence != kept.sequence:
+        raise InputError(
+            f"a checkpoint has that id, and a savepoint of that name keeps another: say id:{name} or savepoint:{name}",
+            given=text,
+            savepoint_keeps=kept.checkpoint_id,
+        )
+    return name
 
 
 def difference_line(found: Difference) -> str:

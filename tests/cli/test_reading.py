@@ -186,6 +186,26 @@ def test_diff_tells_what_was_added_changed_and_removed(fleet: Place) -> None:
     ]
 
 
+def test_a_savepoint_may_have_digits_for_a_name(fleet: Place) -> None:
+    """People name them by dates. If that is another checkpoint's id as well, the call must say which it means."""
+
+    async def work() -> None:
+        async with sb.open_backend(fleet.settings) as backend:
+            backend.value_state("legs", int)["N1"] = 11
+            await backend.checkpoint(22, savepoint="20261122")
+            backend.value_state("legs", int)["N1"] = 12
+            await backend.checkpoint(23, savepoint="21")
+            await backend.checkpoint(24, savepoint="24")
+
+    anyio.run(work)
+    eleven, twelve = (cli.OK, '~ legs "N1" 10 -> 11\n'), (cli.OK, '~ legs "N1" 10 -> 12\n')
+    assert fleet.run("diff", "id:21", "20261122") == eleven
+    assert fleet.run("diff", "later", "savepoint:21") == twelve
+    assert fleet.run("diff", "id:21", "24") == twelve
+    status, printed = fleet.run("diff", "21", "24")
+    assert (status, "say id:21 or savepoint:21 (given='21', savepoint_keeps=23)" in printed) == (cli.WRONG_CALL, True)
+
+
 def test_a_diff_of_what_cannot_be_compared_is_told(fleet: Place) -> None:
     """A checkpoint or state that is not there, or another number of key groups."""
     for options, said in (
