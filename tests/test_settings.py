@@ -353,11 +353,12 @@ def test_any_other_primary_is_refused_with_the_known_forms(url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "instead"),
     [
-        ("abfss://container@account.dfs.core.windows.net/path", "mount it"),
-        ("ABFSS://container@account.dfs.core.windows.net/path", "mount it"),
+        ("abfss://container@account.dfs.core.windows.net/path", "docs/how-to/azure.md"),
+        ("ABFSS://container@account.dfs.core.windows.net/path", "docs/how-to/azure.md"),
         ("abfss://container@account.dfs.core.windows.net/path", "azure://ACCOUNT/CONTAINER/PREFIX here"),
-        ("wasbs://container@account.blob.core.windows.net", "mount it"),
-        ("hdfs://namenode:8020/state", "mount it"),
+        ("wasbs://container@account.blob.core.windows.net", "docs/how-to/azure.md"),
+        ("hdfs://namenode:8020/state", "docs/how-to/custom-store.md"),
+        ("gs://bucket/state", "docs/how-to/google.md"),
         ("s3a://bucket/prefix", "S3 is s3://"),
     ],
 )
@@ -366,6 +367,18 @@ def test_a_scheme_that_spark_knows_is_refused_with_what_to_use_instead(url: str,
     with pytest.raises(PrimaryUrlError, match=instead) as caught:
         settings(primary=url)
     assert caught.value.facts["primary"] == url
+    if instead.startswith("docs/"):
+        assert (Path(__file__).parents[1] / instead).is_file()
+
+
+def test_a_path_that_is_escaped_is_refused_with_what_to_write(tmp_path: Path) -> None:
+    """`Path.as_uri` escapes, and a file:// primary is no place where that is undone: it would be another directory."""
+    directory = tmp_path / "my dir, 100%"
+    with pytest.raises(PrimaryUrlError, match="taken as it is") as caught:
+        settings(primary=directory.as_uri())
+    right = caught.value.facts["perhaps"]
+    assert right == f"file://{directory}"
+    assert settings(primary=right).primary == right
 
 
 def test_credentials_are_not_shown_whatever_the_scheme() -> None:

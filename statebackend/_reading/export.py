@@ -67,13 +67,24 @@ def _new_file(path: Path) -> Generator[Path]:
             raise InputError("the file is there already: name another, or remove it", out=str(path))
         try:
             yield partial
-            os.link(partial, path)  # unlike a rename it replaces nothing
+            _publish(partial, path)
         finally:
             partial.unlink(missing_ok=True)
     except OSError as error:
         if isinstance(error, StateBackendError):
             raise
         raise InputError(f"the file cannot be written: {error.strerror or error}", out=str(path)) from error
+
+
+def _publish(partial: Path, path: Path) -> None:
+    """Give the file its name, and replace none. Without hard links the name is there, empty, for a moment before."""
+    try:
+        os.link(partial, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        path.touch(exist_ok=False)
+        partial.replace(path)
 
 
 class _Parquet:

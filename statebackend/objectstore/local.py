@@ -38,6 +38,7 @@ from statebackend.errors import (
     StoreError,
     StoreFullError,
     StoreUnavailableError,
+    UnfitStoreError,
 )
 from statebackend.objectstore.listing import PAGE, info_of, next_page, walk
 from statebackend.objectstore.memory import TEMPORARY_SUFFIX, check_key, check_range
@@ -47,6 +48,7 @@ T = TypeVar("T")
 
 _CHUNKS_PER_CALL: Final = 512  # Linux takes 1024 at a time; POSIX promises only 16
 _REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTSUP, errno.EOPNOTSUPP})
+_NO_LINKS: Final = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM})
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NOT_AN_OBJECT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 _NOT_A_FILE: Final = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG})
@@ -325,6 +327,14 @@ def _link(source: str, target: str) -> None:
         if os.path.isdir(target):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target) from None
         raise
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        raise UnfitStoreError(
+            "the file system has no hard links, which put-if-absent needs (mounted buckets have none): use another",
+            path=target,
+            reason=error.strerror,
+        ) from error
 
 
 def _write_all(descriptor: int, body: Body) -> None:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, Final, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -55,13 +55,15 @@ Compression = Literal["none", "lz4", "snappy", "zstd"]
 
 PRIMARY_FORMS: Final = "memory://NAME, file:///ABSOLUTE/PATH, s3://BUCKET/PREFIX or azure://ACCOUNT/CONTAINER/PREFIX"
 
-_MOUNT: Final = "mount it and name the mount as file://, or pass a store of your own as `store=`"
+_OWN_STORE: Final = "pass a store of your own as `store=`, as docs/how-to/{}.md shows"
 _OF_OTHERS: Final = {
     **dict.fromkeys(("s3a", "s3n"), "S3 is s3:// here"),
     **dict.fromkeys(
-        ("abfs", "abfss", "wasb", "wasbs"), f"Azure Blob Storage is azure://ACCOUNT/CONTAINER/PREFIX here, or {_MOUNT}"
+        ("abfs", "abfss", "wasb", "wasbs"),
+        "Azure Blob Storage is azure://ACCOUNT/CONTAINER/PREFIX here: see docs/how-to/azure.md",
     ),
-    **dict.fromkeys(("adl", "dbfs", "gs", "hdfs", "viewfs"), _MOUNT),
+    "gs": _OWN_STORE.format("google"),
+    **dict.fromkeys(("adl", "dbfs", "hdfs", "viewfs"), _OWN_STORE.format("custom-store")),
 }
 """Schemes that Spark knows, and what to use instead. Before an `@` such a URL has a container, and no credentials."""
 
@@ -71,6 +73,7 @@ _AZURE_ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
 _AZURE_PATH = re.compile(r"/([a-z0-9](-?[a-z0-9]){2,62}|\$root)" + _S3_PREFIX.pattern)
 _CREDENTIALS = re.compile(r"[^/]*//[^/?#]*@")
 _PASSWORD = re.compile(r"[^/]*//[^/?#@]*:[^/?#]*@")
+_ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -84,7 +87,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the job: letters, digits, '.', '_' and '-', at most 100. Its data lives under this name."""
     primary: str
     """URL of the store that is the truth: `memory://name`, `file:///path`, `s3://bucket/prefix` or
-    `azure://account/container/prefix`."""
+    `azure://account/container/prefix`. A path is taken as it is, without %-escapes, and its file system needs hard
+    links, which a mounted bucket does not have."""
     local: tuple[str, ...] = ()
     """Absolute directories for the local copy. Empty: no local copy. Several: segments spread over them."""
     local_bytes_max: Amount = 0
@@ -293,5 +297,11 @@ def check_primary(url: str) -> None:
         known = bool(_AZURE_ACCOUNT.fullmatch(parts.netloc)) and bool(_AZURE_PATH.fullmatch(parts.path))
     else:
         raise PrimaryUrlError(f"the primary has an unknown scheme: use {PRIMARY_FORMS}", primary=url)
+    if parts.scheme == "file" and _ESCAPE.search(parts.path):
+        raise PrimaryUrlError(
+            "a file: path is taken as it is: write it without escapes, which a directory's name must not have",
+            primary=url,
+            perhaps=unquote(url),
+        )
     if not known or parts.query or parts.fragment:
         raise PrimaryUrlError(f"the primary's URL is incomplete: use {PRIMARY_FORMS}", primary=url)

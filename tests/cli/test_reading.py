@@ -1,8 +1,10 @@
 """`get`, `scan`, `export`, `diff` and `watch`: the state of a job for people, files and programs."""
 
 import csv
+import errno
 import json
 import operator
+import os
 import resource
 from pathlib import Path
 from typing import Any
@@ -161,6 +163,23 @@ def test_a_full_disk_or_a_cancelled_export_leaves_no_file(fleet: Place, kind: st
 
     anyio.run(cancelled)
     assert sorted(fleet.directory.iterdir()) == before
+
+
+def test_an_export_needs_no_hard_links(fleet: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a mounted bucket it replaces no other file either, not even one that has just come to be there."""
+
+    def link(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(source), None, str(target))
+
+    monkeypatch.setattr(os, "link", link)
+    out = fleet.directory / "legs.jsonl"
+    assert fleet.run("export", "legs", str(out), "--format", "jsonl")[0] == cli.OK
+    assert len(lines(out.read_text())) == 4
+    monkeypatch.setattr(Path, "exists", lambda _: False)
+    before = sorted(fleet.directory.iterdir()), out.read_bytes()
+    status, printed = fleet.run("export", "hops", str(out), "--format", "jsonl")
+    assert (status, "File exists" in printed) == (cli.WRONG_CALL, True)
+    assert (sorted(fleet.directory.iterdir()), out.read_bytes()) == before
 
 
 def test_diff_tells_what_was_added_changed_and_removed(fleet: Place) -> None:

@@ -23,6 +23,7 @@ from statebackend.errors import (
     StoreError,
     StoreFullError,
     StoreUnavailableError,
+    UnfitStoreError,
 )
 from statebackend.objectstore import LocalStore, listing, local
 
@@ -299,6 +300,23 @@ async def test_a_systems_error_becomes_the_error_that_says_what_to_do(
     assert caught.value.__cause__.errno == number
     assert caught.value.facts["key"] == "object"
     assert files_below(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOTSUP, errno.EPERM])
+async def test_a_file_system_without_hard_links_is_unfit(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket that is mounted, mostly. That does not pass, so nobody should wait for it."""
+
+    def link(source: str, target: str) -> None:
+        raise OSError(number, os.strerror(number), source, None, target)
+
+    monkeypatch.setattr(os, "link", link)
+    store = LocalStore(tmp_path)
+    with pytest.raises(UnfitStoreError, match="hard links"):
+        await store.put_if_absent("object", [b"x"])
+    assert files_below(tmp_path) == []
+    await store.put("object", [b"x"])
 
 
 async def test_a_root_that_is_a_file_refuses_writes_and_is_empty_to_readers(tmp_path: Path) -> None:
