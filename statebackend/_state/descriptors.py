@@ -30,10 +30,11 @@ def declaration_of(kind: str, values: Values[Any], key_schema: str = "") -> Decl
 
 
 def described(found: StateDescriptor | None, next_id: int, name: str, declared: Declaration) -> StateDescriptor:
-    """The state's descriptor from now on: a new one, `found` itself, or `found` with the declared schema or version.
+    """The state's descriptor from now on: a new one, or `found` with the declared schema and version.
 
-    Values stay as they were written, so all schemas of the state's version must be readable. A declaration with more
-    upcasts starts a new version. Raises `StateTypeError` with both schemas where the declaration does not fit.
+    Values stay as they were written, so all schemas of the state's version must be readable, also where the newest one
+    is declared again: its text does not say what a value of an earlier one lacks. A declaration with more upcasts
+    starts a new version. Raises `StateTypeError` with both schemas where the declaration does not fit.
     """
     if type(name) is not str or not name or not name.isprintable():
         raise InputError("a state's name must be a str of printable characters", name=ascii(name))
@@ -45,8 +46,6 @@ def described(found: StateDescriptor | None, next_id: int, name: str, declared: 
         raise _other(found, declared, "it is declared with fewer upcasts than it was written with")
     if declared.version > found.version:
         return msgspec.structs.replace(found, schema=declared.schema, version=declared.version, earlier=())
-    if declared.schema == found.schema:
-        return found
     for schema in (found.schema, *found.earlier):
         reason = None if schema == declared.schema else declared.misread(schema)
         if reason is not None:

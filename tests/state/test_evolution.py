@@ -115,6 +115,39 @@ def test_field_that_was_removed_cannot_come_back_as_another_type() -> None:
     later.value_state("legs", struct(("origin", str), ("miles", int, 0)))
 
 
+@pytest.mark.parametrize(
+    ("first", "between", "later"),
+    [
+        (
+            struct(("miles", int, 0), omit_defaults=True),
+            struct(("miles", int, 0)),
+            struct(("miles", int, 5)),
+        ),
+        (struct(("origin", str)), struct(("origin", str), ("miles", int, 0)), struct(("origin", str), ("miles", int))),
+        (
+            struct(("origin", str, ""), ("miles", int, 0)),
+            struct(("miles", int, 0)),
+            struct(("miles", int, 0), forbid_unknown_fields=True),
+        ),
+    ],
+    ids=["another default", "no default any more", "unknown fields forbidden"],
+)
+def test_declaration_with_the_newest_schema_must_fit_the_earlier_ones_too(first: Any, between: Any, later: Any) -> None:
+    """Its text is the same, but what it makes of a value written before differs: it would change, or not be read."""
+    states = all_states()
+    states.value_state("legs", first)
+    newer = restored(states, [])
+    newer.value_state("legs", between)
+    descriptor = newer.descriptors[0]
+    newest = restored(newer, [])
+    with pytest.raises(StateTypeError) as caught:
+        newest.value_state("legs", later)
+    assert caught.value.facts["schema_declared"] == descriptor.schema
+    assert caught.value.facts["schema_written"] in descriptor.earlier
+    newest.value_state("legs", between)
+    assert newest.descriptors == (descriptor,)
+
+
 def test_schemas_that_stored_values_may_have_are_in_the_descriptor() -> None:
     """Each once, the newest for itself; going to and fro adds none."""
     states, log = written()

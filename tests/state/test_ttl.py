@@ -105,6 +105,31 @@ def test_read_begins_anew_where_it_is_asked_for(clock: Clock) -> None:
     assert hops["asked"] == []
 
 
+def test_bulk_read_begins_anew_too(clock: Clock) -> None:
+    """Of every kind, as reading key by key does; what had expired before stays expired."""
+    ttl = TimeToLive(10, clock, on_read=True)
+    states = all_states()
+    legs, hops = states.value_state("legs", int, ttl=ttl), states.list_state("hops", int, ttl=ttl)
+    seen, total = (
+        states.map_state("seen", str, int, ttl=ttl),
+        states.reducing_state("total", int, operator.add, ttl=ttl),
+    )
+    hops["a"], seen["a"] = [0], {"x": 0}
+    clock.now = 105
+    legs["a"] = 1
+    hops["a"].append(1)
+    seen["a"]["y"] = 1
+    total.add("a", 1)
+    log = drained(states)
+    for now in (114, 123, 132):
+        clock.now = now
+        assert [state.get_many(["a"]) for state in (legs, hops, seen, total)] == [[1], [[1]], [{"y": 1}], [1]]
+        log += drained(states)
+    later = restored(states, log)
+    clock.now = 141
+    assert later.map_state("seen", str, int, ttl=ttl)["a"] == {"y": 1}
+
+
 def test_elements_and_entries_live_for_themselves(clock: Clock) -> None:
     """A list loses its first elements while it keeps the last, a map the entries not written since."""
     states = all_states()

@@ -98,6 +98,19 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
             self._touch(key)
         self._put(key, encoded, cell)
 
+    def read(self, key: Key) -> dict[K, V]:
+        """The key's map as a new dictionary: changing it does not change the state."""
+        entries = self._living(key)
+        values = self._values.decode_many(list(entries.values()))
+        found = dict(zip(map(self._entry_keys.decode, entries), values, strict=True))
+        ttl = self._values.ttl
+        if ttl is not None and ttl.on_read and entries:
+            now = ttl.read_clock()
+            self._touch(key)
+            for encoded, cell in entries.items():
+                self._put(key, encoded, self._values.touched(cell, now))
+        return found
+
     def read_entry(self, key: Key, entry_key: K) -> V:
         """The value of one entry. Raises `KeyError` where there is none."""
         encoded = self._entry_keys.encode(entry_key)
@@ -138,12 +151,7 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
 
     def get_many(self, keys: Iterable[Key] | Arrow) -> list[dict[K, V]]:
         """The maps of `keys`, in their order, as new dictionaries."""
-        found: list[dict[K, V]] = []
-        for key in as_list(keys):
-            entries = self._living(key)
-            values = self._values.decode_many(list(entries.values()))
-            found.append(dict(zip(map(self._entry_keys.decode, entries), values, strict=True)))
-        return found
+        return list(map(self.read, as_list(keys)))
 
     def put_many(self, keys: Iterable[Key] | Arrow, maps: Iterable[Mapping[K, V]] | Arrow) -> None:
         """Replace each key's map by the one at the same index; of a repeated key the last counts. All, or none."""
