@@ -24,7 +24,10 @@ from statebackend.errors import InputError, ValueDecodeError
 V = TypeVar("V")
 
 Upcast = Callable[[Any], Any]
-"""From a value of one version to the next version: builtins, or bytes if the state has a `Serializer` of its own."""
+"""From a value of one version to the next version: builtins, or bytes if the state has a `Serializer` of its own.
+
+The last one may return the value itself; with a `Serializer` one that is not of type bytes.
+"""
 
 SMALL_ROW_BYTES_MAX: Final = 256
 """A row up to this is decoded by a decoder for its count, so that there are at most 128 of them."""
@@ -149,7 +152,9 @@ class Values(Generic[V]):
             value: Any = msgspec.msgpack.decode(cell.value) if self._is_own else cell.value
             for upcast in self._upcasts[cell.version :]:
                 value = upcast(value)
-            return self.serializer.decode(msgspec.msgpack.encode(value)) if self._is_own else value
+            if self._is_own:
+                value = msgspec.msgpack.encode(value)
+            return self.serializer.decode(value) if type(value) is bytes else value
         except Exception as error:
             raise ValueDecodeError(
                 f"a stored value cannot be upcast: {error}",

@@ -321,6 +321,27 @@ class Clock:
         return self.now
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda state: state.merge(BATCH, on="k", how=HOW),
+        lambda state: state.rows(["a"]).scatter({"n": [1]}),
+        lambda state: state.update({"a": {"n": 1}}),
+    ],
+    ids=["merge", "scatter", "set"],
+)
+def test_a_write_that_fails_by_its_clock_adds_no_key(write: Callable[[Any], Any]) -> None:
+    """A row of nulls, without a time, would be left, and would never expire."""
+    clock = Clock()
+    state = fleet(ttl=TimeToLive(10, clock))
+    clock.now = float("nan")
+    with pytest.raises(InputError, match="clock"):
+        write(state)
+    clock.now = 100
+    assert dict(state) == {}
+    assert sum(each.sets for each in state.drain(0)) == 0  # type: ignore[attr-defined]
+
+
 def test_expired_rows_are_not_there() -> None:
     """To the second, by everything that reads."""
     clock = Clock()

@@ -341,6 +341,36 @@ def test_own_serializer_is_known_by_its_class_and_schema() -> None:
     assert upcast["a"] == 2j
 
 
+class Numbers:
+    """Numbers as text, with some separator."""
+
+    def __init__(self, separator: str) -> None:
+        self.schema = f"numbers{separator}"
+        self._separator = separator
+
+    def encode(self, value: tuple[int, ...]) -> bytes:
+        return self._separator.join(map(str, value)).encode()
+
+    def decode(self, data: bytes | bytearray | memoryview) -> tuple[int, ...]:
+        return tuple(map(int, bytes(data).decode().split(self._separator)))
+
+
+def test_upcasts_of_an_own_serializer_follow_each_other() -> None:
+    """From bytes to bytes, so that each takes what it was written for: what is stored, or what the one before made."""
+    states, upcasts = all_states(), list[Any]()
+    states.value_state("numbers", Numbers(","))["a"] = (1, 2)
+    log = drained(states)
+    for old, new, key in ((b",", b";", "b"), (b";", b"|", "c")):
+        upcasts.append(lambda data, old=old, new=new: data.replace(old, new))
+        states = restored(states, log)
+        numbers = states.value_state("numbers", Numbers(new.decode()), migrate=upcasts)
+        numbers[key] = (3, 4)
+        log += drained(states)
+    assert dict(numbers) == {"a": (1, 2), "b": (3, 4), "c": (3, 4)}
+    base = restored(states, rows_of(states.snapshot().changes(ALL)))
+    assert dict(base.value_state("numbers", Numbers("|"), migrate=upcasts)) == dict(numbers)
+
+
 def complex_of_schema(schema: str) -> Any:
     """A serializer of a class of its own."""
     return type("Other", (Complex,), {"schema": schema})()

@@ -88,12 +88,9 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
         self._check_key_names(names)
         steps = planned(how, self._schema, batch.schema, order_by)
         groups = grouped(keys_of(batch, on, self.key_type), self._rows.table.hashed)
-        rows, is_new = self._rows.find_or_add(groups.hashed)
-        added = rows[is_new]
-        try:
+        with self._rows.adding(groups.hashed) as (rows, is_added):
             is_expired = self._rows.expired(rows)
-            if is_expired is not None:
-                is_new = is_new | is_expired
+            is_new = is_added if is_expired is None else is_added | is_expired
             old = self._rows.gather(rows, is_expired)
             sides = MergeSides(groups, batch, old, is_new)
             columns = dict(zip(old.schema.names, old.columns, strict=True))
@@ -102,9 +99,6 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
                 changed |= step(sides)
             columns |= changed
             self._rows.write(rows, changed if is_expired is None else columns)
-        except BaseException:
-            self._rows.drop(added)
-            raise
         keys = [groups.keys] if len(names) == 1 else groups.keys.flatten()
         return pa.table([*keys, *columns.values()], names=[*names, *columns])
 
@@ -151,8 +145,8 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
     def __setitem__(self, key: Key, row: Mapping[str, Any]) -> None:
         """Set the whole row: a column that `row` does not name becomes null. Raises `ValueEncodeError`."""
         columns = self._columns_of(row)
-        rows, _ = self._rows.find_or_add(self._one(key))
-        self._rows.write(rows, columns)
+        with self._rows.adding(self._one(key)) as (rows, _):
+            self._rows.write(rows, columns)
 
     def checked_row(self, key: Key, row: Mapping[str, Any]) -> Row:
         """The row as it will be read once it is set. Raises as setting it does, and changes nothing."""

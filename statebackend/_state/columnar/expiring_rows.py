@@ -4,7 +4,8 @@ A row with a time-to-live has the time of its last write in a hidden column. An 
 until it is written again; a drain drops some of those that never are.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -62,11 +63,19 @@ class ExpiringRows:
             rows[there[is_expired]] = -1
         return rows
 
-    def find_or_add(self, keys: Any) -> tuple[Integers, Flags]:
-        """The rows of keys, and which were added just now. Raises as `ColumnTable.find_or_add`."""
+    @contextmanager
+    def adding(self, keys: Any) -> Generator[tuple[Integers, Flags]]:
+        """The rows of keys, and which were added just now: where the body raises, these are removed again.
+
+        Raises as `ColumnTable.find_or_add`.
+        """
         rows, is_added = self.table.find_or_add(keys)
         self._moves += 1
-        return rows, is_added
+        try:
+            yield rows, is_added
+        except BaseException:
+            self.drop(rows[is_added])
+            raise
 
     def live(self) -> Integers:
         """The rows of all keys."""

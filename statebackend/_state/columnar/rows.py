@@ -63,15 +63,11 @@ class ColumnarRows:
             name: column_for(array, self._columns.field(name).type, name, len(self)) for name, array in given.items()
         }
         self._check_distinct()
-        rows, is_added = self._rows.find_or_add(self._hashed)
-        try:
+        with self._rows.adding(self._hashed) as (rows, is_added):
             is_fresh = is_added | (found < 0)  # an expired row is there, but nothing of it shows any more
             if (is_fresh & ~is_added).any():
                 written = {**self._whole(rows, is_fresh), **written}
             self._rows.write(rows, written)
-        except BaseException:
-            self._rows.drop(rows[is_added])
-            raise
 
     def drop(self) -> None:
         """Remove the keys, those that are there."""
