@@ -4,14 +4,15 @@ from pathlib import Path
 
 import msgspec
 
-from statebackend._backend.stores import readable_copies
+from statebackend._backend.stores import readable_copies, roots_with_copies
 from statebackend._local.layout import segments_directory
 from statebackend._local.segments import LocalSegments
 from statebackend._log.names import COMMITS, sequence_of
 from statebackend._log.savepoints import Savepoints
 from statebackend._log.spares import Spare, Spares
-from statebackend._upkeep.primary import JobPrimary, open_job_primary
+from statebackend._upkeep.primary import JobPrimary, check_exists, open_job_primary
 from statebackend.abc import ObjectStore
+from statebackend.errors import InputError
 from statebackend.settings import Settings
 
 
@@ -34,9 +35,20 @@ async def repair(settings: Settings, *, dry_run: bool = True, store: ObjectStore
     """Find the intact local copies of commits that the primary has damaged or lost; put them back unless `dry_run`.
 
     Opening a job puts back its newest commit by itself if the log proves that the copy is that commit. Here the caller
-    decides, so look at the dry run first. Raises `StoreError`. A failed or cancelled call has put back some of them.
+    decides, so look at the dry run first. Raises `InputError` where there is nothing to look at, because no local root
+    is named, none has copies of this job, or the primary has no log of it; `StoreError`. A failed or cancelled call has
+    put back some of them.
     """
+    if not settings.local:
+        raise InputError("repair reads local copies: name the local roots of the job (`local`, or --local)")
     async with open_job_primary(settings, store) as primary:
+        check_exists(settings, [end for end in [await primary.log.end()] if end is not None])
+        if not await roots_with_copies(settings, primary.threads):
+            raise InputError(
+                "no local root has copies of this job: correct local, or repair on the host where the job ran",
+                local=settings.local,
+                job=settings.job,
+            )
         found = await spares_here(settings, primary)
         if not dry_run:
             for spare, _ in found:

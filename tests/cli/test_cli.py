@@ -196,12 +196,24 @@ def test_savepoints_are_listed_and_dropped(place: Place) -> None:
     assert "before-migration" in printed
 
 
-@pytest.mark.parametrize("command", ["inspect", "report", "savepoints", "verify", "sweep"])
+@pytest.mark.parametrize("command", ["inspect", "report", "savepoints", "verify", "repair", "sweep"])
 def test_no_such_job_is_told(place: Place, command: str) -> None:
     """A mistyped name does not look like a healthy job."""
     status, printed = place.run(command, job="flet")
     assert status == cli.WRONG_CALL
     assert "flet" in printed
+
+
+def test_a_repair_that_has_nothing_to_look_at_is_told(place: Place) -> None:
+    """A root that was forgotten or mistyped, or another primary, does not look as if all were well."""
+    assert place.run("repair") == (cli.OK, "no local copy of a commit that is damaged or gone\n")
+    status, printed = place.run("repair", local=False)
+    assert (status, "name the local roots" in printed) == (cli.WRONG_CALL, True)
+    status, printed = place.run("repair", "--local", f"{place.directory}/locl", local=False)
+    assert (status, "no local root has copies" in printed) == (cli.WRONG_CALL, True)
+    (place.directory / "primary").rename(place.directory / "primry")
+    status, printed = place.run("repair")
+    assert (status, "correct job or primary" in printed) == (cli.WRONG_CALL, True)
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "sweep"])
