@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from statebackend.abc import Observer
+from statebackend.errors import InputError
 
 _log = logging.getLogger(__name__)
 
@@ -17,7 +18,8 @@ class Observers(Observer):
     """Combines several observers: each event goes to all of them, in the order given. No method raises.
 
     If an observer raises, the others still get the event. The first error per observer and event is logged, and the
-    observer keeps getting events. An event that no observer overrides costs one call.
+    observer keeps getting events. An event that no observer overrides costs one call. Raises `InputError` for what is
+    no observer: a list of some, or a class.
     """
 
     def __init__(self, *observers: Observer) -> None:
@@ -47,7 +49,14 @@ class _Telling:
 
 
 def _members(observer: Observer) -> tuple[Observer, ...]:
-    return observer.members if isinstance(observer, Observers) else (observer,)
+    if isinstance(observer, Observers):
+        return observer.members
+    if isinstance(observer, type) or not any(hasattr(observer, event) for event in EVENTS):
+        raise InputError(
+            "an observer is an instance of a class with methods of Observer; several are given as Observers(a, b)",
+            observer=repr(observer),
+        )
+    return (observer,)
 
 
 def _override(observer: Observer, event: str) -> Callable[..., None] | None:

@@ -15,7 +15,7 @@ import pytest
 import statebackend as sb
 from statebackend._observers import EVENTS
 from statebackend._ranges.owners import open_range_owners
-from statebackend.errors import MissingObjectError, StoreAccessError, StoreUnavailableError
+from statebackend.errors import InputError, MissingObjectError, StoreAccessError, StoreUnavailableError
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import ScopedStore
 from statebackend.observers import Metrics, Observers
@@ -134,6 +134,27 @@ def test_every_event_goes_to_every_observer(event: str) -> None:
     getattr(Observers(Observers(first), second), event)(*args, **facts)
     assert first.heard == second.heard == [(event, args, facts)]
     assert told == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [[Metrics()], (Metrics(),), Metrics, "metrics", None], ids=["list", "tuple", "class", "name", "none"]
+)
+def test_what_is_no_observer_is_refused(wrong: Any) -> None:
+    """Several observers in a list, say, would be told of nothing."""
+    with pytest.raises(InputError, match="Observers"):
+        Observers(wrong)
+    with pytest.raises(InputError, match="Observers"):
+        Observers(Metrics(), wrong)
+
+
+async def test_a_backend_with_a_list_of_observers_is_not_opened() -> None:
+    """The mistake is told before anything is claimed."""
+    settings, store = settings_with(job="fleet", primary="memory://unused"), MemoryStore()
+    several: Any = [Metrics()]
+    with pytest.raises(InputError, match="Observers"):
+        async with sb.open_backend(settings, store=store, observer=several):
+            pass
+    assert [info async for info in store.list("")] == []
 
 
 def test_an_event_that_nobody_wants_costs_nothing() -> None:
