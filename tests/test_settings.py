@@ -643,6 +643,13 @@ def test_a_mapping_of_strings_is_converted() -> None:
     assert Settings.from_mapping({**BASE, "local": ""}).local == ()
 
 
+@pytest.mark.parametrize("given", [[("job", "fleet")], {1: "fleet"}, None, "job"], ids=["pairs", "int", "none", "text"])
+def test_what_is_no_mapping_of_names_is_a_settings_error(given: Any) -> None:
+    """Not the error of whatever stumbles over it."""
+    with pytest.raises(SettingsError, match="a mapping of names"):
+        Settings.from_mapping(given)
+
+
 @pytest.mark.parametrize(
     ("name", "text"), [("persist_delay_s", "soon"), ("io_threads_max", "3.5"), ("compression", "gzip"), ("job", "")]
 )
@@ -732,6 +739,7 @@ def test_settings_come_from_a_spark_configuration() -> None:
         ("spark.sql.shuffle.partitions", "4"),
     ]
     assert Settings.from_spark_conf(pairs) == settings(max_parallelism=16)
+    assert Settings.from_spark_conf(dict(pairs)) == settings(max_parallelism=16)
     with pytest.raises(UnknownSettingError):
         Settings.from_spark_conf([*pairs, ("spark.statebackend.maxParallelism", "16")])
 

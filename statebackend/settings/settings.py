@@ -259,8 +259,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return cls._made(from_variables((os.environ if environ is None else environ).items()), spelt=as_variable)
 
     @classmethod
-    def from_spark_conf(cls, pairs: Iterable[tuple[str, str]]) -> Self:
-        """Settings from `spark.statebackend.*` of `spark.sparkContext.getConf().getAll()`."""
+    def from_spark_conf(cls, pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> Self:
+        """Settings from `spark.statebackend.*` of `spark.sparkContext.getConf().getAll()`, or of a mapping."""
         return cls._made(from_spark(pairs), spelt=as_spark)
 
     @classmethod

@@ -50,8 +50,11 @@ def nested(
     """`values` as mappings inside a mapping, one for each record of `kind`, which may be given either way.
 
     Raises `UnknownSettingError`, in which `spelt` makes the source's spelling of a name, and `SettingsError` for a
-    name that is given twice. No error shows a value.
+    name that is given twice, or is no text. No error shows a value.
     """
+    given = cast("object", values)  # callers may be untyped
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in cast("Mapping[object, Any]", given)):
+        raise SettingsError("settings are a mapping of names, which are text, to values", given=type(values).__name__)
     known = dotted_names(kind)
     plain: dict[str, Any] = {}
     for name, value in _pairs(values, {name.partition(".")[0] for name in known if "." in name}):
@@ -100,8 +103,9 @@ def from_variables(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     }
 
 
-def from_spark(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+def from_spark(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, str]:
     """Names and values of the entries of a Spark configuration with our prefix."""
+    pairs = cast("Mapping[str, str]", pairs).items() if isinstance(pairs, Mapping) else pairs
     return {name.removeprefix(SPARK_PREFIX): text for name, text in pairs if name.startswith(SPARK_PREFIX)}
 
 
