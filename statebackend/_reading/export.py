@@ -61,6 +61,8 @@ async def export(
 @contextmanager
 def _new_file(path: Path) -> Generator[Path]:
     """Yield where to write what is to be at `path`, and put it there in the end. Raises `InputError`."""
+    if not path.name:
+        raise InputError("name the file to write", out=str(path))
     partial = path.with_name(f".{path.name}{PARTIAL}")
     try:
         if path.exists():

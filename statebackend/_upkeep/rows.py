@@ -7,6 +7,7 @@ Values are shown as they are stored: no upcast is applied, and an expired value 
 import base64
 import datetime as dt
 import importlib
+import math
 import struct
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -39,7 +40,8 @@ _TIME_BYTES: Final = 8
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One key of one state, in values that JSON has; bytes are `{"base64": ...}`, a tuple is an array.
+    """One key of one state, in values that JSON has; bytes are `{"base64": ...}`, a tuple is an array, and a float that
+    is not finite is the text "NaN", "Infinity" or "-Infinity".
 
     `value` is an array for a list, the times of the key for timers, the accumulator for an aggregating state. A map is
     an object if all of its keys are strings, otherwise an array of pairs. A row of columns is an object; a date or time
@@ -165,6 +167,8 @@ def plain(value: Any) -> Any:
     match value:
         case bytes():
             return {"base64": base64.b64encode(value).decode()}
+        case float() if not math.isfinite(value):  # which JSON has no numbers for
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case msgspec.msgpack.Ext():
             return {"extension": value.code, **plain(bytes(value.data))}
         case _:
@@ -184,7 +188,7 @@ def _value(state: StateDescriptor, data: Sequence[bytes]) -> Any:
     """The plain value. `data` holds the parts of a list or the entries of a map; for every other kind, one value."""
     decode = _decoder_of(state.schema)
     if state.kind == timers.KIND:
-        return list(struct.unpack(f"<{len(data[0]) // _TIME_BYTES}d", data[0]))
+        return plain(struct.unpack(f"<{len(data[0]) // _TIME_BYTES}d", data[0]))
     if state.kind == list_state.KIND:
         return [decode(cell) for cell in split(b"".join(data))]  # a part may end in the middle of an element
     if state.kind == map_state.KIND:

@@ -1,13 +1,15 @@
 """Runs the commands: each calls its public function, prints the record that this returns, and has an exit status."""
 
 import argparse
+import codecs
+import io
 import os
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Final, TextIO, TypeVar
+from typing import Any, Final, TextIO, TypeVar, cast
 
 import anyio
 import msgspec
@@ -29,7 +31,9 @@ from statebackend.cli.picture import draw
 from statebackend.cli.progress import shown
 from statebackend.cli.text import (
     all_lines,
+    escaped,
     inspection_lines,
+    json_text,
     repair_lines,
     report_lines,
     rewrite_lines,
@@ -58,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. An error of ours is printed to stderr in one line."""
     options = parser().parse_args(arguments)
     try:
+        _prepare_stdout()
         status = anyio.run(_run, options)
         with _printing():
             sys.stdout.flush()
@@ -93,6 +98,8 @@ async def _report(settings: Settings, options: argparse.Namespace) -> int:
 
 def _write_page(text: str, path: Path) -> None:
     """Write the page to `path`, at once and as a whole. Raises `InputError`."""
+    if not path.name:
+        raise InputError("name the file of the page", html=str(path))
     partial = path.with_name(f".{path.name}.partial")
     try:
         try:
@@ -132,7 +139,7 @@ async def _get(settings: Settings, options: argparse.Namespace) -> int:
         found = [row.value for row in rows]
     with _printing():
         for value in found:
-            print(msgspec.json.encode(value).decode())
+            print(json_text(value))
     return OK if found else DAMAGE
 
 
@@ -239,7 +246,7 @@ def _status(error: StateBackendError) -> int:
 def _show(found: F, lines: Callable[[F], Iterable[str]], options: argparse.Namespace, *, status: int = OK) -> int:
     with _printing():
         if options.json:
-            print(msgspec.json.format(msgspec.json.encode(found)).decode())
+            print(msgspec.json.format(json_text(found)))
         else:
             for line in lines(found):
                 print(visible(line))
@@ -258,6 +265,23 @@ def _printing() -> Generator[None]:
             raise
         _give_up_stdout()
         raise InputError(f"the output cannot be written: {error.strerror}") from error
+
+
+def _prepare_stdout() -> None:
+    """Let every output be written: what the encoding of stdout lacks is escaped as in JSON. Raises `InputError`."""
+    stdout = cast("TextIO | None", sys.stdout)
+    if stdout is None:
+        raise InputError("the standard output is closed: give the command one, such as /dev/null")
+    if isinstance(stdout, io.TextIOWrapper):
+        codecs.register_error("json", _escape)
+        cast("io.TextIOWrapper[Any]", stdout).reconfigure(errors="json")
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    """Escape what cannot be encoded as JSON does. JSON has such text in strings alone, so it stays the same JSON."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return escaped(error.object[error.start : error.end]), error.end
 
 
 def _give_up_stdout() -> None:
@@ -298,7 +322,7 @@ def _write_some(rows: Iterator[Row], stream: TextIO) -> bool:
     """Write up to `ROWS_AT_ONCE` rows. True if there may be more."""
     room = ROWS_AT_ONCE
     for row in islice(rows, ROWS_AT_ONCE):
-        print(msgspec.json.encode(row).decode(), file=stream)
+        print(json_text(row), file=stream)
         room -= 1
     stream.flush()
     return not room

@@ -7,15 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
-
 from statebackend._clock import SystemClock
 from statebackend._reading.watching import watch
 from statebackend._upkeep.primary import open_job_primary
 from statebackend._upkeep.read_commit import find_commit
 from statebackend._upkeep.rows import key_from, plain
 from statebackend.cli.progress import shown, size
-from statebackend.cli.text import restored_line
+from statebackend.cli.text import json_text, restored_line
 from statebackend.errors import InputError, SavepointNotFoundError
 from statebackend.reports import Difference, ExportReport, LogBeat
 from statebackend.settings import Settings
@@ -73,7 +71,7 @@ async def scan(settings: Settings, options: argparse.Namespace, tell: Print) -> 
             for row in rows:
                 if limit and begins_with(row["key"], options.prefix):
                     limit -= 1
-                    tell(msgspec.json.encode(plain(row["key"] if options.keys_only else row)).decode())
+                    tell(json_text(plain(row["key"] if options.keys_only else row)))
             if not limit:
                 return
 
@@ -91,7 +89,7 @@ async def compare(settings: Settings, options: argparse.Namespace, tell: Print) 
 
     before, after = [await checkpoint_from(settings, text) for text in (options.a, options.b)]
     async for each in diff(settings, before, after, states=options.state):
-        tell(msgspec.json.encode(each).decode() if options.json else difference_line(each))
+        tell(json_text(each) if options.json else difference_line(each))
 
 
 async def checkpoint_from(settings: Settings, text: str) -> int | str:
@@ -128,7 +126,7 @@ async def checkpoint_from(settings: Settings, text: str) -> int | str:
 def difference_line(found: Difference) -> str:
     """One key: `+` added, `-` removed, `~` changed."""
     sign = {"added": "+", "removed": "-", "changed": "~"}[found.change]
-    key, old, new = (msgspec.json.encode(each).decode() for each in (found.key, found.before, found.after))
+    key, old, new = (json_text(each) for each in (found.key, found.before, found.after))
     values = {"+": new, "-": old, "~": f"{old} -> {new}"}[sign]
     return f"{sign} {found.state} {key} {values}"
 
@@ -139,7 +137,7 @@ async def follow(settings: Settings, options: argparse.Namespace, tell: Print) -
     if left is not None and left <= 0:
         raise InputError("the count must be positive", count=left)
     async for beat in watch(settings, every_s=options.every_s):
-        tell(msgspec.json.encode(beat).decode() if options.json else beat_line(beat))
+        tell(json_text(beat) if options.json else beat_line(beat))
         if left is not None and (left := left - 1) == 0:
             return
 

@@ -4,6 +4,8 @@ import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+import msgspec
+
 from statebackend.cli.progress import size
 from statebackend.ids import RestoreSource, SourceMark
 from statebackend.reports import (
@@ -31,6 +33,18 @@ def visible(line: str) -> str:
 
 def _visible(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
+def json_text(value: object) -> str:
+    """The value in JSON, with everything in its texts escaped that does not print."""
+    text = msgspec.json.encode(value).decode()
+    return text if text.isprintable() else "".join(each if each.isprintable() else escaped(each) for each in text)
+
+
+def escaped(text: str) -> str:
+    """Each character as JSON escapes it: by its one or two units of UTF-16."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{high:02x}{low:02x}" for high, low in zip(units[::2], units[1::2], strict=True))
 
 
 def inspection_lines(found: Inspection) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The command line: its output for people and for programs, and its exit status."""
 
+import io
 import json
 import subprocess
 import sys
@@ -264,6 +265,45 @@ def test_an_output_that_takes_no_more_is_told(place: Place, command: str) -> Non
         )
     assert done.returncode == cli.WRONG_CALL
     assert done.stderr == "statebackend: the output cannot be written: No space left on device\n"
+
+
+def test_a_closed_output_is_told_before_anything_is_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python has no `sys.stdout` then."""
+    monkeypatch.setattr(sys, "stdout", None)
+    assert cli.main(["inspect", "--primary", "memory://x", "--job", "x"]) == cli.WRONG_CALL
+    assert "the standard output is closed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_any_encoding_of_the_output_takes_any_text(
+    place: Place, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an old terminal or a container without a locale has: JSON stays JSON."""
+    state, key, value = "städte", "Zürich 🛫", "München → 東京, \x1b[31m\x7f\x9b\u202e\U000e0001"
+
+    async def write() -> None:
+        async with sb.open_backend(place.settings) as backend:
+            backend.value_state(state, str)[key] = value
+            await backend.checkpoint(30)
+
+    anyio.run(write)
+    where = ["--primary", place.settings.primary, "--job", "fleet"]
+    printed: dict[str, str] = {}
+    for command, *options in (["get", state, key], ["dump", "--state", state], ["scan", state], ["report"]):
+        written = io.BytesIO()
+        stdout = io.TextIOWrapper(written, encoding=encoding)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", stdout)
+            assert cli.main([command, *options, *where]) == cli.OK
+        printed[command] = written.getvalue().decode(encoding)
+    assert all(text.replace("\n", "").isprintable() for text in printed.values())
+    assert json.loads(printed["get"]) == value
+    for command in ("dump", "scan"):
+        row = json.loads(printed[command])
+        assert (row["key"], row["value"]) == (key, value)
+    assert ("st\\u00e4dte" if encoding == "ascii" else state) in printed["report"]
 
 
 @pytest.mark.parametrize("command", ["inspect", "report", "savepoints", "verify", "sweep"])

@@ -95,6 +95,8 @@ def test_a_page_that_cannot_be_written_is_told(place: Place) -> None:
     """And no half of it is left."""
     status, printed = place.run("report", "--html", str(place.directory / "no" / "page.html"))
     assert (status, "page.html" in printed) == (cli.WRONG_CALL, True)
+    status, printed = place.run("report", "--html", "")
+    assert (status, "name the file" in printed) == (cli.WRONG_CALL, True)
 
 
 def test_a_browser_shows_the_page(written: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import csv
 import errno
 import json
+import math
 import operator
 import os
 import resource
@@ -123,6 +124,8 @@ def test_export_takes_a_part_of_a_state(fleet: Place) -> None:
     [
         (("legs", "there.parquet"), "there already"),
         (("legs", "no/where.parquet"), "no/where.parquet"),
+        (("legs", ""), "name the file"),
+        (("legs", "/"), "name the file"),
         (("leg", "new.parquet"), "did you mean 'legs'"),
         (("columns", "new.parquet", "--columns", "m"), "there are: n, x"),
         (("legs", "new.parquet", "--key-groups", "1"), "FIRST-LAST"),
@@ -180,6 +183,37 @@ def test_an_export_needs_no_hard_links(fleet: Place, monkeypatch: pytest.MonkeyP
     status, printed = fleet.run("export", "hops", str(out), "--format", "jsonl")
     assert (status, "File exists" in printed) == (cli.WRONG_CALL, True)
     assert (sorted(fleet.directory.iterdir()), out.read_bytes()) == before
+
+
+def test_a_float_that_is_not_finite_is_no_null(fleet: Place) -> None:
+    """JSON has no number for it, and null is what a state has that has none."""
+
+    async def write() -> None:
+        async with sb.open_backend(fleet.settings) as backend:
+            value = backend.value_state("floats", float | None)
+            nested = backend.value_state("nested", dict[str, list[float]])
+            free = backend.value_state("free", Any)
+            columns = backend.columnar_state("float columns", pa.schema({"x": pa.float64()}), key=pa.string())
+            value.update({"nan": 1.0, "high": math.inf, "low": -math.inf, "none": None})
+            columns["k"] = {"x": -math.inf}
+            nested["k"], free["k"] = {"a": [math.nan, 1.5]}, math.inf
+            await backend.checkpoint(30)
+            value["nan"] = math.nan
+            await backend.checkpoint(31)
+
+    anyio.run(write)
+    shown = {"nan": "NaN", "high": "Infinity", "low": "-Infinity", "none": None}
+    out = fleet.directory / "floats.jsonl"
+    assert fleet.run("export", "floats", str(out), "--format", "jsonl")[0] == cli.OK
+    dumped = lines(fleet.run("dump", "--state", "floats")[1])
+    for rows in (dumped, lines(fleet.run("scan", "floats")[1]), lines(out.read_text())):
+        assert {row["key"]: row["value"] for row in rows} == shown
+    assert fleet.run("get", "floats", "low") == (cli.OK, '"-Infinity"\n')
+    assert fleet.run("diff", "30", "31") == (cli.OK, '~ floats "nan" 1.0 -> "NaN"\n')
+    assert fleet.run("get", "nested", "k") == (cli.OK, '{"a":["NaN",1.5]}\n')
+    assert fleet.run("get", "float columns", "k") == (cli.OK, '{"x":"-Infinity"}\n')
+    (row,) = lines(fleet.run("scan", "free")[1])
+    assert json.loads(row["value"]) == "Infinity"
 
 
 def test_diff_tells_what_was_added_changed_and_removed(fleet: Place) -> None:
