@@ -1,5 +1,6 @@
 """Decides if a column of a batch fits a column of a state: every value must be one of the state's type, too."""
 
+import datetime as dt
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
@@ -51,13 +52,23 @@ def array_of_values(values: Sequence[Any], target: Any, name: str) -> Any:
     """
     try:
         array = pa.array(values, type=target)
+        is_same = _types.is_floating(target) or [*map(_instant, array.to_pylist())] == [*map(_instant, values)]
     except (TypeError, ValueError, ArithmeticError) as error:  # pyarrow's errors are some of these
         raise ValueEncodeError(
             f"a value is not of its column's type: {error}", column=name, type=str(target)
         ) from error
-    if not _types.is_floating(target) and array.to_pylist() != [*values]:
+    if not is_same:
         raise ValueEncodeError("a value is not of its column's type: convert it", column=name, type=str(target))
     return array
+
+
+def _instant(value: Any) -> Any:
+    """A time with a zone as one of UTC, any other value as it is.
+
+    Python takes an hour that is there twice, since clocks go back, for another one than any of another zone (PEP 495).
+    """
+    is_aware = isinstance(value, dt.datetime) and value.utcoffset() is not None
+    return value.astimezone(dt.UTC) if is_aware else value
 
 
 def check_names(names: Sequence[str], schema: Any) -> None:

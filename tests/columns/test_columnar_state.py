@@ -3,6 +3,7 @@
 import datetime as dt
 from collections.abc import Callable
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from statebackend import TimeToLive
+from statebackend._state.columnar import expiring_rows
 from statebackend._state.columnar.columnar_state import ColumnarState
 from statebackend.errors import InputError, KeyGroupError, KeyTypeError, ValueEncodeError
 from statebackend.ids import KeyGroupRange
@@ -255,6 +257,35 @@ def test_a_row_that_does_not_fit_is_refused(row: Any, error: type[Exception]) ->
     assert len(state) == 0
 
 
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+@pytest.mark.parametrize("fold", [0, 1])
+def test_a_time_in_the_hour_that_clocks_repeat_is_a_time(zone: str, fold: int) -> None:
+    """Given in any zone: to Python, such a time equals none of another zone."""
+    state = fleet(schema=pa.schema({"at": pa.timestamp("us", zone)}))
+    local = dt.datetime(2024, 10, 27, 2, 30, fold=fold, tzinfo=ZoneInfo("Europe/Berlin"))
+    utc = dt.datetime(2024, 10, 27, fold, 30, tzinfo=dt.UTC)
+    state.update({"local": {"at": local}, "utc": {"at": utc}})
+    assert [state[key]["at"].astimezone(dt.UTC) for key in ("local", "utc")] == [utc, utc]
+
+
+def test_a_time_that_is_none_in_utc_is_refused() -> None:
+    """As any other that cannot be kept."""
+    state = fleet(schema=pa.schema({"at": pa.timestamp("us", "UTC")}))
+    with pytest.raises(ValueEncodeError):
+        state["a"] = {"at": dt.datetime(1, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=2)))}
+
+
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
+def test_a_time_with_a_zone_is_none_without_one(zone: str | None) -> None:
+    """Nor the other way round: it would become another time wherever the column is read."""
+    state = fleet(schema=pa.schema({"at": pa.timestamp("us", zone)}))
+    for tzinfo in (None, dt.UTC, ZoneInfo("Europe/Berlin")):
+        if (tzinfo is None) != (zone is None):
+            with pytest.raises(ValueEncodeError):
+                state["a"] = {"at": dt.datetime(2024, 10, 27, 2, 30, tzinfo=tzinfo)}
+    assert dict(state) == {}
+
+
 @pytest.mark.parametrize("key", [1, 1.5, None, b"a", True, ("a",), "\ud800"], ids=name_of)
 def test_a_key_of_another_type_is_refused(key: Any) -> None:
     """By everything that takes one."""
@@ -307,6 +338,33 @@ def test_a_state_is_scanned_by_key_groups() -> None:
     assert state.to_arrow(["total"], key="k").sort_by("total").schema.names == ["k", "total"]
     with pytest.raises(InputError, match="rename"):
         state.to_arrow(key="n")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda state: state.merge(pa.table({"k": ["k0"]}), on="k", how={"n": "count"}),
+        lambda state: state.rows(["k0"]).scatter({"n": [1]}),
+        lambda state: state.update({"k0": {"n": 1}}),
+    ],
+    ids=["merge", "scatter", "set"],
+)
+def test_known_keys_may_be_written_while_a_state_is_scanned(
+    write: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many chunks there are. A key that comes or goes ends the scan with an error."""
+    monkeypatch.setattr(expiring_rows, "READ_AT_ONCE", 2)
+    state = fleet()
+    keys = [f"k{number}" for number in range(5)]
+    state.merge(pa.table({"k": keys}), on="k", how={"n": "count"})
+    for scan in (state.scan, state.__iter__):
+        assert len([write(state) for _ in scan()]) in (3, 5)
+        for change in (lambda: state.update(new={"n": 1}), lambda: state.pop("new")):
+            found = scan()
+            next(found)
+            change()
+            with pytest.raises(InputError, match="read all of it first"):
+                list(found)
 
 
 # ------------------------------------------------------------------------------------------------------ time-to-live

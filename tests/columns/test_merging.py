@@ -3,6 +3,7 @@
 import datetime as dt
 import subprocess
 import sys
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -372,6 +373,36 @@ def test_distinct_values_are_counted_by_sketch() -> None:
             state.merge(batch(key=["a"], user=["x"], real=[0.5]), wrong)  # type: ignore[arg-type]
 
 
+def test_the_empty_text_is_a_distinct_value() -> None:
+    """Though DataSketches leaves it out."""
+    pytest.importorskip("datasketches")
+    state = Merged(pa.schema({"users": pa.int64(), "users_sketch": pa.binary()}))
+    for _ in range(2):
+        state.merge(batch(key=["a", "a", "b"], user=["", "x", ""]), {"users": ("count_distinct", "user")})
+    assert (state.rows["a"]["users"], state.rows["b"]["users"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [lambda array: array.dictionary_encode(null_encoding="encode"), pc.run_end_encode],
+    ids=["dictionary", "runs"],
+)
+def test_nulls_among_encoded_values_are_nulls(encoded: Callable[[Any], Any]) -> None:
+    """They are not in the array itself, so its own count of nulls is 0."""
+    state = Merged(pa.schema({"n": pa.int64()}))
+    plain = pa.array([10, None, None, 10], pa.int64())
+    state.merge(pa.table({"key": ["a", "a", "b", "b"], "v": encoded(plain)}), {"n": ("count", "v")})
+    assert state.rows == {"a": {"n": 1}, "b": {"n": 1}}
+
+
+def test_a_mean_leaves_out_nulls_among_the_values_of_a_dictionary() -> None:
+    """Else it would be too small, with a sum that is right."""
+    state = Merged(pa.schema({"avg": pa.float64(), "avg_sum": pa.int64(), "avg_count": pa.int64()}))
+    speeds = pa.array([10, None, None], pa.int64()).dictionary_encode(null_encoding="encode")
+    state.merge(pa.table({"key": ["a"] * 3, "v": speeds}), {"avg": ("mean", "v")})
+    assert state.rows["a"] == {"avg": 10.0, "avg_sum": 10, "avg_count": 1}
+
+
 def test_a_few_keys_do_not_import_pandas() -> None:
     """It takes half a second, which the first lookup after a restart would wait for."""
     program = (
@@ -388,6 +419,7 @@ def test_merges_rows_and_writes_do_not_import_pandas() -> None:
     """Nor do the arrays that are made on the way, with and without a time-to-live, for plain keys and for tuples."""
     program = """
 import sys
+from collections.abc import Callable
 import numpy as np, pyarrow as pa
 from statebackend import TimeToLive
 from statebackend._columns.arrow import array_from

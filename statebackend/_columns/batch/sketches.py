@@ -18,6 +18,8 @@ from statebackend.errors import InputError, SettingsError, ValueDecodeError, nee
 _types: Any = pa.types
 
 LOG2_REGISTERS: Final = 12
+INSTEAD_OF_EMPTY: Final = "\0"
+"""The text counted in place of the empty one, which the library leaves out. So the two count as one value."""
 
 
 def check_sketches(schema: Any, name: str, sketch: str, column: str, source: Any) -> None:
@@ -47,7 +49,7 @@ def merged_sketches(name: str, sketch: str, column: str, sides: MergeSides) -> d
         counter = library.hll_sketch(LOG2_REGISTERS, library.HLL_4) if found is None else _restored(library, found)
         for value in values[ends[number] : ends[number + 1]]:
             if value is not None:
-                counter.update(value)
+                counter.update(INSTEAD_OF_EMPTY if value == "" else value)
         stored.append(counter.serialize_compact())
         counts.append(round(counter.get_estimate()))
     return {

@@ -39,6 +39,10 @@ def vector_of(array: Any) -> Vector:
 
 def valid_of(array: Any) -> Flags | None:
     """The elements of an array of any type that are not null; `None` for all."""
+    if pa.types.is_dictionary(array.type):  # nulls may lie among its values, and do not count as the array's
+        array = array.dictionary_decode()
+    elif pa.types.is_run_end_encoded(array.type):
+        array = pc.run_end_decode(array)
     return values_of(array.is_valid()) if array.null_count else None
 
 

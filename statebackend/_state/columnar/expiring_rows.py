@@ -26,7 +26,7 @@ READ_AT_ONCE: Final = 1 << 16
 class ExpiringRows:
     """The rows of a table, under a time-to-live or without one. Rows are numpy int64 arrays, -1 for none."""
 
-    __slots__ = ("_is_stamped", "_moves", "_sweeping", "_written", "drains", "names", "table", "ttl")
+    __slots__ = ("_comings", "_is_stamped", "_moves", "_sweeping", "_written", "drains", "names", "table", "ttl")
 
     def __init__(self, table: ColumnTable) -> None:
         self.table: Final = table
@@ -35,7 +35,8 @@ class ExpiringRows:
         """The columns, without the hidden one."""
         self.drains = 0
         self._is_stamped = False
-        self._moves = 0  # how often keys came or went, and rows with them
+        self._moves = 0  # how often keys may have got or lost a row, also by writing to an expired one
+        self._comings = 0  # how often keys came or went
         self._written = 0  # rows written since the last drain
         self._sweeping: Integers = np.empty(0, np.int64)  # those that are still to be checked for expiry
 
@@ -71,6 +72,7 @@ class ExpiringRows:
         """
         rows, is_added = self.table.find_or_add(keys)
         self._moves += 1
+        self._comings += bool(is_added.any())
         try:
             yield rows, is_added
         except BaseException:
@@ -125,12 +127,13 @@ class ExpiringRows:
         if len(rows):
             self.table.drop(rows)
             self._moves += 1
+            self._comings += 1
 
     def chunks(self, rows: Integers) -> Iterator[Integers]:
         """The rows, some at a time. Raises `InputError` where keys came or went meanwhile."""
-        before = self.version
+        before = self.drains, self._comings
         for start in range(0, len(rows), READ_AT_ONCE):
-            if self.version != before:
+            if (self.drains, self._comings) != before:
                 raise InputError("the state's keys changed while it was read: read all of it first")
             yield rows[start : start + READ_AT_ONCE]
 
