@@ -5,8 +5,9 @@
     columnar                 at once, by the call                   applied at the end, in the order of the keys
     operator state           by the next batch                      applied at the end, in the order of the keys
 
-So neither the changes nor the entries' order tell which call was the first to end. Code that is alone (`open`) uses all
-of a state, as without calls.
+So neither the changes nor the entries' order tell which call was the first to end. Code that is alone (`open`,
+`open_batch`, `on_timer` and so on) uses all of a state, as without calls, and writes to it at once: `settle` may have
+been before.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -186,7 +187,7 @@ class OwnMaps(OwnEntries):
 
 
 class OwnColumns(OwnState):
-    """A columnar state: the row of the call's key, as a mapping."""
+    """A columnar state: the row of the call's key, as a mapping. `_written`: what calls have set, until `settle`."""
 
     def __init__(self, state: Any, turns: Turns) -> None:
         super().__init__(state, turns)
@@ -201,12 +202,19 @@ class OwnColumns(OwnState):
 
     def __setitem__(self, key: Key, row: Mapping[str, Any]) -> None:
         self._check(key)
-        self._written[key] = self._state.checked_row(key, row)
+        if self._turns.call() is None:
+            self._state[key] = row
+        else:
+            self._written[key] = self._state.checked_row(key, row)
 
     def __delitem__(self, key: Key) -> None:
-        if key not in self:
+        self._check(key)
+        if self._turns.call() is None:
+            del self._state[key]
+        elif key in self:
+            self._written[key] = _GONE
+        else:
             raise KeyError(key)
-        self._written[key] = _GONE
 
     def __contains__(self, key: Key) -> bool:
         self._check(key)
