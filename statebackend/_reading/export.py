@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -36,8 +37,9 @@ async def export(
 ) -> ExportReport:
     """Write a state to a new file. `options` are those of `read_state`.
 
-    The file appears under its name once it is whole; after an error or a cancelled call there is none. CSV shows bytes
-    and nested values as JSON. Raises `InputError` for a file that exists or cannot be written, and as `read_state`.
+    The file appears under its name once it is whole; after an error or a cancelled call there is none. A process that
+    is killed leaves a hidden file that ends in `.partial`. CSV shows bytes and nested values as JSON. Raises
+    `InputError` for a file that exists or cannot be written, also if another call was quicker, and as `read_state`.
     """
     path = Path(path)
     if format not in get_args(Format):
@@ -63,7 +65,7 @@ def _new_file(path: Path) -> Generator[Path]:
     """Yield where to write what is to be at `path`, and put it there in the end. Raises `InputError`."""
     if not path.name:
         raise InputError("name the file to write", out=str(path))
-    partial = path.with_name(f".{path.name}{PARTIAL}")
+    partial = path.with_name(f".{path.name}-{secrets.token_hex(4)}{PARTIAL}")  # another export may be on its way there
     try:
         if path.exists():
             raise InputError("the file is there already: name another, or remove it", out=str(path))

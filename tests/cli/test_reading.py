@@ -168,6 +168,28 @@ def test_a_full_disk_or_a_cancelled_export_leaves_no_file(fleet: Place, kind: st
     assert sorted(fleet.directory.iterdir()) == before
 
 
+def test_of_two_exports_to_one_path_the_quicker_one_has_it(fleet: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other is told so, and writes nothing into the file that the quicker one has finished."""
+    out, before = fleet.directory / "out.jsonl", sorted(fleet.directory.iterdir())
+    lines_of, quicker = exporting.json_lines, list[sb.reports.ExportReport]()
+
+    async def overtake() -> None:
+        quicker.append(await sb.export(fleet.settings, "hops", out, format="jsonl"))
+
+    def overtaken(batch: pa.RecordBatch) -> Any:
+        """In the thread of the slower one, which has its file open."""
+        monkeypatch.setattr(exporting, "json_lines", lines_of)
+        anyio.from_thread.run(overtake)
+        return lines_of(batch)
+
+    monkeypatch.setattr(exporting, "json_lines", overtaken)
+    status, printed = fleet.run("export", "legs", str(out), "--format", "jsonl")
+    assert (status, "File exists" in printed) == (cli.WRONG_CALL, True)
+    assert [(each.rows, each.size_bytes) for each in quicker] == [(1, out.stat().st_size)]
+    assert [row["value"] for row in lines(out.read_text())] == [["EWR", "IAH", "ORD"]]
+    assert sorted(fleet.directory.iterdir()) == sorted([*before, out])
+
+
 def test_an_export_needs_no_hard_links(fleet: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a mounted bucket it replaces no other file either, not even one that has just come to be there."""
 
