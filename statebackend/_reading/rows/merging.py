@@ -258,12 +258,12 @@ class _KeyTypes:
             )
 
 
-def _entries(entries: Any, groups: Mapping[Key, int], keep: Key | None = None) -> Iterator[StoredRows]:
-    """Take the entries out of a table, but for that of `keep`, which may be without its end."""
+def _entries(entries: Any, groups: dict[Key, int], keep: Key | None = None) -> Iterator[StoredRows]:
+    """Take the entries out of a table, and their groups, but for that of `keep`, which may be without its end."""
     ready = [key for key in entries if key != keep]
     for start in range(0, len(ready), ROWS_AT_ONCE):
         keys = ready[start : start + ROWS_AT_ONCE]
-        yield StoredRows(groups_of(keys, groups), keys, [entries.pop(key) for key in keys])
+        yield StoredRows(np.array([groups.pop(key) for key in keys], GROUP), keys, [entries.pop(key) for key in keys])
 
 
 def groups_of(keys: Sequence[Key], groups: Mapping[Key, int]) -> KeyGroups:
