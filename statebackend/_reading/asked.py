@@ -55,10 +55,13 @@ def groups_of(commit: Commit, key_groups: KeyGroupRange | None, keys: frozenset[
     return ranges_of({group for key in keys if (group := key_group(key, commit.max_parallelism)) in wanted})
 
 
-def steps(commit: Commit, groups: Sequence[KeyGroupRange], *, bytes_max: int, by_keys: bool) -> Iterator[ReadingStep]:
-    """Cut the reading of these key groups so that the keys of the changelog take about `bytes_max` in each step.
+def steps(
+    commit: Commit, groups: Sequence[KeyGroupRange], *, bytes_max: int, by_keys: bool, holds_values: bool
+) -> Iterator[ReadingStep]:
+    """Cut the reading of these key groups so that what is held of the changelog takes about `bytes_max` in each step.
 
-    `by_keys`: only some keys are wanted, so that there is one step. A key group is never cut.
+    That is its keys, and with `holds_values` its values: each step more reads the changelog once more. `by_keys`: only
+    some keys are wanted, so that there is one step. A key group is never cut.
     """
     if not groups:
         return
@@ -67,7 +70,7 @@ def steps(commit: Commit, groups: Sequence[KeyGroupRange], *, bytes_max: int, by
         yield ReadingStep(_narrowed(range_of(commit, span), groups), tuple(groups))
         return
     first = span.first
-    weights = _weights(range_of(commit, span), span)
+    weights = _weights(range_of(commit, span), span, holds_values=holds_values)
     while first <= span.last:
         fitting = int(np.searchsorted(np.cumsum(weights[first - span.first :]), bytes_max, side="right"))
         last = min(span.last, first + max(1, fitting) - 1)
@@ -76,11 +79,13 @@ def steps(commit: Commit, groups: Sequence[KeyGroupRange], *, bytes_max: int, by
         first = last + 1
 
 
-def _weights(part: RangeState, span: KeyGroupRange) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """The bytes that the keys of each group's changes take: each change set's share of them."""
+def _weights(
+    part: RangeState, span: KeyGroupRange, *, holds_values: bool
+) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """The bytes that are held of each group's changes: each change set's share of them."""
     found = np.zeros(len(span))
     for handle in part.changelog:
-        share = (handle.records * KEY_BYTES + handle.length) / len(handle.key_groups)
+        share = (handle.records * KEY_BYTES + holds_values * handle.length) / len(handle.key_groups)
         found[handle.key_groups.first - span.first : handle.key_groups.last - span.first + 1] += share
     return found
 

@@ -4,7 +4,8 @@
     bases                   -> keys that the changelog does not have -> batches
 
 Decoding and laying out run in worker threads. Files are fetched a few ahead, whole or, where little of them is wanted,
-by ranged reads. In memory are the files being fetched, one frame, and the keys of the changelog of a step.
+by ranged reads. In memory are the files being fetched, one frame, and the keys of the changelog of a step; of lists and
+maps its values too.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -28,7 +29,7 @@ from statebackend.ids import Base, RocksDBBase, StateDescriptor
 from statebackend.settings import KiB, MiB
 
 KEYS_BYTES_MAX: Final = 48 * MiB
-"""About as much memory as the keys of a step's changelog take."""
+"""About as much memory as what is held of a step's changelog takes: its keys, and of lists and maps its values."""
 FETCHED_BYTES_MAX: Final = 32 * MiB
 """Bytes of files that are fetched ahead. A larger file is fetched alone."""
 BATCH_ROWS_MIN: Final = 1024

@@ -235,7 +235,7 @@ class Feed:
                 old.extend(batches)
 
             await self._reading(parent, state, layout, open_merge).run(
-                steps(parent, groups, bytes_max=KEYS_BYTES_MAX, by_keys=True), hold
+                steps(parent, groups, bytes_max=KEYS_BYTES_MAX, by_keys=True, holds_values=False), hold
             )
             table = pa.Table.from_batches(old, layout.schema).combine_chunks()
             places = {_key_of(key): place for place, key in enumerate(table.column(KEY).to_pylist())}

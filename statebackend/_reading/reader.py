@@ -22,7 +22,7 @@ from statebackend._log.savepoints import Savepoints
 from statebackend._portal import OpenContext, Portal
 from statebackend._reading.asked import ReadingStep, groups_of, state_in, steps
 from statebackend._reading.batches import KEYS_BYTES_MAX, Consume, StateReading
-from statebackend._reading.rows.asked_rows import AskedOfState, layout_and_merge
+from statebackend._reading.rows.asked_rows import WITH_VALUES_HELD, AskedOfState, layout_and_merge
 from statebackend._reading.rows.layouts import (
     ColumnsLayout,
     ElementsLayout,
@@ -162,7 +162,15 @@ def _reading_of(
     """How the rows are laid out, and what reads them once. Raises `InputError` and `KeyTypeError`."""
     found = state_in(commit, state)
     groups = groups_of(commit, asked.key_groups, asked.keys)
-    plan = list(steps(commit, groups, bytes_max=KEYS_BYTES_MAX, by_keys=asked.keys is not None))
+    plan = list(
+        steps(
+            commit,
+            groups,
+            bytes_max=KEYS_BYTES_MAX,
+            by_keys=asked.keys is not None,
+            holds_values=found.kind in WITH_VALUES_HELD,
+        )
+    )
     layout, open_merge = layout_and_merge(commit, found, asked)
     if isinstance(layout, ElementsLayout):
         return layout, partial(_run_elements, commit, found, layout)

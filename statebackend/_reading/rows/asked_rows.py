@@ -27,7 +27,8 @@ from statebackend._tables.key_groups import OwnedKeys
 from statebackend.errors import InputError, KeyTypeError, ValueEncodeError
 from statebackend.ids import Key, KeyGroupRange, StateDescriptor, all_key_groups
 
-_WHOLE: Final = (list_state.KIND, map_state.KIND)
+WITH_VALUES_HELD: Final = (list_state.KIND, map_state.KIND)
+"""The kinds of which the changelog's values are held while they are read."""
 
 
 class AskedOfState(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +70,7 @@ def layout_and_merge(commit: Commit, state: StateDescriptor, asked: AskedOfState
         expiry=asked.expiry(commit),
         migrate=asked.migrate,
     )
-    if state.kind in _WHOLE:
+    if state.kind in WITH_VALUES_HELD:
         return layout, partial(WholeEntries, state.kind, asked.keys)
     return layout, partial(NewestCells, asked.keys)
 
