@@ -160,7 +160,8 @@ async def open_changes(
                 for parent, commit in pairs:
                     await told_if_swept(primary, commit, feed.read(commit, parent, consume))
 
-            batches = Batches(commits[-1], ChangesLayout(layout, commits[-1], old_values=old_values), run, tasks)
+            shown = ChangesLayout(layout, commits[-1], old_values=old_values)
+            batches = Batches(commits[-1], found.kind, shown, run, tasks)
             try:
                 await batches.begin()
                 yield batches

@@ -41,11 +41,12 @@ from statebackend.settings import Settings
 
 
 class Batches:
-    """The rows of a state, batch by batch: an asynchronous iterator. `checkpoint_id` is the checkpoint's."""
+    """The rows of a state, batch by batch: an asynchronous iterator. Of a `kind`, at a `checkpoint_id`."""
 
     def __init__(
-        self, commit: Commit, layout: Layout, run: Callable[[Consume], Awaitable[None]], tasks: TaskGroup
+        self, commit: Commit, kind: str, layout: Layout, run: Callable[[Consume], Awaitable[None]], tasks: TaskGroup
     ) -> None:
+        self.kind: Final = kind
         self.checkpoint_id: Final = commit.checkpoint_id
         self.max_parallelism: Final = commit.max_parallelism
         self._layout = layout
@@ -140,7 +141,7 @@ async def open_batches(
             layout, run = _reading_of(
                 commit, state, asked, settings=settings, primary=primary, fetcher=fetcher, local=local, tell=tell
             )
-            batches = Batches(commit, layout, run, tasks)
+            batches = Batches(commit, state_in(commit, state).kind, layout, run, tasks)
             try:
                 await batches.begin()
                 yield batches

@@ -5,11 +5,10 @@ import os
 from pathlib import Path
 from typing import Any, Final, get_args
 
-import msgspec
-
 from statebackend._log.sweeping.sweep import MIN_AGE_S
 from statebackend._version import __version__
 from statebackend.settings import ENVIRONMENT_PREFIX, Settings, TableKind
+from statebackend.settings.sources import toml_table
 
 _KEY: Final = 'plain text, or JSON as printed (7, "7", ["JFK", 7])'
 
@@ -90,6 +89,9 @@ def _add_readers(
     )
     exporting.add_argument("--key", action="append", help=f"only this key, repeatable: {_KEY}")
     exporting.add_argument("--key-groups", metavar="FIRST-LAST", help="only these key groups")
+    exporting.add_argument(
+        "--key-as-json", action="store_true", help="keys as text in JSON, if they are of several types"
+    )
     exporting.add_argument("--columns", metavar="A,B", help="only these columns, or fields of a record")
 
     comparing = commands.add_parser("diff", parents=[common], help="what one checkpoint has and another has not")
@@ -134,7 +136,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
     }
     changes = {name: value for name, value in given.items() if value is not None}
     if options.settings is not None:
-        return msgspec.structs.replace(Settings.from_toml(options.settings), **changes)
+        return Settings.from_mapping({**toml_table(options.settings, "statebackend"), **changes})
     texts = {
         f"{ENVIRONMENT_PREFIX}{name.upper()}": ",".join(value) if name == "local" else str(value)
         for name, value in changes.items()

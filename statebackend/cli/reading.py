@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from statebackend._clock import SystemClock
 from statebackend._reading.watching import watch
+from statebackend._state.declared import COLUMNAR
 from statebackend._upkeep.primary import open_job_primary
 from statebackend._upkeep.read_commit import find_commit
 from statebackend._upkeep.rows import key_from, plain
@@ -30,7 +31,13 @@ def _narrowed(options: argparse.Namespace) -> dict[str, Any]:
     keys = None if not options.key else [key_from(key) for key in options.key]
     columns = None if options.columns is None else options.columns.split(",")
     groups = None if options.key_groups is None else key_groups_from(options.key_groups)
-    return {"keys": keys, "columns": columns, "key_groups": groups, **_which(options)}
+    return {
+        "keys": keys,
+        "columns": columns,
+        "key_groups": groups,
+        "key_as_json": options.key_as_json,
+        **_which(options),
+    }
 
 
 def key_groups_from(text: str) -> tuple[int, int]:
@@ -65,21 +72,29 @@ async def scan(settings: Settings, options: argparse.Namespace, tell: Print) -> 
     limit = sys.maxsize if options.limit is None else options.limit
     if limit < 0:
         raise InputError("the limit must not be negative", limit=options.limit)
-    async with open_batches(settings, options.state, **_which(options)) as batches:
+    async with open_batches(settings, options.state, key_as_json=True, **_which(options)) as batches:
         async for batch in batches:
             rows: list[dict[str, Any]] = batch.select(["key"] if options.keys_only else batch.schema.names).to_pylist()
             for row in rows:
-                if limit and begins_with(row["key"], options.prefix):
+                key = row["key"] = _key(row["key"], batches.kind)
+                if limit and begins_with(key, options.prefix):
                     limit -= 1
-                    tell(json_text(plain(row["key"] if options.keys_only else row)))
+                    tell(json_text(plain(key if options.keys_only else row)))
             if not limit:
                 return
 
 
+def _key(shown: Any, kind: str) -> Any:
+    """The key as it was given. Only the keys of columnar state are shown in a type of their own, and not in JSON."""
+    if kind != COLUMNAR:
+        return None if shown is None else key_from(shown)  # operator state has none
+    return tuple(cast("dict[str, Any]", shown).values()) if isinstance(shown, dict) else shown
+
+
 def begins_with(key: Any, prefix: str) -> bool:
     """True if a text or binary key, or the first part of a tuple, begins with the prefix; an int by its digits."""
-    while isinstance(key, dict):
-        key = next(iter(cast("dict[str, Any]", key).values()))  # a tuple is shown as a struct
+    while isinstance(key, tuple):
+        key = cast("tuple[Any, ...]", key)[0]
     return key.startswith(prefix.encode()) if isinstance(key, bytes) else str(key).startswith(prefix)
 
 

@@ -360,6 +360,23 @@ def test_settings_come_from_a_file_or_from_the_environment(place: Place, monkeyp
     assert cli.main(["inspect", "--retain", "0"]) == cli.WRONG_CALL
 
 
+@pytest.mark.parametrize("missing", ["job", "primary", "local"])
+def test_an_option_completes_the_file_or_the_environment(
+    place: Place, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what the two say together has to be whole and right: a local root that is not absolute is wrong."""
+    right = {"job": "fleet", "primary": place.settings.primary, "local": place.settings.local[0]}
+    values = {name: value for name, value in right.items() if name != missing}
+    values["local"] = "relative" if missing == "local" else right["local"]
+    for name, value in values.items():
+        monkeypatch.setenv(f"STATEBACKEND_{name.upper()}", value)
+    file = place.directory / "settings.toml"
+    file.write_text("[statebackend]\n" + "".join(f'{name} = "{value}"\n' for name, value in values.items()))
+    for source in ([], ["--settings", str(file)]):
+        assert cli.main(["savepoints", *source]) == cli.WRONG_CALL
+        assert cli.main(["savepoints", *source, f"--{missing}", right[missing]]) == cli.OK
+
+
 def test_without_a_job_the_call_is_wrong(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """So is one with an unknown command."""
     monkeypatch.delenv("STATEBACKEND_JOB", raising=False)

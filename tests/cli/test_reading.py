@@ -207,6 +207,43 @@ def test_an_export_needs_no_hard_links(fleet: Place, monkeypatch: pytest.MonkeyP
     assert (sorted(fleet.directory.iterdir()), out.read_bytes()) == before
 
 
+def test_keys_of_several_types_are_shown_as_they_were_given(fleet: Place) -> None:
+    """As `get` takes them. An export has a type for each column, and so needs to be told."""
+    keys: list[sb.Key] = ["7", 7, b"7a", ("JFK", 7, (b"x",)), ""]
+
+    async def write() -> None:
+        async with sb.open_backend(fleet.settings) as backend:
+            backend.value_state("mixed", int).update({key: place for place, key in enumerate(keys)})
+            columns = backend.columnar_state("numbers", pa.schema({"n": pa.int64()}), key=pa.string())
+            columns["7"] = {"n": 1}
+            pairs = backend.columnar_state(
+                "pairs", pa.schema({"n": pa.int64()}), key=pa.struct([("a", pa.string()), ("b", pa.int64())])
+            )
+            pairs["JFK", 7] = {"n": 1}
+            backend.operator_state("offsets", int).append(5)
+            await backend.checkpoint(30)
+
+    anyio.run(write)
+
+    def keys_of(state: str, *options: str) -> list[Any]:
+        status, printed = fleet.run("scan", state, "--keys-only", *options)
+        assert status == cli.OK, printed
+        return lines(printed)
+
+    rows = {row["value"]: row["key"] for row in lines(fleet.run("scan", "mixed")[1])}
+    assert rows == {0: "7", 1: 7, 2: {"base64": "N2E="}, 3: ["JFK", 7, [{"base64": "eA=="}]], 4: ""}
+    for place, key in rows.items():
+        assert fleet.run("get", "mixed", json.dumps(key)) == (cli.OK, f"{place}\n")
+    assert len(keys_of("mixed", "--prefix", "7")) == 3
+    assert keys_of("mixed", "--prefix", "JF") == [rows[3]]
+    assert (keys_of("numbers"), keys_of("pairs"), keys_of("offsets")) == (["7"], [["JFK", 7]], [None])
+    out = fleet.directory / "mixed.parquet"
+    status, printed = fleet.run("export", "mixed", str(out))
+    assert (status, "--key-as-json" in printed) == (cli.WRONG_CALL, True)
+    assert fleet.run("export", "mixed", str(out), "--key-as-json")[0] == cli.OK
+    assert {row["value"]: json.loads(row["key"]) for row in pq.read_table(out).to_pylist()} == rows
+
+
 def test_a_float_that_is_not_finite_is_no_null(fleet: Place) -> None:
     """JSON has no number for it, and null is what a state has that has none."""
 

@@ -74,7 +74,8 @@ class Keys:
             arrays = [self._array(part, type_.field(place).type) for place, part in enumerate(parts)]
             return pa.StructArray.from_arrays(arrays, fields=list(type_))
         raise KeyTypeError(
-            "the state has keys of several types: ask for them as text, by key_as_json=True", type=str(type_)
+            "the state has keys of several types: ask for them as text, by key_as_json=True or --key-as-json",
+            type=str(type_),
         )
 
 
