@@ -243,10 +243,12 @@ class KeyedStates(StateDeclarations):
         return chain(ready, parts)
 
     def retire(self) -> None:
-        """Nothing is logged any more: rows that columnar states handed out refuse to be used from here on."""
+        """Nothing is logged any more: rows that columnar states handed out refuse to be used from here on.
+
+        Nor does any state keep the files of its table open, however long somebody still refers to it.
+        """
         for state in self._declared.values():
-            if not isinstance(state, KeyedState):
-                state.retire()
+            state.retire()
 
     def snapshot(self) -> StatesSnapshot:
         """A copy of all states as they are now, declared or not. It shares the entries.

@@ -13,6 +13,7 @@ import pytest
 import statebackend as sb
 from statebackend._local import range_directories
 from statebackend._ranges.owners import Contribution, open_range_owners
+from statebackend._state.time.ttl import SWEEP_KEYS
 from statebackend._tables.key_groups import key_group
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import run_virtual
@@ -59,6 +60,28 @@ async def test_process_after_process_takes_over(settings: sb.Settings, tmp_path:
             seen.append((contribution.found, None if contribution.report is None else contribution.report.changes))
         await model.check(settings, store)
     assert seen == [("new", None), ("host", None), ("primary", 80), ("host", None), ("host", 80), ("host", None)]
+
+
+async def test_files_are_closed_although_expired_entries_are_still_searched_for(settings: sb.Settings) -> None:
+    """The search goes through a table bit by bit, over batches. One process makes them all here."""
+    store, ttl, states, found = MemoryStore(), sb.TimeToLive(1e6, now=lambda: 0.0), list[object](), list[str]()
+    keys = range(2 * SWEEP_KEYS)
+
+    def touch_all(backend: sb.StateBackend) -> None:
+        values, lists = backend.value_state("v", int, ttl=ttl), backend.list_state("l", int, ttl=ttl)
+        maps = backend.map_state("m", int, int, ttl=ttl)
+        values.put_many(keys, keys)
+        for key in (1, 2):
+            lists[key].append(key)
+            maps[key][key] = key
+        states.extend([values, lists, maps])
+
+    async with open_run(settings, 1, store) as run, open_range_owners(store=store) as owners:
+        for _ in range(3):
+            contribution = await owners.contribute(run.tasks()[0], touch_all)
+            await run.commit([contribution])
+            found.append(contribution.found)
+    assert found == ["new", "host", "host"]
 
 
 async def test_files_are_not_believed_without_a_whole_mark(

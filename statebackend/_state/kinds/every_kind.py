@@ -123,6 +123,11 @@ class KeyedState(ABC, Generic[E, V]):
                 for piece in changes.cut(PART_BYTES_MAX):
                     yield piece.packed()
 
+    def retire(self) -> None:
+        """End the search for expired entries where it reads files: they would stay open. In memory it goes on later."""
+        if not isinstance(self._entries, dict):
+            self._sweeping = iter(())
+
     def forget(self) -> None:
         """Drop the references to the entries and to all else. From now on every use raises `BackendClosedError`."""
         forget(self)

@@ -184,7 +184,10 @@ def _attempt(job: _OpenJob, task: RangeTask, rows: Callable[[], Any], batch_id: 
         table = rows()  # the rest of the rows arrives while the range is being opened
         opened.wait()
         attempt = opened.result()
-        output = job.spec.runner(table, batch_id, attempt.backend, process_portal().call)
+        try:
+            output = job.spec.runner(table, batch_id, attempt.backend, process_portal().call)
+        finally:
+            job.spec.runner.close()  # an iterator that the processor has kept would keep the range's files open
         begun = clock.monotonic()
         staged = None
         if job.spec.stages_output and (to_stage := rows_to_stage(output)) is not None:
