@@ -1,7 +1,7 @@
 """The entries of one state as a mapping over RocksDB, for the tables of `rocksdb_tables`.
 
-The newest writes wait in a dictionary for their batch. The cells and lists used last are cached as rows; a map is not,
-for its dictionary takes many times the bytes of its row.
+The newest writes wait in a dictionary for their batch. The cells and lists used last are cached as rows. Of maps, whose
+dictionaries take many times the bytes of their rows, only the two decoded last are remembered.
 """
 
 import struct
@@ -33,6 +33,8 @@ REPLAYED_AT_ONCE: Final = BATCH_WRITES_MAX
 """Changes replayed together where they need the entries before them: so many lists or maps are in memory at a time."""
 COUNTED_BYTES: Final = 16 << 10
 """Bytes of rows read one by one that are counted together."""
+MAPS_DECODED: Final = 2
+"""Maps remembered: the entries of one are often looked for in another."""
 _PREFIX: Final = struct.Struct(">IH")
 _STATE: Final = struct.Struct(">I")
 _MISSING: Final = object()
@@ -266,3 +268,40 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
     def _found(self, prefix: bytes) -> Iterator[Key]:
         view = self._view or self._store.view()
         return (as_key(_decode_key(raw[_PREFIX.size :])) for raw in view.keys(prefix))
+
+
+class RocksMaps(RocksEntries[dict[bytes, bytes]]):
+    """The entries of a map state, which are written by `put` and `replay_on` only.
+
+    A map is asked for entry by entry, and would be decoded for each. So it is remembered until another two are.
+    """
+
+    def __init__(
+        self,
+        store: RocksStore,
+        keys: OwnedKeys,
+        state_id: int,
+        *,
+        encode: Callable[[dict[bytes, bytes]], bytes],
+        decode: Callable[[bytes], dict[bytes, bytes]],
+    ) -> None:
+        super().__init__(store, keys, state_id, encode=encode, decode=decode)
+        self._decoded: dict[Key, dict[bytes, bytes]] = {}
+
+    def put(self, key: Key, entry: dict[bytes, bytes] | None, size_bytes: int) -> None:
+        self._decoded.pop(key, None)
+        super().put(key, entry, size_bytes)
+
+    def replay_on(
+        self, table: Callable[[dict[Key, dict[bytes, bytes]]], EntryTable[dict[bytes, bytes]]], changes: KeyedChanges
+    ) -> None:
+        self._decoded.clear()
+        super().replay_on(table, changes)
+
+    def _fetched(self, key: Key) -> dict[bytes, bytes] | None:
+        found = self._decoded.get(key)
+        if found is None and (found := super()._fetched(key)) is not None:
+            if len(self._decoded) == MAPS_DECODED:
+                del self._decoded[next(iter(self._decoded))]
+            self._decoded[key] = found
+        return found

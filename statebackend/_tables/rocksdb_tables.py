@@ -19,7 +19,7 @@ from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._tables.heap import ListTable, MapTable, ValueTable, cell_of
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.placed import Placed, WantedEntries
-from statebackend._tables.rocks_mapping import READ_AT_ONCE, RocksEntries, as_it_is
+from statebackend._tables.rocks_mapping import READ_AT_ONCE, RocksEntries, RocksMaps, as_it_is
 from statebackend._tables.rocksdb import RocksStore
 from statebackend._tables.table import EntryTable, Table, TableSize
 from statebackend.ids import Key, KeyGroupRange
@@ -155,7 +155,7 @@ def open_table(store: RocksStore, keys: OwnedKeys, heap: Callable[[], Table], st
     if not isinstance(heap, type):
         return heap()
     if issubclass(heap, MapTable):
-        return RocksMapTable(RocksEntries(store, keys, state_id, encode=_encode_map, decode=_decode_map))
+        return RocksMapTable(RocksMaps(store, keys, state_id, encode=_encode_map, decode=_decode_map))
     if issubclass(heap, ListTable):
         return RocksListTable(
             RocksEntries(store, keys, state_id, encode=bytes, decode=bytearray, rows=store.cache.rows())

@@ -25,7 +25,15 @@ from statebackend._tables.placed import WantedEntries
 from statebackend.errors import BackendClosedError, KeyGroupError, StoreUnavailableError
 from statebackend.ids import KeyGroupRange, all_key_groups
 from tests.changes import drained, rows_of
-from tests.state.rocks import ALL_KEYS, PENDING_WRITES_MAX, open_store, rocksdb, rocksdb_files, tables_in
+from tests.state.rocks import (
+    ALL_KEYS,
+    PENDING_WRITES_MAX,
+    open_store,
+    rocks_tables,
+    rocksdb,
+    rocksdb_files,
+    tables_in,
+)
 from tests.state.states import MAX_PARALLELISM, restored, stored
 
 if TYPE_CHECKING:
@@ -110,6 +118,45 @@ def test_a_removal_waits_like_a_write(store: "RocksStore") -> None:
     assert numbers[0] == 7
     with pytest.raises(KeyError):
         del numbers[1]
+
+
+def test_a_map_is_decoded_once_for_all_of_its_entries(store: "RocksStore", monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also beside another one. What is written then is read, and what is removed is not."""
+    decoded: list[bytes] = []
+
+    def counted(data: bytes) -> dict[bytes, bytes]:
+        decoded.append(data)
+        return decode(data)
+
+    decode = rocks_tables._decode_map
+    monkeypatch.setattr(rocks_tables, "_decode_map", counted)
+    states = states_in(store)
+    seen = states.map_state("seen", str, int)
+    plain = {str(number): number for number in range(20)}
+    seen["a"] = seen["b"] = plain
+    store.flush()
+    decoded.clear()
+    one, other = seen["a"], seen["b"]
+    assert dict(one) == dict(one.items()) == one == plain
+    assert [each in other for each in one] == [True] * 20
+    assert len(decoded) == 2
+    one["0"] = 100
+    store.flush()
+    assert (one["0"], other["0"]) == (100, 0)
+    del one["0"]
+    store.flush()
+    assert one.get("0") is None
+    other.clear()
+    store.flush()
+    assert dict(other) == {}
+    assert len(decoded) == 4
+    one["0"] = 1
+    log = drained(states)
+    one["0"] = 2
+    store.flush()
+    assert one["0"] == 2
+    states.replay(stored(log))
+    assert one["0"] == 1
 
 
 def test_an_empty_cell_is_a_cell(store: "RocksStore") -> None:

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from statebackend import TimeToLive
+from statebackend._codec.cells import stamp_of
 from statebackend._codec.change_sets import keyed_changes
 from statebackend._codec.change_sets.records import Operation, StateChange
 from statebackend._state.declared import KeyedStates
 from statebackend._state.kinds import every_kind
+from statebackend._state.time import ttl as ttl_module
 from statebackend._state.time.ttl import SWEEP_KEYS
 from statebackend.errors import InputError
 from tests.aggregates import Mean
@@ -149,6 +151,25 @@ def test_elements_and_entries_live_for_themselves(clock: Clock) -> None:
         del seen["a"]["1"]
     clock.now = 122
     assert ("a" in hops, "a" in seen, len(hops), len(seen), list(seen)) == (False, False, 0, 0, [])
+
+
+def test_reading_an_entry_looks_at_no_other(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else reading a map entry by entry, as `dict` does, would take time by the square of its length."""
+    looked_at: list[bytes] = []
+
+    def counted(cell: bytes) -> float | None:
+        looked_at.append(cell)
+        return stamp_of(cell)
+
+    monkeypatch.setattr(ttl_module, "stamp_of", counted)
+    seen = all_states().map_state("seen", int, int, ttl=TimeToLive(10, clock))["a"]
+    seen.update({number: number for number in range(100)})
+    looked_at.clear()
+    assert (5 in seen, seen[6], seen.pop(7)) == (True, 6, 7)
+    assert len(looked_at) <= 4
+    looked_at.clear()
+    assert len(dict(seen)) == 99
+    assert len(looked_at) == 2 * 99  # for the keys, and for their values
 
 
 @pytest.mark.parametrize("elements", [[1, 2, 3], [1, 200, 70_000]], ids=["equally long", "not"])

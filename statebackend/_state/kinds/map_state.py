@@ -114,7 +114,7 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
     def read_entry(self, key: Key, entry_key: K) -> V:
         """The value of one entry. Raises `KeyError` where there is none."""
         encoded = self._entry_keys.encode(entry_key)
-        cell = self._living(key).get(encoded)
+        cell = self._cell(key, encoded)
         if cell is None:
             raise KeyError(entry_key)
         ttl = self._values.ttl
@@ -126,7 +126,7 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
     def remove_entry(self, key: Key, entry_key: K) -> None:
         """Remove one entry. Raises `KeyError` where there is none."""
         encoded = self._entry_keys.encode(entry_key)
-        if encoded not in self._living(key):
+        if self._cell(key, encoded) is None:
             raise KeyError(entry_key)
         self._touch(key)
         self._touched.setdefault(key, {})[encoded] = None
@@ -138,7 +138,7 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
 
     def has_entry(self, key: Key, entry_key: K) -> bool:
         """True if the key's map has the entry."""
-        return self._entry_keys.encode(entry_key) in self._living(key)
+        return self._cell(key, self._entry_keys.encode(entry_key)) is not None
 
     def length(self, key: Key) -> int:
         """The number of entries of the key's map."""
@@ -178,6 +178,12 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
         return dict(
             zip(map(self._entry_keys.encode, found), self._values.encode_many(list(found.values())), strict=True)
         )
+
+    def _cell(self, key: Key, encoded: bytes) -> bytes | None:
+        """The cell of one entry, `None` where there is none or it has expired."""
+        entries, ttl = self._find(key), self._values.ttl
+        cell = None if entries is None else entries.get(encoded)
+        return cell if cell is None or ttl is None or ttl.is_live(cell, ttl.read_clock()) else None
 
     def _living(self, key: Key) -> Mapping[bytes, bytes]:
         """The key's entries that have not expired; empty for a missing key."""
