@@ -277,3 +277,15 @@ async def test_a_key_of_another_type_is_told_by_each_way_to_ask() -> None:
     for state in ("n", "rows"):
         with pytest.raises(errors.KeyTypeError, match="another type"):
             await table_of(SETTINGS, state, store=store, keys=["7"])
+
+
+@pytest.mark.parametrize("key", ["ab", b"ab", ("a",), ("a", "b", "c")])
+async def test_a_key_that_is_no_tuple_of_as_many_parts_is_told(key: sb.Key) -> None:
+    """A text of two letters is no key of two texts."""
+    store, key_type = MemoryStore(), pa.struct({"a": pa.string(), "b": pa.string()})
+    async with sb.open_backend(SETTINGS, store=store) as backend:
+        backend.columnar_state("rows", pa.schema({"n": pa.int64()}), key=key_type)["a", "b"] = {"n": 1}
+        await backend.checkpoint(1)
+    assert (await table_of(SETTINGS, "rows", store=store, keys=[("a", "b")])).num_rows == 1
+    with pytest.raises(errors.KeyTypeError, match="another type"):
+        await table_of(SETTINGS, "rows", store=store, keys=[key])

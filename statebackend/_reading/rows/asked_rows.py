@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
@@ -82,7 +82,7 @@ def _key_parts(keys: frozenset[Key], type_: Any) -> Any:
         if names is None:
             arrays = [array_of_values(list(keys), type_, "key")]
         else:
-            tuples = cast("frozenset[tuple[Key, ...]]", keys)
+            tuples = [key if isinstance(key, tuple) else () for key in keys]  # a text would be cut into its letters
             arrays = array_of_values([dict(zip(names, key, strict=True)) for key in tuples], type_, "key").flatten()
     except (ValueEncodeError, TypeError, ValueError) as error:
         raise KeyTypeError("the state has keys of another type: convert these", type_declared=str(type_)) from error
