@@ -111,4 +111,16 @@ def _differences(name: str, before: Mapping[str, Any], after: Mapping[str, Any])
 
 
 def _is_same(old: Any, new: Any) -> bool:
+    old, new = _ordered(old), _ordered(new)
     return bool(old == new) or repr(old) == repr(new)  # NaN is no difference
+
+
+def _ordered(value: Any) -> Any:
+    """The same with the pairs of each map, which Arrow has as a list of tuples, in one order: a map has none."""
+    if isinstance(value, dict):
+        return {name: _ordered(each) for name, each in cast("dict[str, Any]", value).items()}
+    if not isinstance(value, list | tuple):
+        return value
+    found = [_ordered(each) for each in cast("Sequence[Any]", value)]
+    is_map = isinstance(value, list) and any(isinstance(each, tuple) for each in cast("Sequence[Any]", value))
+    return sorted(found, key=repr) if is_map else found

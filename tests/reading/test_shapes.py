@@ -34,6 +34,15 @@ class Node(msgspec.Struct, frozen=True):
     following: "Node | None" = None
 
 
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    code: str
+
+
+class Fork(msgspec.Struct, frozen=True, tag=True):
+    left: "Fork | Stop"
+    rest: "list[Fork | Stop]" = []
+
+
 class Color(enum.Enum):
     RED = "red"
     BLUE = "blue"
@@ -81,6 +90,7 @@ UUID = uuid.UUID(int=7)
         ),
         (dict[str, float], [{"a": 0.5}], pa.map_(pa.string(), pa.float64()), [[("a", 0.5)]]),
         (frozenset[int], [frozenset([3])], pa.list_(pa.int64()), [[3]]),
+        (Literal[1, "a"] | float, [1, "a", 0.5], pa.string(), ["1", '"a"', "0.5"]),
     ],
     ids=[
         "date",
@@ -97,6 +107,7 @@ UUID = uuid.UUID(int=7)
         "tuple",
         "dict",
         "frozenset",
+        "union with a mixed literal",
     ],
 )
 async def test_a_declared_type_has_columns(
@@ -121,3 +132,17 @@ async def test_a_type_that_holds_itself_is_text_where_it_does() -> None:
         (row,) = (await table_of(settings, "state", store=store)).to_pylist()
     assert row["value"]["number"] == 1
     assert msgspec.json.decode(row["value"]["following"])["number"] == 2
+
+
+async def test_a_union_of_types_that_hold_it_is_text_where_it_does() -> None:
+    """Which of its choices a value within is, no column could tell."""
+    settings, store = settings_of(4), MemoryStore()
+    async with sb.open_backend(settings, store=store) as backend:
+        state = backend.value_state("state", Fork | Stop)
+        state["k"], state["l"] = Fork(Fork(Stop("SFO")), [Stop("JFK")]), Stop("EWR")
+        await backend.checkpoint(1)
+        rows = {row["key"]: row["value"] for row in (await table_of(settings, "state", store=store)).to_pylist()}
+    assert rows["l"] == {"Fork": None, "Stop": {"code": "EWR"}}
+    assert rows["k"]["Stop"] is None
+    assert msgspec.json.decode(rows["k"]["Fork"]["left"])["left"] == {"type": "Stop", "code": "SFO"}
+    assert [msgspec.json.decode(each) for each in rows["k"]["Fork"]["rest"]] == [{"type": "Stop", "code": "JFK"}]

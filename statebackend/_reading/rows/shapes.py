@@ -3,14 +3,14 @@
 int, float, bool, str, bytes       int64, or uint64 where it cannot be negative, float64, bool, string, binary
 datetime, date, time, timedelta    timestamp in UTC, a naive one is taken as UTC; date32, time64, duration
 decimal, uuid                      string
-list, set, tuple of any length     list
+list, set, tuple of any length     list; a set's is in order
 tuple                              struct of `_1`, `_2`, ...
 record, row                        struct of its fields, a record's by name; one that a stored value lacks is null, or
                                    its default
 dict                               map
 T or none                          T, null
 any other union                    struct of one field per choice, of which one is not null
-any, recursive types               string, in JSON
+any, recursive types               string, in JSON; so is a literal of several types, and a union with one of these
 a serializer of the user's own     binary
 """
 
@@ -77,13 +77,13 @@ class Leaf(Shape):
 
 
 class Json(Shape):
-    """A value of any type, shown as text in JSON, as `dump` prints it."""
+    """A value of any type, shown as text in JSON with its keys in order: equal values are equal texts."""
 
     python = Any
     arrow = pa.string()
 
     def array(self, values: Sequence[Any]) -> Array:
-        texts = [None if each is None else msgspec.json.encode(plain(each)).decode() for each in values]
+        texts = [None if each is None else msgspec.json.encode(plain(each), order="sorted").decode() for each in values]
         return pa.array(texts, self.arrow)
 
 
@@ -122,14 +122,17 @@ class Record(Shape):
 
 
 class Items(Shape):
-    """A list of values of one shape."""
+    """A list of values of one shape. `is_set`: they are laid out in order, so that equal sets are equal lists."""
 
-    def __init__(self, item: Shape) -> None:
+    def __init__(self, item: Shape, *, is_set: bool = False) -> None:
         self._item = item
+        self._is_set = is_set
         self.python = tuple[item.python, ...]  # type: ignore[name-defined]  # hashable, as what a set or a key holds is
         self.arrow = pa.list_(item.arrow)
 
     def array(self, values: Sequence[Any]) -> Array:
+        if self._is_set:
+            values = [None if each is None else _in_order(each) for each in values]
         if isinstance(self._item, Leaf):
             return Leaf(self.python, self.arrow).array(values)
         found = self._item.array(list(chain.from_iterable(each for each in values if each is not None)))
@@ -200,8 +203,8 @@ def _tuple(words: Any) -> Shape:
 
 
 def _items(words: Any) -> Shape:
-    (particulars,) = words.values()
-    return Items(_shape(particulars["item_type"]))
+    ((kind, particulars),) = words.items()
+    return Items(_shape(particulars["item_type"]), is_set=kind in ("set", "frozenset"))
 
 
 def _dict(words: Any) -> Shape:
@@ -251,8 +254,10 @@ def _union(words: Any) -> Shape:
     named = [(_name_of(each), _shape(each)) for each in choices if each != "none"]
     if not named:
         return _shape("none")
+    if any(shape.python is Any for _, shape in named):  # which of the choices a value is, cannot be told
+        return Json()
     found = named[0][1] if len(named) == 1 else Choices(named)
-    if len(named) < len(choices) and found.python is not Any:
+    if len(named) < len(choices):
         found.python = found.python | None
     return found
 
@@ -286,6 +291,13 @@ def _name_of(words: Any) -> str:
 def _class_of(python: Any) -> type:
     """The class of what is decoded as the type `python`."""
     return cast("type", getattr(python, "__origin__", python))
+
+
+def _in_order(items: Sequence[Any]) -> Sequence[Any]:
+    try:
+        return sorted(items)
+    except TypeError:  # of several types, or records
+        return sorted(items, key=repr)
 
 
 def _offsets(values: Sequence[Any]) -> Array:
