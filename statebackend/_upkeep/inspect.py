@@ -1,6 +1,7 @@
 """Shows what a job consists of: the entries of its log, its savepoints and states, and how much lies where.
 
-Reads every entry of the log and no data. An entry that cannot be read is shown as damaged, not raised.
+Reads every entry of the log and no data. An entry that cannot be read is shown as damaged, not raised; one that is
+swept between the listing and the reading is left out.
 """
 
 from collections import Counter
@@ -11,11 +12,12 @@ import msgspec
 from statebackend._codec.commit import Claim, Commit, Entry
 from statebackend._log.names import entry_key, marker_of, sequence_of
 from statebackend._log.reader import LogReader
+from statebackend._log.savepoints import Savepoints
 from statebackend._log.sweeping.inventory import check_can_list
 from statebackend._upkeep.primary import check_exists, open_job_primary
 from statebackend._upkeep.sizes import SizeRow, size_rows, source_of
 from statebackend.abc import ObjectInfo, ObjectStore
-from statebackend.errors import DataError
+from statebackend.errors import DataError, MissingObjectError
 from statebackend.ids import RestoreSource, SourceMark, StateDescriptor
 from statebackend.settings import Settings
 
@@ -74,12 +76,19 @@ async def inspect(settings: Settings, *, store: ObjectStore | None = None) -> In
 async def _inspect(store: ObjectStore, log: LogReader) -> Inspection:
     objects = [info async for info in store.list("")]
     entries: dict[int, Entry | DataError] = {}
+    gone: list[int] = []
     infos = {sequence: info for info in objects if (sequence := sequence_of(info.key)) is not None}
     for sequence in infos:
         try:
             entries[sequence] = await log.load(sequence)
         except DataError as error:
             entries[sequence] = error
+            if isinstance(error, MissingObjectError):
+                gone.append(sequence)
+    floor = await Savepoints(store, log).floor() if gone else 0
+    for sequence in gone:
+        if sequence < floor:  # swept since it was listed: that is no damage
+            del entries[sequence]
     newest = _newest(entries)
     branch = _branch(newest, entries)
     names = _names(objects, entries)

@@ -1,6 +1,7 @@
 """A read beside writers and sweeps, of damaged or swept files: whole, or an error that says what is wrong."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -129,6 +130,44 @@ async def with_bases_again(settings: sb.Settings, store: sb.ObjectStore, clock: 
         clock.now_s += 86_400.0
         await backend.checkpoint(6)
     assert (await sb.sweep(settings, dry_run=False, min_age_s=0.0, store=store, clock=clock)).deleted
+
+
+class Overtaken(MemoryStore):
+    """Calls `meddle` before the first read of an entry of the log."""
+
+    meddle: Callable[[], Awaitable[object]] | None = None
+
+    async def get(self, key: str) -> bytes:
+        if self.meddle is not None and "/commits/" in key:
+            meddle, self.meddle = self.meddle, None
+            await meddle()
+        return await super().get(key)
+
+
+async def test_entries_that_are_swept_while_a_job_is_inspected_are_no_damage() -> None:
+    """They were listed, and are left out. One that is lost for another reason is damage."""
+    clock = HandClock()
+    store = Overtaken(clock=clock)
+    settings = settings_of(2, checkpoints_retained=2)
+    async with sb.open_backend(settings, store=store, clock=clock) as backend:
+        for number in range(1, 7):
+            backend.value_state("n", int)["k"] = number
+            await backend.checkpoint(number)
+            clock.now_s += 86_400.0
+    entries = [info.key async for info in store.list(f"{JOB}/commits/")]
+
+    async def sweep() -> None:
+        assert (await sb.sweep(settings, dry_run=False, min_age_s=0.0, store=store, clock=clock)).deleted
+
+    store.meddle = sweep
+    found = await sb.inspect(settings, store=store)
+    assert {row.kind for row in found.log} <= {"claim", "commit"}
+    left = [info.key async for info in store.list(f"{JOB}/commits/")]
+    assert len(found.log) == len(left) < len(entries)
+
+    store.meddle = partial(store.delete, left[-1])
+    found = await sb.inspect(settings, store=store)
+    assert [row.kind for row in found.log][-1] == "damaged"
 
 
 async def test_a_file_that_is_lost_is_told() -> None:
