@@ -29,7 +29,14 @@ from statebackend._observers import Observers
 from statebackend._tasks import open_tasks, open_tasks_apart
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
-from statebackend.errors import CorruptObjectError, DataError, MissingObjectError, SettingsError, TableDiskError
+from statebackend.errors import (
+    CorruptObjectError,
+    DataError,
+    InputError,
+    MissingObjectError,
+    SettingsError,
+    TableDiskError,
+)
 from statebackend.ids import Epoch, KeyGroupRange, all_key_groups
 from statebackend.settings import Settings
 
@@ -168,10 +175,18 @@ class _Asked:
     @property
     def owned(self) -> KeyGroupRange:
         """All key groups, or those of an owner."""
-        return self.key_groups or all_key_groups(self.settings.max_parallelism)
+        return all_key_groups(self.settings.max_parallelism) if self.key_groups is None else self.key_groups
 
     def check(self) -> None:
-        """Raise `SettingsError` if the arguments contradict each other."""
+        """Raise `SettingsError` if the arguments contradict each other, `InputError` for what is no key group."""
+        every = all_key_groups(self.settings.max_parallelism)
+        for each in (*(() if self.key_groups is None else (self.key_groups,)), *(self.owners or ())):
+            if not isinstance(each, KeyGroupRange) or not each or each.intersection(every) != each:
+                raise InputError(
+                    "an owner has a KeyGroupRange of the job's key groups, from first to last: KeyGroupRange(0, 63)",
+                    given=each,
+                    max_parallelism=self.settings.max_parallelism,
+                )
         if self.owners is not None and self.key_groups is None:
             raise SettingsError(
                 "owners share a job: say which key groups are this one's, all of them if it is the only one"

@@ -93,7 +93,7 @@ class KeyedBackend(StateDeclarations):
 
     @property
     def newest(self) -> CommitSummary | None:
-        """The commit that the state stands on, `None` before the first one."""
+        """The commit that the state stands on, `None` before the first one. For an owner: the one it was opened on."""
         return None if self._coordinator.base is None else self._coordinator.base.summary
 
     @property
@@ -107,7 +107,7 @@ class KeyedBackend(StateDeclarations):
     @property
     def next_checkpoint_id(self) -> CheckpointId:
         """The smallest id that the next checkpoint may have."""
-        return self._coordinator.next_checkpoint_id
+        return max(self._coordinator.next_checkpoint_id, CheckpointId(self._snapshots.newest + 1))
 
     @property
     def clock_s(self) -> float | None:
@@ -183,7 +183,7 @@ class KeyedBackend(StateDeclarations):
     ) -> tuple[SnapshotResult, Sequence[bytes]]:
         """A snapshot for others to commit, and the frames of it that `inline` took. Holds `_checkpointing`."""
         self._check_usable()  # here and not earlier: what held the lock before may have failed
-        if check_checkpoint_id(checkpoint_id) <= self._snapshots.newest or checkpoint_id < self.next_checkpoint_id:
+        if check_checkpoint_id(checkpoint_id) < self.next_checkpoint_id:
             raise CheckpointExistsError("checkpoint ids grow: use a larger one", checkpoint_id=checkpoint_id)
         with self._failing():
             return await self._snapshots.take(CheckpointId(checkpoint_id), inline=inline)
@@ -267,8 +267,8 @@ class StateBackend(KeyedBackend):
                 )
                 await self._hold(requests, snapshot.checkpoint_id)
                 committed, changes = await finish(self._commit, snapshot, inline, source, savepoint, staged)
-                if output is not None and source is not None:
-                    self.outbox.keep_at_hand(source, output)
+                if output is not None:
+                    self.outbox.keep_at_hand(committed.commit.outbox[-1], output)
             spent = self._spending.since(requests)
             info = CheckpointInfo(
                 checkpoint_id=committed.commit.checkpoint_id,

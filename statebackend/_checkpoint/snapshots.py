@@ -142,8 +142,8 @@ class Snapshots:
 
     @property
     def newest(self) -> int:
-        """The newest checkpoint without an outcome, -1 if there is none."""
-        return max(self._pending, default=-1)
+        """The newest checkpoint that is committed or waits for its outcome, -1 if there is none."""
+        return max(self._pending, default=-1 if self._base is None else self._base)
 
     def pending(self, checkpoint_id: int) -> Pending:
         """The snapshot of a checkpoint. Raises `InputError` if there is none, or the checkpoint has an outcome."""

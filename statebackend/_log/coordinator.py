@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
+import anyio
 import msgspec
 
 from statebackend._codec.commit import Commit, EncodedEntry, encode_entry
@@ -75,6 +76,7 @@ class CheckpointCoordinator:
         self._is_closed = False
         self._unknown: Commit | None = None
         """The commit of which nobody knows whether it was made: whatever was appended behind it might be refused."""
+        self._committing = anyio.Lock()
         self._home = HomeProcess()
         self._writer = writer
         self._savepoints = savepoints
@@ -160,35 +162,37 @@ class CheckpointCoordinator:
         `BackendClosedError`, or `InputError` if the snapshots do not cover every key group once, are of another
         checkpoint or epoch, continue another checkpoint than `base`, or disagree on a state: then nothing was
         committed, `notify_aborted` them. Raises `FencedError` or `OutcomeUnknownError`: then close, and open the job
-        again. A cancelled call finishes first; if it ended with one of these two, the next call raises it.
+        again. A call waits for the one before. A cancelled call finishes first; if it ended with one of these two, the
+        next call raises it.
 
         `inline`: frames for the commit to carry; the snapshots' handles into them are those of `carried`.
         `clock`: the job's, by default that of `base`, which it must not go back behind.
         `staged`: the output rows of the batch of `source`, which the commit makes an output to be published: see
         `take_output`. The commit also names the outputs that are pending already.
         """
-        self.check(CheckpointId(checkpoint_id))
-        ordered = sorted(snapshots, key=lambda snapshot: snapshot.state.key_groups)
-        check_coverage([snapshot.state.key_groups for snapshot in ordered], self._max_parallelism)
-        _check_equal("another checkpoint", checkpoint_id, [snapshot.checkpoint_id for snapshot in ordered])
-        # A sweep may have deleted what another epoch uploaded: it does so as soon as that epoch is over.
-        _check_equal("another epoch: open its owner again", self.epoch, [snapshot.epoch for snapshot in ordered])
-        _check_base(None if self.base is None else self.base.checkpoint_id, ordered)
-        commit = self._writer.next_commit(
-            checkpoint_id=CheckpointId(checkpoint_id),
-            parent=None if self.base is None else self.base.sequence,
-            max_parallelism=self._max_parallelism,
-            ranges=tuple(snapshot.state for snapshot in ordered),
-            states=_merged(ordered),
-            source=source,
-            outbox=(*self.outbox.pending, *_own_output(staged, source, sum(map(len, inline)))),
-            clock=_clock_after(None if self.base is None else self.base.clock, clock),
-        )
-        carried = inline if staged is None else (*inline, *staged.inline)
-        committed = await finish(self._create, encode_entry(commit, self.next_key, carried), savepoint)
-        if staged is not None and source is not None:
-            self.outbox.keep_at_hand(source, staged)
-        return committed
+        async with self._committing:
+            self.check(CheckpointId(checkpoint_id))
+            ordered = sorted(snapshots, key=lambda snapshot: snapshot.state.key_groups)
+            check_coverage([snapshot.state.key_groups for snapshot in ordered], self._max_parallelism)
+            _check_equal("another checkpoint", checkpoint_id, [snapshot.checkpoint_id for snapshot in ordered])
+            # A sweep may have deleted what another epoch uploaded: it does so as soon as that epoch is over.
+            _check_equal("another epoch: open its owner again", self.epoch, [snapshot.epoch for snapshot in ordered])
+            _check_base(None if self.base is None else self.base.checkpoint_id, ordered)
+            commit = self._writer.next_commit(
+                checkpoint_id=CheckpointId(checkpoint_id),
+                parent=None if self.base is None else self.base.sequence,
+                max_parallelism=self._max_parallelism,
+                ranges=tuple(snapshot.state for snapshot in ordered),
+                states=_merged(ordered),
+                source=source,
+                outbox=(*self.outbox.pending, *_own_output(staged, source, sum(map(len, inline)))),
+                clock=_clock_after(None if self.base is None else self.base.clock, clock),
+            )
+            carried = inline if staged is None else (*inline, *staged.inline)
+            committed = await finish(self._create, encode_entry(commit, self.next_key, carried), savepoint)
+            if staged is not None:
+                self.outbox.keep_at_hand(committed.commit.outbox[-1], staged)
+            return committed
 
     async def savepoint(self, name: str) -> SavepointInfo:
         """Keep the commit that the state stands on under this name. Fences nobody.

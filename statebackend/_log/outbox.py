@@ -117,7 +117,7 @@ class JobOutbox:
         self._threads = threads
         self._new_name = new_name
         self._pending = tuple(pending)
-        self._at_hand: tuple[SourceMark, tuple[Buffer, ...]] | None = None
+        self._at_hand: tuple[StagedOutput, tuple[Buffer, ...]] | None = None
 
     @property
     def pending(self) -> tuple[StagedOutput, ...]:
@@ -145,7 +145,7 @@ class JobOutbox:
 
         Raises `MissingObjectError`, `CorruptObjectError` or `StoreError`.
         """
-        if self._at_hand is not None and self._at_hand[0] == output.source:
+        if self._at_hand is not None and self._at_hand[0] == output:
             return self._at_hand[1]
         streams: list[Buffer] = []
 
@@ -155,15 +155,15 @@ class JobOutbox:
         await in_order(output.parts, self._fetch, keep, concurrency_max=PARTS_CONCURRENCY_MAX)
         return tuple(streams)
 
-    def keep_at_hand(self, source: SourceMark, output: Output | Staged) -> None:
-        """Hold the staged rows of the batch of `source` in memory until they are published, so that `read` is free.
+    def keep_at_hand(self, committed: StagedOutput, output: Output | Staged) -> None:
+        """Hold the staged rows of a committed output in memory until they are published, so that `read` is free.
 
         Rows that tasks have staged are held only if the commit carries all of them: the others are not in this process.
         """
         if isinstance(output, Output):
-            self._at_hand = source, output.parts
+            self._at_hand = committed, output.parts
         elif len(output.inline) == len(output.parts):
-            self._at_hand = source, tuple(decode_part(part, "a part at hand") for part in output.inline)
+            self._at_hand = committed, tuple(decode_part(part, "a part at hand") for part in output.inline)
 
     def committed(self, outbox: Sequence[StagedOutput]) -> None:
         """Take over the outputs that the commit names on which the state stands now."""

@@ -29,6 +29,7 @@ from statebackend._log.names import (
     SavepointStart,
     beside_marker,
     check_savepoint_name,
+    entry_key,
     floor_of,
     marker_of,
 )
@@ -37,6 +38,7 @@ from statebackend._tasks import foreign
 from statebackend.abc import Capability, ObjectStore
 from statebackend.errors import (
     CheckpointNotFoundError,
+    CorruptCommitError,
     InputError,
     MissingObjectError,
     SavepointExistsError,
@@ -138,18 +140,26 @@ class Savepoints:
         """Return the commit with that id if it is a savepoint. A store that cannot list has none."""
         if Capability.LIST in self._store.capabilities:
             async for marker in self._markers(SAVEPOINTS):
-                commit = await self.commit_of(marker)
-                if commit is not None and commit.checkpoint_id == checkpoint_id:
-                    return commit
+                with suppress(CorruptCommitError):  # of another savepoint, for all we know: it hides none beside it
+                    commit = await self.commit_of(marker)
+                    if commit is not None and commit.checkpoint_id == checkpoint_id:
+                        return commit
         return None
 
     async def all(self) -> list[SavepointInfo]:
-        """Every savepoint, in the order of their commits."""
-        infos = [
-            SavepointInfo.of(marker.name, commit)
-            async for marker in self._markers(SAVEPOINTS)
-            if (commit := await self.commit_of(marker)) is not None
-        ]
+        """Every savepoint, in the order of their commits. Raises `CorruptCommitError`, naming the savepoint to drop."""
+        infos: list[SavepointInfo] = []
+        async for marker in self._markers(SAVEPOINTS):
+            try:
+                commit = await self.commit_of(marker)
+            except CorruptCommitError as error:
+                raise CorruptCommitError(
+                    "the commit of a savepoint is damaged: repair it, or drop the savepoint",
+                    savepoint=marker.name,
+                    object=entry_key(marker.sequence),
+                ) from error
+            if commit is not None:
+                infos.append(SavepointInfo.of(marker.name, commit))
         return sorted(infos, key=lambda info: (info.sequence, info.name))
 
     async def drop(self, name: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import statebackend as sb
 from statebackend._codec.staged import encode_part
+from statebackend._log.names import entry_key
 from statebackend._log.outbox import Output, Staged, joined
 from statebackend.errors import (
     BackendClosedError,
@@ -145,6 +146,27 @@ async def test_a_writer_that_has_slept_long_looks_twice(job: Job) -> None:
         assert f"commits/{2:012d}" not in await job.keys("commits/")
         with pytest.raises(FencedError):
             await old.take_output()
+
+
+@pytest.mark.parametrize("slept_s", [0.0, 2 * 3600.0])
+async def test_output_is_taken_beside_a_commit_of_ones_own(job: Job, slept_s: float) -> None:
+    """It lies there already, its answer is on its way. It was taken for that of another writer."""
+    hold = Hold(operation="put_if_absent", key=f"*{entry_key(2)}", moment="after")
+    async with job.backend(hold) as backend, anyio.create_task_group() as tasks:
+        await batch(backend, 0, b"rows")
+        tasks.start_soon(put, backend, 1)
+        await hold.reached.wait()
+        job.pass_time(slept_s)
+        assert await publish_all(backend) == [(0, [b"rows"])]
+        hold.release()
+
+
+async def test_two_outputs_of_one_source_are_two(job: Job) -> None:
+    """A caller that uses a source twice gets the rows of each, and not those of the second twice."""
+    async with job.backend() as backend:
+        for streams in ((b"one",), (b"two",)):
+            await batch(backend, 0, *streams)
+        assert await publish_all(backend) == [(0, [b"one"]), (0, [b"two"])]
 
 
 async def test_a_backend_that_was_left_publishes_nothing(job: Job) -> None:

@@ -360,18 +360,62 @@ async def test_a_cancelled_commit_without_an_answer_is_told_of_by_the_next_one()
     denied, commits = StoreAccessError("denied"), entry_key(1)
     lost = Fail(operation="put_if_absent", key=f"*{commits}", moment="after", error=denied)
     store = MemoryStore()
-    refusing = FaultyStore(store, [lost, Fail(operation="get", key=f"*{commits}", error=denied)])
+    hold = Hold(operation="put_if_absent", key=f"*{commits}")
+    refusing = FaultyStore(store, [hold, lost, Fail(operation="get", key=f"*{commits}", error=denied)])
     async with opened(refusing) as parts:
         parts.write(range(10), 1)
-        snapshots = await parts.snapshots(1)
-        with anyio.CancelScope() as scope:
-            scope.cancel()
-            await parts.coordinator.commit(1, snapshots)
-        assert scope.cancelled_caught
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(parts.coordinator.commit, 1, await parts.snapshots(1))
+            await hold.reached.wait()
+            tasks.cancel_scope.cancel()
+            hold.release()
         refusing.plan.clear()
         with pytest.raises(OutcomeUnknownError, match="reopen"):
             await parts.coordinator.commit(2, await parts.snapshots(2))
     assert await state_of(store) == dict.fromkeys(range(10), 1)
+
+
+async def test_two_pending_checkpoints_are_committed_one_after_the_other() -> None:
+    """Called together: the second found the place taken, by the first, and was told that another writer had come."""
+    store = MemoryStore()
+    hold = Hold(operation="put_if_absent", key=f"*{entry_key(1)}")
+    async with opened(FaultyStore(store, [hold])) as parts, anyio.create_task_group() as tasks:
+        for number in (1, 2):
+            parts.write(range(10), number)
+            tasks.start_soon(parts.coordinator.commit, number, await parts.snapshots(number))
+        await hold.reached.wait()
+        await anyio.wait_all_tasks_blocked()
+        hold.release()
+    assert await state_of(store, checkpoint_id=1) == dict.fromkeys(range(10), 1)
+    assert await state_of(store) == dict.fromkeys(range(10), 2)
+
+
+async def test_an_owner_knows_which_ids_are_left_to_it() -> None:
+    """Those above what it has handed in, and above what was committed; one that was given up is free again."""
+    async with opened(MemoryStore()) as parts:
+        owner = parts.owners[0]
+        parts.write(range(10), 1)
+        await parts.checkpoint(5)
+        assert owner.next_checkpoint_id == parts.coordinator.next_checkpoint_id == 6
+        with pytest.raises(CheckpointExistsError):
+            await owner.snapshot(5)
+        await owner.snapshot(8)
+        assert owner.next_checkpoint_id == 9
+        await owner.notify_aborted(8)
+        assert owner.next_checkpoint_id == 6
+
+
+@pytest.mark.parametrize(
+    "key_groups",
+    [(0, 3), range(4), sb.ids.EMPTY_RANGE, sb.owners.KeyGroupRange(0, 12)],
+    ids=["tuple", "range", "none", "many"],
+)
+async def test_an_owner_owns_key_groups_of_the_job(key_groups: Any) -> None:
+    """No range at all opened the whole job; one beyond its end was opened as it was."""
+    for options in ({"key_groups": key_groups}, {"key_groups": RANGES[0], "owners": [*RANGES, key_groups]}):
+        with pytest.raises(InputError, match=r"KeyGroupRange\(0, 63\)"):
+            async with sb.open_backend(SETTINGS, store=MemoryStore(), **options):
+                pass
 
 
 @pytest.mark.parametrize(

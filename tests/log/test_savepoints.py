@@ -6,9 +6,11 @@ import anyio
 import pytest
 
 import statebackend as sb
-from statebackend._log.names import marker_of
+from statebackend._log.names import entry_key, marker_of
 from statebackend.errors import (
     CheckpointExistsError,
+    CheckpointNotFoundError,
+    CorruptCommitError,
     FencedError,
     InputError,
     SavepointExistsError,
@@ -258,3 +260,24 @@ async def test_a_damaged_savepoint_can_be_dropped() -> None:
     await job.commit(8, 9)
     await job.sweep()
     assert sorted(await job.commits())[-2:] == [8, 9]
+
+
+async def test_a_damaged_savepoint_hides_no_other_checkpoint() -> None:
+    """Neither one that only a savepoint keeps, nor that one is gone; and the list says which to drop."""
+    job = Job()
+    async with job.backend() as backend:
+        for value in range(6):
+            forget(backend)
+            await put(backend, value, **({"savepoint": f"of-{value}"} if value in (1, 2) else {}))
+    job.pass_time(3700.0)
+    await job.commit(6, 7)
+    await job.sweep()
+    (marker,) = [each for key in await job.keys("savepoints/of-1/") if (each := marker_of(key))]
+    await job.store.put(f"{JOB}/{entry_key(marker.sequence)}", [b"nonsense"])
+    assert await job.read(checkpoint_id=2) == 2
+    with pytest.raises(CheckpointNotFoundError):
+        await job.read(checkpoint_id=4)
+    with pytest.raises(CorruptCommitError) as caught:
+        await names(job)
+    await sb.drop_savepoint(job.settings, caught.value.facts["savepoint"], store=job.store)
+    assert await names(job) == ["of-2"]
