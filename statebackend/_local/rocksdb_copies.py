@@ -77,7 +77,7 @@ class RocksDBCopies:
         `target` must not be used for anything else: an abandoned thread may write there after the call has ended.
         Raises `ObjectNotFoundError` where there is no copy, what `verify` raises, or `StoreUnavailableError`.
         """
-        source = self._directory(base) / file.name
+        source = self.path_of(base, file)
 
         def placed() -> None:
             content = _content(source)
@@ -89,8 +89,12 @@ class RocksDBCopies:
 
     async def read(self, base: RocksDBBase, file: RocksDBFile) -> bytes:
         """The bytes of the local copy, unchecked. Raises what `place` raises, but for `verify`."""
-        source = self._directory(base) / file.name
+        source = self.path_of(base, file)
         return await self._in_time(self._root_of(base), lambda: _content(source))
+
+    def path_of(self, base: RocksDBBase, file: RocksDBFile) -> Path:
+        """Where the local copy of the file lies, if there is one."""
+        return self._directory(base) / file.name
 
     async def store(self, base: RocksDBBase, files: Path) -> None:
         """Store a copy of the base, whose files lie in `files`, replacing one that is there.

@@ -3,24 +3,26 @@
 Nothing is repaired and nothing is written. A missing local copy is not damage: the primary is complete without it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from statebackend._backend.stores import local_stores_of, rocksdb_copies
+from statebackend._backend.stores import local_stores_of, readable_copies, rocksdb_copies
 from statebackend._changelog.reader import SegmentRead, changes_of, frames_of
 from statebackend._changelog.reader import verify as verify_whole
 from statebackend._codec.commit import Commit
-from statebackend._local.rocksdb_copies import RocksDBCopies
+from statebackend._local.layout import segments_directory
 from statebackend._local.segments import LocalSegments
-from statebackend._log.names import OUTBOX, SAVEPOINTS, entry_key, marker_of
+from statebackend._log.names import COMMITS, OUTBOX, SAVEPOINTS, entry_key, marker_of, sequence_of
 from statebackend._log.outbox import read_part
+from statebackend._log.savepoints import Savepoints
+from statebackend._log.spares import Spare, Spares
 from statebackend._log.sweeping.inventory import check_can_list
 from statebackend._tasks import in_order
 from statebackend._upkeep.primary import JobPrimary, check_exists, open_job_primary
 from statebackend._upkeep.progress import Meter, Tell
-from statebackend._upkeep.repair import spares_here
 from statebackend.abc import ObjectStore
 from statebackend.errors import DataError, ObjectNotFoundError, StoreError
 from statebackend.ids import ChangeSetHandle, Handle, RocksDBBase, RocksDBFile
@@ -32,8 +34,8 @@ Copy = Literal["primary", "local"]
 class Damage(msgspec.Struct, frozen=True):
     """An object that is not as it was written. `checkpoints`: ids of the retained checkpoints that need it.
 
-    `offset`: of the first bad byte, `None` if it is not known. `local_copy`: the path of an intact local copy of a
-    commit, which `repair` puts back.
+    `offset`: of the first bad byte, `None` if it is not known. `local_copy`: the path of an intact local copy, which
+    `repair` puts back.
     """
 
     key: str
@@ -67,33 +69,38 @@ async def verify(settings: Settings, *, store: ObjectStore | None = None, tell: 
     """
     async with open_job_primary(settings, store) as primary:
         check_can_list(primary.store)
-        roots = local_stores_of(settings, primary.threads)
-        report = await Verification(
-            primary,
-            LocalSegments(roots, owned=[False] * len(roots)) if roots else None,
-            rocksdb_copies(settings, primary.threads),
-            retained=settings.checkpoints_retained,
-            concurrency_max=settings.restore_concurrency_max,
-        ).run(tell)
-        spares = {spare.key: path for spare, path in await spares_here(settings, primary)} if report.damages else {}
+        verification = Verification(settings, primary)
+        report = await verification.run(tell)
+        intact = {spare.key: path async for spare, path in verification.spares()}
+        if report.damages:
+            intact |= {spare.key: path for spare, path in await spares_here(settings, primary)}
     check_exists(settings, (*report.checkpoints, *report.damages))
     damages = tuple(
-        msgspec.structs.replace(each, local_copy=spares.get(each.key)) if each.copy == "primary" else each
+        msgspec.structs.replace(each, local_copy=intact.get(each.key)) if each.copy == "primary" else each
         for each in report.damages
     )
     return msgspec.structs.replace(report, damages=damages)
 
 
 class _Wanted(msgspec.Struct):
-    """An object to verify, the change sets in it, and the ids of the checkpoints that need it.
+    """An object to verify, the change sets in it, and the commits that need it: the newest, and all by their ids.
 
     `rocksdb`: the newest RocksDB base that it is a file of. Its local copy lies there.
     """
 
     segment: Handle
-    change_sets: dict[ChangeSetHandle, None]
-    checkpoints: set[int]
+    newest: Commit
+    change_sets: dict[ChangeSetHandle, None] = {}
+    checkpoints: set[int] = set()
     rocksdb: tuple[RocksDBBase, RocksDBFile] | None = None
+
+
+class SpareObject(msgspec.Struct, frozen=True):
+    """The whole local copy of an object that the primary has damaged or lost; and the newest commit that needs it."""
+
+    key: str
+    body: bytes
+    commit: Commit
 
 
 class _Findings:
@@ -126,25 +133,19 @@ class _Findings:
 
 
 class Verification:
-    """Verifies one job. `local` and `rocksdb` read its local copies; `None` if it has none."""
+    """Verifies one job, once."""
 
-    def __init__(
-        self,
-        primary: JobPrimary,
-        local: ObjectStore | None,
-        rocksdb: RocksDBCopies | None,
-        *,
-        retained: int,
-        concurrency_max: int,
-    ) -> None:
+    def __init__(self, settings: Settings, primary: JobPrimary) -> None:
+        self._settings = settings
         self._log, self._threads = primary.log, primary.threads
         self._stores: dict[Copy, ObjectStore] = {"primary": primary.store}
-        if local is not None:
-            self._stores["local"] = local
-        self._rocksdb = rocksdb
-        self._retained = retained
-        self._concurrency_max = concurrency_max
+        roots = local_stores_of(settings, primary.threads)
+        self._local = LocalSegments(roots, owned=[False] * len(roots)) if roots else None
+        if self._local is not None:
+            self._stores["local"] = self._local
+        self._rocksdb = rocksdb_copies(settings, primary.threads)
         self._findings = _Findings()
+        self._damaged: list[_Wanted] = []
 
     async def run(self, tell: Tell) -> VerifyReport:
         """Verify the retained commits and the savepoints. Raises `StoreError` if the primary does not answer."""
@@ -158,6 +159,8 @@ class Verification:
         async def note(read: tuple[Copy, _Wanted], found: Damage | int | None) -> None:
             copy, each = read
             self._findings.add(copy, found)
+            if copy == "primary" and isinstance(found, Damage):
+                self._damaged.append(each)
             changes = sum(handle.records for handle in each.change_sets)
             meter.step(each.segment.length, changes=changes, size_bytes=each.segment.length)
 
@@ -169,8 +172,8 @@ class Verification:
                 self._findings.add("primary", handle.length)
             meter.step(handle.length, changes=0, size_bytes=handle.length)
 
-        await in_order(reads, self._read, note, concurrency_max=self._concurrency_max)
-        await in_order(parts, self._read_part, note_part, concurrency_max=self._concurrency_max)
+        await in_order(reads, self._read, note, concurrency_max=self._settings.restore_concurrency_max)
+        await in_order(parts, self._read_part, note_part, concurrency_max=self._settings.restore_concurrency_max)
         return self._findings.report(commit.checkpoint_id for commit in commits.values())
 
     async def _commits(self) -> dict[int, Commit]:
@@ -182,7 +185,10 @@ class Verification:
         await self._look_for_lost_entry()
         if entries:
             branch = self._log.branch(
-                max(entries), count_max=self._retained, listed=entries, damaged=self._note_damaged_entry
+                max(entries),
+                count_max=self._settings.checkpoints_retained,
+                listed=entries,
+                damaged=self._note_damaged_entry,
             )
             found = {commit.sequence: commit async for commit in branch}
         for marker in markers:
@@ -213,8 +219,7 @@ class Verification:
         copy, wanted = read
         key, checkpoints = wanted.segment.key, tuple(sorted(wanted.checkpoints))
         try:
-            data = await self._content(copy, wanted)
-            await self._threads.cpu(_check, data, wanted)
+            return len(await self._checked(copy, wanted))
         except ObjectNotFoundError:
             return None if copy == "local" else Damage(key, copy, None, "it is gone", checkpoints)
         except DataError as error:
@@ -223,12 +228,29 @@ class Verification:
             if copy == "primary":
                 raise
             return Damage(key, copy, None, str(error), checkpoints)
-        return len(data)
 
-    async def _content(self, copy: Copy, wanted: _Wanted) -> bytes:
+    async def spares(self) -> AsyncIterator[tuple[SpareObject, str]]:
+        """After `run`: the objects that the primary has damaged or lost, and whose local copy is intact; its path."""
+        if self._local is None:
+            return
+        for wanted in self._damaged:
+            key = wanted.segment.key
+            try:
+                body = await self._checked("local", wanted)
+            except (DataError, StoreError):
+                continue
+            path = _path(self._settings, self._local, key)
+            if self._rocksdb is not None and wanted.rocksdb is not None:
+                path = str(self._rocksdb.path_of(*wanted.rocksdb))
+            yield SpareObject(key, body, wanted.newest), path
+
+    async def _checked(self, copy: Copy, wanted: _Wanted) -> bytes:
         if copy == "local" and self._rocksdb is not None and wanted.rocksdb is not None:
-            return await self._rocksdb.read(*wanted.rocksdb)
-        return await self._stores[copy].get(wanted.segment.key)
+            data = await self._rocksdb.read(*wanted.rocksdb)
+        else:
+            data = await self._stores[copy].get(wanted.segment.key)
+        await self._threads.cpu(_check, data, wanted)
+        return data
 
     async def _read_part(self, part: tuple[Handle, tuple[int, ...]]) -> Damage | None:
         """The damage to a part of staged output, if any. It has no local copy."""
@@ -256,9 +278,10 @@ def _wanted_by(commits: Iterable[Commit]) -> dict[str, _Wanted]:
     wanted: dict[str, _Wanted] = {}
     for commit in sorted(commits, key=lambda commit: commit.sequence):
         for base, file in _rocksdb_files(commit):
-            wanted.setdefault(file.handle.key, _Wanted(file.handle, {}, set())).rocksdb = (base, file)
+            wanted.setdefault(file.handle.key, _Wanted(file.handle, commit)).rocksdb = (base, file)
         for segment, change_set in _handles(commit):
-            each = wanted.setdefault(segment.key, _Wanted(segment, {}, set()))
+            each = wanted.setdefault(segment.key, _Wanted(segment, commit))
+            each.newest = commit
             each.checkpoints.add(commit.checkpoint_id)
             if change_set is not None:
                 each.change_sets[change_set] = None
@@ -291,3 +314,28 @@ def _check(data: bytes, wanted: _Wanted) -> None:
 def _damage(key: str, copy: Copy, error: DataError, checkpoints: tuple[int, ...]) -> Damage:
     offset = error.facts.get("offset")
     return Damage(key, copy, offset, error.message, checkpoints)
+
+
+async def spares_here(settings: Settings, primary: JobPrimary) -> list[tuple[Spare, str]]:
+    """The copies in the local roots of commits that the log should have, and that cannot be read there; their paths.
+
+    What lies below the sweep floor was swept, and what lies above the end was never made, as far as the log knows.
+    """
+    local = readable_copies(settings, None, primary.threads)
+    end = await primary.log.end()
+    if local is None or end is None:
+        return []
+    floor = await Savepoints(primary.store, primary.log).floor()
+    last = end.sequence if end.lost is None else end.lost.sequence
+    spares = Spares(primary.store, primary.log, local)
+    found: list[tuple[Spare, str]] = []
+    for sequence in [sequence_of(info.key) async for info in local.list(COMMITS)]:
+        if sequence is not None and floor <= sequence <= last:
+            spare = await spares.find(sequence, end)
+            if spare is not None:
+                found.append((spare, _path(settings, local, spare.key)))
+    return found
+
+
+def _path(settings: Settings, local: LocalSegments, key: str) -> str:
+    return str(segments_directory(Path(settings.local[local.root_of(key)]), settings.job) / key)

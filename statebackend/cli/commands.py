@@ -118,7 +118,9 @@ async def _verify(settings: Settings, options: argparse.Namespace) -> int:
 
 
 async def _repair(settings: Settings, options: argparse.Namespace) -> int:
-    return _show(await repair(settings, dry_run=not options.write), repair_lines, options)
+    with shown() as tell:
+        found = await repair(settings, dry_run=not options.write, tell=tell)
+    return _show(found, repair_lines, options)
 
 
 async def _sweep(settings: Settings, options: argparse.Namespace) -> int:

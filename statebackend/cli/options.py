@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("verify", parents=[common], help="read every byte that a retained checkpoint needs")
 
     repairing = commands.add_parser(
-        "repair", parents=[common], help="list local copies of commits that are damaged or gone in the primary"
+        "repair", parents=[common], help="list intact local copies of what is damaged or gone in the primary"
     )
     repairing.add_argument("--write", action="store_true", help="put them back; without this option, a dry run")
 

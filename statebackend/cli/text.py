@@ -203,14 +203,14 @@ def _damage_line(damage: Damage) -> str:
 
 
 def repair_lines(found: Sequence[Repair]) -> Iterator[str]:
-    """Each commit that has an intact local copy, and how the log names that copy."""
+    """Each object that has an intact local copy, and how the log names that copy."""
     for each in found:
         done = "put back" if each.put_back else "can be put back with --write"
         proof = each.proof or "NOT PROVED to be this commit: it may be of one that was never made"
         yield f"{each.key}: checkpoint {each.checkpoint_id} of {_time(each.committed_at_s)}, from {each.path}: {done}"
         yield f"    {proof}"
     if not found:
-        yield "no local copy of a commit that is damaged or gone"
+        yield "no intact local copy of anything that the primary has damaged or lost"
 
 
 def all_lines(report: SweepReport) -> Iterator[str]:

@@ -535,6 +535,9 @@ async def test_every_byte_is_verified_in_both_copies(job: RocksDBJob) -> None:
         (files[2].handle.key, "local"),
     }
     assert damaged.local_missing == report.local_missing + 1
+    (repaired,) = await sb.repair(job.settings, dry_run=False)
+    assert (repaired.key, repaired.path) == (files[1].handle.key, str(job.copies[0] / files[1].name))
+    assert [each.copy for each in (await sb.verify(job.settings)).damages] == ["local"]
 
 
 @run_virtual

@@ -142,6 +142,17 @@ async def test_a_copy_that_nothing_proves_is_kept_named_and_put_back_on_request(
     assert await sb.repair(written) == ()
 
 
+async def test_a_commit_that_a_later_one_points_into_is_repaired_once(written: sb.Settings) -> None:
+    """As a commit, and not once more as what carries the other's changes."""
+    primary, copy = places(written, 2)
+    body = primary.read_bytes()
+    cut(primary)
+    for dry_run in (True, False):
+        (found,) = await sb.repair(written, dry_run=dry_run)
+        assert (found.key, found.path, found.checkpoint_id) == (entry_key(2), str(copy), 2)
+    assert primary.read_bytes() == body
+
+
 async def test_a_copy_in_the_place_of_the_claim_goes_with_the_opening(written: sb.Settings) -> None:
     """Its writer was killed between the two copies of a commit that was never made. The one behind it stays."""
     _, copy = places(written, 3)

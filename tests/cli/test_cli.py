@@ -205,9 +205,56 @@ def test_no_such_job_is_told(place: Place, command: str) -> None:
     assert "flet" in printed
 
 
+def test_repair_puts_back_segments_whose_copies_are_intact(place: Place) -> None:
+    """One is damaged, one gone; of a third the copy is damaged as well. The others are let alone."""
+    segments, copies = place.segments(), place.directory / "local" / "job_fleet" / "taskowned" / "segments"
+    bodies = [path.read_bytes() for path in segments]
+    flip(segments[0], 20)
+    segments[1].unlink()
+    flip(segments[2], 20)
+    flip(copies / segments[2].name, 30)
+    damaged = segments[0].read_bytes()
+    intact = [copies / path.name for path in segments[:2]]
+    assert [each["local_copy"] for each in json.loads(place.run("verify", "--json")[1])["damages"]] == [
+        *map(str, intact),
+        None,
+        None,  # of the local copy that is damaged itself
+    ]
+
+    def repaired(*options: str) -> list[tuple[str, str, int, bool]]:
+        status, printed = place.run("repair", "--json", *options)
+        assert status == cli.OK
+        return [
+            (each["key"], each["path"], each["checkpoint_id"], each["put_back"])
+            for each in json.loads(printed)
+            if "checkpoint 13 names" in each["proof"]
+        ]
+
+    dry = [(f"segments/{path.name}", str(path), 13, False) for path in intact]
+    assert repaired() == dry
+    assert (segments[0].read_bytes(), segments[1].exists()) == (damaged, False)
+    assert repaired("--write") == [(*each[:-1], True) for each in dry]
+    assert [segments[at].read_bytes() for at in (0, 1, 3)] == [bodies[at] for at in (0, 1, 3)]
+    assert segments[2].read_bytes() != bodies[2]
+    assert repaired() == []
+
+
+def test_repair_puts_back_a_commit_and_then_what_it_alone_needs(place: Place) -> None:
+    """In one call: the newest commit is damaged, and its last segment gone."""
+    commit, segment = place.job / "commits" / f"{4:012d}", place.segments()[-1]
+    flip(commit, 40)
+    segment.unlink()
+    printed = place.run("repair", "--json", "--write")[1]
+    assert [each["key"] for each in json.loads(printed)] == [f"commits/{4:012d}", f"segments/{segment.name}"]
+    assert place.run("verify")[0] == cli.OK
+
+
 def test_a_repair_that_has_nothing_to_look_at_is_told(place: Place) -> None:
     """A root that was forgotten or mistyped, or another primary, does not look as if all were well."""
-    assert place.run("repair") == (cli.OK, "no local copy of a commit that is damaged or gone\n")
+    assert place.run("repair") == (
+        cli.OK,
+        "no intact local copy of anything that the primary has damaged or lost\n",
+    )
     status, printed = place.run("repair", local=False)
     assert (status, "name the local roots" in printed) == (cli.WRONG_CALL, True)
     status, printed = place.run("repair", "--local", f"{place.directory}/locl", local=False)
