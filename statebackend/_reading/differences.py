@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Final, Literal, cast
 
 import msgspec
@@ -11,7 +12,7 @@ from statebackend._codec.commit import Commit
 from statebackend._reading.asked import check_known
 from statebackend._reading.reader import open_batches
 from statebackend._reading.reports import Difference
-from statebackend._reading.rows.layouts import KEY, KEY_GROUP, VALUE
+from statebackend._reading.rows.layouts import KEY, KEY_GROUP, VALUE, Upcast
 from statebackend._state.declared import COLUMNAR
 from statebackend._upkeep.primary import open_job_primary
 from statebackend._upkeep.read_commit import find_commit
@@ -34,12 +35,16 @@ async def diff(
     after: Checkpoint,
     *,
     states: Sequence[str] = (),
+    migrate: Mapping[str, Upcast | Sequence[Upcast]] = MappingProxyType({}),
     store: ObjectStore | None = None,
 ) -> AsyncIterator[Difference]:
     """Yield what is different `after` from `before`: checkpoints by their ids, or savepoints by their names.
 
     State by state, some key groups at a time, so that the state may be larger than memory. Operator state, which has no
-    keys, is left out. Raises `InputError` if the two have other numbers of key groups, and as `read_state`.
+    keys, is left out. `migrate`, by the name of a state, is that of its declaration: it brings values of earlier
+    versions to the version that each of the two checkpoints has.
+
+    Raises `InputError` if the two have other numbers of key groups, and as `read_state`.
     """
     clock = SystemClock()
     async with open_job_primary(settings, store) as primary:
@@ -53,12 +58,15 @@ async def diff(
     known = [{each.name: each for each in commit.states if not each.kind.startswith("operator")} for commit in commits]
     names = sorted({**known[0], **known[1]})
     check_known("state", states, names)
+    check_known("state", list(migrate), names)
     for name in states or names:
         for groups in _parts(commits):
             found: list[Mapping[str, Any]] = []
             for each, own in zip((before, after), known, strict=True):
                 found.append(
-                    await _values(settings, own[name], _named(each), groups, store=store) if name in own else {}
+                    await _values(settings, own[name], _named(each), groups, migrate=migrate.get(name, ()), store=store)
+                    if name in own
+                    else {}
                 )
             for difference in _differences(name, *found):
                 yield difference

@@ -2,8 +2,12 @@
 
 from typing import Any
 
+import pytest
+
 import statebackend as sb
+from statebackend import errors
 from statebackend.objectstore import MemoryStore
+from tests.reading.states import table_of, values_of
 from tests.rewrite.jobs import settings_of
 
 SETTINGS = settings_of(4, checkpoints_retained=9)
@@ -50,3 +54,26 @@ async def test_equal_values_are_no_difference_however_they_came_about() -> None:
         await backend.checkpoint(4)
     changed = ("anything", "carts", "counts", "tags")
     assert await differences(store, 3, 4) == {(state, "k"): "changed" for state in changed}
+
+
+async def test_values_of_earlier_versions_are_compared_by_the_upcasts() -> None:
+    """A checkpoint of an earlier version takes the first of them, and one key has changed in each second one."""
+    store = MemoryStore()
+    upcasts: list[Any] = [str, lambda text: [text]]
+    declared: list[tuple[Any, list[Any]]] = [(int, [7, 8]), (str, ["7", "8"]), (list[str], [["7"], ["8"]])]
+    for version, (type_, (value, other)) in enumerate(declared):
+        async with sb.open_backend(SETTINGS, store=store) as backend:
+            state = backend.value_state("n", type_, migrate=upcasts[:version])
+            state[f"of {version}"] = state["changed"] = value
+            await backend.checkpoint(2 * version + 1)
+            state["changed"] = other
+            await backend.checkpoint(2 * version + 2)
+    for before in (1, 3, 5):
+        found = await differences(store, before, before + 1, migrate={"n": upcasts})
+        assert found == {("n", "changed"): "changed"}
+    table = await table_of(SETTINGS, "n", store=store, checkpoint_id=3, migrate=upcasts)
+    assert values_of(table) == {"of 0": "7", "of 1": "7", "changed": "7"}
+    with pytest.raises(errors.ValueDecodeError, match="get and dump show it as it was written"):
+        await differences(store, 5, 6, migrate={"n": upcasts[:1]})
+    with pytest.raises(errors.InputError, match="there are: n"):
+        await differences(store, 5, 6, migrate={"m": upcasts})

@@ -80,7 +80,7 @@ class Keys:
 
 
 class Cells:
-    """Decodes the cells of a state. `migrate`: the upcasts that its declaration has."""
+    """Decodes the cells of a state. `migrate`: the upcasts that its declaration has, perhaps a later one with more."""
 
     def __init__(self, state: StateDescriptor, schema: str, shape: Shape, migrate: Sequence[Upcast]) -> None:
         self._state = state
@@ -108,16 +108,17 @@ class Cells:
     def _value(self, cell: Cell) -> Any:
         if cell.version == self._state.version:
             return self.values([cell.value])[0]
-        if len(self._migrate) != self._state.version:
+        if len(self._migrate) < self._state.version:
             raise ValueDecodeError(
-                "a stored value is of an earlier version: give `migrate` as in the state's declaration",
+                "a stored value is of an earlier version: give `migrate` as in the state's declaration to read_state,"
+                " export or diff; the commands get and dump show it as it was written",
                 state=self._state.name,
                 version_written=cell.version,
                 version_declared=self._state.version,
             )
         try:
             value: Any = cell.value if self._is_own else msgspec.msgpack.decode(cell.value)
-            for upcast in self._migrate[cell.version :]:
+            for upcast in self._migrate[cell.version : self._state.version]:
                 value = upcast(value)
             return value if self._is_own else msgspec.convert(value, self.shape.python)
         except Exception as error:
