@@ -28,6 +28,7 @@ from statebackend._processing.concurrently import for_each
 from statebackend._processing.event_time import EventTime
 from statebackend._processing.generators import noticing_left_generators
 from statebackend._processing.grouping import SLAB_ROWS, Rows, by_key, in_order
+from statebackend._processing.output_rows import fitted, table_of_rows
 from statebackend._processing.own_state import OwnStates
 from statebackend._processing.processor import KeyedProcessor, ProcessorContext
 from statebackend._tasks import open_tasks
@@ -189,7 +190,7 @@ class ProcessorRunner:
 
     def table_of(self, rows: Sequence[Mapping[str, Any]]) -> Any:
         """Output rows as a table of `output_schema`; `None` if the sink has no output. Raises `InputError`."""
-        return _table_of(rows, self.processor.output_schema) if self._has_output else None
+        return table_of_rows(rows, self.processor.output_schema) if self._has_output else None
 
     def close(self) -> None:
         """Drop the copies of the processor, and with them the states that they declared."""
@@ -284,7 +285,7 @@ class ProcessorRunner:
                 raise InputError("the processor returns a table and the sink has no output: give the sink one")
             return None
         schema = self.processor.output_schema
-        return schema.empty_table() if output is None else _cast(output, schema)
+        return schema.empty_table() if output is None else fitted(output, schema)
 
 
 def _names(names: str | Sequence[str]) -> tuple[str, ...]:
@@ -317,31 +318,3 @@ def _checked_concurrency(processor: KeyedProcessor, concurrency: int | None, *, 
             concurrency=concurrency,
         )
     return concurrency
-
-
-def _table_of(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
-    """A table of rows that must all have exactly the columns of the schema, in any order."""
-    names = set(cast("list[str]", schema.names))
-    wrong = next((row for row in rows if set(row) != names), None)
-    if wrong is not None:
-        raise InputError(
-            "an output row must have exactly the columns of output_schema", row=wrong, expected=schema.names
-        )
-    try:
-        columns = [_pa.array([row[field.name] for row in rows], type=field.type) for field in schema]
-    except (_pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"an output row does not fit output_schema: {error}") from error
-    return _pa.table(columns, schema=schema)
-
-
-def _cast(table: Any, schema: Any) -> Any:
-    if set(table.column_names) != set(schema.names):
-        raise InputError(
-            "the output table must have exactly the columns of output_schema",
-            columns=table.column_names,
-            expected=schema.names,
-        )
-    try:
-        return table.select(schema.names).cast(schema)
-    except _pa.ArrowException as error:
-        raise InputError(f"the output table does not fit output_schema: {error}") from error

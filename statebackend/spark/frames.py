@@ -81,16 +81,23 @@ def source_mark(df: DataFrame, batch_id: int, query_id: str | None) -> SourceMar
 
 
 def frame_of(table: Any, session: SparkSession) -> DataFrame:
-    """A frame with the rows of a `pyarrow.Table`, which may have none."""
+    """A frame with the rows of a `pyarrow.Table`, if any. Raises `InputError` for types that Spark lacks."""
     # Spark takes an empty batch among others for the end: the rows behind it would be lost.
     if filled := [batch for batch in table.to_batches() if batch.num_rows]:
         table = _pa.Table.from_batches(filled, table.schema)
     create = cast("Callable[[Any], DataFrame]", session.createDataFrame)  # pyright: ignore[reportUnknownMemberType]
-    if table.num_rows or isinstance(cast("object", session), SparkSession):
-        return create(table)
-    # Spark Connect refuses to create a frame from a table without rows, whatever its schema says.
-    row = [_pa.nulls(1, field.type) for field in table.schema]
-    return create(_pa.table(row, names=table.schema.names)).limit(0)
+    try:
+        if table.num_rows or isinstance(cast("object", session), SparkSession):
+            return create(table)
+        # Spark Connect refuses to create a frame from a table without rows, whatever its schema says.
+        row = [_pa.nulls(1, field.type) for field in table.schema]
+        return create(_pa.table(row, names=table.schema.names)).limit(0)
+    except (TypeError, ValueError, _pa.ArrowException) as error:  # Spark's own are among the first two
+        raise InputError(
+            f"Spark makes no frame of these rows: give them types that Spark has, or publish them by `table` of the "
+            f"publication: {error}",
+            types=[str(type_) for type_ in table.schema.types],
+        ) from error
 
 
 def collected(df: DataFrame) -> Any:

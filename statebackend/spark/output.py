@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statebackend._clock import SystemClock
 from statebackend._log.outbox import Output as StagedRows
+from statebackend._processing.output_rows import checked_nulls
 from statebackend.abc import Buffer, Clock, Observer
 from statebackend.errors import BatchError, CorruptObjectError, InputError, SettingsError
 from statebackend.ids import Epoch, StagedOutput
@@ -72,7 +73,10 @@ class Publication:
         return self._table
 
     def df(self) -> DataFrame:
-        """The rows as a frame of the batch's session. A Spark action: on the event loop, use `sb.spark.run`."""
+        """The rows as a frame of the batch's session. A Spark action: on the event loop, use `sb.spark.run`.
+
+        Raises `InputError` where Spark lacks the type of a column, as of whole numbers without a sign.
+        """
         return frame_of(self.table, self._session)
 
     def __repr__(self) -> str:
@@ -118,14 +122,14 @@ def telling(output: StagedOutput, observer: Observer, clock: Clock = _CLOCK) -> 
 def rows_to_stage(table: Any, *, part_bytes_max: int = PART_BYTES_MAX) -> StagedRows | None:
     """The rows of a `pyarrow.Table`, as parts for the outbox to stage; `None` for `None`.
 
-    Raises `InputError` for anything else.
+    Raises `InputError` for anything else, and for a null that the table's schema rules out.
     """
     if table is None:
         return None
     if not isinstance(table, _pa.Table):
         hint = " (await it)" if inspect.isawaitable(table) else ""
         raise InputError(f"with an outbox, a function must return a pyarrow.Table or None{hint}", returned=type(table))
-    schema = bytes(table.schema.serialize())
+    schema = bytes(checked_nulls(table).schema.serialize())
     if not table.num_rows:
         return StagedRows(schema, 0)
     rows_max = max(1, table.num_rows * part_bytes_max // max(1, table.nbytes))

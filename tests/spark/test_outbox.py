@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import statebackend as sb
-from statebackend.errors import CorruptObjectError, SettingsError
+from statebackend.errors import CorruptObjectError, InputError, SettingsError
 from statebackend.ids import SourceMark, StagedOutput
 from statebackend.observers import Metrics
 from statebackend.spark.output import rows_to_stage
@@ -307,6 +307,13 @@ def test_what_is_large_is_staged_in_parts_and_comes_back_in_order() -> None:
     publication = sb.spark.Publication(staged, output.parts, epoch=3, session=None)  # type: ignore[arg-type]
     assert publication.table.equals(table)
     assert "batch_id=7, epoch=3, rows=100" in repr(publication)
+
+
+def test_a_null_that_a_table_itself_rules_out_is_not_staged() -> None:
+    """The table may be that of a function, with a schema of its own."""
+    schema = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+    with pytest.raises(InputError, match="field='n'"):
+        rows_to_stage(pa.table([[1, None]], schema=schema))
 
 
 def test_rows_that_are_missing_are_not_published() -> None:

@@ -1,0 +1,99 @@
+"""Output rows that do not fit `output_schema` fail the batch: nothing of it is committed."""
+
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statebackend._processing.output_rows import checked_nulls
+from statebackend._processing.processor import KeyedProcessor
+from statebackend.errors import InputError
+from statebackend.testing import ProcessorTester
+
+SURE = pa.field("sure", pa.int64(), nullable=False)
+NESTED: dict[str, tuple[Any, str, Any, Any]] = {
+    "itself": (SURE, "sure", 1, None),
+    "list": (pa.field("x", pa.list_(SURE)), "x.sure", [1], [1, None]),
+    "large list": (pa.field("x", pa.large_list(SURE)), "x.sure", None, [None]),
+    "list of a size": (pa.field("x", pa.list_(SURE, 2)), "x.sure", [1, 2], [1, None]),
+    "struct": (pa.field("x", pa.struct([SURE])), "x.sure", {"sure": 1}, {"sure": None}),
+    "no struct": (pa.field("x", pa.struct([SURE])), "x.sure", None, {"sure": None}),
+    "map": (pa.field("x", pa.map_(pa.string(), SURE)), "x.sure", [("a", 1)], [("a", None)]),
+    "struct in a list": (pa.field("x", pa.list_(pa.struct([SURE]))), "x.item.sure", [None], [{"sure": None}]),
+    "list in a map": (
+        pa.field("x", pa.map_(pa.string(), pa.list_(SURE))), "x.value.sure", [("a", None)], [("a", [None])],
+    ),
+}  # fmt: skip
+
+
+class Putting(KeyedProcessor):
+    """Puts out `row` for each key, and counts it."""
+
+    def __init__(self, field: Any, row: Any) -> None:
+        self.output_schema = pa.schema([field])
+        self._row = row
+
+    def open(self, context: Any) -> None:
+        self.counts = context.value_state("counts", int)
+
+    def process(self, key: Any, rows: Any, context: Any) -> Any:
+        self.counts[key] = len(rows)
+        yield self._row
+
+
+class PuttingTable(Putting):
+    """The same as a table, whose own schema allows any null."""
+
+    process = KeyedProcessor.process
+
+    def process_table(self, table: Any, context: Any) -> Any:
+        self.counts["a"] = 1
+        return pa.table(self._row)
+
+
+@pytest.mark.parametrize(("field", "place", "good", "bad"), NESTED.values(), ids=NESTED)
+def test_a_null_that_the_schema_rules_out_is_refused(field: Any, place: str, good: Any, bad: Any) -> None:
+    """At any depth; it would be committed, and could never be published as a frame."""
+    with ProcessorTester(Putting(field, {field.name: good}), key="key") as tester:
+        assert len(tester.batch([{"key": "a"}])) == 1
+    with ProcessorTester(Putting(field, {field.name: bad}), key="key") as tester:
+        with pytest.raises(InputError, match=f"a null.*field='{place}'"):
+            tester.batch([{"key": "a"}])
+        assert not tester.backend().value_state("counts", int)
+
+
+@pytest.mark.parametrize("row", [{"sure": [1, None]}, {"x": [[1, None]]}], ids=["itself", "list"])
+def test_so_it_is_in_a_table(row: Any) -> None:
+    """Of a processor that puts out tables."""
+    field = SURE if "sure" in row else pa.field("x", pa.list_(SURE))
+    with ProcessorTester(PuttingTable(field, row), key="key") as tester:
+        with pytest.raises(InputError, match="null"):
+            tester.batch([{"key": "a"}])
+        assert not tester.backend().value_state("counts", int)
+
+
+@pytest.mark.parametrize("row", [None, ("sure", 1), msgspec.defstruct("Row", [("sure", int)])(1)])
+def test_what_is_no_mapping_is_refused(row: Any) -> None:
+    """Whatever it is."""
+    with ProcessorTester(Putting(SURE, row), key="key") as tester, pytest.raises(InputError, match="must be a mapping"):
+        tester.batch([{"key": "a"}])
+
+
+numbers = st.one_of(st.none(), st.integers(0, 9))
+
+
+@given(rows=st.lists(st.one_of(st.none(), st.dictionaries(st.sampled_from("ab"), numbers))), ends=st.data())
+def test_only_the_rows_of_a_slice_count(rows: Any, ends: Any) -> None:
+    """Arrow keeps what lies before and behind them."""
+    begin = ends.draw(st.integers(0, len(rows)))
+    end = ends.draw(st.integers(begin, len(rows)))
+    array = pa.array([row and list(row.items()) for row in rows], pa.map_(pa.string(), SURE))
+    table = pa.table([array[begin:end]], schema=pa.schema([pa.field("x", array.type)]))
+    if any(None in row.values() for row in rows[begin:end] if row):
+        with pytest.raises(InputError):
+            checked_nulls(table)
+    else:
+        assert checked_nulls(table) is table
