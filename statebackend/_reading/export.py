@@ -88,7 +88,11 @@ def _publish(partial: Path, path: Path) -> None:
         raise
     except OSError:
         path.touch(exist_ok=False)
-        partial.replace(path)
+        try:
+            partial.replace(path)
+        except OSError:
+            path.unlink()
+            raise
 
 
 class _Parquet:

@@ -205,6 +205,9 @@ def test_an_export_needs_no_hard_links(fleet: Place, monkeypatch: pytest.MonkeyP
     status, printed = fleet.run("export", "hops", str(out), "--format", "jsonl")
     assert (status, "File exists" in printed) == (cli.WRONG_CALL, True)
     assert (sorted(fleet.directory.iterdir()), out.read_bytes()) == before
+    monkeypatch.setattr(Path, "replace", link)
+    assert fleet.run("export", "hops", f"{fleet.directory}/hops.jsonl", "--format", "jsonl")[0] == cli.WRONG_CALL
+    assert (sorted(fleet.directory.iterdir()), out.read_bytes()) == before
 
 
 def test_keys_of_several_types_are_shown_as_they_were_given(fleet: Place) -> None:
