@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from statebackend._codec.columns import Column, Fixed, Flags, Strings, gathered
-from statebackend.errors import InputError, SettingsError, needs_extra
+from statebackend.errors import InputError, SettingsError, ValueDecodeError, needs_extra
 
 try:
     import pyarrow  # noqa: ICN001  # `pa` is the same without a type, since it ships none
@@ -62,6 +62,20 @@ def in_one(array: Array) -> Array:
     if isinstance(array, pa.ChunkedArray):
         return array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
     return array
+
+
+def plain_of(found: Array | RecordBatch) -> list[Any]:
+    """The elements of an array, or the rows of a batch, as Python values. Raises `ValueDecodeError` for one it has not.
+
+    Such as a time with nanoseconds, unless pandas is there, or of the year 10,000.
+    """
+    try:
+        plain: list[Any] = found.to_pylist()
+    except (ValueError, OverflowError) as error:
+        raise ValueDecodeError(
+            f"Python has no such value: read it as columns, or with pandas if it has nanoseconds: {error}"
+        ) from error
+    return plain
 
 
 def column_of(array: Array) -> Column:

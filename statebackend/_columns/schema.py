@@ -132,7 +132,7 @@ def misread_columns(written: str, declared: TableSchema) -> str | None:
             continue
         if old.type != each.type and not is_wider(each.type, old.type):
             return f"{each.name}: {old.type} cannot become {each.type}"
-        if old.default != each.default:
+        if _widened_default(old, each.type) != each.default:
             return f"{each.name}: its default cannot change"
     return None
 
@@ -258,6 +258,18 @@ def _default_of(field: Any, defaults: Mapping[str, Any]) -> str | None:
             type=str(field.type),
             default=repr(value),
         ) from error
+    return _hexadecimal(column)
+
+
+def _widened_default(schema: ColumnSchema, type_: str) -> str | None:
+    """The default that a column has once it is of a type that is as wide, or wider."""
+    return (
+        None if schema.default is None else _hexadecimal(_widened(default_column(schema, 1), item_of(type_in(type_))))
+    )
+
+
+def _hexadecimal(column: Column) -> str:
+    """The bytes of a column of one value."""
     if isinstance(column, Fixed):
         return column.values.tobytes().hex()
     return column.data[: int(column.lengths[0])].tobytes().hex()

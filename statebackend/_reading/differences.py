@@ -9,6 +9,7 @@ import msgspec
 
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
+from statebackend._columns.arrow import plain_of
 from statebackend._reading.asked import check_known
 from statebackend._reading.reader import open_batches
 from statebackend._reading.reports import Difference
@@ -94,7 +95,7 @@ async def _values(
     opening = open_batches(settings, state.name, key_groups=groups, key_as_json=True, **named, **options)
     async with opening as batches:
         async for batch in batches:
-            for row in cast("list[dict[str, Any]]", batch.to_pylist()):
+            for row in plain_of(batch):
                 key, _ = row.pop(KEY), row.pop(KEY_GROUP)
                 if state.kind == COLUMNAR:
                     parts = list(cast("dict[str, Any]", key).values()) if isinstance(key, dict) else key

@@ -6,11 +6,11 @@ import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
-from statebackend._columns.arrow import Array, RecordBatch, Schema, pa
+from statebackend._columns.arrow import Array, RecordBatch, Schema, pa, plain_of
 from statebackend._reading.reader import open_batches
 from statebackend._reading.reports import ExportReport
 from statebackend._tasks import finish
@@ -135,7 +135,7 @@ class _Jsonl:
 
 def json_lines(batch: RecordBatch) -> Sequence[bytes]:
     """Each row as an object in JSON."""
-    return [msgspec.json.encode(plain(row)) for row in cast("list[dict[str, Any]]", batch.to_pylist())]
+    return [msgspec.json.encode(plain(row)) for row in plain_of(batch)]
 
 
 _WRITERS: Final[Mapping[Format, Callable[[Path, Schema], _Parquet | _Csv | _Jsonl]]] = {
@@ -157,7 +157,7 @@ def _is_json(type_: Any) -> bool:
 
 
 def _as_json(array: Array) -> Array:
-    texts = [None if each is None else msgspec.json.encode(plain(each)).decode() for each in array.to_pylist()]
+    texts = [None if each is None else msgspec.json.encode(plain(each)).decode() for each in plain_of(array)]
     return pa.array(texts, pa.string())
 
 

@@ -67,14 +67,15 @@ def export_lines(done: ExportReport) -> Sequence[str]:
 
 async def scan(settings: Settings, options: argparse.Namespace, tell: Print) -> None:
     """Print the keys of a state, and their values unless `--keys-only`: a line of JSON for each."""
-    from statebackend._reading.reader import open_batches  # noqa: PLC0415  # pyarrow is an extra
+    from statebackend._columns.arrow import plain_of  # noqa: PLC0415  # pyarrow is an extra
+    from statebackend._reading.reader import open_batches  # noqa: PLC0415
 
     limit = sys.maxsize if options.limit is None else options.limit
     if limit < 0:
         raise InputError("the limit must not be negative", limit=options.limit)
     async with open_batches(settings, options.state, key_as_json=True, **_which(options)) as batches:
         async for batch in batches:
-            rows: list[dict[str, Any]] = batch.select(["key"] if options.keys_only else batch.schema.names).to_pylist()
+            rows: list[dict[str, Any]] = plain_of(batch.select(["key"] if options.keys_only else batch.schema.names))
             for row in rows:
                 key = row["key"] = _key(row["key"], batches.kind)
                 if limit and begins_with(key, options.prefix):

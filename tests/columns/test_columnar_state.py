@@ -14,7 +14,7 @@ import pytest
 from statebackend import TimeToLive
 from statebackend._state.columnar import expiring_rows
 from statebackend._state.columnar.columnar_state import ColumnarState
-from statebackend.errors import InputError, KeyGroupError, KeyTypeError, ValueEncodeError
+from statebackend.errors import InputError, KeyGroupError, KeyTypeError, ValueDecodeError, ValueEncodeError
 from statebackend.ids import KeyGroupRange
 from tests.columns.states import columnar, restored
 from tests.examples import name_of
@@ -116,6 +116,16 @@ def test_tuples_are_keys() -> None:
     assert state.rows([("y", 1), ("y", 2)]).gather().to_pydict() == {"n": [1, None]}
     del state["x", 1]
     assert state.to_arrow().to_pylist() == [{"key": {"carrier": "y", "day": 1}, "n": 1}]
+
+
+def test_a_tuple_of_one_part_is_returned_as_it_was_named() -> None:
+    """By a list of one column; a column of structs is named as text."""
+    key = pa.struct([("carrier", pa.string())])
+    state = columnar(pa.schema({"n": pa.int64()}), key)
+    assert state.merge(pa.table({"c": ["x"]}), on=["c"], how={"n": "count"}).to_pydict() == {"c": ["x"], "n": [1]}
+    tuples = pa.array([{"carrier": "x"}], key)
+    changed = state.merge(pa.table({"k": tuples}), on="k", how={"n": "count"})
+    assert changed.to_pydict() == {"k": [{"carrier": "x"}], "n": [2]}
 
 
 # ------------------------------------------------------------------------------------------------------------ rows
@@ -284,6 +294,17 @@ def test_a_time_with_a_zone_is_none_without_one(zone: str | None) -> None:
             with pytest.raises(ValueEncodeError):
                 state["a"] = {"at": dt.datetime(2024, 10, 27, 2, 30, tzinfo=tzinfo)}
     assert dict(state) == {}
+
+
+def test_a_value_that_python_has_not_is_told() -> None:
+    """By a read of one row; as columns it is read. Of the year 10,000; of nanoseconds it is so without pandas."""
+    state = fleet(schema=pa.schema({"at": pa.timestamp("s")}))
+    at = pa.array([253402300800], pa.timestamp("s"))
+    state.merge(pa.table({"k": ["a"], "at": at}), on="k", how={"at": ("max", "at")})
+    for read in (lambda: state["a"], lambda: dict(state)):
+        with pytest.raises(ValueDecodeError, match="as columns"):
+            read()
+    assert state.rows(["a"]).gather()["at"].equals(at)
 
 
 @pytest.mark.parametrize("key", [1, 1.5, None, b"a", True, ("a",), "\ud800"], ids=name_of)

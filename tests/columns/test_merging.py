@@ -373,6 +373,19 @@ def test_distinct_values_are_counted_by_sketch() -> None:
             state.merge(batch(key=["a"], user=["x"], real=[0.5]), wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("type_", "values"), [(pa.string_view(), ["p", "q"]), (pa.binary_view(), [b"p", b"q"])], ids=name_of
+)
+def test_views_are_text_and_bytes_to_a_function(type_: pa.DataType, values: list[Any]) -> None:
+    """As polars gives them, though Arrow takes no rows of them."""
+    column = pa.large_string() if type_ == pa.string_view() else pa.large_binary()
+    state = Merged(pa.schema({"n": pa.int64()} | dict.fromkeys(("first", "last", "max"), column)))
+    table = pa.table({"key": ["a", "a"], "v": pa.array(values, type_)})
+    how: How = {kind: lambda _, grouped, kind=kind: grouped.aggregate(kind, "v") for kind in ("first", "last", "max")}
+    state.merge(table, how | {"n": lambda _, grouped: pc.list_value_length(grouped.lists("v"))})
+    assert state.rows["a"] == {"n": 2, "first": values[0], "last": values[1], "max": values[1]}
+
+
 def test_the_empty_text_is_a_distinct_value() -> None:
     """Though DataSketches leaves it out."""
     pytest.importorskip("datasketches")

@@ -1,6 +1,7 @@
 """The schema of a columnar state: in words and back, what is refused, and what may change."""
 
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,6 +21,7 @@ from statebackend._tables.key_groups import OwnedKeys
 from statebackend.errors import InputError, UnsupportedVersionError, ValueDecodeError
 from statebackend.ids import all_key_groups
 from tests.columns.column_types import KEYS, TYPES
+from tests.examples import name_of
 
 TEXT = pa.string()
 
@@ -113,6 +115,26 @@ NOT_WIDER = [
     (pa.timestamp("us"), pa.timestamp("us", "UTC")),
     (pa.int64(), pa.timestamp("us")),
 ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "default"),
+    [
+        (pa.int8(), pa.int64(), -5),
+        (pa.uint32(), pa.int64(), 2**32 - 1),
+        (pa.float32(), pa.float64(), 0.5),
+        (pa.decimal128(5, 2), pa.decimal128(9, 2), Decimal("1.50")),
+        (TEXT, pa.large_string(), "none"),
+        (pa.int8(), pa.int64(), None),
+    ],
+    ids=name_of,
+)
+def test_a_column_with_a_default_may_be_widened(old: pa.DataType, new: pa.DataType, default: Any) -> None:
+    """To the same default in the wider type; to no other, for the rows that have it stay as they are."""
+    written = schema({"n": old}, n=default).words
+    assert misread_columns(written, schema({"n": new}, n=default)) is None
+    other = "some" if isinstance(default, str) else 1
+    assert misread_columns(written, schema({"n": new}, n=other)) == "n: its default cannot change"
 
 
 @pytest.mark.parametrize(("old", "new"), WIDER)

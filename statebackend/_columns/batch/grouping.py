@@ -72,7 +72,10 @@ class Grouped:
 
 
 def column_in(batch: Any, name: str) -> Any:
-    """The column of that name as one array. Raises `InputError` unless there is exactly one."""
+    """The column of that name as one array, in a layout that Arrow can take rows of.
+
+    Raises `InputError` unless there is exactly one.
+    """
     if (found := batch.schema.names.count(name)) != 1:
         raise InputError(
             "the batch must have exactly one column of that name",
@@ -81,6 +84,10 @@ def column_in(batch: Any, name: str) -> Any:
             known=batch.schema.names,
         )
     column = batch.column(name)
+    if pa.types.is_string_view(column.type):
+        column = column.cast(pa.large_string())
+    elif pa.types.is_binary_view(column.type):
+        column = column.cast(pa.large_binary())
     if not isinstance(column, pa.ChunkedArray):
         return column
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])

@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from statebackend._codec.change_sets.changes import Changes
-from statebackend._columns.arrow import pa
+from statebackend._columns.arrow import pa, plain_of
 from statebackend._columns.batch.grouping import grouped
 from statebackend._columns.batch.merge_sides import MergeSides
 from statebackend._columns.batch.merging import How, planned
@@ -99,7 +99,9 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
                 changed |= step(sides)
             columns |= changed
             self._rows.write(rows, changed if is_expired is None else columns)
-        keys = [groups.keys] if len(names) == 1 else groups.keys.flatten()
+        keys = (
+            [groups.keys] if isinstance(on, str) or not self._rows.table.described.has_tuples else groups.keys.flatten()
+        )
         return pa.table([*keys, *columns.values()], names=[*names, *columns])
 
     def rows(self, keys: Any) -> ColumnarRows:
@@ -139,8 +141,9 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
 
     def __getitem__(self, key: Key) -> Row:
         rows = self._found(key)
+        (row,) = plain_of(self._rows.gather(rows, None))
         self._rows.note_read(rows)
-        return cast("list[Row]", self._rows.gather(rows, None).to_pylist())[0]
+        return cast("Row", row)
 
     def __setitem__(self, key: Key, row: Mapping[str, Any]) -> None:
         """Set the whole row: a column that `row` does not name becomes null. Raises `ValueEncodeError`."""
@@ -151,7 +154,7 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
     def checked_row(self, key: Key, row: Mapping[str, Any]) -> Row:
         """The row as it will be read once it is set. Raises as setting it does, and changes nothing."""
         self._one(key)
-        return {name: column.to_pylist()[0] for name, column in self._columns_of(row).items()}
+        return {name: plain_of(column)[0] for name, column in self._columns_of(row).items()}
 
     def __delitem__(self, key: Key) -> None:
         self._rows.drop(self._found(key))

@@ -1,11 +1,11 @@
 """The changes of a columnar state as Python values, for those who look at a state from outside."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.change_sets.column_changes import ColumnChanges, Typed
-from statebackend._columns.arrow import array_of
+from statebackend._columns.arrow import array_of, plain_of
 from statebackend._columns.schema import type_in
 from statebackend._state.columnar.expiring_rows import WRITTEN
 from statebackend.errors import DataError
@@ -34,4 +34,4 @@ def _columnar(changes: Changes) -> ColumnChanges:
 
 
 def _values(typed: Typed) -> list[Any]:
-    return cast("list[Any]", array_of(typed.column, type_in(typed.type)).to_pylist())
+    return plain_of(array_of(typed.column, type_in(typed.type)))

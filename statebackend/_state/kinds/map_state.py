@@ -31,7 +31,8 @@ class EntryKeys(Generic[K]):
     """Encodes the keys within a key's map. They may have any type, and are told apart by their bytes.
 
     So equal keys must have equal bytes. Values that msgspec takes for the same key get the same bytes: an int for a
-    float, sets and dicts in any order.
+    float, sets and dicts in any order. Not so some that only Python takes for the same: 0.0 and -0.0, decimals with
+    more or fewer zeros, an instant in two zones. These are two keys.
     """
 
     __slots__ = ("_is_own", "_scalar", "_serializer", "decode", "schema")
@@ -67,7 +68,8 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
     remove it.
 
     Entries are copied in and out. Changing an entry logs only that entry, however large the map is. The keys within a
-    map may have any type, which cannot evolve. Errors are those of `ValueState`, for keys of both levels.
+    map may have any type, which cannot evolve; they are told apart by their bytes, so `Decimal("1.0")` and
+    `Decimal("1.00")` are two keys. Errors are those of `ValueState`, for keys of both levels.
     """
 
     __slots__ = ("_entry_keys", "_table", "_touched")
