@@ -129,6 +129,14 @@ class KeyRows:
         self._is_live[rows] = False
         self._dead += len(rows)
 
+    def distinct(self, rows: Integers) -> Integers:
+        """One row for each key, of rows that may have had the same key one after the other."""
+        if len(np.unique(self._hashes[rows])) == len(rows):
+            return rows
+        return np.array(
+            list(dict(zip(plain_keys(self._keys.read(rows)), rows.tolist(), strict=True)).values()), np.int64
+        )
+
     def release(self, rows: Integers) -> None:
         """Let the rows of removed keys be used again."""
         self._free = np.concatenate([self._free, rows])

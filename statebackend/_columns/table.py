@@ -62,6 +62,7 @@ class ColumnTable(Table):
         self._types = {each.name: type_in(each.type) for each in schema.columns}
         self._is_touched: Flags = np.zeros(0, np.bool_)
         self._touched: list[Integers] = []
+        self._withdrawn: list[Integers] = []
 
     @property
     def schema(self) -> Schema:
@@ -171,6 +172,11 @@ class ColumnTable(Table):
         self._touch(rows)
         self._remove(rows)
 
+    def withdraw(self, rows: Integers) -> None:
+        """As `drop`, of keys that were added since the last drain: nothing of them is drained."""
+        self.drop(rows)
+        self._withdrawn.append(rows)
+
     def keys(self, rows: Integers) -> Array:
         """The keys of these rows."""
         arrays = [
@@ -205,7 +211,10 @@ class ColumnTable(Table):
         rows, dropped = rows[is_live], rows[~is_live]
         # A key that has come back has another row, which replaces what the key had.
         is_gone = self._rows.find(self._rows.keys(dropped), self._rows.hashes(dropped)) < 0
-        drained = self._changes(state_id, rows, dropped[is_gone])
+        if self._withdrawn:
+            is_gone &= ~np.isin(dropped, np.concatenate(self._withdrawn))
+            self._withdrawn = []
+        drained = self._changes(state_id, rows, self._rows.distinct(dropped[is_gone]))
         self._rows.release(dropped)
         return iter(drained)
 

@@ -1,5 +1,6 @@
 """A table of columns: keys get rows, rows have values, and what was written is drained."""
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -87,6 +88,39 @@ def test_what_was_written_is_drained_once() -> None:
     )
     again, _ = of.find_or_add(pa.array(["d", "e"]))
     assert sorted(again.tolist()) == sorted(rows[:2].tolist()), "now they are"
+
+
+def test_a_key_that_is_dropped_again_and_again_is_dropped_once() -> None:
+    """Whatever became of it in between; of keys with the same hash each is dropped."""
+    of = ColumnTable(
+        table_schema(SCHEMA, TEXT),
+        OwnedKeys(all_key_groups(16), 16),
+        hash_keys=lambda parts: np.zeros(count_of(parts), np.uint64),
+    )
+    of.find_or_add(pa.array(["a", "b", "c"]))
+    list(of.drain(7))
+    for _ in range(3):
+        rows, _ = of.find_or_add(pa.array(["a", "b"]))
+        of.drop(rows)
+    (drained,) = of.drain(7)
+    assert (drained.records, drained.drops) == (2, 2)
+    assert list(content(of)) == ["c"]
+
+
+def test_a_key_that_is_withdrawn_was_never_there() -> None:
+    """Nothing of it is drained, unless it was there before; its row is used again later."""
+    of = table()
+    rows, _ = of.find_or_add(pa.array(["a"]))
+    list(of.drain(7))
+    of.drop(rows)
+    added, _ = of.find_or_add(pa.array(["a", "b", "b"]))
+    of.withdraw(added)
+    assert of.num_rows == 0
+    (drained,) = of.drain(7)
+    assert (drained.records, drained.drops) == (1, 1)
+    assert list(of.drain(7)) == []
+    again, _ = of.find_or_add(pa.array(["b", "c"]))
+    assert set(again.tolist()) < {*rows.tolist(), *added.tolist()}
 
 
 def test_a_base_rebuilds_the_rows_of_its_groups() -> None:

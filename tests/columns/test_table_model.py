@@ -115,6 +115,13 @@ class TableMachine(RuleBasedStateMachine):
         for key in map(plain, keys):
             del self.model[key]
 
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        """Keys that were just added, as by a write that fails."""
+        keys = data.draw(st.lists(KEYS[self.key_type], max_size=4))
+        rows, is_new = self.of.find_or_add(array(keys, self.key_type))
+        self.of.withdraw(rows[is_new])
+
     @rule()
     def drain(self) -> None:
         """What was written since the last drain makes the replica equal, key groups one by one or not."""

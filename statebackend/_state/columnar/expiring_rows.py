@@ -76,7 +76,10 @@ class ExpiringRows:
         try:
             yield rows, is_added
         except BaseException:
-            self.drop(rows[is_added])
+            if is_added.any():
+                self.table.withdraw(rows[is_added])
+                self._moves += 1
+                self._comings += 1
             raise
 
     def live(self) -> Integers:
