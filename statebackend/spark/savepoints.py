@@ -41,10 +41,14 @@ class SavepointRequests:
         return asked
 
     async def make(self, job: OpenedJob) -> None:
-        """Make what waits, of the commit that the job is at. What cannot be made is told, and the batch stands."""
-        with self._lock:
-            waiting, self._waiting = self._waiting, {}
-        for name, asked in waiting.items():
+        """Make what waits, of the commit that the job is at. What cannot be made is told, and the batch stands.
+
+        A cancelled call fails the savepoint that it was making. Those behind it wait for the next batch.
+        """
+        while self._waiting:
+            with self._lock:
+                name = next(iter(self._waiting))
+                asked = self._waiting.pop(name)
             if not asked.set_running_or_notify_cancel():
                 continue
             try:
