@@ -48,10 +48,13 @@ def as_exception(error: BaseException) -> Exception:
 class Call(Generic[T]):
     """A coroutine running on a portal's loop, seen from other threads. Made by `Portal.start`."""
 
-    def __init__(self, portal: "Portal", function: Callable[[], Awaitable[T]], *, once: bool) -> None:
+    def __init__(
+        self, portal: "Portal", function: Callable[[], Awaitable[T]], *, once: bool, on_end: Callable[[], None] | None
+    ) -> None:
         self._portal = portal
         self._function = function
         self._once = once
+        self._on_end = on_end
         self._ended = threading.Event()
         self._asked_to_end = False
         self._scope: anyio.CancelScope | None = None
@@ -115,13 +118,18 @@ class Call(Generic[T]):
             self._error = concurrent.futures.CancelledError() if ours else as_exception(error)
         finally:
             self._task = self._scope = None
-            self._ended.set()
+            self._end()
 
     def abandon(self) -> None:
         """End the call without the loop, which has ended."""
         if not self._ended.is_set():
             self._error = concurrent.futures.CancelledError()
-            self._ended.set()
+            self._end()
+
+    def _end(self) -> None:
+        self._ended.set()
+        if self._on_end is not None:
+            self._on_end()
 
 
 class OpenContext(Generic[T]):
@@ -137,7 +145,7 @@ class OpenContext(Generic[T]):
         self._settled = threading.Event()
         self._release = anyio.Event()
         self._resources: list[T] = []
-        self.call = portal.start(self._live, on_close=self._leave_on_loop)
+        self.call = portal.start(self._live, on_close=self._leave_on_loop, on_end=self._settled.set)
 
     @property
     def is_open(self) -> bool:
@@ -145,7 +153,7 @@ class OpenContext(Generic[T]):
         return bool(self._resources) and not self.call.has_ended
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait up to `timeout_s` seconds; return true if opening has succeeded or failed."""
+        """Wait up to `timeout_s` seconds; return true if opening has succeeded, failed, or been cancelled."""
         self.portal.refuse_on_loop()
         return self._settled.wait(timeout_s)
 
@@ -175,13 +183,10 @@ class OpenContext(Generic[T]):
         self._release.set() if self._resources else self.call.cancel_on_loop()
 
     async def _live(self) -> None:
-        try:
-            async with self._context as resource:
-                self._resources.append(resource)
-                self._settled.set()
-                await self._release.wait()
-        finally:
+        async with self._context as resource:
+            self._resources.append(resource)
             self._settled.set()
+            await self._release.wait()
 
 
 class Portal:
@@ -211,16 +216,18 @@ class Portal:
         *args: *Args,
         once: bool = False,
         on_close: Callable[[], None] | None = None,
+        on_end: Callable[[], None] | None = None,
     ) -> Call[T]:
         """Start `function(*args)` on the loop, in a copy of this thread's context variables, and return at once.
 
         `once` chooses how it is cancelled. False: anyio's way, every await raises until the coroutine has ended. True:
         asyncio's way, one `CancelledError`, after which `finally` may await; for code that is not ours. `on_close` runs
         on the loop in place of the cancellation when the portal closes, and asks the call to end in its own way.
+        `on_end` is called when the call has ended, also if the coroutine never began: on the loop, or without one.
 
         Raises `BackendClosedError` on a closed portal.
         """
-        call: Call[T] = Call(self, partial(function, *args), once=once)
+        call: Call[T] = Call(self, partial(function, *args), once=once, on_end=on_end)
         with self._lock:
             if self._closed:
                 raise BackendClosedError("the portal is closed")

@@ -236,6 +236,26 @@ def test_an_opening_that_hangs_can_be_cancelled(portal: Portal) -> None:
         held.result()
 
 
+def test_an_opening_that_was_cancelled_before_it_began_has_ended(portal: Portal) -> None:
+    """As when a sink is closed while another query's code holds up the loop: its batch must not wait for ever."""
+    gate = threading.Event()
+    resource = Resource()
+
+    async def hold_up() -> None:
+        gate.wait(BOUND_S)
+
+    holding_up = portal.start(hold_up)
+    held = portal.hold(resource.open())
+    held.call.cancel()
+    assert not held.wait(0)
+    gate.set()
+    assert held.wait(BOUND_S)
+    with pytest.raises(concurrent.futures.CancelledError):
+        held.result()
+    assert holding_up.wait(BOUND_S)
+    assert not resource.tasks
+
+
 def test_leaving_that_hangs_is_bounded(portal: Portal) -> None:
     """Closing gives it its time, then cancels it."""
     leaving = Patient()
@@ -322,11 +342,12 @@ def test_a_call_that_never_reached_the_loop_ends_with_it(portal: Portal, monkeyp
     portal.call(loop_thread)
     with monkeypatch.context() as lost:
         lost.setattr(portal, "post", lambda *args: None)
-        call = portal.start(loop_thread)
+        call, held = portal.start(loop_thread), portal.hold(Resource().open())
     portal.close(0.05)
-    assert call.wait(BOUND_S)
-    with pytest.raises(concurrent.futures.CancelledError):
-        call.result()
+    for each in (call, held):
+        assert each.wait(BOUND_S)
+        with pytest.raises(concurrent.futures.CancelledError):
+            each.result()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what a stopped loop leaves behind
