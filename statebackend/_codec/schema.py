@@ -208,9 +208,16 @@ def _misread_field(old: Any, new: Any, where: str) -> str | None:
         return _misread(old, new_type, where)
     if not _is_optional(new):
         return f"{where}: it has no default, and may not have been written"
-    if ("default" in old, old.get("default")) != ("default" in new, new.get("default")):
+    if not _have_same_default(old, new):
         return f"{where}: it was left out where it had its default, which is another one now"
     return _misread(old["optional"], new_type, where)
+
+
+def _have_same_default(old: Any, new: Any) -> bool:
+    if ("default" in old) != ("default" in new):
+        return False
+    one, other = old.get("default"), new.get("default")
+    return bool(one == other or _text(one) == _text(other))  # NaN has the same text only
 
 
 def _misread_particulars(old: Any, new: Any, where: str) -> str | None:

@@ -4,6 +4,7 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import math
 import os
 import subprocess
 import sys
@@ -260,6 +261,12 @@ COMPATIBLE = [
         struct(("a", int, 5), ("b", int, 1)),
         {},
         id="same default of a field that is left out",
+    ),
+    pytest.param(
+        struct(("a", float, math.nan), omit_defaults=True),
+        struct(("a", float, math.nan), ("b", int, 1), omit_defaults=True),
+        {},
+        id="NaN as the default of a field that is left out",
     ),
     pytest.param(
         Tree, msgspec.defstruct("Tree", [("value", int), ("size", int, 0)]), {"value": 1}, id="recursion removed"

@@ -384,6 +384,36 @@ def test_entry_keys_that_are_equal_are_one_entry() -> None:
     assert list(legs) == [("EWR", 1)]
 
 
+class Raw:
+    """Bytes as they are, and how often some were read."""
+
+    schema = "raw"
+    decoded = 0
+
+    def encode(self, value: bytes) -> bytes:
+        return value
+
+    def decode(self, data: bytes | bytearray | memoryview) -> bytes:
+        self.decoded += 1
+        return bytes(data)
+
+
+def test_items_are_popped_until_none_is_left() -> None:
+    """Those of a map from its end, as a `dict` does; only their own keys are decoded, however many there are."""
+    states, raw = all_states(), Raw()
+    legs, seen = states.value_state("legs", int), states.map_state("seen", raw, int)["a"]
+    legs.update({key: number for number, key in enumerate("abcde")})
+    seen.update({b"%d" % number: number for number in range(20)})
+    assert dict(legs.popitem() for _ in range(5)) == {"a": 0, "b": 1, "c": 2, "d": 3, "e": 4}
+    raw.decoded = 0
+    assert [seen.popitem() for _ in range(20)] == [(b"%d" % number, number) for number in reversed(range(20))]
+    assert raw.decoded == 20
+    for state in (legs, seen):
+        with pytest.raises(KeyError):
+            state.popitem()
+    assert list(states.value_state("legs", int)) == []
+
+
 def test_emptied_list_or_map_is_no_key() -> None:
     """However it became empty."""
     states = all_states()

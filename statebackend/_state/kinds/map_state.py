@@ -138,6 +138,13 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
         """The keys of the key's map."""
         return list(map(self._entry_keys.decode, self._living(key)))
 
+    def last_entry_key(self, key: Key) -> K:
+        """The key of the entry that was added last. Raises `KeyError` where there is none."""
+        for encoded in reversed(self._find(key) or {}):
+            if self._cell(key, encoded) is not None:
+                return self._entry_keys.decode(encoded)
+        raise KeyError("the map is empty")
+
     def has_entry(self, key: Key, entry_key: K) -> bool:
         """True if the key's map has the entry."""
         return self._cell(key, self._entry_keys.encode(entry_key)) is not None
@@ -267,6 +274,11 @@ class MapView(MutableMapping[K, V]):
 
     def __len__(self) -> int:
         return self._state.length(self._key)
+
+    def popitem(self) -> tuple[K, V]:
+        """Remove the entry that was added last, as a `dict` does, and return it. Raises `KeyError` without one."""
+        entry_key = self._state.last_entry_key(self._key)
+        return entry_key, self.pop(entry_key)
 
     def clear(self) -> None:
         """Remove every entry."""

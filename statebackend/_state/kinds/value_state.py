@@ -84,6 +84,15 @@ class ValueState(CellState[V], MutableMapping[Key, V]):
             raise KeyError(key)
         return default
 
+    def popitem(self) -> tuple[Key, V]:
+        """Remove a key, and return it with its value. Raises `KeyError` where there is none."""
+        # From the end: a dictionary whose first keys are gone passes all their places to find its first one.
+        keys = reversed(self._entries) if isinstance(self._entries, dict) else self
+        key = next((key for key in keys if key in self), None)
+        if key is None:
+            raise KeyError("the state is empty")
+        return key, self.pop(key)
+
     @overload
     def get_many(self, keys: Iterable[Key] | Arrow, default: None = None) -> list[V | None]: ...
     @overload
