@@ -1,7 +1,8 @@
 """Compares two checkpoints of a job, key by key."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Final, Literal, cast
 
@@ -9,25 +10,37 @@ import msgspec
 
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
-from statebackend._columns.arrow import plain_of
+from statebackend._columns.arrow import RecordBatch, plain_of
 from statebackend._reading.asked import check_known
-from statebackend._reading.reader import open_batches
+from statebackend._reading.reader import open_batches_of
 from statebackend._reading.reports import Difference
+from statebackend._reading.rows.asked_rows import AskedOfState
 from statebackend._reading.rows.layouts import KEY, KEY_GROUP, VALUE, Upcast
 from statebackend._state.declared import COLUMNAR
-from statebackend._upkeep.primary import open_job_primary
+from statebackend._upkeep.primary import JobPrimary, open_job_primary
 from statebackend._upkeep.read_commit import find_commit
 from statebackend._upkeep.rows import plain
+from statebackend._upkeep.sizes import sizes_by_state
 from statebackend.abc import ObjectStore
 from statebackend.errors import InputError
-from statebackend.ids import StateDescriptor
+from statebackend.ids import KeyGroupRange, StateDescriptor
 from statebackend.settings import MiB, Settings
 
-COMPARED_BYTES: Final = 8 * MiB
-"""About as many stored bytes of both checkpoints are compared at a time."""
+HELD_BYTES_MAX: Final = 256 * MiB
+"""About as much memory as the values of one checkpoint take that are compared at a time, as text in JSON."""
+HELD_KEY_BYTES: Final = 256
+"""About as much memory as a key takes there, beside its value."""
+TEXT_RATIO: Final = 2
+"""A value as text in JSON is about as many times as long as it is stored, before compression."""
+STORED_RATIO: Final = 4
+"""The same, with its key, for the compressed bytes of all states, where a commit does not say how large each is."""
 
 Checkpoint = int | str
 """The id of a checkpoint, or the name of a savepoint."""
+Migrate = Mapping[str, Upcast | Sequence[Upcast]]
+"""Of some states, by their names, as in their declarations."""
+Found = tuple[Commit, Mapping[str, bytes]]
+"""A commit, and its bytes by its key, as `find_commit` has them."""
 
 
 async def diff(
@@ -36,20 +49,38 @@ async def diff(
     after: Checkpoint,
     *,
     states: Sequence[str] = (),
-    migrate: Mapping[str, Upcast | Sequence[Upcast]] = MappingProxyType({}),
+    migrate: Migrate = MappingProxyType({}),
     store: ObjectStore | None = None,
 ) -> AsyncIterator[Difference]:
     """Yield what is different `after` from `before`: checkpoints by their ids, or savepoints by their names.
 
-    State by state, some key groups at a time, so that the state may be larger than memory. Operator state, which has no
-    keys, is left out. `migrate`, by the name of a state, is that of its declaration: it brings values of earlier
-    versions to the version that each of the two checkpoints has.
+    State by state, so many key groups at a time that the values of one checkpoint take about 256 MiB of memory, beside
+    what `read_state` takes; twice as much if all are different. The changelogs are read once for each such part, whose
+    differences come in the order of their keys. Operator state, which has no keys, is left out. `migrate`, by the name
+    of a state, is that of its declaration: it brings values of earlier versions to the version of their checkpoint.
 
     Raises `InputError` if the two have other numbers of key groups, and as `read_state`.
     """
-    clock = SystemClock()
     async with open_job_primary(settings, store) as primary:
-        commits = [(await find_commit(settings, primary, **_named(each), clock=clock))[0] for each in (before, after)]
+        found = [await _found(settings, primary, each) for each in (before, after)]
+        async for difference in _differences(settings, primary, found, states, migrate):
+            yield difference
+
+
+async def _found(settings: Settings, primary: JobPrimary, checkpoint: Checkpoint) -> Found:
+    return await find_commit(
+        settings,
+        primary,
+        checkpoint_id=checkpoint if isinstance(checkpoint, int) else None,
+        savepoint=checkpoint if isinstance(checkpoint, str) else None,
+        clock=SystemClock(),
+    )
+
+
+async def _differences(
+    settings: Settings, primary: JobPrimary, found: Sequence[Found], states: Sequence[str], migrate: Migrate
+) -> AsyncIterator[Difference]:
+    commits = [commit for commit, _ in found]
     if commits[0].max_parallelism != commits[1].max_parallelism:
         raise InputError(
             "the checkpoints have other numbers of key groups, so none has the same keys in both: take two of one",
@@ -61,67 +92,83 @@ async def diff(
     check_known("state", states, names)
     check_known("state", list(migrate), names)
     for name in states or names:
-        for groups in _parts(commits):
-            found: list[Mapping[str, Any]] = []
-            for each, own in zip((before, after), known, strict=True):
-                found.append(
-                    await _values(settings, own[name], _named(each), groups, migrate=migrate.get(name, ()), store=store)
-                    if name in own
-                    else {}
-                )
-            for difference in _differences(name, *found):
+        upcasts = migrate.get(name, ())
+        for groups in _parts(commits, name):
+            asked = AskedOfState(
+                key_groups=groups,
+                keys=None,
+                columns=None,
+                ttl=None,
+                key_as_json=True,
+                migrate=(upcasts,) if callable(upcasts) else upcasts,
+            )
+            part = _Part()
+            for (commit, at_hand), own, take in zip(found, known, (part.take_before, part.take_after), strict=True):
+                if name in own:
+                    opening = open_batches_of(commit, name, asked, settings, primary, at_hand=at_hand)
+                    async with opening as batches:
+                        async for batch in batches:
+                            take(_values(own[name], batch))
+            for difference in part.differences(name):
                 yield difference
 
 
-def _named(checkpoint: Checkpoint) -> dict[str, Any]:
-    is_name = isinstance(checkpoint, str)
-    return {"savepoint": checkpoint if is_name else None, "checkpoint_id": None if is_name else checkpoint}
-
-
-def _parts(commits: Sequence[Commit]) -> Iterator[tuple[int, int]]:
-    """Ranges of key groups to compare one after the other."""
-    handles = {handle for commit in commits for part in commit.ranges for handle in part.objects()}
+def _parts(commits: Sequence[Commit], name: str) -> Iterator[KeyGroupRange]:
+    """Ranges of key groups to compare one after the other: for each one the changelogs are read once more."""
     groups = commits[0].max_parallelism
-    count = min(groups, 1 + sum(handle.length for handle in handles) // COMPARED_BYTES)
+    count = min(groups, 1 + max(_held_bytes(commit, name) for commit in commits) // HELD_BYTES_MAX)
     ends = [groups * place // count for place in range(count + 1)]
-    return ((first, end - 1) for first, end in pairwise(ends))
+    return (KeyGroupRange(first, end - 1) for first, end in pairwise(ends))
 
 
-async def _values(
-    settings: Settings, state: StateDescriptor, named: Mapping[str, Any], groups: tuple[int, int], **options: Any
-) -> Mapping[str, Any]:
-    """The values of the keys, which are text in JSON."""
-    found: dict[str, Any] = {}
-    opening = open_batches(settings, state.name, key_groups=groups, key_as_json=True, **named, **options)
-    async with opening as batches:
-        async for batch in batches:
-            for row in plain_of(batch):
-                key, _ = row.pop(KEY), row.pop(KEY_GROUP)
-                if state.kind == COLUMNAR:
-                    parts = list(cast("dict[str, Any]", key).values()) if isinstance(key, dict) else key
-                    found[msgspec.json.encode(plain(parts)).decode()] = row
-                else:
-                    found[key] = row[VALUE]
-    return found
+def _held_bytes(commit: Commit, name: str) -> int:
+    """About as much memory as all keys and values of the state take while they are compared."""
+    sizes = sizes_by_state(commit)
+    for state in commit.states:
+        if state.name == name and (size := sizes.get(state.state_id)) is not None and not size.is_estimate:
+            return size.keys * HELD_KEY_BYTES + size.size_bytes * TEXT_RATIO
+    return sum(handle.length for part in commit.ranges for handle in part.objects()) * STORED_RATIO
 
 
-def _differences(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Difference]:
-    for key in sorted({*before, *after}):
-        old, new = before.get(key), after.get(key)
-        if key not in before:
-            change: Literal["added", "changed", "removed"] = "added"
-        elif key not in after:
-            change = "removed"
-        elif not _is_same(old, new):
-            change = "changed"
-        else:
-            continue
-        yield Difference(name, change, msgspec.json.decode(key), plain(old), plain(new))
+class _Part:
+    """Compares one range of key groups. The values are held as text: it is shorter than they are as objects."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, bytes] = {}  # those that the checkpoint after has not, or was not read for yet
+        self._changed: list[tuple[str, bytes | None, bytes]] = []
+
+    def take_before(self, values: Iterable[tuple[str, bytes]]) -> None:
+        """Some keys and values of the checkpoint before. All of them come first."""
+        self._before.update(values)
+
+    def take_after(self, values: Iterable[tuple[str, bytes]]) -> None:
+        """Some of the checkpoint after."""
+        for key, new in values:
+            old = self._before.pop(key, None)
+            if old is None or (old != new and msgspec.json.decode(old) != msgspec.json.decode(new)):  # -0.0 is 0.0
+                self._changed.append((key, old, new))
+
+    def differences(self, name: str) -> Iterator[Difference]:
+        """Those that were found, by their keys."""
+        removed = [(key, old, None) for key, old in self._before.items()]
+        for key, old, new in sorted([*self._changed, *removed], key=itemgetter(0)):
+            change: Literal["added", "changed", "removed"]
+            change = "added" if old is None else "removed" if new is None else "changed"
+            yield Difference(name, change, msgspec.json.decode(key), _decoded(old), _decoded(new))
 
 
-def _is_same(old: Any, new: Any) -> bool:
-    old, new = _ordered(old), _ordered(new)
-    return bool(old == new) or repr(old) == repr(new)  # NaN is no difference
+def _decoded(text: bytes | None) -> Any:
+    return None if text is None else msgspec.json.decode(text)
+
+
+def _values(state: StateDescriptor, batch: RecordBatch) -> Iterator[tuple[str, bytes]]:
+    """The keys and values, all as text in JSON. Equal ones are equal texts."""
+    for row in plain_of(batch):
+        key, _ = row.pop(KEY), row.pop(KEY_GROUP)
+        if state.kind == COLUMNAR:
+            parts = list(cast("dict[str, Any]", key).values()) if isinstance(key, dict) else key
+            key = msgspec.json.encode(plain(parts)).decode()
+        yield key, msgspec.json.encode(plain(_ordered(row if state.kind == COLUMNAR else row[VALUE])))
 
 
 def _ordered(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, Self
@@ -135,18 +135,34 @@ async def open_batches(
         commit, at_hand = await find_commit(
             settings, primary, checkpoint_id=checkpoint_id, savepoint=savepoint, clock=SystemClock()
         )
-        settings = msgspec.structs.replace(settings, max_parallelism=commit.max_parallelism)
-        async with open_local(settings, None, primary.threads, read_only=True) as local, open_tasks() as tasks:
-            fetcher = Fetcher(primary.store, at_hand=at_hand, threads=primary.threads)
-            layout, run = _reading_of(
-                commit, state, asked, settings=settings, primary=primary, fetcher=fetcher, local=local, tell=tell
-            )
-            batches = Batches(commit, state_in(commit, state).kind, layout, run, tasks)
-            try:
-                await batches.begin()
-                yield batches
-            finally:
-                batches.close()
+        async with open_batches_of(commit, state, asked, settings, primary, at_hand=at_hand, tell=tell) as batches:
+            yield batches
+
+
+@asynccontextmanager
+async def open_batches_of(
+    commit: Commit,
+    state: str,
+    asked: AskedOfState,
+    settings: Settings,
+    primary: JobPrimary,
+    *,
+    at_hand: Mapping[str, bytes],
+    tell: Tell = lambda _: None,
+) -> AsyncGenerator[Batches]:
+    """As `open_batches`, of a commit that `find_commit` has found, with its bytes `at_hand`."""
+    settings = msgspec.structs.replace(settings, max_parallelism=commit.max_parallelism)
+    async with open_local(settings, None, primary.threads, read_only=True) as local, open_tasks() as tasks:
+        fetcher = Fetcher(primary.store, at_hand=at_hand, threads=primary.threads)
+        layout, run = _reading_of(
+            commit, state, asked, settings=settings, primary=primary, fetcher=fetcher, local=local, tell=tell
+        )
+        batches = Batches(commit, state_in(commit, state).kind, layout, run, tasks)
+        try:
+            await batches.begin()
+            yield batches
+        finally:
+            batches.close()
 
 
 def _reading_of(

@@ -2,12 +2,16 @@
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import statebackend as sb
 from statebackend import errors
+from statebackend._reading import differences as differing
 from statebackend.objectstore import MemoryStore
+from statebackend.settings import KiB, MiB
 from tests.reading.states import table_of, values_of
+from tests.reading.test_beside import CountingBytes
 from tests.rewrite.jobs import settings_of
 
 SETTINGS = settings_of(4, checkpoints_retained=9)
@@ -77,3 +81,50 @@ async def test_values_of_earlier_versions_are_compared_by_the_upcasts() -> None:
         await differences(store, 5, 6, migrate={"n": upcasts[:1]})
     with pytest.raises(errors.InputError, match="there are: n"):
         await differences(store, 5, 6, migrate={"m": upcasts})
+
+
+async def test_both_checkpoints_are_read_once_where_the_values_of_one_fit() -> None:
+    """By the sizes in the commit: 12 MiB are one part. What the two share is read for each of them."""
+    store, keys = CountingBytes(), 12 * MiB // (64 * KiB)
+    settings = settings_of(4, compression="none", inline_bytes_max=0, materialize_changelog_ratio=0)
+    async with sb.open_backend(settings, store=store) as backend:
+        state = backend.value_state("n", str)
+        state.update({f"key {number}": "x" * 64 * KiB for number in range(keys)})
+        await backend.checkpoint(1)
+        state["key 1"] = "y"
+        await backend.checkpoint(2)
+    stored_bytes = sum([info.size_bytes async for info in store.list("") if "/segments/" in info.key])
+    store.read_bytes = 0
+    assert [each.key async for each in sb.diff(settings, 1, 2, store=store)] == ["key 1"]
+    assert store.read_bytes < 2 * stored_bytes
+
+
+@pytest.mark.parametrize("columnar", [False, True])
+async def test_parts_of_a_state_differ_as_the_whole_does(columnar: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each key is added, changed or removed once, with its values, in one part or in one for each key group."""
+    store, old, new = MemoryStore(), range(40), range(20, 60)
+    async with sb.open_backend(SETTINGS, store=store) as backend:
+        values = backend.value_state("n", int)
+        rows = backend.columnar_state("rows", pa.schema({"n": pa.int64()}), key=pa.int64())
+        for checkpoint_id, numbers, sign in ((1, old, 1), (2, new, -1)):
+            for number in {*old, *new}:
+                values.pop(number, None)
+                rows.pop(number, None)
+                if number in numbers:
+                    values[number] = number if number % 2 else sign * number
+                    rows[number] = {"n": values[number]}
+            await backend.checkpoint(checkpoint_id)
+    state = "rows" if columnar else "n"
+
+    def shown(value: int) -> Any:
+        return {"n": value} if columnar else value
+
+    expected = [
+        *(sb.reports.Difference(state, "removed", key, shown(key), None) for key in range(20)),
+        *(sb.reports.Difference(state, "changed", key, shown(key), shown(-key)) for key in range(20, 40, 2)),
+        *(sb.reports.Difference(state, "added", key, None, shown(key if key % 2 else -key)) for key in range(40, 60)),
+    ]
+    for held_bytes in (differing.HELD_BYTES_MAX, 1):
+        monkeypatch.setattr(differing, "HELD_BYTES_MAX", held_bytes)
+        found = [each async for each in sb.diff(SETTINGS, 1, 2, states=[state], store=store)]
+        assert sorted(found, key=lambda each: each.key) == expected
