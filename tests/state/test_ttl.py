@@ -153,6 +153,23 @@ def test_elements_and_entries_live_for_themselves(clock: Clock) -> None:
     assert ("a" in hops, "a" in seen, len(hops), len(seen), list(seen)) == (False, False, 0, 0, [])
 
 
+def test_what_has_expired_is_not_popped(clock: Clock) -> None:
+    """Of values and of maps, though it lies at the end."""
+    ttl = TimeToLive(10, clock)
+    states = all_states()
+    legs, seen = states.value_state("legs", int, ttl=ttl), states.map_state("seen", str, int, ttl=ttl)["k"]
+    for state in (legs, seen):
+        state.update(a=1, b=2)
+    clock.now = 105
+    for state in (legs, seen):
+        state["a"] = 3
+    clock.now = 110
+    for state in (legs, seen):
+        assert state.popitem() == ("a", 3)
+        with pytest.raises(KeyError):
+            state.popitem()
+
+
 def test_reading_an_entry_looks_at_no_other(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else reading a map entry by entry, as `dict` does, would take time by the square of its length."""
     looked_at: list[bytes] = []

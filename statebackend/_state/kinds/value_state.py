@@ -86,8 +86,13 @@ class ValueState(CellState[V], MutableMapping[Key, V]):
 
     def popitem(self) -> tuple[Key, V]:
         """Remove a key, and return it with its value. Raises `KeyError` where there is none."""
-        # From the end: a dictionary whose first keys are gone passes all their places to find its first one.
-        keys = reversed(self._entries) if isinstance(self._entries, dict) else self
+        keys, entries = iter(self), self._entries
+        if isinstance(entries, dict) and entries:
+            # To find its first key, or its last one, it passes the places of all that are gone; its own `popitem`
+            # takes those at the end away. A key that has expired is left to the drains.
+            last, cell = entries.popitem()
+            entries[last] = cell
+            keys = reversed(entries)
         key = next((key for key in keys if key in self), None)
         if key is None:
             raise KeyError("the state is empty")
