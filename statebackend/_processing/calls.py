@@ -38,11 +38,15 @@ class Batch:
 
 
 class KeyCall:
-    """One call of `process`: that for `key`, the `rank`-th key of its batch. The code in this context belongs to it."""
+    """One call of `process`: that for `key`, the `rank`-th key of its batch. The code in this context belongs to it.
 
-    __slots__ = ("_token", "batch", "is_open", "key", "rank")
+    `within`: the lookups whose functions it is within, outermost first.
+    """
 
-    def __init__(self, batch: Batch, key: Key, rank: int) -> None:
+    __slots__ = ("_token", "batch", "is_open", "key", "rank", "within")
+
+    def __init__(self, batch: Batch, key: Key, rank: int, within: tuple[object, ...] = ()) -> None:
+        self.within: Final = within
         self.batch: Final = batch
         self.key: Final = key
         self.rank: Final = rank

@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+import traceback
 from collections import Counter
 from typing import Any
 
@@ -195,6 +196,62 @@ async def test_a_lookup_may_ask_another_one_and_uses_no_state() -> None:
             await answers(Peeking(None), [key])
 
 
+@pytest.mark.parametrize("concurrency", [1, 16])
+@run_virtual
+async def test_a_lookup_that_asks_itself_is_told_at_once(concurrency) -> None:
+    """Also by way of another one. With enough keys its calls would wait for each other's places until all are late."""
+
+    async def go_on(letter: str) -> str:
+        return await lookup(chr(ord(letter) + 1))
+
+    async def go_another_way(letter: str) -> str:
+        return await other(letter)
+
+    lookup = other = sb.spark.lookup(go_on, concurrency=concurrency)
+    with pytest.raises(InputError, match="a lookup asks itself"):
+        await answers(Asking(lookup), list("abc"))
+    lookup = sb.spark.lookup(go_another_way, concurrency=concurrency)
+    with pytest.raises(InputError, match="a lookup asks itself"):
+        await answers(Asking(other), list("abc"))
+    assert anyio.current_time() < 1
+
+
+@run_virtual
+async def test_sinks_that_share_a_lookup_share_its_limits() -> None:
+    """As one of a module: three batches on one loop, two answers at a time."""
+    service = Service()
+    lookup = sb.spark.lookup(service, concurrency=2)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(answers, Asking(lookup), list("abcd"))
+    assert max(service.at_a_time) == 2
+    assert anyio.current_time() == pytest.approx(6, abs=0.1)
+
+
+@run_virtual
+async def test_an_error_has_the_frames_of_one_call_however_many_have_caught_it() -> None:
+    """They hold what the calls had in hand, and a log of them would grow with the square of the keys."""
+    frames = list[int]()
+
+    class Catching(Asking):
+        async def process(self, key, rows, context):
+            try:
+                await self.lookup("x")
+            except ValueError as error:
+                frames.append(len(list(traceback.walk_tb(error.__traceback__))))
+
+    await answers(Catching(sb.spark.lookup(Service({"x": [ValueError("wrong")]}))), [str(key) for key in range(20)])
+    assert len(frames) == 20
+    assert len(set(frames[1:])) == 1
+
+
+@run_virtual
+async def test_a_function_that_is_not_asynchronous_is_told_so() -> None:
+    """Some callables do not say it before they are called."""
+    with pytest.raises(InputError, match="make it an `async def`"):
+        await answers(Asking(sb.spark.lookup(str.upper)), ["x"])
+
+
 @run_virtual
 async def test_a_lookup_outside_of_a_call_and_one_that_cannot_be_remembered_are_refused() -> None:
     """The batch is what it remembers for, and the arguments are what it remembers by."""
@@ -220,12 +277,16 @@ async def test_a_lookup_outside_of_a_call_and_one_that_cannot_be_remembered_are_
         {"rate_per_s": 0},
         {"timeout_s": 0},
         {"retry_delay_s": -1},
+        {"retry_on": [OSError]},
+        {"retry_on": (OSError, "TimeoutError")},
+        {"retry_on": OSError("an instance")},
+        {"function": None},
     ],
 )
 def test_a_limit_out_of_bounds_is_refused(options) -> None:
     """When the lookup is made."""
     with pytest.raises(SettingsError):
-        sb.spark.lookup(Service(), **options)
+        sb.spark.lookup(**{"function": Service(), **options})
 
 
 async def shout(letter: str) -> str:
