@@ -61,6 +61,8 @@ async def diff(
 
     Raises `InputError` if the two have other numbers of key groups, and as `read_state`.
     """
+    if not isinstance(migrate, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError("diff takes `migrate` by the name of the state: give a dict", migrate=migrate)
     async with open_job_primary(settings, store) as primary:
         found = [await _found(settings, primary, each) for each in (before, after)]
         async for difference in _differences(settings, primary, found, states, migrate):

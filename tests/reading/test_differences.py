@@ -79,6 +79,8 @@ async def test_values_of_earlier_versions_are_compared_by_the_upcasts() -> None:
     assert values_of(table) == {"of 0": "7", "of 1": "7", "changed": "7"}
     with pytest.raises(errors.ValueDecodeError, match="get and dump show it as it was written"):
         await differences(store, 5, 6, migrate={"n": upcasts[:1]})
+    with pytest.raises(errors.InputError, match="by the name of the state"):
+        await differences(store, 5, 6, migrate=upcasts)
     with pytest.raises(errors.InputError, match="there are: n"):
         await differences(store, 5, 6, migrate={"m": upcasts})
 
