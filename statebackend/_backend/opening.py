@@ -179,14 +179,8 @@ class _Asked:
 
     def check(self) -> None:
         """Raise `SettingsError` if the arguments contradict each other, `InputError` for what is no key group."""
-        every = all_key_groups(self.settings.max_parallelism)
-        for each in (*(() if self.key_groups is None else (self.key_groups,)), *(self.owners or ())):
-            if not isinstance(each, KeyGroupRange) or not each or each.intersection(every) != each:
-                raise InputError(
-                    "an owner has a KeyGroupRange of the job's key groups, from first to last: KeyGroupRange(0, 63)",
-                    given=each,
-                    max_parallelism=self.settings.max_parallelism,
-                )
+        for each in (self.owned, *(self.owners or ())):
+            _check_owned(each, self.settings.max_parallelism)
         if self.owners is not None and self.key_groups is None:
             raise SettingsError(
                 "owners share a job: say which key groups are this one's, all of them if it is the only one"
@@ -200,6 +194,16 @@ class _Asked:
                 job=self.settings.job,
                 cache_job=self.cache.job,
             )
+
+
+def _check_owned(given: object, max_parallelism: int) -> None:
+    every = all_key_groups(max_parallelism)
+    if not isinstance(given, KeyGroupRange) or not given or given.intersection(every) != given:
+        raise InputError(
+            "an owner has a KeyGroupRange of the job's key groups, from first to last: KeyGroupRange(0, 63)",
+            given=given,
+            max_parallelism=max_parallelism,
+        )
 
 
 @asynccontextmanager
