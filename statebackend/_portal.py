@@ -179,8 +179,8 @@ class OpenContext(Generic[T]):
         if self._resources:
             self.call.result()
 
-    def _leave_on_loop(self) -> None:
-        self._release.set() if self._resources else self.call.cancel_on_loop()
+    def _leave_on_loop(self, call: Call[None]) -> None:
+        self._release.set() if self._resources else call.cancel_on_loop()  # an interrupt may have come before `call`
 
     async def _live(self) -> None:
         async with self._context as resource:
@@ -215,7 +215,7 @@ class Portal:
         function: Callable[[*Args], Awaitable[T]],
         *args: *Args,
         once: bool = False,
-        on_close: Callable[[], None] | None = None,
+        on_close: "Callable[[Call[T]], None] | None" = None,
         on_end: Callable[[], None] | None = None,
     ) -> Call[T]:
         """Start `function(*args)` on the loop, in a copy of this thread's context variables, and return at once.
@@ -232,7 +232,7 @@ class Portal:
             if self._closed:
                 raise BackendClosedError("the portal is closed")
             self._start_thread()
-            self._closers[call] = on_close or call.cancel_on_loop
+            self._closers[call] = partial(on_close, call) if on_close else call.cancel_on_loop
             self.post(self._spawn, call)
         return call
 

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
@@ -394,3 +395,25 @@ def test_a_portal_that_nobody_closes_does_not_keep_the_process_alive() -> None:
         "portal.start(anyio.sleep_forever)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_an_opening_that_is_interrupted_at_once_ends_with_the_portal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interrupt comes when the loop has the call, and the caller does not: nobody else could end it."""
+    portal, patient = Portal(), Patient()
+    start = portal.start
+
+    @asynccontextmanager
+    async def open_slowly() -> AsyncIterator[None]:
+        await patient.run()
+        yield
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        start(*args, **options)
+        assert patient.begun.wait(BOUND_S)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(portal, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        portal.hold(open_slowly())
+    portal.close()
+    assert patient.cleaned_up.is_set()

@@ -4,6 +4,7 @@ import argparse
 import codecs
 import io
 import os
+import secrets
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -100,7 +101,7 @@ def _write_page(text: str, path: Path) -> None:
     """Write the page to `path`, at once and as a whole. Raises `InputError`."""
     if not path.name:
         raise InputError("name the file of the page", html=str(path))
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.with_name(f".{path.name}-{secrets.token_hex(4)}.partial")  # another report may be on its way there
     try:
         try:
             partial.write_text(text, encoding="utf-8")
