@@ -50,7 +50,7 @@ class EventTime(msgspec.Struct, frozen=True):
 
     def split(self, table: Any, before_s: float | None) -> tuple[Any, Any]:
         """The rows of a table that are in time, and those that are late by the clock of the batch before."""
-        if before_s is None:
+        if before_s is None or not table.num_rows:
             return table, table.slice(0, 0)
         times = self._times(table).cast(_UTC, safe=False).cast(_pa.int64())
         is_late = _pc.less(times, in_us(before_s))

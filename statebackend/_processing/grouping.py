@@ -32,8 +32,8 @@ def by_key(
     """Each key of a `pyarrow.Table` once, with all of its rows. The keys come in no particular order.
 
     `key` names the key column; with several columns, keys are tuples. Key columns must hold text, whole numbers or
-    bytes, and no nulls. Raises `InputError` if they do not, or if a column is missing. Everything is sorted by the
-    call, before the first key.
+    bytes, and no nulls. Raises `InputError` if they do not, if a column is missing or cannot be ordered, and for a
+    value that Python cannot hold. Everything is sorted by the call, before the first key.
     """
     codes = _codes(table, key)
     order = _order(table, codes, order_by)
@@ -77,7 +77,11 @@ def _order(table: Any, codes: Any, order_by: Sequence[str]) -> Any:
         return _pc.sort_indices(codes)
     names = ["", *columns]  # Spark has no column with an empty name
     keys = [(name, "ascending") for name in names]
-    return _pc.sort_indices(_pa.table([codes, *columns.values()], names=names), sort_keys=keys)
+    try:
+        return _pc.sort_indices(_pa.table([codes, *columns.values()], names=names), sort_keys=keys)
+    except _pa.ArrowException as error:
+        types = {name: str(column.type) for name, column in columns.items()}
+        raise InputError("order_by needs columns that have an order", columns=types) from error
 
 
 def _column(table: Any, name: str) -> Any:
@@ -86,6 +90,18 @@ def _column(table: Any, name: str) -> Any:
             "there must be exactly one column of that name", column=name, found=count, known=table.column_names
         )
     return table.column(name)
+
+
+def _values(name: str, column: Any) -> list[Any]:
+    try:
+        found: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError) as error:  # a time beyond the year 9999, for one
+        raise InputError(
+            f"a column has a value for which Python has no object ({error}): cast it, or drop it before the sink",
+            column=name,
+            type=str(column.type),
+        ) from error
+    return found
 
 
 def _can_be_key(type_: Any) -> bool:
@@ -122,7 +138,7 @@ def _by_slab(rows: Any, slabs: Iterator[Sequence[int]], key: Sequence[str]) -> I
 
 def _cut(slab: Any, ends: Sequence[int], key: Sequence[str]) -> Iterator[tuple[Key, Rows]]:
     names = slab.column_names
-    columns = [column.to_pylist() for column in slab.columns]
+    columns = [_values(name, column) for name, column in zip(names, slab.columns, strict=True)]
     # Two thirds of the time of `dict(zip(names, values))` in a loop. The columns of a table are of one length.
     rows = list(map(dict, map(zip, itertools.repeat(names), zip(*columns, strict=True))))
     keys = [columns[names.index(name)] for name in key]

@@ -55,6 +55,9 @@ def lookup(
     for name, value, least in bounds:
         if type(value) is not int or value < least:
             raise SettingsError(f"{name} of a lookup must be a whole number, of at least {least}", **{name: value})
+    for name, seconds in (("rate_per_s", rate_per_s or 1), ("timeout_s", timeout_s), ("retry_delay_s", retry_delay_s)):
+        if not isinstance(cast("object", seconds), int | float):
+            raise SettingsError(f"{name} of a lookup must be a number", **{name: seconds})
     if rate_per_s is not None and not rate_per_s > 0:
         raise SettingsError("rate_per_s of a lookup must be above 0, or None for no limit", rate_per_s=rate_per_s)
     if not timeout_s > 0 or not retry_delay_s >= 0:

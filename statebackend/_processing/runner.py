@@ -78,9 +78,9 @@ class ProcessorRunner:
     `has_output`: True if the sink has an output. Otherwise output rows are an error. `concurrency`: keys that are under
     way at a time in an asynchronous `process`; with `None` it is `CONCURRENCY`. `event_time`: says which rows are late.
 
-    Raises `SettingsError` if the processor does not override exactly one of its two methods, if there is no key, if
-    there is an output and no output schema, for a `concurrency` below 1 or with a synchronous processor, if another
-    method than `process` is asynchronous, and if late rows are put out and there is no output.
+    Raises `SettingsError` if the processor is none, or does not override exactly one of its two methods, if there is no
+    key, if there is an output and no output schema, for a `concurrency` below 1 or with a synchronous processor, if
+    another method than `process` is asynchronous, and if late rows are put out and there is no output.
     """
 
     def __init__(
@@ -93,10 +93,13 @@ class ProcessorRunner:
         concurrency: int | None = None,
         event_time: EventTime | None = None,
     ) -> None:
+        if not isinstance(cast("object", processor), KeyedProcessor):
+            hint = f": {processor.__name__}(...)" if isinstance(processor, type) else ""
+            raise SettingsError(f"rows need a KeyedProcessor, an instance of it{hint}", processor=processor)
         self.processor: Final = processor
-        self.key: Final = _names(key)
+        self.key: Final = _names("key", key)
         self._has_output = has_output
-        self._order_by = _names(order_by)
+        self._order_by = _names("order_by", order_by)
         self._takes_table = _overrides(processor, "process_table")
         if self._takes_table == _overrides(processor, "process"):
             raise SettingsError(
@@ -275,7 +278,7 @@ class ProcessorRunner:
             raise InputError("the processor yields rows and the sink has no output: give the sink one", key=key)
 
     def _run_table(self, table: Any, opened: _OpenedCopy) -> Any:
-        if self._order_by:
+        if self._order_by and table.num_rows:
             table = in_order(table, self.key, self._order_by)
         output = opened.processor.process_table(table, opened.context) if table.num_rows else None
         if output is not None and not isinstance(output, _pa.Table):
@@ -288,8 +291,13 @@ class ProcessorRunner:
         return schema.empty_table() if output is None else fitted(output, schema)
 
 
-def _names(names: str | Sequence[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
+def _names(what: str, names: object) -> tuple[str, ...]:
+    found = (names,) if isinstance(names, str) else names
+    if isinstance(found, Sequence):
+        columns = cast("Sequence[object]", found)
+        if all(isinstance(name, str) for name in columns):
+            return tuple(cast("Sequence[str]", columns))
+    raise SettingsError(f"{what} must be the name of a column, or a list of names", **{what: names})
 
 
 def _overrides(processor: KeyedProcessor, method: str) -> bool:

@@ -8,9 +8,9 @@ from statebackend.ids import KeyGroupRange
 
 def ranges_of(parallelism: int, max_parallelism: int) -> tuple[KeyGroupRange, ...]:
     """The key groups of each slot. Raises `SettingsError` unless every slot has at least one."""
-    if not 1 <= parallelism <= max_parallelism:
+    if type(parallelism) is not int or not 1 <= parallelism <= max_parallelism:
         raise SettingsError(
-            "parallelism must be between 1 and max_parallelism, which is fixed once a job has committed",
+            "parallelism must be a whole number between 1 and max_parallelism, which is fixed once a job has committed",
             parallelism=parallelism,
             max_parallelism=max_parallelism,
         )

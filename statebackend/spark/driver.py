@@ -8,7 +8,7 @@ run the batch's plan again.
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pyspark.sql import DataFrame
 
@@ -129,9 +129,10 @@ def work_of(
     """Return the processor's runner, or the function. Raises `SettingsError` for anything else."""
     if not (output is None or isinstance(output, Outbox) or callable(output)):
         raise SettingsError("output must be a function of (df, batch_id), or an Outbox", output=output)
-    if isinstance(function, KeyedProcessor):
-        return ProcessorRunner(
-            function,
+    class_ = cast("object", function)
+    if isinstance(function, KeyedProcessor) or (isinstance(class_, type) and issubclass(class_, KeyedProcessor)):
+        return ProcessorRunner(  # which refuses the class itself
+            cast("KeyedProcessor", function),
             key=key,
             order_by=order_by,
             has_output=output is not None,
@@ -145,7 +146,7 @@ def work_of(
             "key, order_by, concurrency and an output function need a KeyedProcessor: remove them, or write one",
             function=function,
         )
-    if not callable(function):
+    if not callable(cast("object", function)):
         raise SettingsError(
             "the sink needs a function of (df, batch_id, backend), or a KeyedProcessor", function=function
         )

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Literal, Self, get_args
+from typing import Any, Final, Literal, Self, cast, get_args
 
 import pyspark
 from pyspark.sql import DataFrame
@@ -131,6 +131,10 @@ class StatefulSink:
         uploader: StateChangeUploader | OpenUploader | None = None,
     ) -> None:
         check_release(pyspark.__version__)
+        if not isinstance(cast("object", settings), Settings):
+            raise SettingsError(
+                "a sink needs Settings: make them of a mapping by Settings.from_mapping", settings=settings
+            )
         times = event_time_of(event_time, lateness_s, late)
         batch_clock = batch_clock_of(times, clock)
         work = work_of(function, key=key, order_by=order_by, concurrency=concurrency, output=output, event_time=times)

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, cast
 
 import anyio
 import anyio.lowlevel
@@ -26,7 +26,7 @@ from statebackend._processing.event_time import Late, event_time_of
 from statebackend._processing.processor import KeyedProcessor
 from statebackend._processing.runner import ProcessorRunner
 from statebackend._ranges.equal_ranges import ranges_of
-from statebackend._tables.key_groups import key_group
+from statebackend._tables.key_groups import SEED, key_group
 from statebackend._tasks import simulate_threads
 from statebackend.errors import BackendClosedError, InputError
 from statebackend.ids import ClockKind, ClockMark, Key, KeyGroupRange, SourceMark
@@ -90,7 +90,7 @@ class ProcessorTester:
             processor,
             key=key,
             order_by=order_by,
-            has_output=processor.output_schema is not None,
+            has_output=getattr(processor, "output_schema", None) is not None,
             concurrency=concurrency,
             event_time=self._event_time,
         )
@@ -135,8 +135,8 @@ class ProcessorTester:
     ) -> list[dict[str, Any]]:
         """Process one batch and commit it. Returns its output rows, range by range; none without an `output_schema`.
 
-        `rows`: mappings that all have the same columns, or a `pyarrow.Table`. `clock_s` moves the job's clock first;
-        without it, the event time of the rows does, if there is one.
+        `rows`: mappings that all have the same columns, or a `pyarrow.Table` or `RecordBatch`. `clock_s` moves the
+        job's clock first; without it, the event time of the rows does, if there is one.
         `commit=False`: the process dies before the commit, and the next one goes on from the state as it was.
 
         Raises what the processor raises, and `InputError` for rows of another schema than those before, and for keys
@@ -234,15 +234,19 @@ class ProcessorTester:
         names = self._runner.key
         if len(self._ranges) == 1 or not table.num_rows or not {*names} <= {*table.column_names}:
             return [table] * len(self._ranges)  # without a key: the runner tells
-        if table.select(names).drop_null().num_rows < table.num_rows:
-            return [table] * len(self._ranges)
         columns = [table.column(name).to_pylist() for name in names]
-        keys: list[Any] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
-        groups = [key_group(key, self._settings.max_parallelism) for key in keys]
+        groups = [self._group_of(tuple(part for part in key if part is not None)) for key in zip(*columns, strict=True)]
         return [table.filter(_pa.array([group in part for group in groups])) for part in self._ranges]
+
+    def _group_of(self, parts: tuple[Any, ...]) -> int:
+        """The key group that Spark computes. It passes over null parts; a key without any other has the seed's."""
+        groups = self._settings.max_parallelism
+        return key_group(parts, groups) if parts else SEED % groups
 
     def _table_of(self, rows: Any) -> Any:
         """The rows as a table of the schema that all batches have. Raises `InputError`."""
+        if isinstance(rows, _pa.RecordBatch):
+            rows = _pa.Table.from_batches([rows])
         if not isinstance(rows, _pa.Table):
             rows = self._table_of_rows(list(rows))
         elif self._schema is not None and not rows.schema.equals(self._schema):
@@ -256,6 +260,9 @@ class ProcessorTester:
     def _table_of_rows(self, rows: Sequence[Mapping[str, Any]]) -> Any:
         if not rows:
             return _pa.table({}) if self._schema is None else self._schema.empty_table()
+        for row in cast("Sequence[object]", rows):
+            if not isinstance(row, Mapping):
+                raise InputError("a batch is a list of mappings, or a pyarrow.Table", row=repr(row)[:80])
         expected = list(rows[0]) if self._schema is None else list(self._schema.names)
         if (wrong := next((row for row in rows if set(row) != set(expected)), None)) is not None:
             raise InputError(

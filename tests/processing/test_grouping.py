@@ -99,3 +99,19 @@ def test_many_rows_of_many_keys_come_in_slabs() -> None:
     found = dict(by_key(table, ["key"]))
     assert sum(map(len, found.values())) == count
     assert [row["place"] for row in found[5]] == list(range(5, count, 777))
+
+
+@pytest.mark.parametrize(
+    ("column", "order_by", "said"),
+    [
+        (pa.array([[1]]), ["x"], "columns that have an order.*'x': 'list"),
+        (pa.array([2**60], pa.timestamp("us")), [], "no object.*column='x'"),
+        (pa.array([2**60], pa.timestamp("s", tz="UTC")), [], "no object.*column='x'"),
+        (pa.array([2**30], pa.date32()), [], "no object.*column='x'"),
+    ],
+    ids=["no order", "beyond the year 9999", "far beyond it", "a date beyond it"],
+)
+def test_a_column_that_cannot_be_handed_on_is_named(column: pa.Array, order_by: list[str], said: str) -> None:
+    """A table has dozens of them."""
+    with pytest.raises(InputError, match=said):
+        list(by_key(pa.table({"key": ["a"], "x": column}), ["key"], order_by))

@@ -358,12 +358,24 @@ class TableAsync(sb.spark.KeyedProcessor):
         (OpensAsync(), {}, "open cannot be async"),
         (TableAsync(), {}, "process_table cannot be async"),
         (print, {"concurrency": 2, "key": ()}, "need a KeyedProcessor"),
+        (Synchronous, {}, r"an instance of it: Synchronous\("),
+        (Synchronous, {"key": ()}, r"an instance of it: Synchronous\("),
+        (Synchronous(), {"key": None}, "key must be"),
+        (Synchronous(), {"key": 5}, "key must be"),
+        (Synchronous(), {"key": ["key", None]}, "key must be"),
+        (Synchronous(), {"key": b"key"}, "key must be"),
+        (Synchronous(), {"order_by": None}, "order_by must be"),
+        (Synchronous(), {"execution": "executors", "parallelism": "4"}, "a whole number between"),
+        (Synchronous(), {"execution": "executors", "parallelism": 2.0}, "a whole number between"),
+        (Synchronous(), {"execution": "executors", "parallelism": True}, "a whole number between"),
+        (Synchronous(), {"settings": {"job": "j", "primary": "memory://x"}}, "Settings.from_mapping"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused_when_the_sink_is_made(processor, options, said) -> None:
     """Not when the first batch has come."""
+    settings = sb.Settings(job="j", primary="memory://x")
     with pytest.raises(SettingsError, match=said):
-        sb.spark.StatefulSink(processor, sb.Settings(job="j", primary="memory://x"), **{"key": "key", **options})
+        sb.spark.StatefulSink(processor, **{"settings": settings, "key": "key", **options})
 
 
 def test_a_synchronous_process_that_returns_a_coroutine_is_told_how_to_be_awaited() -> None:

@@ -238,3 +238,60 @@ async def test_it_is_for_synchronous_tests() -> None:
     """It has a loop of its own."""
     with pytest.raises(InputError, match="a loop of its own"), ProcessorTester(Counting(), key="key"):
         pass
+
+
+class CountingKnown(KeyedProcessor):
+    """Counts the rows of a table that have a key."""
+
+    def open(self, context: ProcessorContext) -> None:
+        self.counts = context.value_state("counts", int)
+
+    def process_table(self, table: Any, context: ProcessorContext) -> None:
+        for key in zip(*(column.to_pylist() for column in table.columns), strict=True):
+            if None not in key:
+                self.counts[key] = self.counts.get(key, 0) + 1
+
+
+@pytest.mark.parametrize("ranges", [1, 2, 5])
+def test_rows_without_a_key_go_to_one_range_as_in_spark(ranges: int) -> None:
+    """To that of their other parts. Who processes tables may filter them."""
+    keys = [("a", 1), ("b", 2), (None, 1), ("c", None), (None, None)]
+    with ProcessorTester(CountingKnown(), key=["key", "n"], ranges=ranges) as tester:
+        tester.batch([{"key": key, "n": n} for key, n in keys])
+        assert counts(tester) == {("a", 1): 1, ("b", 2): 1}
+    with ProcessorTester(Counting(), key="key", ranges=ranges) as tester, pytest.raises(InputError, match="a key is"):
+        tester.batch([{"key": "a", "number": 1}, {"key": None, "number": 1}])
+
+
+@pytest.mark.parametrize("times", [{"order_by": "at"}, {"event_time": "at", "lateness_s": 0}])
+def test_the_clock_may_move_before_there_are_rows(times: dict[str, Any]) -> None:
+    """Then the columns of a batch are not known yet."""
+    with ProcessorTester(CountingKnown(), key="key", **times) as tester:
+        for to_s in (100.0, 200.0):
+            tester.advance_clock(to_s)
+        assert tester.clock_s == 200.0
+
+
+def test_a_record_batch_is_a_batch_and_what_holds_no_rows_is_refused() -> None:
+    """A mapping of columns is no list of rows."""
+    with ProcessorTester(Counting(), key="key") as tester:
+        assert tester.batch(pa.RecordBatch.from_pylist(rows("aa"))) == [{"key": "a", "n": 2}]
+        for wrong in ({"key": ["a"], "number": [1]}, [("a", 1)], ["a"]):
+            with pytest.raises(InputError, match="a list of mappings"):
+                tester.batch(wrong)
+        assert counts(tester) == {"a": 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"processor": Counting}, "an instance of it: Counting"),
+        ({"processor": print}, "need a KeyedProcessor"),
+        ({"key": None}, "key must be"),
+        ({"ranges": "2"}, "a whole number"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], said: str) -> None:
+    """As a sink does."""
+    with pytest.raises(SettingsError, match=said):
+        ProcessorTester(**{"processor": Counting(), "key": "key", **arguments})
