@@ -75,6 +75,66 @@ def test_a_class_that_a_module_has_is_sent_by_name() -> None:
     assert unpickled(pickled(msgspec.structs.FieldInfo)) is msgspec.structs.FieldInfo
 
 
+USED = """
+import dataclasses, enum, sys
+from typing import Annotated, Generic, NamedTuple, TypedDict, TypeVar
+import msgspec
+from statebackend.spark.executors.pickling import pickled
+
+T = TypeVar("T")
+class Named(NamedTuple):
+    n: int
+class Typed(TypedDict):
+    n: int
+class Color(enum.Enum):
+    RED = 1
+class Word(enum.Enum):
+    A = "a"
+@dataclasses.dataclass
+class Data:
+    n: int
+class Box(msgspec.Struct, Generic[T]):
+    item: T
+class IntBox(Box[int]):
+    pass
+class Positive(msgspec.Struct):
+    n: Annotated[int, msgspec.Meta(gt=0, title="t", extra={"a": 1})]
+
+VALUES = [
+    (Named, Named(1)), (Typed, {"n": 1}), (Color, Color.RED), (Word, Word.A), (Data, Data(1)), (Box[int], Box(1)),
+    (IntBox, IntBox(2)), (Positive, Positive(3)), (Annotated[str, msgspec.Meta(max_length=1)], "a"),
+]
+
+def tell():
+    told = []
+    for type_, value in VALUES:
+        assert msgspec.json.decode(msgspec.json.encode(value), type=type_) == value
+        told.append(repr(value))
+    for wrong, type_ in ((b'{"n":0}', Positive), (b'{"item":"x"}', Box[int]), (b'"ab"', VALUES[-1][0])):
+        try:
+            msgspec.json.decode(wrong, type=type_)
+        except msgspec.ValidationError as error:
+            told.append(str(error))
+    return repr(told)
+
+fresh = pickled(tell)
+sys.stdout.write(tell() + "\\n")
+sys.stdout.flush()
+for each in (fresh, pickled(tell)):
+    sys.stdout.buffer.write(len(each).to_bytes(8) + each)
+"""
+
+
+def test_classes_that_msgspec_has_used_arrive_as_those_that_it_has_not() -> None:
+    """It leaves a cache in each, as when the processor of a notebook was tested before it is sent."""
+    sent = subprocess.run([sys.executable, "-c", USED], check=True, capture_output=True).stdout
+    told, _, functions = sent.partition(b"\n")
+    size = int.from_bytes(functions[:8])
+    fresh, used = functions[8 : 8 + size], functions[16 + size :]
+    for function in (fresh, used):
+        assert unpickled(function)() == told.decode()
+
+
 RECURSIVE = msgspec.defstruct("Node", [("inner", "Node | None")], module="__main__")
 
 

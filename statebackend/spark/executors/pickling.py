@@ -1,9 +1,11 @@
 """Turns what is sent to the workers into bytes, including classes and functions of a main script or a notebook.
 
 cloudpickle sends those by value. It takes a `msgspec.Struct` class for a plain one, so that it arrives without its
-fields. So here such a class is sent as its fields, options and methods, and defined again where it arrives.
+fields. So here such a class is sent as its fields, options and methods, and defined again where it arrives. Nor does it
+know what msgspec leaves in a class once it has decoded one: that stays here.
 """
 
+import functools
 import inspect
 import io
 import types
@@ -36,7 +38,8 @@ _OPTIONS: Final = (
 _MADE_ANEW: Final = frozenset(
     {"__annotations__", "__dict__", "__match_args__", "__module__", "__slots__", "__struct_fields__", "__weakref__"}
 )
-_WANTED_AT_ONCE: Final = ("__doc__", "__post_init__")
+_WANTED_AT_ONCE: Final = ("__doc__", "__orig_bases__", "__post_init__")
+_CACHE: Final = "__msgspec_cache__"
 
 
 def pickled(what: Any) -> bytes:
@@ -46,8 +49,8 @@ def pickled(what: Any) -> bytes:
         _StructPickler(sent).dump(what)
     except Exception as error:
         raise SettingsError(
-            f"the processor cannot be sent to the workers: {error}; create what does not pickle in open(), and move "
-            "classes that refer to themselves to a module that the workers have"
+            f"the processor cannot be sent to the workers: {error}; create what does not pickle in open(), or move its "
+            "class to a module that the workers have, as one that refers to itself"
         ) from error
     return sent.getvalue()
 
@@ -62,7 +65,13 @@ class _StructPickler(_Pickler):  # type: ignore[misc]
         if isinstance(obj, type(msgspec.Struct)) and _is_sent_by_value(obj):
             fields, rest = _parts_of(obj)
             return _make, fields, rest, None, None, _complete  # in two steps: a method may name its own class
-        return _Pickler.reducer_override(self, obj)
+        if isinstance(obj, msgspec.Meta):
+            return functools.partial(msgspec.Meta, **_given(obj)), ()
+        reduced: Any = _Pickler.reducer_override(self, obj)
+        if isinstance(obj, type) and _CACHE in vars(obj) and reduced is not NotImplemented:
+            attributes, _ = reduced[2]
+            del attributes[_CACHE]
+        return reduced
 
 
 def _is_sent_by_value(class_: type) -> bool:
@@ -74,6 +83,12 @@ def _is_sent_by_value(class_: type) -> bool:
         or "<locals>" in class_.__qualname__
         or any(module == name or module.startswith(f"{name}.") for name in registered)
     )
+
+
+def _given(meta: msgspec.Meta) -> dict[str, Any]:
+    """The arguments that it was made with."""
+    names = (name for name in dir(meta) if not name.startswith("_"))
+    return {name: value for name in names if (value := getattr(meta, name)) is not None}
 
 
 def _parts_of(class_: type[msgspec.Struct]) -> tuple[tuple[Any, ...], dict[str, Any]]:
