@@ -3,7 +3,6 @@
 Where the rows are not at hand, Spark is asked for their largest time, in a job of its own.
 """
 
-import datetime as dt
 from typing import Any, Final, Literal
 
 from pyspark.sql import DataFrame
@@ -19,7 +18,8 @@ from statebackend.spark.frames import collected, without_adaptive_planning
 
 ClockMode = Literal["batch"]
 
-_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - a timestamp without a zone counts as UTC
+_S_US: Final = 1_000_000
+_DAY_US: Final = 86_400 * _S_US
 
 
 class BatchClock:
@@ -67,7 +67,9 @@ class BatchClock:
             case t.TimestampType():
                 before = f"timestamp_micros({in_us(before_s)}L)"
             case t.TimestampNTZType():
-                before = f"TIMESTAMP_NTZ '{(_EPOCH + dt.timedelta(microseconds=in_us(before_s))).isoformat(sep=' ')}'"
+                days, rest = divmod(in_us(before_s), _DAY_US)  # a literal of Python's times ends with the year 9999
+                seconds = f"{rest // _S_US}.{rest % _S_US:06}"
+                before = f"(TIMESTAMP_NTZ '1970-01-01 00:00:00' + make_dt_interval({days}, 0, 0, {seconds}))"
             case _:
                 return "false"
         return f"{_quoted(self.event_time.column)} < {before}"

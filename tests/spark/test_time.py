@@ -3,8 +3,12 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 import statebackend as sb
+from statebackend._processing.event_time import EventTime
 from statebackend.ids import ClockMark
+from statebackend.spark.batch_clock import BatchClock
 from tests.spark.processors import Sessions, timed
 
 BATCHES = [
@@ -113,3 +117,18 @@ def test_a_function_goes_by_the_clock_and_does_not_see_late_rows(stream, open_si
     assert "a row has no event time" in stream.fail(open_sink(function, stream.settings, **options), plan=unknown)
     assert len(seen) == 3
     assert clock_of(stream.settings) == ClockMark(100.0, "event")
+
+
+@pytest.mark.parametrize(
+    "of_type", ["timestamp_micros({})", "TIMESTAMP_NTZ '1970-01-01' + make_dt_interval(0, 0, 0, {}e-6BD)"]
+)
+def test_late_rows_are_told_to_the_microsecond_in_any_year(spark, of_type) -> None:
+    """With a zone and without. Python's own times end with the year 9999, Spark's do not."""
+    clock = BatchClock(EventTime("at", 0.0, "drop"))
+    for before_us in (-1, 0, 1_500_000_000_000_001, 600_000_000_000_000_000):
+        df = spark.range(-1, 2).selectExpr(
+            "id", f"{of_type.format(before_us)} + make_dt_interval(0, 0, 0, id * 1e-6BD) AS at"
+        )
+        to_s, late = clock.of_frame(df, before_us / 1e6)
+        assert (to_s, late) == ((before_us + 1) / 1e6, 1)
+        assert [row.id for row in clock.in_time(df, before_us / 1e6).select("id").collect()] == [0, 1]
