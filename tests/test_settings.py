@@ -381,6 +381,13 @@ def test_a_path_that_is_escaped_is_refused_with_what_to_write(tmp_path: Path) ->
     assert settings(primary=right).primary == right
 
 
+def test_a_directory_that_has_such_a_name_is_taken_as_it_is(tmp_path: Path) -> None:
+    """Else the job that lies there could not be opened any more."""
+    (tmp_path / "my%20dir").mkdir()
+    primary = f"file://{tmp_path}/my%20dir"
+    assert settings(primary=primary).primary == primary
+
+
 def test_credentials_are_not_shown_whatever_the_scheme() -> None:
     """Even where the scheme is refused anyway."""
     with pytest.raises(PrimaryUrlError, match="must not hold credentials") as caught:

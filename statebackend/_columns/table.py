@@ -63,6 +63,8 @@ class ColumnTable(Table):
         self._is_touched: Flags = np.zeros(0, np.bool_)
         self._touched: list[Integers] = []
         self._withdrawn: list[Integers] = []
+        self._has_dropped = False  # since the last drain
+        self._has_returned = False  # a key was added behind that, and may be dropped again
 
     @property
     def schema(self) -> Schema:
@@ -118,6 +120,7 @@ class ColumnTable(Table):
         """
         rows, is_new = self._find_or_add(*(keys if isinstance(keys, HashedKeys) else self.hashed(keys)))
         self._touch(rows[is_new])
+        self._has_returned |= self._has_dropped and bool(is_new.any())
         return rows, is_new
 
     def gather(self, rows: Integers, names: Sequence[str] | None = None) -> RecordBatch:
@@ -170,6 +173,7 @@ class ColumnTable(Table):
         rows = np.unique(rows)
         self._check_rows(rows, len(rows))
         self._touch(rows)
+        self._has_dropped = True
         self._remove(rows)
 
     def withdraw(self, rows: Integers) -> None:
@@ -214,7 +218,9 @@ class ColumnTable(Table):
         if self._withdrawn:
             is_gone &= ~np.isin(dropped, np.concatenate(self._withdrawn))
             self._withdrawn = []
-        drained = self._changes(state_id, rows, self._rows.distinct(dropped[is_gone]))
+        gone = dropped[is_gone]
+        drained = self._changes(state_id, rows, self._rows.distinct(gone) if self._has_returned else gone)
+        self._has_dropped = self._has_returned = False
         self._rows.release(dropped)
         return iter(drained)
 

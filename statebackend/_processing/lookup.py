@@ -10,8 +10,11 @@ batches run on one loop.
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from decimal import Decimal
+from numbers import Real
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar, TypeVarTuple, cast
+from weakref import WeakKeyDictionary
 
 import anyio
 
@@ -56,7 +59,7 @@ def lookup(
         if type(value) is not int or value < least:
             raise SettingsError(f"{name} of a lookup must be a whole number, of at least {least}", **{name: value})
     for name, seconds in (("rate_per_s", rate_per_s or 1), ("timeout_s", timeout_s), ("retry_delay_s", retry_delay_s)):
-        if not isinstance(cast("object", seconds), int | float):
+        if not isinstance(cast("object", seconds), Real | Decimal):
             raise SettingsError(f"{name} of a lookup must be a number", **{name: seconds})
     if rate_per_s is not None and not rate_per_s > 0:
         raise SettingsError("rate_per_s of a lookup must be above 0, or None for no limit", rate_per_s=rate_per_s)
@@ -66,8 +69,8 @@ def lookup(
             timeout_s=timeout_s,
             retry_delay_s=retry_delay_s,
         )
-    policy = RetryPolicy(attempts_max=attempts_max, timeout_s=timeout_s, delay_s=retry_delay_s)
-    limits = _Limits(concurrency, 0.0 if rate_per_s is None else 1 / rate_per_s)
+    policy = RetryPolicy(attempts_max=attempts_max, timeout_s=float(timeout_s), delay_s=float(retry_delay_s))
+    limits = _Limits(concurrency, 0.0 if rate_per_s is None else float(1 / rate_per_s))
     return Lookup(function, policy, limits, retries_max=retries_max, retry_on=retry_on)
 
 
@@ -199,34 +202,30 @@ class _Remembered(Generic[T]):
 class _Limits:
     """How many calls of a lookup are under way at a time, and one begins every `interval_s` seconds.
 
-    They hold for all batches on a loop, also of several sinks. Another loop, as in a test, begins anew.
+    They hold for all batches on a loop, also of several sinks. Another loop, as in a test, has its own.
     """
 
     def __init__(self, concurrency: int, interval_s: float) -> None:
         self._concurrency = concurrency
         self._interval_s = interval_s
-        self._next_at = 0.0
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._places = WeakKeyDictionary[asyncio.AbstractEventLoop, anyio.Semaphore]()
+        self._next_at = WeakKeyDictionary[asyncio.AbstractEventLoop, float]()  # each loop has its own time
 
     def places(self) -> anyio.Semaphore:
         """To be held during a call."""
-        self._go_by_loop()
-        return self._places
+        loop = asyncio.get_running_loop()
+        if (found := self._places.get(loop)) is None:
+            found = self._places[loop] = anyio.Semaphore(self._concurrency, fast_acquire=True)
+        return found
 
     async def wait_for_slot(self) -> None:
         """Wait for the next time slot. A cancelled call has used it up."""
         if not self._interval_s:
             return
-        begin_at = max(self._go_by_loop().time(), self._next_at)
-        self._next_at = begin_at + self._interval_s
-        await anyio.sleep_until(begin_at)
-
-    def _go_by_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            self._loop, self._next_at = loop, 0.0  # each loop has its own time
-            self._places = anyio.Semaphore(self._concurrency, fast_acquire=True)
-        return loop
+        begin_at = max(loop.time(), self._next_at.get(loop, 0.0))
+        self._next_at[loop] = begin_at + self._interval_s
+        await anyio.sleep_until(begin_at)
 
     def __reduce__(self) -> tuple[type["_Limits"], tuple[int, float]]:
         return _Limits, (self._concurrency, self._interval_s)

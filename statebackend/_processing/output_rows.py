@@ -69,7 +69,7 @@ def _forbidden_null(field: Any, array: Any) -> str | None:
         present = array.drop_null()
         items = _pa.ListArray.from_arrays(present.offsets, present.items)  # a map itself cannot be flattened
         inner = [(type_.item_field, items.flatten())]
-    elif types.is_nested(type_) and type_.num_fields == 1:
+    elif types.is_nested(type_) and type_.num_fields == 1 and not types.is_union(type_):
         inner = [(type_.field(0), array.flatten())]
     else:
         return None

@@ -292,11 +292,12 @@ class ProcessorRunner:
 
 
 def _names(what: str, names: object) -> tuple[str, ...]:
-    found = (names,) if isinstance(names, str) else names
-    if isinstance(found, Sequence):
-        columns = cast("Sequence[object]", found)
+    if isinstance(names, str):
+        return (names,)
+    if isinstance(names, Iterable):
+        columns = tuple(cast("Iterable[object]", names))
         if all(isinstance(name, str) for name in columns):
-            return tuple(cast("Sequence[str]", columns))
+            return tuple(map(str, columns))
     raise SettingsError(f"{what} must be the name of a column, or a list of names", **{what: names})
 
 

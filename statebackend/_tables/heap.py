@@ -208,6 +208,11 @@ class MapTable(EntryTable[dict[bytes, bytes]]):
         self._size_bytes += len(cell) + len(entry_key) if replaced is None else len(cell) - len(replaced)
         found[entry_key] = cell
 
+    def put_many(self, key: Key, cells: Mapping[bytes, bytes]) -> None:
+        """Set some entries of the key's map, at least one."""
+        for entry_key, cell in cells.items():
+            self.put(key, entry_key, cell)
+
     def remove(self, key: Key, entry_key: bytes) -> None:
         """Remove one entry; fine if it is not there. With the last one the key goes too."""
         if entry_key in self.entries.get(key, ()):

@@ -273,7 +273,8 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
 class RocksMaps(RocksEntries[dict[bytes, bytes]]):
     """The entries of a map state, which are written by `put` and `replay_on` only.
 
-    A map is asked for entry by entry, and would be decoded for each. So it is remembered until another two are.
+    A map is asked for entry by entry, and would be decoded for each. So it is remembered until another two are, or
+    the writes of a batch were sent: it may be large.
     """
 
     def __init__(
@@ -291,6 +292,10 @@ class RocksMaps(RocksEntries[dict[bytes, bytes]]):
     def put(self, key: Key, entry: dict[bytes, bytes] | None, size_bytes: int) -> None:
         self._decoded.pop(key, None)
         super().put(key, entry, size_bytes)
+
+    def sent(self) -> None:
+        self._decoded.clear()
+        super().sent()
 
     def replay_on(
         self, table: Callable[[dict[Key, dict[bytes, bytes]]], EntryTable[dict[bytes, bytes]]], changes: KeyedChanges

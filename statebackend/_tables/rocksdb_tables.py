@@ -7,7 +7,7 @@
 place.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Self, TypeVar, cast
 
@@ -129,11 +129,14 @@ class RocksMapTable(_InRocks[dict[bytes, bytes]], MapTable):
         self.rocks.replay_on(MapTable, changes)
 
     def put(self, key: Key, entry_key: bytes, cell: bytes) -> None:
+        self.put_many(key, {entry_key: cell})
+
+    def put_many(self, key: Key, cells: Mapping[bytes, bytes]) -> None:
         entries = self.entries.get(key)
         if entries is None:
             entries = {}
-        entries[entry_key] = cell
-        self.rocks.put(key, entries, len(entry_key) + len(cell))
+        entries.update(cells)
+        self.rocks.put(key, entries, sum(map(len, cells)) + sum(map(len, cells.values())))
 
     def remove(self, key: Key, entry_key: bytes) -> None:
         entries = self.entries.get(key)

@@ -297,9 +297,9 @@ def check_primary(url: str) -> None:
         known = bool(_AZURE_ACCOUNT.fullmatch(parts.netloc)) and bool(_AZURE_PATH.fullmatch(parts.path))
     else:
         raise PrimaryUrlError(f"the primary has an unknown scheme: use {PRIMARY_FORMS}", primary=url)
-    if parts.scheme == "file" and _ESCAPE.search(parts.path):
+    if parts.scheme == "file" and _ESCAPE.search(parts.path) and not os.path.lexists(parts.path):
         raise PrimaryUrlError(
-            "a file: path is taken as it is: write it without escapes, which a directory's name must not have",
+            "a file: path is taken as it is, and there is no such directory: write it without escapes",
             primary=url,
             perhaps=unquote(url),
         )

@@ -1,5 +1,6 @@
 """Lookups: one request for each argument and batch, within limits on concurrency, rate and retries."""
 
+import asyncio
 import itertools
 import pickle
 import traceback
@@ -226,6 +227,19 @@ async def test_sinks_that_share_a_lookup_share_its_limits() -> None:
             tasks.start_soon(answers, Asking(lookup), list("abcd"))
     assert max(service.at_a_time) == 2
     assert anyio.current_time() == pytest.approx(6, abs=0.1)
+
+
+def test_each_loop_has_its_own_places() -> None:
+    """A lookup that is used on two loops in turn keeps to its limit on each."""
+    limits = sb.spark.lookup(Service(), concurrency=2)._limits
+
+    async def places() -> anyio.Semaphore:
+        return limits.places()
+
+    with asyncio.Runner() as one, asyncio.Runner() as other:
+        first, second = one.run(places()), other.run(places())
+        assert first is not second
+        assert (one.run(places()), other.run(places())) == (first, second)
 
 
 @run_virtual

@@ -97,3 +97,17 @@ def test_only_the_rows_of_a_slice_count(rows: Any, ends: Any) -> None:
             checked_nulls(table)
     else:
         assert checked_nulls(table) is table
+
+
+def test_a_union_is_taken_as_it_is() -> None:
+    """It has one field and no `flatten`."""
+    union = pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])])
+    table = pa.table({"x": union})
+    assert checked_nulls(table) is table
+
+
+def test_columns_may_be_named_by_anything_that_yields_names() -> None:
+    """As the keys of a dictionary."""
+    putting = Putting(SURE, {"sure": 1})
+    with ProcessorTester(putting, key={"key": 0}.keys()) as tester:  # type: ignore[arg-type]
+        assert len(tester.batch([{"key": "a"}])) == 1

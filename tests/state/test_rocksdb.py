@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statebackend import TimeToLive
 from statebackend._codec.cells import framed
 from statebackend._codec.change_sets.changes import GROUP
 from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges
@@ -23,7 +24,7 @@ from statebackend._tables.heap import ListTable, MapTable, ValueTable
 from statebackend._tables.key_groups import OwnedKeys, key_group
 from statebackend._tables.placed import WantedEntries
 from statebackend.errors import BackendClosedError, KeyGroupError, StoreUnavailableError
-from statebackend.ids import KeyGroupRange, all_key_groups
+from statebackend.ids import Key, KeyGroupRange, all_key_groups
 from tests.changes import drained, rows_of
 from tests.state.rocks import (
     ALL_KEYS,
@@ -121,7 +122,7 @@ def test_a_removal_waits_like_a_write(store: "RocksStore") -> None:
 
 
 def test_a_map_is_decoded_once_for_all_of_its_entries(store: "RocksStore", monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also beside another one. What is written then is read, and what is removed is not."""
+    """Once in each batch, also beside another one. What is written then is read, and what is removed is not."""
     decoded: list[bytes] = []
 
     def counted(data: bytes) -> dict[bytes, bytes]:
@@ -149,7 +150,7 @@ def test_a_map_is_decoded_once_for_all_of_its_entries(store: "RocksStore", monke
     other.clear()
     store.flush()
     assert dict(other) == {}
-    assert len(decoded) == 4
+    assert len(decoded) == 6, "nothing is remembered of a batch that was sent"
     one["0"] = 1
     log = drained(states)
     one["0"] = 2
@@ -157,6 +158,26 @@ def test_a_map_is_decoded_once_for_all_of_its_entries(store: "RocksStore", monke
     assert one["0"] == 2
     states.replay(stored(log))
     assert one["0"] == 1
+
+
+def test_a_map_that_is_set_or_renewed_as_a_whole_is_written_once(
+    store: "RocksStore", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was encoded with each batch of its entries: a time that grew with the square of their number."""
+    written: list[int] = []
+    put = rocks_tables.RocksMaps.put
+
+    def counted(self: Any, key: Key, entry: dict[bytes, bytes], size_bytes: int) -> None:
+        written.append(len(entry))
+        put(self, key, entry, size_bytes)
+
+    monkeypatch.setattr(rocks_tables.RocksMaps, "put", counted)
+    ttl = TimeToLive(10, lambda: 100.0, on_read=True)
+    seen = states_in(store).map_state("seen", int, int, ttl=ttl)
+    seen["a"] = dict.fromkeys(range(50), 1)
+    assert seen.get_many(["a"]) == [dict.fromkeys(range(50), 1)]
+    seen.update_many(["a"], [dict.fromkeys(range(60), 2)])
+    assert written == [50, 50, 60]
 
 
 def test_an_empty_cell_is_a_cell(store: "RocksStore") -> None:

@@ -170,6 +170,17 @@ def test_what_has_expired_is_not_popped(clock: Clock) -> None:
             state.popitem()
 
 
+def test_popping_removes_what_has_expired_on_its_way(clock: Clock) -> None:
+    """Or each call would pass it again, where keys are popped from the end: in memory."""
+    legs = all_states().value_state("legs", int, ttl=TimeToLive(10, clock))
+    legs.update(a=1, b=2)
+    clock.now = 105
+    legs["a"] = 3
+    clock.now = 110
+    assert legs.popitem() == ("a", 3)
+    assert list(legs._entries) == ([] if isinstance(legs._entries, dict) else ["b"])
+
+
 def test_reading_an_entry_looks_at_no_other(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else reading a map entry by entry, as `dict` does, would take time by the square of its length."""
     looked_at: list[bytes] = []

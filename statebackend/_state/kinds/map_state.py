@@ -109,8 +109,7 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
         if ttl is not None and ttl.on_read and entries:
             now = ttl.read_clock()
             self._touch(key)
-            for encoded, cell in entries.items():
-                self._put(key, encoded, self._values.touched(cell, now))
+            self._put_many(key, {encoded: self._values.touched(cell, now) for encoded, cell in entries.items()})
         return found
 
     def read_entry(self, key: Key, entry_key: K) -> V:
@@ -171,8 +170,7 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
         """Set in each key's map the entries at the same index. All of them, or none."""
         for key, entries in self._all_encoded(keys, maps):
             self._touch(key)
-            for encoded, cell in entries.items():
-                self._put(key, encoded, cell)
+            self._put_many(key, entries)
 
     def _all_encoded(
         self, keys: Iterable[Key] | Arrow, maps: Iterable[Mapping[K, V]] | Arrow
@@ -210,12 +208,16 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
         touched[encoded] = None
         self._table.put(key, encoded, cell)
 
+    def _put_many(self, key: Key, cells: Mapping[bytes, bytes]) -> None:
+        if cells:
+            self._touched.setdefault(key, {}).update(dict.fromkeys(cells))
+            self._table.put_many(key, cells)
+
     def _replace(self, key: Key, entries: Mapping[bytes, bytes]) -> None:
         self._touch(key)
         self._touched[key] = {None: None}
         self._table.drop(key)
-        for encoded, cell in entries.items():
-            self._put(key, encoded, cell)
+        self._put_many(key, entries)
 
     def _is_live(self, entry: dict[bytes, bytes], now: float) -> bool:
         ttl = self._values.ttl

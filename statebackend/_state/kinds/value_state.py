@@ -86,14 +86,16 @@ class ValueState(CellState[V], MutableMapping[Key, V]):
 
     def popitem(self) -> tuple[Key, V]:
         """Remove a key, and return it with its value. Raises `KeyError` where there is none."""
-        keys, entries = iter(self), self._entries
-        if isinstance(entries, dict) and entries:
+        entries = self._entries
+        while isinstance(entries, dict) and entries:
             # To find its first key, or its last one, it passes the places of all that are gone; its own `popitem`
-            # takes those at the end away. A key that has expired is left to the drains.
+            # takes those at the end away.
             last, cell = entries.popitem()
             entries[last] = cell
-            keys = reversed(entries)
-        key = next((key for key in keys if key in self), None)
+            if last in self:
+                return last, self.pop(last)
+            self._remove(last)  # it has expired
+        key = next((key for key in self if key in self), None)
         if key is None:
             raise KeyError("the state is empty")
         return key, self.pop(key)
