@@ -129,14 +129,6 @@ class KeyRows:
         self._is_live[rows] = False
         self._dead += len(rows)
 
-    def distinct(self, rows: Integers) -> Integers:
-        """One row for each key, of rows that may have had the same key one after the other."""
-        _, numbers, counts = np.unique(self._hashes[rows], return_inverse=True, return_counts=True)
-        is_alone = counts[numbers] == 1
-        others = rows[~is_alone]
-        found = dict(zip(plain_keys(self._keys.read(others)), others.tolist(), strict=True)) if len(others) else {}
-        return np.concatenate([rows[is_alone], np.array(list(found.values()), np.int64)])
-
     def release(self, rows: Integers) -> None:
         """Let the rows of removed keys be used again."""
         self._free = np.concatenate([self._free, rows])

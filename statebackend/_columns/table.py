@@ -62,9 +62,7 @@ class ColumnTable(Table):
         self._types = {each.name: type_in(each.type) for each in schema.columns}
         self._is_touched: Flags = np.zeros(0, np.bool_)
         self._touched: list[Integers] = []
-        self._withdrawn: list[Integers] = []
-        self._has_dropped = False  # since the last drain
-        self._has_returned = False  # a key was added behind that, and may be dropped again
+        self._added: list[Integers] = []  # rows that did not have their keys at the last drain
 
     @property
     def schema(self) -> Schema:
@@ -119,8 +117,9 @@ class ColumnTable(Table):
         Raises what `hashed` does, before anything is added.
         """
         rows, is_new = self._find_or_add(*(keys if isinstance(keys, HashedKeys) else self.hashed(keys)))
-        self._touch(rows[is_new])
-        self._has_returned |= self._has_dropped and bool(is_new.any())
+        if is_new.any():
+            self._touch(rows[is_new])
+            self._added.append(rows[is_new])
         return rows, is_new
 
     def gather(self, rows: Integers, names: Sequence[str] | None = None) -> RecordBatch:
@@ -173,13 +172,7 @@ class ColumnTable(Table):
         rows = np.unique(rows)
         self._check_rows(rows, len(rows))
         self._touch(rows)
-        self._has_dropped = True
         self._remove(rows)
-
-    def withdraw(self, rows: Integers) -> None:
-        """As `drop`, of keys that were added since the last drain: nothing of them is drained."""
-        self.drop(rows)
-        self._withdrawn.append(rows)
 
     def keys(self, rows: Integers) -> Array:
         """The keys of these rows."""
@@ -204,23 +197,21 @@ class ColumnTable(Table):
         return self._rows.groups_of(self._rows.hashes(rows))
 
     def drain(self, state_id: int) -> Iterator[ColumnChanges]:
-        """The rows written since the last drain, and the keys dropped since then. All of it is drained by the call.
+        """The rows written since the last drain, and the keys of then that are gone. All of it is drained by the call.
 
         The rows of dropped keys may be used again from then on.
         """
         rows = self._take_touched()
+        added, self._added = self._added, []
         is_live = self._rows.which_live(rows)
         if is_live.all():
             return iter(self._changes(state_id, rows, rows[:0]))
         rows, dropped = rows[is_live], rows[~is_live]
         # A key that has come back has another row, which replaces what the key had.
         is_gone = self._rows.find(self._rows.keys(dropped), self._rows.hashes(dropped)) < 0
-        if self._withdrawn:
-            is_gone &= ~np.isin(dropped, np.concatenate(self._withdrawn))
-            self._withdrawn = []
-        gone = dropped[is_gone]
-        drained = self._changes(state_id, rows, self._rows.distinct(gone) if self._has_returned else gone)
-        self._has_dropped = self._has_returned = False
+        if added:  # nothing was ever drained of these; if the key was there before, it had another row
+            is_gone &= ~np.isin(dropped, np.concatenate(added))
+        drained = self._changes(state_id, rows, dropped[is_gone])
         self._rows.release(dropped)
         return iter(drained)
 

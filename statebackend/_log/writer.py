@@ -201,7 +201,7 @@ class LogWriter:
             await self.write_hint()
 
     async def check_epoch(self) -> None:
-        """Raise `FencedError` if somebody else has appended behind our last entry. Usually one request.
+        """Raise `FencedError` if somebody else has appended behind our entries. Usually one request.
 
         A commit of our own may be on its way, and there already: an entry of our epoch is ours. A claim may still come
         right after this, and before what the caller does next: that must then harm nobody. Raises `StoreError` if the
@@ -211,8 +211,11 @@ class LogWriter:
         looked = self._now()
         if self._since(self._contact) <= LOG_CONTACT_MAX_S:
             following = self.last.sequence + 1
-            if await self.log.exists(following) and (found := await self.log.load(following)).epoch != self.epoch:
-                raise _fenced(self.last, found)
+            while await self.log.exists(following):
+                found = await self.log.load(following)
+                if found.epoch != self.epoch:
+                    raise _fenced(self.last, found)
+                following += 1
         else:  # a claim may have come and been swept
             end = await self.find_end()
             if end is None or end.entry is None or end.entry.epoch != self.epoch:

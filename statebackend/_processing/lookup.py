@@ -58,7 +58,11 @@ def lookup(
     for name, value, least in bounds:
         if type(value) is not int or value < least:
             raise SettingsError(f"{name} of a lookup must be a whole number, of at least {least}", **{name: value})
-    for name, seconds in (("rate_per_s", rate_per_s or 1), ("timeout_s", timeout_s), ("retry_delay_s", retry_delay_s)):
+    for name, seconds in (
+        ("rate_per_s", 1 if rate_per_s is None else rate_per_s),
+        ("timeout_s", timeout_s),
+        ("retry_delay_s", retry_delay_s),
+    ):
         if not isinstance(cast("object", seconds), Real | Decimal):
             raise SettingsError(f"{name} of a lookup must be a number", **{name: seconds})
     if rate_per_s is not None and not rate_per_s > 0:

@@ -45,10 +45,8 @@ class SavepointRequests:
 
         A cancelled call fails the savepoint that it was making. Those behind it wait for the next batch.
         """
-        while self._waiting:
-            with self._lock:
-                name = next(iter(self._waiting))
-                asked = self._waiting.pop(name)
+        while (request := self._take()) is not None:
+            name, asked = request
             if not asked.set_running_or_notify_cancel():
                 continue
             try:
@@ -64,6 +62,11 @@ class SavepointRequests:
             else:
                 _logger.info("savepoint %s: checkpoint=%d source=%s", name, made.checkpoint_id, made.source)
                 asked.set_result(made)
+
+    def _take(self) -> tuple[str, Future[SavepointInfo]] | None:
+        with self._lock:
+            name = next(iter(self._waiting), None)
+            return None if name is None else (name, self._waiting.pop(name))
 
     def __reduce__(self) -> tuple[type["SavepointRequests"], tuple[()]]:
         return SavepointRequests, ()

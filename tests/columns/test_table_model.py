@@ -116,11 +116,11 @@ class TableMachine(RuleBasedStateMachine):
             del self.model[key]
 
     @rule(data=st.data())
-    def withdraw(self, data: st.DataObject) -> None:
+    def add_and_drop(self, data: st.DataObject) -> None:
         """Keys that were just added, as by a write that fails."""
         keys = data.draw(st.lists(KEYS[self.key_type], max_size=4))
         rows, is_new = self.of.find_or_add(array(keys, self.key_type))
-        self.of.withdraw(rows[is_new])
+        self.of.drop(rows[is_new])
 
     @rule()
     def drain(self) -> None:

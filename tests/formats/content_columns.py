@@ -67,9 +67,11 @@ def filled(columns: dict[str, tuple[str, list[object]]], key: pa.DataType, keys:
 
 
 def example() -> list[ChangeSet]:
-    """Two rows and a drop."""
+    """Two rows, and the drop of a third that was logged before."""
     of = filled(EXAMPLE, pa.string(), EXAMPLE_KEYS)
     dropped, _ = of.find_or_add(pa.array(EXAMPLE_DROPPED))
+    list(of.drain(0))
+    of.scatter(of.find(pa.array(EXAMPLE_KEYS)), batch(EXAMPLE))
     of.drop(dropped)
     return [_set_of("0-127", 0, list(of.drain(0)))]
 

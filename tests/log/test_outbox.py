@@ -161,6 +161,22 @@ async def test_output_is_taken_beside_a_commit_of_ones_own(job: Job, slept_s: fl
         hold.release()
 
 
+async def test_a_writer_that_is_fenced_behind_its_own_commit_publishes_nothing(job: Job) -> None:
+    """The commit lies there without its answer, and the claim of another writer behind it."""
+    hold = Hold(operation="put_if_absent", key=f"*{entry_key(2)}", moment="after")
+    async with job.backend(hold) as backend, anyio.create_task_group() as tasks:
+        await batch(backend, 0, b"rows")
+        tasks.start_soon(put, backend, 1)
+        await hold.reached.wait()
+        try:
+            async with job.backend() as new:
+                with pytest.raises(FencedError):
+                    await backend.take_output()
+                assert await publish_all(new) == [(0, [b"rows"])]
+        finally:
+            hold.release()
+
+
 async def test_two_outputs_of_one_source_are_two(job: Job) -> None:
     """A caller that uses a source twice gets the rows of each, and not those of the second twice."""
     async with job.backend() as backend:

@@ -1,4 +1,4 @@
-"""Names in the library are the words of the design, and none of those that say nothing."""
+"""Names in the library are the words of the design, and none that says nothing, or that only we would know."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "statebackend"
-FORBIDDEN = frozenset({"manager", "helper", "util", "impl", "factory", "handler", "service"})
+FORBIDDEN = frozenset({"manager", "helper", "util", "impl", "factory", "handler", "service", "reign"})
 
 
 def words(name: str) -> set[str]:

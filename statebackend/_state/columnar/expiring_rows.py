@@ -77,7 +77,7 @@ class ExpiringRows:
             yield rows, is_added
         except BaseException:
             if is_added.any():
-                self.table.withdraw(rows[is_added])
+                self.table.drop(rows[is_added])
                 self._moves += 1
                 self._comings += 1
             raise
