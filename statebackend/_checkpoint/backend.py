@@ -139,7 +139,7 @@ class KeyedBackend(StateDeclarations):
         """Take the timers that are due at the job's clock, earliest first: of all declared timers of its kind.
 
         Each is deleted before it is returned. One that is registered meanwhile comes too if it is due; but none comes
-        twice: registered again for the time that it came at, it stays for the next call.
+        twice: registered again for the time that it came at, it stays for the next call, if nobody deletes it.
         """
         self._check_usable()
         return self._states.due_timers()

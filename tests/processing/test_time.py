@@ -3,12 +3,14 @@
 import asyncio
 import datetime as dt
 import pydoc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import statebackend as sb
 from statebackend._processing.event_time import EventTime, event_time_of
@@ -17,6 +19,8 @@ from statebackend._processing.runner import ProcessorRunner
 from statebackend._state.time.job_clock import NOT_BEGUN
 from statebackend.errors import InputError, SettingsError
 from statebackend.objectstore import MemoryStore
+from tests.knobs import replaced
+from tests.state import timer_programs
 
 SETTINGS = sb.Settings(job="sessions", primary="memory://unused", persist_delay_s=0.0, max_parallelism=16)
 ROWS = pa.schema([("key", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
@@ -230,6 +234,69 @@ async def test_a_timer_that_is_set_again_comes_once_a_batch() -> None:
         await job.batch(("a", 1.0))
         assert await job.batch(("b", 11.0)) == [("b", "row", 11), ("a", "again", 11)]
         assert await job.batch() == [("a", "again", 11)]
+
+
+class Programmed(Sessions):
+    """Does to its timers what a program says, and tells what it sees."""
+
+    def __init__(self, program: Sequence[timer_programs.Batch], seen: list[list[object]]) -> None:
+        self.program, self.seen = program, seen
+
+    def open(self, context: Any) -> None:
+        self.timers = {name: context.timers(name) for name in timer_programs.NAMES}
+
+    def open_batch(self, context: Any) -> None:
+        batch = self.program[len(self.seen)]
+        self.seen.append([])
+        self.before = context.clock_s - batch.step
+        timer_programs.do(batch.deeds, self.timers, self.before, self.seen[-1])
+
+    def process(self, key: Any, rows: Any, context: Any) -> Any:
+        pass
+
+    def on_timer(self, key: Any, at: float, context: Any) -> Any:
+        self.seen[-1].append((at, key, context.timer_name))
+        timer_programs.do(
+            self.program[len(self.seen) - 1].on_timer.get(key, ()), self.timers, self.before, self.seen[-1]
+        )
+
+    def close_batch(self, context: Any) -> None:
+        pass
+
+
+class ProgrammedAsync(Programmed):
+    """The same, with a `process` that awaits."""
+
+    async def process(self, key: Any, rows: Any, context: Any) -> Any:
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("table", ["heap", "rocksdb"])
+@given(program=timer_programs.PROGRAMS, of=st.sampled_from([Programmed, ProgrammedAsync]), again=st.booleans())
+@example(program=timer_programs.AGAIN_AND_DELETED, of=Programmed, again=False)
+@example(program=timer_programs.AGAIN_AND_DELETED, of=ProgrammedAsync, again=True)
+@settings(max_examples=25)
+def test_a_processor_sees_and_gets_the_timers_of_a_dictionary(
+    table: Any, program: Any, of: Any, *, again: bool
+) -> None:
+    """Whatever it registers and deletes while others fire: in either table, in one process or in many."""
+    if table == "rocksdb":
+        pytest.importorskip("rocksdict", reason="the extra rocksdb")
+    store, seen = MemoryStore(), list[list[object]]()
+    tables = replaced(SETTINGS, table=table)
+
+    async def run(batches: Sequence[timer_programs.Batch], now: float) -> float:
+        async with sb.open_backend(tables, store=store) as backend:
+            job = Driven(of(program, seen), backend, "drop", 0)
+            for batch in batches:
+                now += batch.step
+                await job.batch(("a", now))
+            return now
+
+    now = 0.0
+    for batches in [[batch] for batch in program] if again else [program]:
+        now = asyncio.run(run(batches, now))
+    assert seen == [told for told, _ in timer_programs.expected(program)]
 
 
 @pytest.mark.parametrize("method", ["open_batch", "process_late", "on_timer", "close_batch"])

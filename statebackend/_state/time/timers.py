@@ -52,13 +52,14 @@ class Timers(KeyedState[bytes, Any]):
     cheap with a few timers per key, but not with thousands.
     """
 
-    __slots__ = ("_clock", "_count", "_find_many", "_kind", "_queue")
+    __slots__ = ("_clock", "_count", "_find_many", "_kind", "_passed_over", "_queue")
 
     def __init__(self, name: str, table: ValueTable, keys: OwnedKeys) -> None:
         super().__init__(name, table, keys)
         self._find_many = table.find_many
         self._values = Values(bytes)
         self._queue: list[_Queued] | None = None  # made when first needed; may contain deleted timers
+        self._passed_over = set[_Queued]()  # by `take_due`; not in the queue meanwhile
         self._count = 0  # number of timers, once the queue is made
         self._kind: ClockKind | None = None
         self._clock = JobClock()
@@ -97,10 +98,8 @@ class Timers(KeyedState[bytes, Any]):
 
     def next_at(self) -> float | None:
         """The earliest time of all keys, `None` without a timer."""
-        queue = self._queued()
-        while queue and not self._has(queue[0]):
-            heapq.heappop(queue)
-        return queue[0][0] if queue else None
+        self._look_again()
+        return self._next_at()
 
     def due(self, now: float) -> Iterator[tuple[float, Key]]:
         """Take the timers up to and including `now` one by one; each is deleted before it is returned.
@@ -117,25 +116,40 @@ class Timers(KeyedState[bytes, Any]):
         """Take the timers of all of `many` that are due at `now`: by time, then in the order of `many`, then by key.
 
         One that is registered meanwhile comes too, but none comes twice: registered again for the time that it came at,
-        it stays for the next call.
+        it stays for the next call. Meanwhile it is a timer like any other, which the caller may delete.
         """
+        for each in many:
+            each._look_again()  # noqa: SLF001
         taken = set[DueTimer]()
-        again: list[tuple[Timers, DueTimer]] = []
-        try:
-            while now != NOT_BEGUN:
-                next_of = [(at, place) for place, each in enumerate(many) if (at := each.next_at()) is not None]
-                if not next_of or (first := min(next_of))[0] > now:
-                    break
-                timers = many[first[1]]
-                timer = DueTimer(first[0], timers._take_first(first[0]), timers.name)  # noqa: SLF001
-                if timer in taken:
-                    again.append((timers, timer))
-                else:
-                    taken.add(timer)
-                    yield timer
-        finally:
-            for timers, timer in again:
-                timers._register(timer.key, timer.at)  # noqa: SLF001
+        while now != NOT_BEGUN:
+            next_of = [(at, place) for place, each in enumerate(many) if (at := each._next_at()) is not None]  # noqa: SLF001
+            if not next_of or (first := min(next_of))[0] > now:
+                break
+            at, timers = first[0], many[first[1]]
+            timer = DueTimer(at, _key_of(timers._queued()[0]), timers.name)  # noqa: SLF001
+            if timer in taken:
+                timers._pass_over_first()  # noqa: SLF001
+            else:
+                taken.add(timer)
+                timers._take_first(at)  # noqa: SLF001
+                yield timer
+
+    def _next_at(self) -> float | None:
+        """The earliest time of those that were not passed over. That timer is the first of the queue then."""
+        queue = self._queued()
+        while queue and not self._has(queue[0]):
+            heapq.heappop(queue)
+        return queue[0][0] if queue else None
+
+    def _pass_over_first(self) -> None:
+        """Leave the first timer for the next look at all of them. It stays registered, so it may be deleted."""
+        self._passed_over.add(heapq.heappop(self._queued()))
+
+    def _look_again(self) -> None:
+        queue = self._queued()
+        for passed_over in self._passed_over:
+            heapq.heappush(queue, passed_over)
+        self._passed_over.clear()
 
     def _take_first(self, at: float) -> Key:
         """Delete the first timer, whose time is `at`, and return its key."""
@@ -181,6 +195,7 @@ class Timers(KeyedState[bytes, Any]):
         if self._queue is None:
             self._queue = [_queued(at, key) for key, cell in self._entries.items() for at in _times(cell)]
             heapq.heapify(self._queue)
+            self._passed_over.clear()
             self._count = len(self._queue)
         return self._queue
 
