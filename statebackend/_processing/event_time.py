@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statebackend._processing.column_names import check_one
 from statebackend._state.time.job_clock import NOT_BEGUN
 from statebackend.errors import InputError, SettingsError
 
@@ -89,12 +90,6 @@ def event_time_of(event_time: str | None, lateness_s: float | None, late: Late |
     if late is not None and late not in get_args(Late):
         raise SettingsError("late must be 'drop', 'keep' or 'output'", late=repr(late))
     return EventTime(event_time, float(lateness_s), late or "drop")  # type: ignore[arg-type]
-
-
-def check_one(column: str, names: list[str]) -> None:
-    """Raise `InputError` unless there is exactly one column of this name."""
-    if (found := names.count(column)) != 1:
-        raise InputError("there must be exactly one column of that name", column=column, found=found, known=names)
 
 
 def in_us(time_s: float) -> int:

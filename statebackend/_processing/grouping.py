@@ -13,6 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statebackend._processing.column_names import check_one
 from statebackend.errors import InputError
 from statebackend.ids import Key
 
@@ -85,10 +86,7 @@ def _order(table: Any, codes: Any, order_by: Sequence[str]) -> Any:
 
 
 def _column(table: Any, name: str) -> Any:
-    if (count := table.column_names.count(name)) != 1:
-        raise InputError(
-            "there must be exactly one column of that name", column=name, found=count, known=table.column_names
-        )
+    check_one(name, table.column_names)
     return table.column(name)
 
 

@@ -32,7 +32,7 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
 
 def fitted(table: Any, schema: Any) -> Any:
     """The table with the columns of the schema, in its order and of its types. Raises `InputError`."""
-    if set(table.column_names) != set(schema.names):
+    if sorted(table.column_names) != sorted(schema.names):
         raise InputError(
             "the output table must have exactly the columns of output_schema",
             columns=table.column_names,

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from statebackend._checkpoint.backend import KeyedBackend
 from statebackend._processing.calls import Batch, KeyCall
+from statebackend._processing.column_names import check_distinct, twice_in
 from statebackend._processing.concurrently import for_each
 from statebackend._processing.event_time import EventTime
 from statebackend._processing.generators import noticing_left_generators
@@ -112,6 +113,10 @@ class ProcessorRunner:
                 "output rows need a schema: set output_schema of the processor to a pyarrow.Schema",
                 processor=type(processor),
             )
+        if has_output and (twice := twice_in(processor.output_schema.names)):
+            raise SettingsError(
+                "output_schema names a column twice: rename one", processor=type(processor), columns=twice
+            )
         self.is_async: Final = _is_async(processor, "process")
         self._concurrency = _checked_concurrency(processor, concurrency, is_async=self.is_async)
         if event_time is not None and event_time.late == "output" and not has_output:
@@ -143,8 +148,10 @@ class ProcessorRunner:
     def keys_of(self, table: Any, before_s: float | None = None) -> BatchRows:
         """The rows of a batch by key, sorted now: for `run`, and for any thread but the loop's.
 
-        Counts the rows that are late: those older than `before_s`, which is `clock_before_s` of the backend.
+        Counts the rows that are late: those older than `before_s`, which is `clock_before_s` of the backend. Raises
+        `InputError` if columns share a name, and for invalid keys.
         """
+        check_distinct(table.column_names)
         rows, late = table, None
         self.late_rows = 0
         if (event_time := self._event_time) is not None:

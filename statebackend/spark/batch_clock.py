@@ -10,7 +10,8 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from statebackend._clock import SystemClock
-from statebackend._processing.event_time import EventTime, check_one, in_us
+from statebackend._processing.column_names import check_one
+from statebackend._processing.event_time import EventTime, in_us
 from statebackend.abc import Clock
 from statebackend.errors import SettingsError
 from statebackend.ids import ClockKind

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statebackend._clock import SystemClock
 from statebackend._log.outbox import Output as StagedRows
+from statebackend._processing.column_names import check_distinct
 from statebackend._processing.output_rows import checked_nulls
 from statebackend.abc import Buffer, Clock, Observer
 from statebackend.errors import BatchError, CorruptObjectError, InputError, SettingsError
@@ -122,13 +123,15 @@ def telling(output: StagedOutput, observer: Observer, clock: Clock = _CLOCK) -> 
 def rows_to_stage(table: Any, *, part_bytes_max: int = PART_BYTES_MAX) -> StagedRows | None:
     """The rows of a `pyarrow.Table`, as parts for the outbox to stage; `None` for `None`.
 
-    Raises `InputError` for anything else, and for a null that the table's schema rules out.
+    Raises `InputError` for anything else, for columns that share a name, and for a null that the table's schema rules
+    out.
     """
     if table is None:
         return None
     if not isinstance(table, _pa.Table):
         hint = " (await it)" if inspect.isawaitable(table) else ""
         raise InputError(f"with an outbox, a function must return a pyarrow.Table or None{hint}", returned=type(table))
+    check_distinct(table.column_names)
     schema = bytes(checked_nulls(table).schema.serialize())
     if not table.num_rows:
         return StagedRows(schema, 0)

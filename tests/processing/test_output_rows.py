@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from statebackend._processing.output_rows import checked_nulls
 from statebackend._processing.processor import KeyedProcessor
-from statebackend.errors import InputError
+from statebackend.errors import InputError, SettingsError
 from statebackend.testing import ProcessorTester
 
 SURE = pa.field("sure", pa.int64(), nullable=False)
@@ -51,7 +51,7 @@ class PuttingTable(Putting):
 
     def process_table(self, table: Any, context: Any) -> Any:
         self.counts["a"] = 1
-        return pa.table(self._row)
+        return self._row if isinstance(self._row, pa.Table) else pa.table(self._row)
 
 
 @pytest.mark.parametrize(("field", "place", "good", "bad"), NESTED.values(), ids=NESTED)
@@ -80,6 +80,34 @@ def test_what_is_no_mapping_is_refused(row: Any) -> None:
     """Whatever it is."""
     with ProcessorTester(Putting(SURE, row), key="key") as tester, pytest.raises(InputError, match="must be a mapping"):
         tester.batch([{"key": "a"}])
+
+
+@pytest.mark.parametrize("row", [("sure", "sure"), ("sure", "sure", "more"), ("sure", "more")])
+def test_a_table_with_a_name_twice_is_refused(row: Any) -> None:
+    """In our words, also where the names would be those of the schema if each counted once."""
+    putting = PuttingTable(SURE, pa.table([pa.array([1])] * len(row), names=list(row)))
+    with ProcessorTester(putting, key="key") as tester:
+        with pytest.raises(InputError, match="exactly the columns of output_schema"):
+            tester.batch([{"key": "a"}])
+        assert not tester.backend().value_state("counts", int)
+
+
+def test_a_schema_with_a_name_twice_is_refused_at_once() -> None:
+    """No row could fit it."""
+    putting = Putting(SURE, {"sure": 1})
+    putting.output_schema = pa.schema([SURE, SURE])
+    with pytest.raises(SettingsError, match="names a column twice"):
+        ProcessorTester(putting, key="key")
+
+
+@pytest.mark.parametrize("class_", [Putting, PuttingTable])
+def test_a_batch_with_a_name_twice_does_not_reach_the_processor(class_: Any) -> None:
+    """One of the two values would be lost, as that of `price` after a join of two frames that both have it."""
+    table = pa.table([["a"], [1], [2]], names=["key", "price", "price"])
+    with ProcessorTester(class_(SURE, {"sure": [1]}), key="key") as tester:
+        with pytest.raises(InputError, match=r"columns share a name.*columns=\['price'\]"):
+            tester.batch(table)
+        assert not tester.backend().value_state("counts", int)
 
 
 numbers = st.one_of(st.none(), st.integers(0, 9))

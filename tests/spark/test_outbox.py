@@ -316,6 +316,12 @@ def test_a_null_that_a_table_itself_rules_out_is_not_staged() -> None:
         rows_to_stage(pa.table([[1, None]], schema=schema))
 
 
+def test_a_table_with_a_name_twice_is_not_staged() -> None:
+    """Whoever receives it as rows would lose one of the two."""
+    with pytest.raises(InputError, match="columns share a name"):
+        rows_to_stage(pa.table([[1], [2]], names=["n", "n"]))
+
+
 def test_rows_that_are_missing_are_not_published() -> None:
     """A part that is whole by itself, but one too few."""
     output = rows_to_stage(pa.table({"n": [1, 2]}))

@@ -7,9 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql import functions as f
 
 import statebackend as sb
-from statebackend.errors import SettingsError
+from statebackend.errors import InputError, SettingsError
 
 
 def split(df):
@@ -284,6 +285,18 @@ def test_a_null_key_fails_the_batch_and_is_named(stream, open_sink, read) -> Non
         plan=lambda df: df.selectExpr("key", "cast(NULL AS bigint) AS number"),
     )
     assert "a key is null" in error
+    assert read(stream.settings).batches == []
+
+
+@pytest.mark.parametrize("where", [{}, {"execution": "executors", "parallelism": 2}], ids=["driver", "executors"])
+def test_two_columns_of_one_name_are_refused_before_the_processor(spark, stream, open_sink, read, where) -> None:
+    """By the same words in both places: of `price` of an offer and of an order, a row would have only the last."""
+    order = spark.sql("SELECT 'a' AS key, 3 AS price")
+    joined = order.join(spark.sql("SELECT 'a' AS same, 4 AS price"), f.col("key") == f.col("same"))
+    sink = open_sink(Silent(), stream.settings, key="key", query_id="mine", **where)
+    with pytest.raises(InputError, match="columns share a name") as caught:
+        sink(joined, 0)
+    assert caught.value.facts["columns"] == ["price"]
     assert read(stream.settings).batches == []
 
 
