@@ -20,6 +20,7 @@ from statebackend._backend.copy_writers import OpenUploader
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.outbox import Staged, joined
 from statebackend._observers import Observers
+from statebackend._processing.column_names import check_distinct
 from statebackend._processing.runner import ProcessorRunner
 from statebackend._ranges.equal_ranges import ranges_of
 from statebackend._ranges.idle import ranges_with_due_timers
@@ -97,9 +98,10 @@ class OnExecutors:
     def apply(self, df: DataFrame, delivered: SourceMark, job: ClaimedJob, query: QueryThread) -> None:
         """Run the Spark job, call the output, and commit.
 
-        Raises `BatchError` if all attempts at a range failed, `SettingsError` if the workers cannot run the task, and
-        what the output and the commit raise.
+        Raises `BatchError` if all attempts at a range failed, `SettingsError` if the workers cannot run the task,
+        `InputError` if columns share a name or cannot be a key, and what the output and the commit raise.
         """
+        check_distinct(df.columns)
         clock = self._moved_clock(df, job.coordinator)
         results = self._run_job(df, delivered, job.coordinator, clock)
         _log_found(delivered.batch_id, [result.contribution for result in results])

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from statebackend._processing.column_names import check_distinct, check_one
+from statebackend._processing.column_names import check_one
 from statebackend.errors import InputError
 from statebackend.spark.frames import context_of
 
@@ -57,13 +57,12 @@ class Placement:
         `wake`: slots that get one more row, so that their tasks have work even if no other row is placed there.
 
         The columns are renamed, in the same order, because mapInArrow refuses some names that users may have chosen.
-        Raises `InputError` if columns share a name, and if a key column is missing or cannot be a key.
+        Raises `InputError` if a key column is missing or cannot be a key.
         """
-        check_distinct(df.columns)
         keys, columns = _keys_of(df, self._key), df.columns
         names = [f"c{number}" for number in range(len(columns))]
         if len({column.lower() for column in columns}) < len(columns):
-            df, columns = df.toDF(*names), names  # names that differ only in case select no column
+            df, columns = df.toDF(*names), names  # a name that occurs twice selects no column
         columns = [f"`{column.replace('`', '``')}`" for column in columns]
         hashed = ", ".join(f"cast({columns[number]} AS {type_})" for number, type_ in keys)
         group = f"pmod(xxhash64({hashed}), {self._max_parallelism}L)"
