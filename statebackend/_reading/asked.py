@@ -70,23 +70,25 @@ def steps(
         yield ReadingStep(_narrowed(range_of(commit, span), groups), tuple(groups))
         return
     first = span.first
-    weights = _weights(range_of(commit, span), span, holds_values=holds_values)
+    weights = _weights(commit, holds_values=holds_values)[: span.last + 1]
     while first <= span.last:
-        fitting = int(np.searchsorted(np.cumsum(weights[first - span.first :]), bytes_max, side="right"))
+        fitting = int(np.searchsorted(np.cumsum(weights[first:]), bytes_max, side="right"))
         last = min(span.last, first + max(1, fitting) - 1)
         some = KeyGroupRange(first, last)
         yield ReadingStep(range_of(commit, some), (some,))
         first = last + 1
 
 
-def _weights(
-    part: RangeState, span: KeyGroupRange, *, holds_values: bool
-) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """The bytes that are held of each group's changes: each change set's share of them."""
-    found = np.zeros(len(span))
-    for handle in part.changelog:
+def _weights(commit: Commit, *, holds_values: bool) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """The bytes that are held of each group's changes: each change set's share of them.
+
+    Of all key groups, also where few are read: a change set that is narrowed down has all of its records all the same.
+    """
+    owned = all_key_groups(commit.max_parallelism)
+    found = np.zeros(len(owned))
+    for handle in range_of(commit, owned).changelog:
         share = (handle.records * KEY_BYTES + holds_values * handle.length) / len(handle.key_groups)
-        found[handle.key_groups.first - span.first : handle.key_groups.last - span.first + 1] += share
+        found[handle.key_groups.first : handle.key_groups.last + 1] += share
     return found
 
 
