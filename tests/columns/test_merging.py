@@ -202,6 +202,19 @@ def test_functions_see_old_and_grouped_columns() -> None:
     }
 
 
+@pytest.mark.parametrize("count", [0, 1, 16, 17, 1000])
+@pytest.mark.parametrize("keys", ["a", "abc"])
+def test_lists_have_the_values_in_order_of_arrival(keys: str, count: int) -> None:
+    """However many there are: a sort that is not stable keeps the order of up to 16."""
+    rows = [(keys[number * number % len(keys)], number) for number in range(count)]
+    column = pa.chunked_array([[value for _, value in rows[:7]], [value for _, value in rows[7:]]], pa.int64())
+    found = GroupedColumns(
+        grouped(pa.array([key for key, _ in rows], pa.string()), hashed_keys), pa.table({"v": column}), np.empty(0, "?")
+    )
+    lists = dict(zip(found.keys.to_pylist(), found.lists("v").to_pylist(), strict=True))
+    assert lists == {key: [value for other, value in rows if other == key] for key, _ in rows}
+
+
 @pytest.mark.parametrize(
     "made",
     [[1], [1, 2, 3], ["a", "b"], pa.array([1.5, 2.5]), {"n": [1, 2]}, [2**63, 0], 7, None],

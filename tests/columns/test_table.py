@@ -65,6 +65,45 @@ def test_new_rows_are_null_until_they_are_written() -> None:
     assert content(of) == {"a": {"n": None, "name": "x"}, "b": {"n": 4, "name": None}}
 
 
+def test_a_row_that_is_used_again_has_nothing_of_the_key_before() -> None:
+    """Neither numbers nor text, in rows among others that are full: until the new key is written, and after a base."""
+    of = table()
+    rows, _ = of.find_or_add(pa.array([f"old {number}" for number in range(5)]))
+    of.scatter(rows, batch(n=[1, 2, 3, 4, 5], name=[*"vwxyz"]))
+    list(of.drain(7))
+    of.drop(rows[1:4])
+    list(of.drain(7))
+    again, _ = of.find_or_add(pa.array(["p", "q", "r"]))
+    assert sorted(again.tolist()) == sorted(rows[1:4].tolist())
+    of.scatter(again[:1], batch(n=[7]))
+    expected = {
+        "old 0": {"n": 1, "name": "v"},
+        "old 4": {"n": 5, "name": "z"},
+        "p": {"n": 7, "name": None},
+        "q": {"n": None, "name": None},
+        "r": {"n": None, "name": None},
+    }
+    assert content(of) == content(restored(base_of(of, range(16), 16))) == expected
+
+
+@pytest.mark.parametrize("values", [[1, None, 3, None, 5], [None, 2, None], [None, None], [1, 2, None], [None, 2, 3]])
+@pytest.mark.parametrize("order", [1, -1], ids=["in order", "backwards"])
+def test_each_null_of_a_write_is_null(values: list[int | None], order: int) -> None:
+    """The first of them, the last, and those between: over rows that were full, of new keys, and in any order."""
+    full, fresh = table(), table()
+    keys = pa.array([f"k{number}" for number in range(len(values))])
+    rows, _ = full.find_or_add(keys)
+    full.scatter(rows, batch(n=[9] * len(rows), name=["old"] * len(rows)))
+    expected = [{"n": value, "name": value and str(value)} for value in values]
+    for of in (full, fresh):
+        rows, _ = of.find_or_add(keys)
+        found = batch(n=values[::order], name=[value and str(value) for value in values][::order])
+        of.scatter(rows[::order], found)
+        assert of.gather(rows).to_pylist() == expected
+        assert of.gather(rows[::-1]).to_pylist() == expected[::-1]
+        assert [of.gather(rows[at : at + 1]).to_pylist() for at in range(len(rows))] == [[each] for each in expected]
+
+
 def test_what_was_written_is_drained_once() -> None:
     """Rows and drops; a key that was dropped and came back is a row."""
     of = table()

@@ -337,6 +337,18 @@ def test_the_clock_follows_the_largest_time_less_the_lateness(type_: Any) -> Non
     assert [part.num_rows for part in event_time.split(table, None)] == [2, 0]
 
 
+@pytest.mark.parametrize("lateness_s", [3600.7, 0.1, 0.000001, 59.999999, 86399.3, 7])
+@pytest.mark.parametrize("latest_us", [1_367_409_600_000_000, 1_700_000_000_123_457, 4_102_444_800_999_999, 7])
+def test_a_row_as_old_as_the_clock_is_in_time_whatever_the_lateness(lateness_s: float, latest_us: int) -> None:
+    """Also one that a float does not hold: a microsecond more, and it is late."""
+    event_time = EventTime("at", lateness_s, "drop")
+    before_s = event_time.latest_s(as_column([latest_us], pa.timestamp("us")))
+    end = latest_us - round(lateness_s * 1_000_000)
+    in_time, late = event_time.split(as_column([end, end - 1, end + 1], pa.timestamp("us")), before_s)
+    found = [part["at"].cast(pa.int64()).to_pylist() for part in (in_time, late)]
+    assert found == [[end, end + 1], [end - 1]]
+
+
 @pytest.mark.parametrize(
     ("table", "said"),
     [

@@ -60,6 +60,31 @@ async def test_equal_values_are_no_difference_however_they_came_about() -> None:
     assert await differences(store, 3, 4) == {(state, "k"): "changed" for state in changed}
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "is_changed"),
+    [
+        (0.0, -0.0, False),
+        (-0.0, 0.0, False),
+        (float("nan"), float("nan"), False),
+        (float("nan"), 0.0, True),
+        (float("inf"), -float("inf"), True),
+        (0.0, 5e-324, True),
+    ],
+)
+async def test_floats_differ_as_numbers_do(before: float, after: float, is_changed: bool) -> None:
+    """By themselves, in a list, in a map and in a column: 0.0 and -0.0 are equal, and NaN is as it was."""
+    store = MemoryStore()
+    async with sb.open_backend(SETTINGS, store=store) as backend:
+        value, lists = backend.value_state("value", float), backend.list_state("list", float)
+        maps = backend.map_state("map", str, list[float])
+        rows = backend.columnar_state("rows", pa.schema({"x": pa.float64()}), key=pa.string())
+        for checkpoint_id, number in enumerate((before, after)):
+            value["k"], lists["k"], maps["k"], rows["k"] = number, [1.0, number], {"e": [number]}, {"x": number}
+            await backend.checkpoint(checkpoint_id)
+    states = [("list", "k"), ("map", "k"), ("rows", "k"), ("value", "k")]
+    assert await differences(store, 0, 1) == (dict.fromkeys(states, "changed") if is_changed else {})
+
+
 async def test_values_of_earlier_versions_are_compared_by_the_upcasts() -> None:
     """A checkpoint of an earlier version takes the first of them, and one key has changed in each second one."""
     store = MemoryStore()

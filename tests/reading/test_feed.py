@@ -1,7 +1,10 @@
 """The change feed says what every commit did: whoever applies it, commit by commit, has the state."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from itertools import chain, product
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -10,8 +13,13 @@ from hypothesis import strategies as st
 import statebackend as sb
 from statebackend import errors
 from statebackend._checkpoint.materialization.tiers import members
-from statebackend._reading.changed import OLD_VALUE
+from statebackend._codec.cells import framed
+from statebackend._codec.change_sets.changes import GROUP
+from statebackend._codec.change_sets.keyed_changes import KeyedChanges
+from statebackend._codec.change_sets.records import Operation
+from statebackend._reading.changed import OLD_VALUE, ChangedEntries
 from statebackend._reading.feed import Stretch, open_changes, stretch, stretch_after
+from statebackend._tables.heap import KINDS as TABLES
 from statebackend._upkeep.primary import open_job_primary
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import run_virtual
@@ -85,6 +93,67 @@ async def test_the_feed_applied_is_the_state(batches: list[tuple[list[Write], st
         for checkpoint_id, each in enumerate(said):
             apply(state, values, [row for row in rows if row["checkpoint_id"] == checkpoint_id])
             assert values == each[state]
+
+
+OPERATIONS: Final[Mapping[str, Sequence[tuple[Operation, bytes]]]] = {
+    "map": [
+        *((Operation.PUT, framed(each) + framed(each)) for each in (b"1", b"2")),
+        *((Operation.REMOVE, each) for each in (b"1", b"2")),
+        (Operation.CLEAR, b""),
+    ],
+    "list": [(Operation.SET, framed(b"1")), (Operation.ADD, framed(b"2")), (Operation.CLEAR, b"")],
+}
+
+
+@pytest.mark.parametrize("kind", OPERATIONS)
+def test_a_commit_of_several_change_sets_says_what_they_come_to(kind: str) -> None:
+    """Whatever a list or map went through in them: nothing of it is told as added and as gone."""
+    for steps in chain.from_iterable(product(OPERATIONS[kind], repeat=count) for count in range(1, 5)):
+        table, merge = TABLES[kind](), ChangedEntries(kind)
+        for operation, data in (OPERATIONS[kind][0], OPERATIONS[kind][1]):
+            table.apply(KeyedChanges(0, np.zeros(1, GROUP), bytes([operation]), ["k"], [data]))
+        before = table.copy().entries.get("k")
+        changes = [KeyedChanges(0, np.zeros(1, GROUP), bytes([operation]), ["k"], [data]) for operation, data in steps]
+        for each in changes:
+            table.apply(each)
+        for each in reversed(changes):
+            assert list(merge.newer(each)) == []
+        told = {each.type: each.rows.entries[0] for each in merge.rest()}
+        assert told_of(before, told) == table.entries.get("k"), steps
+        if kind == "map":
+            assert not {*(told.get("delete") or ())} & {*(told.get("update") or ())}, steps
+        else:
+            assert len(told) == 1, steps
+
+
+def told_of(before: Any, told: Mapping[str, Any]) -> Any:
+    """The entry of a key after these changes, as they come: what is gone first."""
+    if isinstance(before, dict):
+        gone = told.get("delete", {})
+        kept = {} if gone is None else {key: cell for key, cell in before.items() if key not in gone}
+        return {**kept, **told.get("update", {})} or None
+    if "append" in told:
+        return before + told["append"]
+    return told.get("update")
+
+
+@run_virtual
+async def test_what_a_refused_checkpoint_undid_is_not_told() -> None:
+    """The next commit has the changes of both: an entry, or a key, that was removed and put again is an update."""
+    settings, store = settings_of(4), MemoryStore()
+    async with opened(settings, store) as (backend, states):
+        states.map["k"] = {1: 1, 2: 2}
+        states.value["k"] = 1
+        await backend.checkpoint(0, savepoint="taken")
+        del states.map["k"][1], states.value["k"]
+        with pytest.raises(errors.SavepointExistsError):
+            await backend.checkpoint(1, savepoint="taken")
+        states.map["k"][1], states.value["k"] = 7, 7
+        await backend.checkpoint(1)
+    found = await between(settings, store, 1)
+    for state, value in (("map", [(1, 7)]), ("value", 7)):
+        rows = (await feed_of(settings, store, state, found)).to_pylist()
+        assert [(row["change_type"], row["value"]) for row in rows] == [("update", value)]
 
 
 @run_virtual

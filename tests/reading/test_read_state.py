@@ -17,7 +17,7 @@ import statebackend as sb
 from statebackend import errors
 from statebackend._changelog.reader import SegmentRead
 from statebackend._checkpoint.fetch import frames_in
-from statebackend._codec.change_sets.changes import GROUP, change_set
+from statebackend._codec.change_sets.changes import GROUP, PART_BYTES_MAX, change_set
 from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges
 from statebackend._codec.segment import encode_segment
 from statebackend._reading import batches as batches_module
@@ -162,6 +162,34 @@ async def test_owners_and_their_successors_are_read_as_one(tmp_path: Path) -> No
         await coordinator.commit(2, [await each.snapshot(2) for each in (one, other)])
     found = values_of(await table_of(settings, "value", store=store))
     assert found == {f"key {number}": number + 100 for number in range(40)}
+
+
+@pytest.mark.parametrize("table", ["heap", "rocksdb"])
+@pytest.mark.parametrize("is_changed", [False, True])
+async def test_a_list_or_map_larger_than_a_part_is_read_whole(table: str, is_changed: bool, tmp_path: Path) -> None:
+    """Of more than 1 MiB each, so that a base has them in pieces: one behind the other, with small ones between."""
+    if table == "rocksdb":
+        pytest.importorskip("rocksdict", reason="the extra rocksdb")
+    job = RocksDBJob(tmp_path)
+    pieces = [f"{number}" * (PART_BYTES_MAX // 3) for number in range(4)]
+    expected = {f"k{number}": pieces if number % 3 else ["small"] for number in range(6)}
+    async with job.open() if table == "rocksdb" else sb.open_backend(job.settings, store=job.primary) as backend:
+        lists, maps = backend.list_state("lists", str), backend.map_state("maps", int, str)
+        for key, values in expected.items():
+            lists[key], maps[key] = values, dict(enumerate(values))
+        await backend.checkpoint(1)
+        await backend._base_writer.settled()
+        for key in expected if is_changed else ():
+            lists[key].append("more")
+            maps[key][-1] = "more"
+            expected[key] = [*expected[key], "more"]
+        lists["other"].append("other")
+        await backend.checkpoint(2)
+    found = {name: values_of(await table_of(job.settings, name, store=job.primary)) for name in ("lists", "maps")}
+    assert found["lists"] == {**expected, "other": ["other"]}
+    assert {key: sorted(entries.values()) for key, entries in found["maps"].items()} == {
+        key: sorted(values) for key, values in expected.items()
+    }
 
 
 async def test_a_base_of_rocksdb_is_read_entry_by_entry(tmp_path: Path) -> None:
