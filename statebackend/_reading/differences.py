@@ -15,8 +15,9 @@ from statebackend._reading.asked import check_known
 from statebackend._reading.reader import open_batches_of
 from statebackend._reading.reports import Difference
 from statebackend._reading.rows.asked_rows import AskedOfState
-from statebackend._reading.rows.layouts import KEY, KEY_GROUP, VALUE, Upcast
+from statebackend._reading.rows.layouts import KEY, KEY_GROUP, VALUE
 from statebackend._state.declared import COLUMNAR
+from statebackend._state.values import Upcast
 from statebackend._upkeep.primary import JobPrimary, open_job_primary
 from statebackend._upkeep.read_commit import find_commit
 from statebackend._upkeep.rows import plain

@@ -27,9 +27,9 @@ from statebackend._reading.rows.layouts import (
     ColumnsLayout,
     ElementsLayout,
     Layout,
-    Upcast,
 )
 from statebackend._state.time.ttl import TimeToLive
+from statebackend._state.values import Upcast
 from statebackend._tasks import open_tasks
 from statebackend._upkeep.primary import JobPrimary, open_job_primary
 from statebackend._upkeep.progress import Meter, Tell

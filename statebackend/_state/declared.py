@@ -265,8 +265,8 @@ class KeyedStates(StateDeclarations):
         )
 
     def _snapshot_of(self, tables: Mapping[int, Table]) -> StatesSnapshot:
-        renew = {self._descriptors[name].state_id: state.renewed() for name, state in self._declared.items()}
-        return StatesSnapshot({state_id: table.copy() for state_id, table in tables.items()}, renew, self._keys)
+        is_live = {self._descriptors[name].state_id: state.living() for name, state in self._declared.items()}
+        return StatesSnapshot({state_id: table.copy() for state_id, table in tables.items()}, is_live, self._keys)
 
     def _declaring(self) -> "KeyedStates":
         return self

@@ -17,7 +17,6 @@ from statebackend._codec.serializers import (
 )
 from statebackend._state.time.job_clock import NOT_BEGUN
 from statebackend._state.time.ttl import TimeToLive
-from statebackend._tables.placed import Renew
 from statebackend.abc import Serializer
 from statebackend.errors import InputError, ValueDecodeError
 
@@ -36,14 +35,35 @@ ENCODED_AT_ONCE: Final = 1024
 """Values of a bulk write that are encoded together: few enough to stay in the processor's cache until they are used."""
 
 
+def upcast(data: bytes, upcasts: Sequence[Upcast], *, is_msgpack: bool) -> Any:
+    """The bytes of a value after these upcasts, or the value itself where the last one has made it of the user's bytes.
+
+    Each gets what it would if the outcome of the one before had been stored. Raises what an upcast does.
+    """
+    value: Any = data
+    for each in upcasts:
+        value = msgspec.msgpack.encode(each(msgspec.msgpack.decode(value))) if is_msgpack else each(value)
+    return value
+
+
 class Values(Generic[V]):
     """Turns values into cells and back, with a serializer, upcasts, and a time-to-live.
 
     The version of a state is the number of its upcasts. A cell of an earlier version is upcast whenever it is read, and
-    stored in the new version when it is next written or a base is made.
+    stored in the new version when it is next written: by nothing but a write, so that no base decides what it reads as.
     """
 
-    __slots__ = ("_is_own", "_plain", "_upcasts", "decode_plain", "encode", "is_plain", "serializer", "ttl", "version")
+    __slots__ = (
+        "_is_msgpack",
+        "_plain",
+        "_upcasts",
+        "decode_plain",
+        "encode",
+        "is_plain",
+        "serializer",
+        "ttl",
+        "version",
+    )
 
     def __init__(
         self,
@@ -61,8 +81,8 @@ class Values(Generic[V]):
         self.serializer: Final = serializer_of(type_)
         self.version: Final = len(self._upcasts)
         self.ttl: Final = ttl
-        self._is_own = isinstance(self.serializer, MsgspecSerializer)
-        self.is_plain: Final = self._is_own and not self.version and ttl is None
+        self._is_msgpack = isinstance(self.serializer, MsgspecSerializer)
+        self.is_plain: Final = self._is_msgpack and not self.version and ttl is None
         """True if new cells are just what the serializer writes, without version or time."""
         self.encode: Callable[[V], bytes] = self.serializer.encode if self.is_plain else self._encode
         self._plain = self.serializer if isinstance(self.serializer, MsgspecSerializer) and self.is_plain else None
@@ -109,22 +129,6 @@ class Values(Generic[V]):
         """A fresh value, expired or not. Raises `ValueDecodeError`, also where an upcast fails."""
         return self._decode(unpack(cell))
 
-    def renewed(self, now: float | None) -> Renew | None:
-        """How a base made at `now` renews cells; `None` if they stay as they are."""
-        if self.ttl is None and not self.version:
-            return None
-        ttl = self.ttl
-
-        def renew(cell: bytes) -> bytes | None:
-            if ttl is not None and now is not None and not ttl.is_live(cell, now):
-                return None
-            found = unpack(cell)
-            if found.version == self.version:
-                return cell
-            return pack(self.serializer.encode(self._decode(found)), self.version, found.stamp)
-
-        return renew
-
     def touched(self, cell: bytes, now: float) -> bytes:
         """The cell with the time `now`; with the one that it has before the job's clock has begun."""
         found = unpack(cell)
@@ -149,11 +153,7 @@ class Values(Generic[V]):
                 version_declared=self.version,
             )
         try:
-            value: Any = msgspec.msgpack.decode(cell.value) if self._is_own else cell.value
-            for upcast in self._upcasts[cell.version :]:
-                value = upcast(value)
-            if self._is_own:
-                value = msgspec.msgpack.encode(value)
+            value = upcast(cell.value, self._upcasts[cell.version :], is_msgpack=self._is_msgpack)
             return self.serializer.decode(value) if type(value) is bytes else value
         except Exception as error:
             raise ValueDecodeError(

@@ -18,7 +18,7 @@ from statebackend._codec.cells import framed, split
 from statebackend._codec.change_sets.changes import Changes, KeyGroups
 from statebackend._codec.change_sets.keyed_changes import SET, ChangeColumns, KeyedChanges
 from statebackend._codec.change_sets.records import Operation
-from statebackend._tables.placed import Renew
+from statebackend._tables.placed import IsLive
 from statebackend._tables.table import EntryTable, Table, TableSize
 from statebackend.errors import UnsupportedVersionError
 from statebackend.ids import Key
@@ -88,19 +88,19 @@ class ValueTable(EntryTable[bytes]):
         """A copy of the dictionary: cells never change."""
         return type(self)(dict(self.entries))
 
-    def set_data(self, entries: Sequence[bytes], renew: Renew | None) -> Sequence[bytes | None]:
-        return entries if renew is None else list(map(renew, entries))
+    def set_data(self, entries: Sequence[bytes], is_live: IsLive | None) -> Sequence[bytes | None]:
+        return entries if is_live is None else [cell if is_live(cell) else None for cell in entries]
 
     def rebuilding(
-        self, state_id: int, groups: KeyGroups, keys: Sequence[Key], entries: Sequence[bytes], renew: Renew | None
+        self, state_id: int, groups: KeyGroups, keys: Sequence[Key], entries: Sequence[bytes], is_live: IsLive | None
     ) -> Iterator[KeyedChanges]:
         """One `SET` for each key whose cell has not expired."""
-        if renew is None:
+        if is_live is None:
             yield KeyedChanges(state_id, groups, SET * len(keys), keys, entries)
             return
         columns = ChangeColumns(state_id)
-        for group, key, cell in zip(groups.tolist(), keys, map(renew, entries), strict=True):
-            if cell is not None:
+        for group, key, cell in zip(groups.tolist(), keys, entries, strict=True):
+            if is_live(cell):
                 columns.add(group, _SET, key, cell)
         yield from columns.take()
 
@@ -154,18 +154,25 @@ class ListTable(EntryTable[bytearray]):
         self._own = set()
         return type(self)(dict(self.entries))
 
-    def set_data(self, entries: Sequence[bytearray], renew: Renew | None) -> Sequence[bytes | bytearray | None] | None:
+    def set_data(
+        self, entries: Sequence[bytearray], is_live: IsLive | None
+    ) -> Sequence[bytes | bytearray | None] | None:
         if max(map(len, entries), default=0) > CHUNK_BYTES:
             return None
-        return entries if renew is None else [_renewed(row, renew) or None for row in entries]
+        return entries if is_live is None else [_living(row, is_live) or None for row in entries]
 
     def rebuilding(
-        self, state_id: int, groups: KeyGroups, keys: Sequence[Key], entries: Sequence[bytearray], renew: Renew | None
+        self,
+        state_id: int,
+        groups: KeyGroups,
+        keys: Sequence[Key],
+        entries: Sequence[bytearray],
+        is_live: IsLive | None,
     ) -> Iterator[KeyedChanges]:
         """For each key one `SET`, then one `ADD` for each further chunk."""
         columns = ChangeColumns(state_id)
         for group, key, found in zip(groups.tolist(), keys, entries, strict=True):
-            row = bytes(found) if renew is None else _renewed(found, renew)
+            row = bytes(found) if is_live is None else _living(found, is_live)
             for operation, chunk in row_changes(row, _SET):
                 columns.add(group, operation, key, chunk)
                 if columns.is_full:
@@ -237,14 +244,13 @@ class MapTable(EntryTable[dict[bytes, bytes]]):
         groups: KeyGroups,
         keys: Sequence[Key],
         entries: Sequence[dict[bytes, bytes]],
-        renew: Renew | None,
+        is_live: IsLive | None,
     ) -> Iterator[KeyedChanges]:
         """One `PUT` for each entry of each key."""
         columns = ChangeColumns(state_id)
         for group, key, found in zip(groups.tolist(), keys, entries, strict=True):
-            for entry_key, stored in found.items():
-                cell = stored if renew is None else renew(stored)
-                if cell is not None:
+            for entry_key, cell in found.items():
+                if is_live is None or is_live(cell):
                     columns.add(group, _PUT, key, framed(entry_key) + framed(cell))
                     if columns.is_full:
                         yield from columns.take()
@@ -292,8 +298,8 @@ def row_changes(row: bytes, first: int) -> Iterable[tuple[int, bytes]]:
     return [(_ADD if at else first, row[at : at + CHUNK_BYTES]) for at in range(0, len(row), CHUNK_BYTES)]
 
 
-def _renewed(row: bytearray, renew: Renew) -> bytes:
-    return b"".join(framed(cell) for cell in map(renew, split(bytes(row))) if cell is not None)
+def _living(row: bytearray, is_live: IsLive) -> bytes:
+    return b"".join(framed(cell) for cell in split(bytes(row)) if is_live(cell))
 
 
 def _unknown(operation: int) -> UnsupportedVersionError:

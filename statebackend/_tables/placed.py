@@ -24,8 +24,8 @@ GATHERED_AT_ONCE: Final = 4096
 COPIED_BYTES_MAX: Final = 256
 """Mean bytes up to which entries are encoded beforehand: they take that much memory while the base is written."""
 
-Renew = Callable[[bytes], bytes | None]
-"""From a cell to the cell that a base holds: upcast to the newest version, `None` where it has expired."""
+IsLive = Callable[[bytes], bool]
+"""True for a cell that goes into a base: it has not expired. A base holds each cell as it was written."""
 
 
 class WantedEntries(NamedTuple):
@@ -37,7 +37,7 @@ class WantedEntries(NamedTuple):
     state_id: int
     keys: OwnedKeys
     groups: Sequence[int]
-    renew: Renew | None = None
+    is_live: IsLive | None = None
     pause: Callable[[], None] = lambda: None
 
     def which(self) -> Flags:
@@ -52,10 +52,7 @@ class Placed(ABC):
 
     @abstractmethod
     def changes(self, span: KeyGroupRange) -> Iterator[Changes]:
-        """Changes that rebuild from nothing the entries of those of these groups that were asked for, in their order.
-
-        Raises `ValueDecodeError` for a value of an earlier version that cannot be upcast.
-        """
+        """Changes that rebuild from nothing the entries of those of these groups that were asked for, in order."""
 
 
 class PlacedInMemory(Placed):
@@ -76,7 +73,7 @@ class PlacedInMemory(Placed):
 
 def placed_as_bytes(
     entries: Mapping[Key, Any],
-    data_of: Callable[[Sequence[Any], Renew | None], Sequence[bytes | bytearray | None] | None],
+    data_of: Callable[[Sequence[Any], IsLive | None], Sequence[bytes | bytearray | None] | None],
     wanted: WantedEntries,
 ) -> PlacedInMemory | None:
     """Entries of which each is rebuilt by setting its key: they are encoded in the order in which they lie.
@@ -88,12 +85,12 @@ def placed_as_bytes(
     remaining_keys, remaining_entries = iter(entries.keys()), iter(entries.values())
     while keys := list(islice(remaining_keys, PLACED_AT_ONCE)):
         wanted.pause()
-        found = data_of(list(islice(remaining_entries, PLACED_AT_ONCE)), wanted.renew)
+        found = data_of(list(islice(remaining_entries, PLACED_AT_ONCE)), wanted.is_live)
         if found is None:
             return None
         groups = wanted.keys.placed(keys)
         chosen = is_wanted[groups]
-        if wanted.renew is not None:
+        if wanted.is_live is not None:
             chosen &= np.fromiter((each is not None for each in found), np.bool_, len(found))
         if not chosen.all():
             groups, keys, found = groups[chosen], list(compress(keys, chosen)), list(compress(found, chosen))
@@ -123,7 +120,7 @@ def placed_as_bytes(
     return PlacedInMemory(sorted_groups, changes_of, at_once=GATHERED_AT_ONCE)
 
 
-Rebuilding = Callable[[int, KeyGroups, Sequence[Key], Sequence[Any], Renew | None], Iterable[KeyedChanges]]
+Rebuilding = Callable[[int, KeyGroups, Sequence[Key], Sequence[Any], IsLive | None], Iterable[KeyedChanges]]
 """As `EntryTable.rebuilding`."""
 
 
@@ -140,7 +137,7 @@ def placed_as_objects(entries: Mapping[Key, Any], rebuilding: Rebuilding, wanted
     def changes_of(start: int, end: int) -> Iterator[KeyedChanges]:
         places = order[start:end].tolist()
         keys, some = list(map(found.__getitem__, places)), list(map(values.__getitem__, places))
-        for changes in rebuilding(wanted.state_id, of_all[order[start:end]], keys, some, wanted.renew):
+        for changes in rebuilding(wanted.state_id, of_all[order[start:end]], keys, some, wanted.is_live):
             for piece in changes.cut(PART_BYTES_MAX):
                 yield piece.packed()
 

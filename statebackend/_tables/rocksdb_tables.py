@@ -69,7 +69,7 @@ class _InGroups(Placed):
         self._table = table
         self._state_id = wanted.state_id
         self._wanted = frozenset(wanted.groups).intersection(wanted.keys.key_groups)
-        self._renew = wanted.renew
+        self._is_live = wanted.is_live
 
     def changes(self, span: KeyGroupRange) -> Iterator[Changes]:
         table, get = self._table, self._table.entries.__getitem__
@@ -78,7 +78,7 @@ class _InGroups(Placed):
         while some := list(islice(remaining, READ_AT_ONCE)):
             groups = np.array([group for group, _ in some], dtype=GROUP)
             keys = [key for _, key in some]
-            for changes in table.rebuilding(self._state_id, groups, keys, list(map(get, keys)), self._renew):
+            for changes in table.rebuilding(self._state_id, groups, keys, list(map(get, keys)), self._is_live):
                 yield from changes.cut(PART_BYTES_MAX)
 
 

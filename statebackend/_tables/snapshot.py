@@ -5,7 +5,7 @@ from typing import Final
 
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._tables.key_groups import OwnedKeys
-from statebackend._tables.placed import Placed, Renew, WantedEntries
+from statebackend._tables.placed import IsLive, Placed, WantedEntries
 from statebackend._tables.table import Table
 from statebackend.ids import KeyGroupRange
 from statebackend.settings import KiB
@@ -17,9 +17,9 @@ TOGETHER_BYTES: Final = 64 * KiB
 class StatesSnapshot:
     """Every entry of the states at one moment. Later writes do not show, and any thread may read it."""
 
-    def __init__(self, tables: Mapping[int, Table], renew: Mapping[int, Renew | None], keys: OwnedKeys) -> None:
+    def __init__(self, tables: Mapping[int, Table], is_live: Mapping[int, IsLive | None], keys: OwnedKeys) -> None:
         self._tables = tables
-        self._renew = renew
+        self._is_live = is_live
         self._keys = keys
 
     def changes(self, groups: frozenset[int], pause: Callable[[], None] = lambda: None) -> Iterator[Changes]:
@@ -36,7 +36,7 @@ class StatesSnapshot:
         """
         wanted = sorted(groups)
         tables = [
-            table.placed(WantedEntries(state_id, self._keys, wanted, self._renew.get(state_id), pause))
+            table.placed(WantedEntries(state_id, self._keys, wanted, self._is_live.get(state_id), pause))
             for state_id, table in self._tables.items()
         ]
         return PlacedStates(tables, pause)
@@ -53,8 +53,7 @@ class PlacedStates:
         """The changes that rebuild the entries of these groups, which are in ascending order, from nothing.
 
         Small neighbouring groups come together, state after state; with `one_by_one` each group comes by itself. Values
-        that had expired by the moment of the snapshot are left out, and values of an earlier version are upcast, which
-        raises `ValueDecodeError` where it fails.
+        that had expired by the moment of the snapshot are left out; the others are as they were written.
         """
         at, count = 0, 1
         while at < len(groups):

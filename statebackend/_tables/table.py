@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
 from statebackend._codec.change_sets.changes import Changes, KeyGroups
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._tables.files_copy import FilesCopy
-from statebackend._tables.placed import Placed, Renew, WantedEntries, placed_as_bytes, placed_as_objects
+from statebackend._tables.placed import IsLive, Placed, WantedEntries, placed_as_bytes, placed_as_objects
 from statebackend.errors import DataError
 from statebackend.ids import Key
 
@@ -102,11 +102,11 @@ class EntryTable(Table, Generic[E]):
 
     @abstractmethod
     def rebuilding(
-        self, state_id: int, groups: KeyGroups, keys: Sequence[Key], entries: Sequence[E], renew: Renew | None
+        self, state_id: int, groups: KeyGroups, keys: Sequence[Key], entries: Sequence[E], is_live: IsLive | None
     ) -> Iterator[KeyedChanges]:
         """Changes that rebuild these entries from nothing, in their order."""
 
-    def set_data(self, entries: Sequence[E], renew: Renew | None) -> Sequence[bytes | bytearray | None] | None:
+    def set_data(self, entries: Sequence[E], is_live: IsLive | None) -> Sequence[bytes | bytearray | None] | None:
         """The data of the one `SET` that rebuilds each of these entries, `None` for one that has expired.
 
         `None` instead of all if they take other changes: then `rebuilding` makes them.

@@ -216,16 +216,30 @@ def test_same_type_may_have_an_upcast() -> None:
     assert miles["a"] == 200
 
 
-def test_base_is_written_in_the_newest_version() -> None:
-    """From then on no upcast is called for it, in no kind of state."""
+def test_base_holds_values_as_they_were_written() -> None:
+    """In every kind of state: what the type lacks and what it fills in are up to whoever reads the value.
+
+    With a base or without, a field that is gone for one run comes back with what it had, a default is that of the run
+    that reads, and an upcast that is mended is mended for all values that were not written since.
+    """
     states = restored(*written())
-    read(states, KmLeg, migrate=to_km)
-    base = restored(states, rows_of(states.snapshot().changes(ALL)))
+    log = rows_of(states.snapshot().changes(ALL))
+    without = struct(("origin", str), ("carrier", str, "none"))
+    read(states, without, migrate=lambda leg: leg)
+    base = rows_of(states.snapshot().changes(ALL))
+    assert base == log
+    returned = struct(("origin", str), ("miles", int, 0), ("carrier", str, "??"))
+    assert read(restored(states, base), returned, migrate=lambda leg: leg) == [returned("EWR", 100, "??")] * 6
+    mended = read(restored(states, base), returned, migrate=lambda leg: leg | {"miles": leg["miles"] + 1})
+    assert mended == [returned("EWR", 101, "??")] * 6
 
-    def never(leg: Any) -> Any:
-        raise AssertionError("upcast again")
 
-    assert read(base, KmLeg, migrate=never) == [KmLeg("EWR", 200.0)] * 6
+def test_an_upcast_gets_what_would_have_been_stored() -> None:
+    """Also of one that returns the type itself, as it may while it is the last: the next one gets builtins."""
+    states = restored(*written())
+    in_hours = struct(("hours", float))
+    expected = [in_hours(0.25)] * 6
+    assert read(states, in_hours, migrate=[to_km, to_point, lambda leg: {"hours": leg["at"][1] / 800}]) == expected
 
 
 def test_later_version_is_refused_by_an_earlier_program() -> None:
@@ -249,7 +263,7 @@ def test_upcast_that_fails_is_told_and_keeps_the_value() -> None:
 
 
 def test_upcast_keeps_the_time_of_writing() -> None:
-    """A base that is written anew does not make anybody live longer."""
+    """In a base, too."""
     now = 100.0
     ttl = TimeToLive(10, lambda: now)
     states = all_states()

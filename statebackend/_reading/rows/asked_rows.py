@@ -15,7 +15,6 @@ from statebackend._reading.rows.layouts import (
     Expiry,
     KeyedLayout,
     Layout,
-    Upcast,
     columns_layout,
     layout_of,
 )
@@ -23,6 +22,7 @@ from statebackend._reading.rows.merging import Merge, NewestCells, NewestRows, W
 from statebackend._state.declared import COLUMNAR
 from statebackend._state.kinds import list_state, map_state
 from statebackend._state.time.ttl import TimeToLive
+from statebackend._state.values import Upcast
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.errors import InputError, KeyTypeError, ValueEncodeError
 from statebackend.ids import Key, KeyGroupRange, StateDescriptor, all_key_groups

@@ -8,7 +8,7 @@ A columnar state has its own columns in place of `value`; one of them that is na
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -27,6 +27,7 @@ from statebackend._reading.rows.shapes import Entries, Items, Leaf, Record, Shap
 from statebackend._state.columnar.expiring_rows import WRITTEN
 from statebackend._state.kinds import list_state, map_state
 from statebackend._state.time import timers
+from statebackend._state.values import Upcast, upcast
 from statebackend._upkeep.rows import plain
 from statebackend.errors import InputError, KeyTypeError, ValueDecodeError
 from statebackend.ids import Key, StateDescriptor
@@ -37,8 +38,6 @@ VALUE: Final = "value"
 _TAKEN: Final = (KEY, KEY_GROUP)
 _TIME_BYTES: Final = 8
 _SCALARS: Final = {str: pa.string(), int: pa.int64(), bytes: pa.binary()}
-
-Upcast = Callable[[Any], Any]
 
 
 class Expiry(NamedTuple):
@@ -85,8 +84,7 @@ class Cells:
     def __init__(self, state: StateDescriptor, schema: str, shape: Shape, migrate: Sequence[Upcast]) -> None:
         self._state = state
         self.shape: Final = shape
-        self._is_own = schema.startswith(OWN)
-        self._serializer = None if self._is_own else serializer_of(shape.python)
+        self._serializer = None if schema.startswith(OWN) else serializer_of(shape.python)
         self._migrate = migrate
 
     def decode(self, cells: Sequence[bytes]) -> Sequence[Any]:
@@ -117,10 +115,8 @@ class Cells:
                 version_declared=self._state.version,
             )
         try:
-            value: Any = cell.value if self._is_own else msgspec.msgpack.decode(cell.value)
-            for upcast in self._migrate[cell.version : self._state.version]:
-                value = upcast(value)
-            return value if self._is_own else msgspec.convert(value, self.shape.python)
+            upcasts = self._migrate[cell.version : self._state.version]
+            return self.values([upcast(cell.value, upcasts, is_msgpack=self._serializer is not None)])[0]
         except Exception as error:
             raise ValueDecodeError(f"a stored value cannot be upcast: {error}", state=self._state.name) from error
 

@@ -188,7 +188,7 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
         """Rows that were handed out can be used no more: what they would write is not logged."""
         self._rows.drains += 1
 
-    def renewed(self) -> None:
+    def living(self) -> None:
         """A base takes the rows as they are, also those that have expired and were not dropped yet."""
 
     def _columns_of(self, row: Mapping[str, Any]) -> Row:

@@ -3,6 +3,7 @@
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Container, Iterator, Mapping, MutableMapping
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 from statebackend._codec.change_sets.changes import PART_BYTES_MAX, KeyGroups
@@ -12,7 +13,7 @@ from statebackend._state.forgotten import forget
 from statebackend._state.time.ttl import SWEEP_KEYS
 from statebackend._state.values import Values
 from statebackend._tables.key_groups import OwnedKeys
-from statebackend._tables.placed import Renew
+from statebackend._tables.placed import IsLive
 from statebackend._tables.table import AnyTable
 from statebackend.ids import Key
 
@@ -132,10 +133,10 @@ class KeyedState(ABC, Generic[E, V]):
         """Drop the references to the entries and to all else. From now on every use raises `BackendClosedError`."""
         forget(self)
 
-    def renewed(self) -> Renew | None:
-        """How a base made now renews the state's cells; `None` if it takes them as they are."""
+    def living(self) -> IsLive | None:
+        """Tells the cells that a base made now takes from those that have expired; `None` if it takes all of them."""
         ttl = self._values.ttl
-        return self._values.renewed(None if ttl is None else ttl.read_clock())
+        return None if ttl is None else partial(ttl.is_live, now=ttl.read_clock())
 
     @abstractmethod
     def _is_live(self, entry: E, now: float) -> bool:

@@ -1,0 +1,114 @@
+"""What an old value reads as is decided by what was written and by the program that reads it: by no base, no timer."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+import statebackend as sb
+from statebackend.objectstore import MemoryStore
+from statebackend.testing import run_virtual
+from tests.knobs import replaced
+from tests.reading.states import table_of, values_of
+from tests.reading.type_histories import KEYS, KINDS, RUNS, SETTINGS, Run, live, opened, owner_of, seen
+
+
+async def check(settings: sb.Settings, store: sb.ObjectStore, runs: Sequence[Run]) -> None:
+    """Live through a history, and read from outside what it has left."""
+    told: list[Mapping[str, Any]] = []
+    program = await live(settings, store, runs, told.append)
+    for kind in KINDS:
+        table = await table_of(settings, kind, store=store, migrate=program.upcasts)
+        assert values_of(table) == {key: seen(value, program.shown) for key, value in told[-1][kind].items()}
+
+
+def returned(*, has_base: bool) -> list[Run]:
+    """A field goes with an upcast, and comes back: is it what it was, or its default?"""
+    return [
+        Run(("a", "b"), "", False, ("k0",), False, 1),
+        Run(("a",), "twice", False, (), has_base, 1),
+        Run(("a", "b"), "", False, (), False, 1),
+    ]
+
+
+@given(runs=RUNS)
+@settings(max_examples=20)
+@example(runs=returned(has_base=False))
+@example(runs=returned(has_base=True))
+@run_virtual
+async def test_a_value_reads_as_what_was_written_whatever_became_of_it_since(runs: list[Run]) -> None:
+    """Fields go and come back, types get wider, upcasts are added; with bases or without, by one owner or by two."""
+    await check(SETTINGS, MemoryStore(), runs)
+
+
+@given(runs=RUNS)
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(runs=returned(has_base=True))
+def test_nor_does_it_matter_that_the_table_is_files(tmp_path_factory: pytest.TempPathFactory, runs: list[Run]) -> None:
+    """Whose bases are these files."""
+    pytest.importorskip("rocksdict", reason="the extra rocksdb")
+    directory = tmp_path_factory.mktemp("history")
+    in_files = replaced(SETTINGS, table="rocksdb", table_dir=f"{directory}/tables", table_memory_bytes=4 << 20)
+
+    @run_virtual
+    async def run() -> None:
+        await check(in_files, MemoryStore(), [each._replace(owners=1) for each in runs])
+
+    run()
+
+
+class ColumnsRun(NamedTuple):
+    """One run of a job with columns: if it adds one, drops the oldest or widens them all; what it writes, and how."""
+
+    adds: bool
+    drops: bool
+    is_wide: bool
+    writes: Sequence[str]
+    has_base: bool
+    owners: int
+
+
+COLUMNS_RUNS = st.lists(
+    st.builds(
+        ColumnsRun,
+        st.booleans(),
+        st.booleans(),
+        st.booleans(),
+        st.lists(st.sampled_from(KEYS), max_size=2, unique=True),
+        st.booleans(),
+        st.sampled_from([1, 1, 2]),
+    ),
+    min_size=2,
+    max_size=5,
+)
+
+
+@given(runs=COLUMNS_RUNS)
+@settings(max_examples=20)
+@run_virtual
+async def test_a_row_of_columns_reads_as_what_was_written_too(runs: list[ColumnsRun]) -> None:
+    """A column that was added has its default in rows of before, which never changes; one that was dropped is gone."""
+    store, rows = MemoryStore(), dict[str, dict[str, int]]()
+    defaults: dict[str, int | None] = {"first": None}
+    is_wide = False
+    for number, run in enumerate(runs):
+        if run.adds and number:
+            defaults[f"since {number}"] = None if number % 2 else number
+        if run.drops and len(defaults) > 1:
+            del defaults[next(iter(defaults))]
+        is_wide = is_wide or run.is_wide
+        schema = pa.schema([(name, pa.int64() if is_wide else pa.int32()) for name in defaults])
+        async with opened(SETTINGS, store, has_base=run.has_base, owners=run.owners) as (backends, commit):
+            states = [each.columnar_state("columns", schema, key=pa.string(), defaults=defaults) for each in backends]
+            for place, key in enumerate(run.writes):
+                rows[key] = dict.fromkeys(defaults, 100 * number + place)
+                states[owner_of(key, backends)][key] = rows[key]
+            await commit()
+            await commit()
+            expected = {key: {name: row.get(name, defaults[name]) for name in defaults} for key, row in rows.items()}
+            assert {key: row for each in states for key, row in each.items()} == expected
+        table = await table_of(SETTINGS, "columns", store=store)
+        assert {row["key"]: {name: row[name] for name in defaults} for row in table.to_pylist()} == expected
