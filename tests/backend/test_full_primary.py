@@ -1,11 +1,9 @@
 """A primary without room says so: nobody has to ask if the commit was made."""
 
-from collections.abc import Callable
-
 import pytest
 
 import statebackend as sb
-from statebackend.errors import OutcomeUnknownError, StoreFullError, StoreUnavailableError
+from statebackend.errors import OutcomeUnknownError, StoreFullError, StoreThrottledError, StoreUnavailableError
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, FaultyStore
 from tests.knobs import settings_with
@@ -58,16 +56,21 @@ async def test_a_checkpoint_for_which_there_is_no_room_is_not_made_and_says_so(i
 
 @pytest.mark.parametrize(
     ("before", "expected"),
-    [(lambda: StoreUnavailableError("no answer"), OutcomeUnknownError), (full().error.__class__, StoreFullError)],
+    [
+        (StoreUnavailableError("no answer"), OutcomeUnknownError),
+        (StoreThrottledError("slow down"), StoreFullError),
+        (full().error, StoreFullError),
+    ],
+    ids=["no answer", "throttled", "full"],
 )
 async def test_no_room_says_nothing_of_an_earlier_request_without_an_answer(
-    before: Callable[..., Exception], expected: type[Exception]
+    before: Exception, expected: type[Exception]
 ) -> None:
-    """That one may have made the commit, or may yet."""
+    """That one may have made the commit, or may yet; one that was throttled has not."""
     store = FaultyStore(MemoryStore())
     async with sb.open_backend(settings_of(), store=store) as backend:
         backend.value_state("n", int)["k"] = 1
-        first = Fail(operation="put_if_absent", nth=1, error=before() if before is not StoreFullError else full().error)
+        first = Fail(operation="put_if_absent", nth=1, error=before)
         rest = full()
         rest.operation, rest.nth, rest.onwards = "put_if_absent", 2, True
         store.plan += [first, rest]

@@ -313,6 +313,57 @@ async def test_bases_of_a_snapshot_stay_though_one_that_was_made_without_them_is
     assert await contents(job) == {key: 2}
 
 
+@run_virtual
+@pytest.mark.parametrize("outcome", ["aborted", "complete"])
+async def test_the_outcome_of_a_snapshot_with_earlier_bases_is_none_of_later_ones(outcome: str) -> None:
+    """Those that a pending snapshot holds are not deleted when the owner leaves; those that none holds are offered."""
+    job = Job(materialize_handles_max=1)
+    async with sb.owners.open_coordinator(job.settings, store=job.store) as coordinator:
+        async with job.open(key_groups=sb.owners.KeyGroupRange(0, 15)) as owner:
+
+            async def snapshot(checkpoint_id: int) -> sb.owners.SnapshotResult:
+                owner.value_state("n", int)["k"] = checkpoint_id
+                taken = await owner.snapshot(checkpoint_id)
+                await settle()
+                return taken
+
+            await snapshot(0)
+            first, second = [await snapshot(1), await snapshot(2)]
+            assert first.state.bases == second.state.bases != ()
+            await coordinator.commit(1, [first])
+            await owner.notify_complete(1)
+            await snapshot(3)
+            newest = await snapshot(4)
+            (later,) = newest.state.bases
+            assert later not in second.state.bases
+            if outcome == "aborted":
+                await owner.notify_aborted(2)
+            else:
+                await coordinator.commit(2, [second])
+                await owner.notify_complete(2)
+                await owner.notify_aborted(3)
+                await owner.notify_aborted(4)
+                newest = await snapshot(5)
+                assert newest.state.bases == (later,)
+        await coordinator.commit(newest.checkpoint_id, [newest])
+    assert job.uploader.discarded == []
+    assert await contents(job) == {"k": newest.checkpoint_id}
+
+
+@run_virtual
+async def test_bases_of_an_aborted_snapshot_go_though_one_without_them_is_pending() -> None:
+    """Nobody can commit them any more when the owner has left."""
+    job = Job(materialize_handles_max=1)
+    async with job.open(key_groups=sb.owners.KeyGroupRange(0, 15)) as owner:
+        owner.value_state("n", int)["k"] = 1
+        await owner.snapshot(1)
+        await settle()
+        assert (await owner.snapshot(2)).state.bases
+        await owner.notify_aborted(2)
+    assert job.uploader.discarded == job.uploader.bases
+    assert len(job.uploader.bases) == 1
+
+
 # -------------------------------------------------------------------------------------------------------- failures
 
 

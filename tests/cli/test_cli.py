@@ -17,7 +17,11 @@ from statebackend import cli
 from statebackend._codec.commit import VERSION
 from statebackend._log.outbox import Output
 from statebackend.cli import commands
+from statebackend.errors import StoreFullError
+from statebackend.objectstore import memory
+from statebackend.testing import Fail, FaultyStore
 from tests.cli.conftest import Place
+from tests.log.swept import JOB, Job
 
 ROOT = Path(__file__).parents[2]
 HEX = "0123456789abcdef" * 2
@@ -155,6 +159,27 @@ def test_sweep_is_a_dry_run_unless_told_to_delete(place: Place) -> None:
     assert not orphan.exists()
     assert dry.splitlines()[:-1] == wet.splitlines()[:-1]
     assert len(place.segments()) == 4
+
+
+NO_ROOM = Fail(operation="put", key="*/swept/*", error=StoreFullError("no room"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [(None, "3 objects deleted"), (NO_ROOM, "stopped: no room"), (Fail(operation="delete", nth=2), "not deleted: ")],
+    ids=["all deleted", "stopped", "some not deleted"],
+)
+def test_a_sweep_that_leaves_garbage_does_not_exit_as_one_that_is_done(
+    fault: Fail | None, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever has it run every night sees only the status. A dry run leaves what it finds, and is done."""
+    job, command = Job(), ["sweep", "--primary", "memory://faulty", "--job", JOB, "--retain", "1"]
+    anyio.run(job.commit, 1, 2, 3)
+    monkeypatch.setitem(memory._STORES, "faulty", FaultyStore(job.store, [fault] if fault else []))
+    assert cli.main(command) == cli.OK
+    assert "dry run" in capsys.readouterr().out
+    assert cli.main([*command, "--delete"]) == (cli.DAMAGE if fault else cli.OK)
+    assert told in capsys.readouterr().out
 
 
 def test_sweep_lists_what_stays_if_asked(place: Place) -> None:

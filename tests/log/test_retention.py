@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statebackend._codec.commit import Commit
-from statebackend._log.names import entry_key
+from statebackend._log.names import DataName, data_name, data_name_of, entry_key, log_position
 from statebackend._log.sweeping.retention import (
     CLOCK_SKEW_MAX_S,
     ENTRY_AGE_MIN_S,
@@ -181,6 +181,19 @@ def test_data_is_judged_by_what_points_into_it_and_by_its_epoch() -> None:
         Verdict.LIVE,
         Verdict.LIVE,
     ]
+
+
+def test_what_an_attempt_made_is_live_until_a_commit_of_its_epoch_lies_behind_its_base() -> None:
+    """An attempt on commit n bears n + 1, one before the first commit 0; a backend of the whole job bears no number."""
+    bases = (None, commit(4), commit(6), commit(7), commit(8))
+    names = [data_name(Epoch(3), 999_999, HEX, position=log_position(base)) for base in bases]
+    assert [data_name_of(name) for name in names] == [DataName(Epoch(3), position) for position in (0, 5, 7, 8, 9)]
+    live, orphan = Verdict.LIVE, Verdict.ORPHAN
+    assert verdicts(names, newest=7) == [orphan, orphan, orphan, live, live]
+    assert verdicts(names) == [live] * 5
+    assert verdicts(names, newest=7, epoch=Epoch(2)) == [live] * 5
+    assert verdicts(names, epoch=Epoch(4)) == [orphan] * 5
+    assert verdicts([data_name(Epoch(3), 5, HEX)], newest=7) == [live]
 
 
 def test_an_object_of_any_name_is_ours_while_a_commit_points_into_it() -> None:

@@ -1,6 +1,7 @@
 """A sweep deletes what nobody needs, says why, and hurts nobody: killed, refused, late, or beside a writer."""
 
 import contextlib
+import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from statebackend.errors import (
     WrongJobError,
 )
 from statebackend.ids import Handle
-from statebackend.objectstore import MemoryStore
+from statebackend.objectstore import LocalStore, MemoryStore
 from statebackend.objectstore.scoped import ScopedStore
 from statebackend.testing import Fail, Fault, FaultyStore, Hold
 from statebackend.testing.virtual_time import VirtualClock, run_virtual
@@ -817,6 +818,24 @@ async def test_the_next_backend_owns_its_root_again(with_local: Job) -> None:
     async with with_local.backend() as backend:
         backend.value_state("n", int)["k"] = 3
         assert (await backend.checkpoint(backend.next_checkpoint_id)).local
+
+
+@pytest.mark.parametrize("age_min_s", [3600.0, 7200.0])
+async def test_half_a_file_in_the_primary_goes_when_no_clock_can_be_so_wrong(age_min_s: float, tmp_path: Path) -> None:
+    """A file server's clock may be a day off: a younger file may be one that its writer is still at."""
+    job, store = Job(), LocalStore(tmp_path)
+    async with sb.open_backend(job.settings, store=store, clock=job.clock) as backend:
+        await put(backend, 0)
+    oldest_s = job.clock.time() - 86_400.0 - age_min_s
+    kept, gone, others = (tmp_path / where / ".7-dead-0.tmp" for where in (JOB, f"{JOB}/segments", "other"))
+    for path, modified_s in ((kept, oldest_s), (gone, oldest_s - 1.0), (others, oldest_s - 1.0)):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"half")
+        os.utime(path, (modified_s, modified_s))
+    for dry_run in (True, False):
+        min_age_s = age_min_s if age_min_s > 3600.0 else 0.0
+        await sb.sweep(job.settings, dry_run=dry_run, min_age_s=min_age_s, store=store, clock=job.clock)
+        assert (kept.exists(), gone.exists(), others.exists()) == (True, dry_run, True)
 
 
 async def test_a_store_that_does_not_answer_ends_the_sweep() -> None:

@@ -21,7 +21,7 @@ from statebackend.errors import (
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore
 from tests.knobs import replaced
-from tests.ranges.parts import Model, open_run, ranges_of
+from tests.ranges.parts import Model, Run, open_run, ranges_of
 
 SETTINGS = sb.Settings(job="fleet", primary="memory://unused", persist_delay_s=0.0, max_parallelism=12)
 KEYS = range(40)
@@ -45,6 +45,30 @@ async def test_ranges_contribute_to_one_commit_and_go_on_from_it(inline_bytes_ma
                 assert all(bool(each.inline) is bool(inline_bytes_max) for each in contributions)
                 await model.check(settings, store)
     assert ([info async for info in store.list("fleet/segments/")] == []) is bool(inline_bytes_max)
+
+
+@pytest.mark.parametrize("checkpoint_id", [1, 3])
+async def test_a_sweep_takes_nothing_of_an_attempt_that_may_be_committed_yet(checkpoint_id: int) -> None:
+    """Also in an epoch that went back, below commits of the one before. Of two attempts it takes the loser's, later."""
+    settings, store, model = replaced(SETTINGS, inline_bytes_max=0), MemoryStore(), Model()
+    async with open_run(settings, 1, store) as run, open_range_owners(store=store) as owners:
+        for number in range(4):
+            await run.batch(owners, batch(number))
+            model.apply(batch(number) if number <= checkpoint_id else [])
+    async with (
+        sb.owners.open_coordinator(settings, checkpoint_id=checkpoint_id, store=store) as coordinator,
+        open_range_owners(store=store) as owners,
+        open_range_owners(store=store) as others,
+    ):
+        run = Run(settings, coordinator, 1)
+        (task,) = run.tasks()
+        lost, won = await run.contribute(others, task, batch(7)), await run.contribute(owners, task, batch(8))
+        assert (await sb.sweep(settings, dry_run=False, min_age_s=0.0, store=store)).deleted == ()
+        await run.commit([won])
+        model.apply(batch(8))
+        swept = await sb.sweep(settings, dry_run=False, min_age_s=0.0, store=store)
+        assert set(swept.deleted) == lost.snapshot.state.segments() - won.snapshot.state.segments() != set()
+    await model.check(settings, store)
 
 
 async def test_a_range_without_rows_stands_as_it_is() -> None:

@@ -16,7 +16,7 @@ from statebackend._ranges.owners import RangeTask, combine
 from statebackend._ranges.range_task import committed_base
 from statebackend.spark.executors.pickling import pickled
 from statebackend.spark.executors.placement import SALT
-from statebackend.spark.executors.worker import BatchSpec, RunSpec, TaskResult, run
+from statebackend.spark.executors.worker import JOBS_MAX, BatchSpec, RunSpec, TaskResult, run
 from statebackend.testing import run_virtual
 
 
@@ -55,6 +55,42 @@ async def attempts(settings: sb.Settings, processor: Any, batches: list[list[str
             snapshots, inline = combine(found, coordinator.base, owners, checkpoint_id=checkpoint_id, epoch=epoch)
             await coordinator.commit(checkpoint_id, snapshots, None, inline=inline)
     return results
+
+
+class Adding(sb.spark.KeyedProcessor):
+    """Adds so much for each row."""
+
+    def __init__(self, each: int) -> None:
+        self.each = each
+
+    def open(self, context: Any) -> None:
+        self.counts = context.value_state("counts", int)
+
+    def process(self, key: Any, rows: Any, context: Any) -> None:
+        self.counts[key] = self.counts.get(key, 0) + self.each * len(rows)
+
+
+@run_virtual
+async def test_a_worker_that_spark_reuses_runs_the_processor_of_this_run(tmp_path: Path) -> None:
+    """The query was stopped, its processor edited, and started again: Spark's worker is the same process."""
+    settings = sb.Settings(job="edited", primary=f"file://{tmp_path}/primary", local=())
+    for each in (1, 10, 1):
+        await attempts(settings, Adding(each), [["a", "b"], ["a"]])
+    async with sb.open_backend(settings, read_only=True) as backend:
+        assert dict(backend.value_state("counts", int)) == {"a": 2 + 20 + 2, "b": 1 + 10 + 1}
+
+
+@run_virtual
+async def test_a_worker_keeps_the_jobs_that_it_works_for_apart(tmp_path: Path) -> None:
+    """More than it keeps open, of one name and another, below one primary and another, all with the same processor."""
+    places = [(job, place) for place in ("here", "there") for job in "abc"]
+    assert len(places) > JOBS_MAX
+    for turn in range(2):
+        for number, (job, place) in enumerate(places):
+            settings = sb.Settings(job=job, primary=f"file://{tmp_path}/{place}", local=())
+            await attempts(settings, Adding(1), [["a"] * (number + 1)])
+            async with sb.open_backend(settings, read_only=True) as backend:
+                assert dict(backend.value_state("counts", int)) == {"a": (number + 1) * (turn + 1)}
 
 
 @run_virtual
