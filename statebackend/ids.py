@@ -307,6 +307,8 @@ class SnapshotResult(msgspec.Struct, frozen=True):
     """The checkpoint that the owner stood on: `state` is that and all changes since. `None` before the first."""
     pending: tuple[CheckpointId, ...] = ()
     """Checkpoints that had no outcome yet when it was taken: `state` has the changes of these, too."""
+    clock: "ClockMark | None" = None
+    """The job's clock as the owner has moved it: what has expired there and has fired went by it."""
 
     def continues(self, checkpoint_id: CheckpointId | None) -> bool:
         """True if the state is that of the checkpoint, and changes since. `None`: if it begins with nothing."""

@@ -119,6 +119,11 @@ class KeyedBackend(StateDeclarations):
         """The clock before it was last moved: rows that are older are late; `None` before it had begun."""
         return None if (before_s := self._states.clock.before_s) == NOT_BEGUN else before_s
 
+    @property
+    def clock_has_moved(self) -> bool:
+        """True if `advance_clock` was called since the state was opened."""
+        return self._states.clock.has_moved
+
     def advance_clock(self, to_s: float, kind: ClockKind = "event") -> None:
         """Move the job's clock to `to_s` seconds: once for a batch, before its changes. It never goes back.
 
@@ -131,7 +136,7 @@ class KeyedBackend(StateDeclarations):
 
     @property
     def has_due_timers(self) -> bool:
-        """True if `due_timers` has any."""
+        """True if `due_timers` has any. Raises as that."""
         self._check_usable()
         return self._states.has_due_timers
 
@@ -139,7 +144,8 @@ class KeyedBackend(StateDeclarations):
         """Take the timers that are due at the job's clock, earliest first: of all declared timers of its kind.
 
         Each is deleted before it is returned. One that is registered meanwhile comes too if it is due; but none comes
-        twice: registered again for the time that it came at, it stays for the next call, if nobody deletes it.
+        twice: registered again for the time that it came at, it stays for the next call, if nobody deletes it. Raises
+        `InputError` if the job has no clock, and if all timers are declared for another kind of clock.
         """
         self._check_usable()
         return self._states.due_timers()

@@ -20,6 +20,7 @@ from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.lineage import extended
 from statebackend._checkpoint.materialization.base_writer import BaseWriter
 from statebackend._checkpoint.materialization.bases import Bases, with_bases
+from statebackend._checkpoint.still_time import StillTime
 from statebackend._codec.change_sets.changes import Changes, ChangeSet
 from statebackend._codec.commit import IN_HERE, carried
 from statebackend._codec.segment import EncodedFrame, SealedSet
@@ -124,6 +125,7 @@ class Snapshots:
         self.committed = committed
         self._base = base
         self._states = states
+        self._time = StillTime(states)
         self._writer = writer
         self._base_writer = base_writer
         self._retention = retention
@@ -167,6 +169,7 @@ class Snapshots:
         `own_key`: where the commit will lie, if it gets a local copy too. Raises as `ChangelogWriter.persist`. A
         cancelled call has lost nothing: the next one has it all.
         """
+        self._time.look()
         await self._drain()
         operator, next_timer_s = self._states.operator_report(), self._states.next_timer_s()
         sizes = self._states.state_sizes()
@@ -202,6 +205,7 @@ class Snapshots:
             states=self._states.descriptors,
             base=self._base,
             pending=tuple(self._pending),
+            clock=self._states.clock.mark,
         )
         self._to = to
         self._pending[checkpoint_id] = Pending(to, snapshot, sum(handle.records for handle in handles), bases)

@@ -166,7 +166,7 @@ class CheckpointCoordinator:
         next call raises it.
 
         `inline`: frames for the commit to carry; the snapshots' handles into them are those of `carried`.
-        `clock`: the job's, by default that of `base`, which it must not go back behind.
+        `clock`: the job's, by default that of `base`, which it must not go back behind, nor behind that of any owner.
         `staged`: the output rows of the batch of `source`, which the commit makes an output to be published: see
         `take_output`. The commit also names the outputs that are pending already.
         """
@@ -186,7 +186,7 @@ class CheckpointCoordinator:
                 states=_merged(ordered),
                 source=source,
                 outbox=(*self.outbox.pending, *_own_output(staged, source, sum(map(len, inline)))),
-                clock=_clock_after(None if self.base is None else self.base.clock, clock),
+                clock=_clock_after(None if self.base is None else self.base.clock, clock, ordered),
             )
             carried = inline if staged is None else (*inline, *staged.inline)
             committed = await finish(self._create, encode_entry(commit, self.next_key, carried), savepoint)
@@ -280,13 +280,25 @@ def _own_output(staged: Staged | None, source: SourceMark | None, offset: int) -
     return (StagedOutput(check_source(staged, source), staged.rows, staged.schema, staged.after(offset)),)
 
 
-def _clock_after(before: ClockMark | None, clock: ClockMark | None) -> ClockMark | None:
+def _clock_after(
+    before: ClockMark | None, clock: ClockMark | None, snapshots: Sequence[SnapshotResult]
+) -> ClockMark | None:
     """The clock of the next commit. A commit that is made without one keeps the one that there was."""
-    if clock is None or before is None:
-        return clock or before
-    if clock.kind != before.kind or clock.now_s < before.now_s:
+    if clock is not None and before is not None and _is_behind(clock, before):
         raise InputError("a job's clock never goes back, and stays of its kind", before=before, clock=clock)
+    clock = clock or before
+    for owned in (snapshot.clock for snapshot in snapshots):
+        if owned is not None and (clock is None or _is_behind(clock, owned)):
+            raise InputError(
+                "an owner has moved its clock further than the commit would have it: pass that as `clock`",
+                owner=owned,
+                clock=clock,
+            )
     return clock
+
+
+def _is_behind(clock: ClockMark, other: ClockMark) -> bool:
+    return clock.kind != other.kind or clock.now_s < other.now_s
 
 
 def _check_equal(what: str, expected: int, found: Sequence[int]) -> None:

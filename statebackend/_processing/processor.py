@@ -135,3 +135,8 @@ class KeyedProcessor:
 
     def close_batch(self, context: ProcessorContext) -> None:
         """End a batch, before its checkpoint. Called once for each `open_batch`, unless the batch has failed."""
+
+
+def overrides(processor: KeyedProcessor, method: str) -> bool:
+    """True if the processor has that method of its own."""
+    return getattr(type(processor), method) is not getattr(KeyedProcessor, method)

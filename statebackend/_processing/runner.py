@@ -31,7 +31,7 @@ from statebackend._processing.generators import noticing_left_generators
 from statebackend._processing.grouping import SLAB_ROWS, Rows, by_key, in_order
 from statebackend._processing.output_rows import fitted, table_of_rows
 from statebackend._processing.own_state import OwnStates
-from statebackend._processing.processor import KeyedProcessor, ProcessorContext
+from statebackend._processing.processor import KeyedProcessor, ProcessorContext, overrides
 from statebackend._tasks import open_tasks
 from statebackend.errors import InputError, SettingsError
 from statebackend.ids import Key, KeyGroupRange
@@ -101,8 +101,8 @@ class ProcessorRunner:
         self.key: Final = _names("key", key)
         self._has_output = has_output
         self._order_by = _names("order_by", order_by)
-        self._takes_table = _overrides(processor, "process_table")
-        if self._takes_table == _overrides(processor, "process"):
+        self._takes_table = overrides(processor, "process_table")
+        if self._takes_table == overrides(processor, "process"):
             raise SettingsError(
                 "a processor must override either process or process_table, and not both", processor=type(processor)
             )
@@ -122,7 +122,7 @@ class ProcessorRunner:
         if event_time is not None and event_time.late == "output" and not has_output:
             raise SettingsError("late='output' puts late rows out, and the sink has no output: give it one")
         self._event_time = event_time
-        self.fires_timers: Final = _overrides(processor, "on_timer")
+        self.fires_timers: Final = overrides(processor, "on_timer")
         self.late_rows = 0
         """How many rows of the last batch were late."""
         self._opened: dict[KeyGroupRange, _OpenedCopy] = {}
@@ -306,10 +306,6 @@ def _names(what: str, names: object) -> tuple[str, ...]:
         if all(isinstance(name, str) for name in columns):
             return tuple(map(str, columns))
     raise SettingsError(f"{what} must be the name of a column, or a list of names", **{what: names})
-
-
-def _overrides(processor: KeyedProcessor, method: str) -> bool:
-    return getattr(type(processor), method) is not getattr(KeyedProcessor, method)
 
 
 def _is_async(processor: KeyedProcessor, method: str) -> bool:

@@ -29,7 +29,7 @@ from statebackend._tables.heap import KINDS, heap_table
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.snapshot import StatesSnapshot
 from statebackend._tables.table import EntryTable, OpenTable, Table, TableSize
-from statebackend.errors import DataError, StateTypeError, UnsupportedVersionError
+from statebackend.errors import DataError, InputError, StateTypeError, UnsupportedVersionError
 from statebackend.ids import (
     ClockMark,
     KeyGroupRange,
@@ -150,7 +150,7 @@ class KeyedStates(StateDeclarations):
         return self._operator.report()
 
     def due_timers(self) -> Iterator[DueTimer]:
-        """Take the declared timers that are due by the job's clock, as `take_due`."""
+        """Take the declared timers that are due by the job's clock, as `take_due`. Raises `InputError` without one."""
         return Timers.take_due(self._timers_by_clock(), self.clock.now_s)
 
     @property
@@ -160,7 +160,23 @@ class KeyedStates(StateDeclarations):
         return any(at is not None and at <= self.clock.now_s for at in times)
 
     def _timers_by_clock(self) -> list[Timers]:
-        return [each for each in self._declared.values() if isinstance(each, Timers) and each.go_by_job_clock]
+        self.clock.check_there_is_one("take timers by `due`")
+        declared = [each for each in self._declared.values() if isinstance(each, Timers)]
+        by_clock = [each for each in declared if each.go_by_job_clock]
+        if declared and not by_clock:
+            raise InputError(
+                "none of the timers goes by the clock of the job, which is of another kind: declare them for its kind",
+                timers=[each.name for each in declared],
+                clock=self.clock.kind,
+            )
+        return by_clock
+
+    def neglected_timers(self) -> Iterator[str]:
+        """The names of timers, declared or not, that are due by the job's clock, and that nothing has ever taken."""
+        for descriptor in self._timers_of_clock():
+            found = self._timers_of(descriptor)
+            if not found.were_taken and (at := found.next_at()) is not None and at <= self.clock.now_s:
+                yield descriptor.name
 
     def next_timer_s(self) -> float | UnsetType | None:
         """The earliest timer that goes by the job's clock, declared or not; `None` without one, unset without a clock.
@@ -169,12 +185,13 @@ class KeyedStates(StateDeclarations):
         """
         if self.clock.kind is None:
             return UNSET
-        found = [
-            self._timers_of(each).next_at()
-            for each in self._descriptors.values()
-            if each.kind == timers.KIND and each.schema == self.clock.kind
-        ]
+        found = [self._timers_of(each).next_at() for each in self._timers_of_clock()]
         return min((at for at in found if at is not None), default=None)
+
+    def _timers_of_clock(self) -> list[StateDescriptor]:
+        """The timers of the clock's kind, declared or not."""
+        kind = self.clock.kind
+        return [each for each in self._descriptors.values() if each.kind == timers.KIND and each.schema == kind]
 
     def _timers_of(self, descriptor: StateDescriptor) -> Timers:
         declared = self._declared.get(descriptor.name)

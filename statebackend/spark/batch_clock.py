@@ -3,7 +3,7 @@
 Where the rows are not at hand, Spark is asked for their largest time, in a job of its own.
 """
 
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -17,7 +17,8 @@ from statebackend.errors import SettingsError
 from statebackend.ids import ClockKind
 from statebackend.spark.frames import collected, without_adaptive_planning
 
-ClockMode = Literal["batch"]
+ClockMode = Literal["batch", "kept"]
+"""The clock of a job without event time: moved to the time of each batch, or left where it stands."""
 
 _S_US: Final = 1_000_000
 _DAY_US: Final = 86_400 * _S_US
@@ -77,12 +78,12 @@ class BatchClock:
 
 
 def batch_clock_of(event_time: EventTime | None, clock: object) -> BatchClock | None:
-    """The clock of these arguments of a sink, `None` without one. Raises `SettingsError` for both, or another one."""
-    if clock not in (None, "batch"):
-        raise SettingsError("clock must be 'batch', or left out", clock=repr(clock))
+    """The clock that a sink with these arguments moves, `None` if none. Raises `SettingsError` for any others."""
+    if clock not in (None, *get_args(ClockMode)):
+        raise SettingsError("clock must be 'batch' or 'kept', or left out", clock=repr(clock))
     if event_time is not None and clock is not None:
-        raise SettingsError("a job has one clock: give event_time or clock='batch'", event_time=event_time.column)
-    return None if event_time is None and clock is None else BatchClock(event_time)
+        raise SettingsError("a job has one clock: give event_time or clock", event_time=event_time.column, clock=clock)
+    return None if event_time is None and clock != "batch" else BatchClock(event_time)
 
 
 def _quoted(column: str) -> str:

@@ -16,12 +16,13 @@ from statebackend._backend.copy_writers import OpenUploader
 from statebackend._backend.opening import open_backend
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._observers import Observers
+from statebackend._processing.clockless import check_clock_moves
 from statebackend._processing.event_time import EventTime
 from statebackend._processing.processor import KeyedProcessor
 from statebackend._processing.runner import ProcessorRunner
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import BatchError, SettingsError
-from statebackend.ids import CheckpointId, SourceMark
+from statebackend.ids import CheckpointId, ClockMark, SourceMark
 from statebackend.settings import Settings
 from statebackend.spark.batch_clock import BatchClock
 from statebackend.spark.bridge import QueryThread, attend, process_portal
@@ -46,6 +47,7 @@ class InDriver:
         *,
         output: OutputFunction | Outbox | None,
         clock: BatchClock | None,
+        keeps_clock: bool,
         observer: Observer | None,
         store: ObjectStore | None,
         uploader: StateChangeUploader | OpenUploader | None,
@@ -54,6 +56,7 @@ class InDriver:
         self._work = work
         self._output = None if isinstance(output, Outbox) else output
         self._clock = clock
+        self._keeps_clock = keeps_clock
         self._settings = settings
         self._observer = observer
         self._store = store
@@ -73,12 +76,19 @@ class InDriver:
         )
 
     def apply(self, df: DataFrame, delivered: SourceMark, job: StateBackend, query: QueryThread) -> None:
-        """Run the function and commit. Raises what either raises, and `QueryStoppedError` if the query is stopped."""
+        """Run the function and commit. Raises what either raises, and `QueryStoppedError` if the query is stopped.
+
+        Raises `SettingsError` if the job has a clock, and neither this sink nor the function moves it.
+        """
+        if self._clock is None:
+            self._keep_clock(job)
         if isinstance(self._work, ProcessorRunner):
             result = self._processed(self._work, df, delivered.batch_id, job, query)
         else:
             rows = df if self._clock is None else self._in_time(df, job, self._clock)
             result = result_of(self._work(rows, delivered.batch_id, job), df, query)
+            if self._clock is None and not job.clock_has_moved and not df.isEmpty():
+                check_clock_moves(_committed_clock(job), by_function=True)
         output = rows_to_stage(result) if self._stages_output else None
         commit = process_portal().start(lambda: job.checkpoint(job.next_checkpoint_id, source=delivered, output=output))
         attend(commit, query)
@@ -99,6 +109,13 @@ class InDriver:
         call_output(self._output, rows, df, batch_id)
         return None
 
+    def _keep_clock(self, job: StateBackend) -> None:
+        committed = _committed_clock(job)
+        if self._keeps_clock and committed is not None:
+            job.advance_clock(committed.now_s, committed.kind)
+        elif isinstance(self._work, ProcessorRunner):
+            check_clock_moves(committed)
+
     def _in_time(self, df: DataFrame, job: StateBackend, clock: BatchClock) -> DataFrame:
         """Move the job's clock by the times of a batch for a function, and return the rows that it is to get."""
         to_s, late = clock.of_frame(df, job.clock_s)
@@ -115,6 +132,10 @@ class InDriver:
         """Drop the opened copy of the processor."""
         if isinstance(self._work, ProcessorRunner):
             self._work.close()
+
+
+def _committed_clock(job: StateBackend) -> ClockMark | None:
+    return None if job.newest is None else job.newest.clock
 
 
 def work_of(

@@ -25,6 +25,7 @@ from statebackend._backend.stores import roots_with_copies
 from statebackend._log.savepoints import SavepointInfo
 from statebackend._observers import Observers
 from statebackend._portal import OpenContext, as_exception
+from statebackend._processing.clockless import check_hooks
 from statebackend._processing.event_time import Late, event_time_of
 from statebackend._processing.processor import KeyedProcessor
 from statebackend._processing.runner import ProcessorRunner
@@ -84,10 +85,12 @@ class StatefulSink:
     names must be reachable from every host. `observer` stays in the driver.
 
     `event_time`: the column of timestamps that moves the job's clock, to the largest of them less `lateness_s` seconds;
-    `clock="batch"`: the time at which a batch began moves it. It is part of the commit; time-to-live and timers go by
-    it, and timers that are due are given to `on_timer` of the processor. Rows that are older than the clock was before
-    their batch are counted, and dropped; with `late="keep"` processed like any others, with `late="output"` given to
-    `process_late`. A function, and executors, cost one more Spark job for the largest time of each batch.
+    `clock="batch"`: the time at which a batch began moves it; `clock="kept"`: it stays where it stands, unless a
+    function moves it by `advance_clock`. The clock is part of the commit; time-to-live and timers go by it, and timers
+    that are due are given to `on_timer` of the processor. A job that has a clock is refused by a sink that names none.
+    Rows that are older than the clock was before their batch are counted, and dropped; with `late="keep"` processed
+    like any others, with `late="output"` given to `process_late`. A function, and executors, cost one more Spark job
+    for the largest time of each batch.
 
     `query_id`: names the query where Spark does not (Spark Connect); takes precedence where it does.
     `on_rewind="rollback"`: if Spark returns to an earlier batch, take the state back with it; by default raise
@@ -138,6 +141,8 @@ class StatefulSink:
         times = event_time_of(event_time, lateness_s, late)
         batch_clock = batch_clock_of(times, clock)
         work = work_of(function, key=key, order_by=order_by, concurrency=concurrency, output=output, event_time=times)
+        if isinstance(work, ProcessorRunner):
+            check_hooks(work.processor, event_time=times, late=late, clock=clock)
         _check_choices(work, on_rewind, first_batch_id, execution, parallelism)
         self.settings: Final = settings
         self._query_id = query_id
@@ -154,7 +159,13 @@ class StatefulSink:
             else partial(InDriver, work)
         )
         self._execution: Final[Execution] = place(
-            settings, output=output, clock=batch_clock, observer=observer, store=store, uploader=uploader
+            settings,
+            output=output,
+            clock=batch_clock,
+            keeps_clock=clock == "kept",
+            observer=observer,
+            store=store,
+            uploader=uploader,
         )
         self._reset()
         if store is None:

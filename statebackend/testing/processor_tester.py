@@ -22,10 +22,12 @@ from statebackend._backend.coordinating import open_coordinator
 from statebackend._backend.opening import open_backend
 from statebackend._checkpoint.owner_backend import OwnerBackend
 from statebackend._log.coordinator import CheckpointCoordinator
+from statebackend._processing.clockless import check_hooks
 from statebackend._processing.event_time import Late, event_time_of
 from statebackend._processing.processor import KeyedProcessor
 from statebackend._processing.runner import ProcessorRunner
 from statebackend._ranges.equal_ranges import ranges_of
+from statebackend._state.time.job_clock import NOT_BEGUN
 from statebackend._tables.key_groups import SEED, key_group
 from statebackend._tasks import simulate_threads
 from statebackend.errors import BackendClosedError, InputError
@@ -94,6 +96,7 @@ class ProcessorTester:
             concurrency=concurrency,
             event_time=self._event_time,
         )
+        check_hooks(processor, event_time=self._event_time, late=late, clock=clock)
         self._settings: Final = Settings(
             job="tested",
             primary="memory://tested",
@@ -220,8 +223,8 @@ class ProcessorTester:
 
     def _process(self, table: Any, clock_s: float | None, backends: Sequence[OwnerBackend]) -> list[dict[str, Any]]:
         output: list[dict[str, Any]] = []
-        if clock_s is None and self._event_time is not None and table.num_rows:
-            clock_s = self._event_time.latest_s(table)
+        if clock_s is None and self._event_time is not None:  # without rows there may be no columns either
+            clock_s = self._event_time.latest_s(table) if table.num_rows else NOT_BEGUN
         for backend, part in zip(backends, self._parts(table), strict=True):
             if clock_s is not None:
                 backend.advance_clock(clock_s, self._kind)

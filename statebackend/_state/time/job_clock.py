@@ -14,10 +14,10 @@ class JobClock:
     """The time of the batch under way, in seconds, in the backend of one owner. It begins where the commit's stands.
 
     It never goes back. `before_s` is the time before it was last moved: what lies before that is late. Without a `kind`
-    the job has no clock.
+    the job has no clock. `has_moved`: since it stood at a commit.
     """
 
-    __slots__ = ("before_s", "kind", "now_s")
+    __slots__ = ("before_s", "has_moved", "kind", "now_s")
 
     def __init__(self, committed: ClockMark | None = None) -> None:
         self.stand_at(committed)
@@ -32,6 +32,7 @@ class JobClock:
         self.kind: ClockKind | None = None if committed is None else committed.kind
         self.now_s: float = NOT_BEGUN if committed is None else committed.now_s
         self.before_s: float = self.now_s
+        self.has_moved = False
 
     def move(self, to_s: float, kind: ClockKind) -> None:
         """Move it to `to_s`, or leave it where it is if that is earlier. `NOT_BEGUN` is earlier than every time.
@@ -45,12 +46,18 @@ class JobClock:
                 "the job goes by a clock of another kind: keep to that, or begin another job", was=self.kind, now=kind
             )
         self.kind, self.before_s, self.now_s = kind, self.now_s, max(self.now_s, float(to_s))
+        self.has_moved = True
+
+    def check_there_is_one(self, use: str) -> None:
+        """Raise `InputError` if the job has no clock. `use`: an advice for what is about to use it."""
+        if self.kind is None:
+            raise InputError(
+                "the job has no clock: give the sink event_time or clock='batch', the tester event_time or clock_s, "
+                f"call advance_clock of the backend, or {use}"
+            )
 
     def read(self) -> float:
         """The time now; `NOT_BEGUN` before the first. Raises `InputError` if the job has no clock."""
         if self.kind is None:
-            raise InputError(
-                "the job has no clock: give the sink event_time or clock='batch', call advance_clock of the backend, or"
-                " give the time-to-live a function `now`"
-            )
+            self.check_there_is_one("give the time-to-live a function `now`")
         return self.now_s

@@ -52,7 +52,7 @@ class Timers(KeyedState[bytes, Any]):
     cheap with a few timers per key, but not with thousands.
     """
 
-    __slots__ = ("_clock", "_count", "_find_many", "_kind", "_passed_over", "_queue")
+    __slots__ = ("_clock", "_count", "_find_many", "_kind", "_passed_over", "_queue", "were_taken")
 
     def __init__(self, name: str, table: ValueTable, keys: OwnedKeys) -> None:
         super().__init__(name, table, keys)
@@ -63,6 +63,8 @@ class Timers(KeyedState[bytes, Any]):
         self._count = 0  # number of timers, once the queue is made
         self._kind: ClockKind | None = None
         self._clock = JobClock()
+        self.were_taken = False
+        """True once `due` or `take_due` was asked for those that are due."""
 
     def declare(self, kind: ClockKind, clock: JobClock) -> None:
         """Apply a declaration. `clock`: the job's, which these timers go by if it is of their kind."""
@@ -107,7 +109,7 @@ class Timers(KeyedState[bytes, Any]):
         A timer registered meanwhile comes too if it is due, a timer deleted meanwhile does not. A caller that stops
         early leaves the other timers for the next call.
         """
-        end = _time(now)
+        end, self.were_taken = _time(now), True
         while (at := self.next_at()) is not None and at <= end:
             yield at, self._take_first(at)
 
@@ -119,6 +121,7 @@ class Timers(KeyedState[bytes, Any]):
         it stays for the next call. Meanwhile it is a timer like any other, which the caller may delete.
         """
         for each in many:
+            each.were_taken = True
             each._look_again()  # noqa: SLF001
         taken = set[DueTimer]()
         while now != NOT_BEGUN:

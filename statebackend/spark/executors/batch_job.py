@@ -20,6 +20,7 @@ from statebackend._backend.copy_writers import OpenUploader
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.outbox import Staged, joined
 from statebackend._observers import Observers
+from statebackend._processing.clockless import check_clock_moves
 from statebackend._processing.column_names import check_distinct
 from statebackend._processing.runner import ProcessorRunner
 from statebackend._ranges.equal_ranges import ranges_of
@@ -72,6 +73,7 @@ class OnExecutors:
         parallelism: int,
         output: OutputFunction | Outbox | None,
         clock: BatchClock | None,
+        keeps_clock: bool,
         observer: Observer | None,
         store: ObjectStore | None,
         uploader: StateChangeUploader | OpenUploader | None,
@@ -82,6 +84,7 @@ class OnExecutors:
         self._settings = settings
         self._output = output
         self._clock = clock
+        self._keeps_clock = keeps_clock
         self._observer = observer
         self._uploader = cast("OpenUploader | None", uploader)
         self._run: _QueryRun | None = None
@@ -98,8 +101,9 @@ class OnExecutors:
     def apply(self, df: DataFrame, delivered: SourceMark, job: ClaimedJob, query: QueryThread) -> None:
         """Run the Spark job, call the output, and commit.
 
-        Raises `BatchError` if all attempts at a range failed, `SettingsError` if the workers cannot run the task,
-        `InputError` if columns share a name or cannot be a key, and what the output and the commit raise.
+        Raises `BatchError` if all attempts at a range failed, `SettingsError` if the workers cannot run the task or the
+        job's clock would stand still, `InputError` if columns share a name or cannot be a key, and what the output and
+        the commit raise.
         """
         check_distinct(df.columns)
         clock = self._moved_clock(df, job.coordinator)
@@ -131,10 +135,16 @@ class OnExecutors:
         return self._run
 
     def _moved_clock(self, df: DataFrame, coordinator: CheckpointCoordinator) -> ClockMark | None:
-        """The job's clock in this batch; `None` without one, and before it has begun."""
+        """The job's clock in this batch; `None` without one, and before it has begun.
+
+        Raises `SettingsError` if the job has a clock that this sink does not move.
+        """
+        committed = None if coordinator.base is None else coordinator.base.clock
         if self._clock is None:
-            return None
-        clock = JobClock(None if coordinator.base is None else coordinator.base.clock)
+            if not self._keeps_clock:
+                check_clock_moves(committed)
+            return committed
+        clock = JobClock(committed)
         to_s, _ = self._clock.of_frame(df)
         clock.move(to_s, self._clock.kind)
         return clock.mark
