@@ -59,7 +59,7 @@ class StateBackendError(Exception):
     """Base of everything the library raises on purpose.
 
     `message` is a sentence without the facts, `facts` the values it talks about. Both survive pickling, because an
-    error may cross from a Spark worker to the driver.
+    error may cross from a Spark worker to the driver. A fact `traceback` comes last, on lines of its own.
     """
 
     def __init__(self, message: str, **facts: Any) -> None:
@@ -68,9 +68,9 @@ class StateBackendError(Exception):
         self.facts: Mapping[str, Any] = facts
 
     def __str__(self) -> str:
-        if not self.facts:
-            return self.message
-        return f"{self.message} ({', '.join(f'{name}={value!r}' for name, value in self.facts.items())})"
+        facts = ", ".join(f"{name}={value!r}" for name, value in self.facts.items() if name != "traceback")
+        text = f"{self.message} ({facts})" if facts else self.message
+        return f"{text}\n{self.facts['traceback']}" if "traceback" in self.facts else text
 
 
 class InputError(StateBackendError):
@@ -268,8 +268,8 @@ class ForkedProcessError(BackendClosedError):
 
 class BatchError(StateBackendError, RuntimeError):
     """The user's function did not run, failed on an executor, or ended in something that must not reach py4j, such as
-    `CancelledError`: see the message and the `__cause__`. The batch is not committed. Fix the cause; Spark delivers the
-    batch again.
+    `CancelledError`: see the message, which ends with the lines at which it failed on an executor, and the `__cause__`.
+    The batch is not committed. Fix the cause; Spark delivers the batch again.
     """
 
 

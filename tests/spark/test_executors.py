@@ -161,11 +161,11 @@ def test_another_query_continues_from_the_state_only_if_it_may(stream, on_execut
 
 
 def test_a_failed_range_says_which_it_was_and_why(stream, on_executors, read, tmp_path) -> None:
-    """In an error of ours. Nothing of the batch remains, neither in the store nor in the workers' memory."""
+    """In an error of ours, with the user's own lines. Nothing of the batch remains in the store or in the workers."""
     counts = feed(stream, "aab", "abb", "a")
     sink = on_executors(Failing(tmp_path / "memory", batch_id=1), parallelism=1)
     message = stream.fail(sink, plan=split)
-    for words in ("BatchError", "[0, 127]", "attempt=0", "ValueError: as it was told to"):
+    for words in ("BatchError", "[0, 127]", "attempt=0", "ValueError: as it was told to", "processors.py", "in fail"):
         assert words in message
     assert read(stream.settings).counts == {"a": 2, "b": 1}
     stream.run(sink, plan=split)

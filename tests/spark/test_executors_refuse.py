@@ -19,8 +19,9 @@ from statebackend.ids import CheckpointId, Epoch, all_key_groups
 from statebackend.objectstore import MemoryStore
 from statebackend.spark.executors import batch_job
 from statebackend.spark.executors.placement import SALT
-from statebackend.spark.executors.task_errors import error_in, range_failed
+from statebackend.spark.executors.task_errors import TRACEBACK_CHARS_MAX, _of_user_code, error_in, range_failed
 from statebackend.spark.executors.worker import BatchSpec, RunSpec, run
+from statebackend.testing import ProcessorTester
 from statebackend.uploaders import PrimaryUploader
 from tests.spark.conftest import feed
 from tests.spark.processors import Counting, split
@@ -169,3 +170,36 @@ def test_a_range_that_no_copy_can_restore_says_how_all_go_back(error, is_lost) -
     assert isinstance(found, BatchError)
     assert ("fall_back_to_older=True" in found.message) is is_lost
     assert error.__name__ in str(found)
+
+
+def fail_for_a_reason(price):
+    """What a user's function may do."""
+    try:
+        return {}[price]
+    except KeyError as error:
+        raise ValueError(f"no {{{price}}}") from error
+
+
+class Pricing(Counting):
+    def process(self, key, rows, context):
+        fail_for_a_reason("price")
+
+
+def test_what_failed_on_an_executor_is_told_with_the_users_own_lines() -> None:
+    """Also those of its cause. Spark passes on a text, and leaves both out; our frames in between say nothing."""
+    with ProcessorTester(Pricing(), key="key") as tester, pytest.raises(ValueError) as caught:
+        tester.batch([{"key": "a"}])
+    told = str(error_in(f"before {range_failed(caught.value, all_key_groups(12))} behind"))
+    for words in ("KeyError: 'price'", "in fail_for_a_reason", "in process\n", "ValueError: no {price}"):
+        assert words in told
+    assert "runner.py" not in told
+    assert told.endswith("ValueError: no {price}")
+
+
+def test_a_long_traceback_is_cut_and_one_of_ours_alone_is_told() -> None:
+    """Its end says most. Where no line is the user's, ours are all that there is."""
+    with pytest.raises(SettingsError) as caught:
+        sb.Settings(job="", primary="")
+    assert "settings" in _of_user_code(caught.value.with_traceback(caught.tb.tb_next))
+    found = error_in(str(range_failed(ValueError("x" * 9_000 + "y"), all_key_groups(12))))
+    assert found.facts["traceback"] == "x" * (TRACEBACK_CHARS_MAX - 1) + "y"

@@ -1,17 +1,23 @@
 """How the failure of a task reaches the driver: as text.
 
-Spark passes on nothing of a failed task but the text of its error, among stack traces of Python and Java. So a task
-marks what it has to say (`range_failed`, `UNFIT_MARK`), and the driver looks for the marks, and for what Spark itself
-says of workers that cannot run the task (`error_in`).
+Spark passes on nothing of a failed task but the text of its error, among stack traces of Python and Java. It leaves out
+what the error was caused by, and so the line of the user's that raised. So a task marks what it has to say, with the
+traceback (`range_failed`, `UNFIT_MARK`), and the driver looks for the marks, and for what Spark itself says of workers
+that cannot run the task (`error_in`).
 """
 
+import os
 import re
 import socket
+from collections.abc import Iterator
+from pathlib import Path
+from traceback import FrameSummary, StackSummary, TracebackException
 from typing import Final
 
 import msgspec
 from pyspark import TaskContext
 
+import statebackend
 from statebackend.errors import BatchError, CorruptObjectError, MissingObjectError, SettingsError
 from statebackend.ids import KeyGroupRange
 
@@ -33,6 +39,10 @@ _UNFIT: Final = (
 )
 """Patterns for the text of a failed job whose workers cannot run the task, each with what to do about it."""
 
+TRACEBACK_CHARS_MAX: Final = 8_000
+"""A longer traceback loses its beginning: Spark keeps the text of errors."""
+
+_PACKAGE: Final = str(Path(statebackend.__file__).parent) + os.sep
 
 _LOST: Final = (
     'no copy of the state of a range can be read: put it back, or run one batch with execution="driver" and'
@@ -47,6 +57,7 @@ class _Failure(msgspec.Struct, frozen=True):
     raised: str
     is_lost: bool
     """True if the state of the range cannot be restored."""
+    traceback: str
 
 
 def range_failed(error: BaseException, key_groups: KeyGroupRange) -> BatchError:
@@ -58,6 +69,7 @@ def range_failed(error: BaseException, key_groups: KeyGroupRange) -> BatchError:
         host=socket.gethostname(),
         raised=f"{type(error).__name__}: {error}",
         is_lost=isinstance(error, (CorruptObjectError, MissingObjectError)),
+        traceback=_of_user_code(error)[-TRACEBACK_CHARS_MAX:],
     )
     return BatchError(_FAILED_MARK + msgspec.json.encode(failure).decode())
 
@@ -72,8 +84,34 @@ def error_in(text: str) -> Exception | None:
             attempt=failure.attempt,
             host=failure.host,
             raised=failure.raised,
+            traceback=failure.traceback,
         )
     for pattern, advice in _UNFIT:
         if found := re.search(pattern, text):
             return SettingsError(advice, found=found[1].strip())
     return None
+
+
+def _of_user_code(error: BaseException) -> str:
+    """The traceback of `error` and of what it was caused by, without our own frames; with them if there are no others.
+
+    Ours are the same for every error, and lie between Spark and the user's line.
+    """
+    told = TracebackException.from_exception(error)
+    if any(not _is_ours(frame) for each in _chain(told) for frame in each.stack):
+        for each in _chain(told):
+            each.stack = StackSummary.from_list([frame for frame in each.stack if not _is_ours(frame)])
+    return "".join(told.format()).rstrip()
+
+
+def _is_ours(frame: FrameSummary) -> bool:
+    return frame.filename.startswith(_PACKAGE)
+
+
+def _chain(told: TracebackException) -> Iterator[TracebackException]:
+    """The error, what it was caused by or raised in the handling of, and the members of groups, each once."""
+    waiting: list[TracebackException | None] = [told]
+    while waiting:
+        if (each := waiting.pop()) is not None:
+            yield each
+            waiting += (each.__cause__, each.__context__, *(getattr(each, "exceptions", None) or ()))
