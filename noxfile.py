@@ -112,6 +112,14 @@ def simulation(session: nox.Session) -> None:
 
 
 @nox.session
+def programs(session: nox.Session) -> None:
+    """Programs as users write them, drawn by a seed, against plain dictionaries: `nox -s programs -- --seeds 3000`."""
+    session.install("-e", ".[spark,test]")
+    with files_in_memory(session) as placed:
+        session.run("python", "-m", "tests.programs", *session.posargs, env=placed)
+
+
+@nox.session
 def models(session: nox.Session) -> None:
     """Every kind of state against dictionaries, and 200 kills: `nox -s models -- --minutes 60 --kills 1000`.
 

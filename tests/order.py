@@ -38,6 +38,8 @@ LONGEST: Final = (
     "tests/spark/test_kill.py",
     "tests/howto/test_executors.py",
     "tests/simulation/test_simulation.py",
+    "tests/programs/test_fresh_seeds.py",
+    "tests/programs/test_more_fresh_seeds.py",
     "tests/s3/test_killed.py",
     "tests/howto/test_async_process.py",
     "tests/howto/test_processor.py",

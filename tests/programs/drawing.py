@@ -1,0 +1,205 @@
+"""Draws a program from a seed: every choice by one `random.Random`, so that the seed says it all."""
+
+from random import Random
+from typing import Any
+
+import msgspec
+
+import statebackend as sb
+from tests.programs.program import Batch, Declared, Do, Edit, Item, Job, Look, Program, Savepoint, Start, Step, Upkeep
+from tests.programs.values import ENTRY_KEYS, KEYS, TYPES
+
+BEGIN_S = 1_700_000_000.0
+PLAIN = {"has_local": False} | {
+    field.name: field.default for field in msgspec.structs.fields(sb.Settings) if field.default is not msgspec.NODEFAULT
+}
+"""The settings as they are by default."""
+OPS = {
+    "value": ("put", "put", "put many", "default", "pop", "delete"),
+    "list": ("append", "append", "extend", "extend", "replace", "clear", "empty", "delete"),
+    "map": ("put", "put", "put", "pop", "replace", "update", "swap", "clear", "delete"),
+    "reducing": ("add", "add", "add many", "delete"),
+    "aggregating": ("add", "add", "add many", "delete"),
+    "columns": ("put", "put", "one", "delete"),
+    "timers": ("register", "register", "register", "delete"),
+}
+KEYED = ("value", "value", "list", "map", "map", "reducing", "aggregating", "columns", "timers")
+MISHAPS = (
+    "delivered again",
+    "raises first",
+    "raises in the middle",
+    "raises in the end",
+    "killed before the commit",
+    "killed after the commit",
+    "stopped",
+    "output raises",
+    "publish raises",
+)
+
+
+HELD_BACK = frozenset({"RocksDB in several owners", "no name in a map", "equal names in a map", "zones", "broadcast"})
+"""Combinations that are known to be wrong today: they are not drawn before they are mended."""
+
+
+def draw(seed: int, held_back: frozenset[str] = HELD_BACK) -> Program:
+    """The program of a seed."""
+    chance = Random(seed)
+    drawing = _Drawing(chance, held_back)
+    steps: list[Step] = [Start(drawing.job())]
+    for _ in range(chance.choice((1, 2, 3))):
+        for _ in range(chance.choice((1, 2, 4))):
+            steps.append(drawing.batch())
+            if chance.random() < 0.4:
+                steps.append(drawing.beside())
+        if chance.random() < 0.6:
+            drawing.job_again()
+            after = chance.choice(("closed", "left open", "killed"))
+            steps.append(Start(drawing.drawn, after))
+    steps.append(drawing.batch())
+    return Program(drawing.keys, tuple(steps))
+
+
+class _Drawing:
+    def __init__(self, chance: Random, held_back: frozenset[str]) -> None:
+        self.chance = chance
+        self.held_back = held_back
+        self.keys = chance.choice(tuple(KEYS))
+        self.now_s = BEGIN_S
+        self.drawn = Job()
+
+    def job(self) -> Job:
+        chance = self.chance
+        clock = chance.choice(("none", "event", "event", "batch"))
+        work = chance.choice(("process", "process", "async process", "table", "function", "async function"))
+        is_function = "function" in work
+        output = chance.choice(
+            ("none", "outbox", "async outbox")
+            if is_function
+            else ("none", "function", "function", "outbox", "async outbox")
+        )
+        late = chance.choice((None, "drop", "keep", *(() if is_function or output == "none" else ("output",))))
+        states = tuple(self.state(number, clock) for number in range(chance.choice((1, 2, 3, 4))))
+        self.drawn = Job(
+            work=work,
+            states=states,
+            parallelism=0 if is_function else chance.choice((0, 0, 1, 2, 3)),
+            output=output,
+            clock=clock,
+            lateness_s=chance.choice((0.0, 5.0, 3600.7)) if clock == "event" else 0.0,
+            late=late if clock == "event" else None,
+            zone=self.one_of("zones", ("UTC", "UTC", "America/New_York", "Asia/Kathmandu"), ("UTC",)),
+            times=chance.choice(("instant", "instant", "naive")),
+            concurrency=chance.choice((None, 1, 3)) if work == "async process" else None,
+            settings=self.settings(),
+        )
+        if "RocksDB in several owners" in self.held_back and self.drawn.parallelism:
+            self.drawn.settings.pop("table", None)
+        return self.drawn
+
+    def settings(self) -> dict[str, Any]:
+        chance = self.chance
+        drawn = {
+            "table": chance.choice(("heap", "rocksdb")),
+            "has_local": chance.random() < 0.4,
+            "rocksdb_bases": chance.choice((True, True, False)),
+            "materialize_handles_max": chance.choice((1, 2, 512)),
+            "inline_bytes_max": chance.choice((None, 0)),
+            "compression": chance.choice(("zstd", "none", "lz4", "snappy")),
+            "checkpoints_retained": chance.choice((1, 3)),
+            "materialize_fan_in": chance.choice((0, 2, 16)),
+        }
+        return {name: value for name, value in drawn.items() if value != PLAIN[name]}
+
+    def job_again(self) -> None:
+        """The job as it is written the next time: the same states, and much else may be different."""
+        chance, was = self.chance, self.drawn
+        if chance.random() < 0.4:
+            return
+        job = self.job()
+        while job.clock != was.clock:
+            job = self.job()
+        states = was.states if chance.random() < 0.6 else (*was.states, self.state(len(was.states), was.clock))
+        self.drawn = msgspec.structs.replace(job, states=states, times=was.times)
+
+    def state(self, number: int, clock: str) -> Declared:
+        chance = self.chance
+        kind = chance.choice(
+            KEYED if chance.random() < 0.85 else (self.one_of("broadcast", ("split", "broadcast"), ("split",)),)
+        )
+        if kind == "timers" and clock == "none":
+            kind = "value"
+        ttl_s = (
+            chance.choice((None, 1.0, 20.0, 3600.0))
+            if clock != "none" and kind not in ("timers", "split", "broadcast")
+            else None
+        )
+        columns = tuple(name for name, type_ in TYPES.items() if type_.arrow is not None and name != "large")
+        return Declared(
+            f"{kind[:1]}{number}",
+            kind,
+            type=self.type() if kind in ("value", "list", "map", "reducing") else "int",
+            names=self.names() if kind == "map" else "str",
+            columns=tuple(chance.sample(columns, chance.choice((1, 2, 4)))) if kind == "columns" else (),
+            ttl_s=ttl_s,
+            on_read=ttl_s is not None and chance.random() < 0.3,
+            default=kind == "value" and chance.random() < 0.3,
+        )
+
+    def one_of(self, what: str, values: tuple[Any, ...], settled: tuple[Any, ...]) -> Any:
+        """One of the values; of those that are settled, while the others are held back."""
+        return self.chance.choice(settled if what in self.held_back else values)
+
+    def type(self) -> str:
+        name = self.chance.choice(tuple(TYPES))
+        return "str" if name == "large" and self.chance.random() < 0.7 else name
+
+    def names(self) -> str:
+        name = self.chance.choice(ENTRY_KEYS)
+        for what, names in (("no name in a map", ("maybe text",)), ("equal names in a map", ("float", "decimal"))):
+            if what in self.held_back and name in names:
+                return "str"
+        return name
+
+    def items(self, count: int, keys: int) -> tuple[Item, ...]:
+        return tuple(self.item(keys) for _ in range(count))
+
+    def item(self, keys: int) -> Item:
+        chance = self.chance
+        states = [each for each in self.drawn.states if each.kind in OPS]
+        does = tuple(self.do(chance.choice(states)) for _ in range(chance.choice((0, 1, 1, 2, 3)))) if states else ()
+        at_s = self.now_s + chance.choice((0.0, 0.0, 1.0, 2.5, -3.0, -100.0, 0.000001))
+        return Item(chance.randrange(keys), at_s, does)
+
+    def do(self, state: Declared) -> Do:
+        chance = self.chance
+        op = chance.choice(
+            (*OPS[state.kind], *(("count", "count") if state.kind == "value" and state.type == "int" else ()))
+        )
+        at_s = float(chance.choice((0, 1, 2, 3, 5, 8, 20))) if state.kind == "timers" else 0.0
+        return Do(state.name, op, chance.randrange(9), chance.randrange(4), at_s)
+
+    def batch(self) -> Batch:
+        chance = self.chance
+        self.now_s += chance.choice((0.0, 1.0, 4.0, 15.0, 4000.0))
+        count, keys = chance.choice(((0, 1), (1, 1), (2, 2), (3, 3), (8, 3), (20, 2), (40, 40)))
+        return Batch(self.items(count, keys), self.mishap(), chance.choice((0, 0, 1, 3)))
+
+    def mishap(self) -> Any:
+        chance = self.chance
+        mishap = chance.choice(MISHAPS) if chance.random() < 0.35 else ""
+        if mishap == "output raises" and self.drawn.output != "function":
+            return ""
+        if mishap == "publish raises" and "outbox" not in self.drawn.output:
+            return ""
+        return mishap
+
+    def beside(self) -> Step:
+        chance = self.chance
+        match chance.randrange(5):
+            case 0:
+                return Edit(self.items(2, 3), chance.choice((1, 4)))
+            case 1:
+                return Savepoint(chance.choice(("first", "second")))
+            case 2:
+                return Upkeep(chance.choice(("sweep", "repair", "verify", "drop savepoints")))
+        return Look(chance.choice(("parts", "keys")), chance.randrange(127))

@@ -1,0 +1,117 @@
+"""Readers: each reads all that it can of a job from outside, and what it found is compared with the dictionaries."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import statebackend as sb
+from statebackend._tables.key_groups import key_group
+from tests.programs.dictionaries import NEVER, Dictionaries
+from tests.programs.program import Declared, Job
+from tests.programs.values import TYPES, key_read, short, text_of
+
+
+class WrongError(AssertionError):
+    """The library told something else than the dictionaries hold."""
+
+
+def check(what: str, found: Any, expected: Any) -> None:
+    if found != expected:
+        if isinstance(found, Mapping) and isinstance(expected, Mapping):
+            found, expected = (
+                {name: each for name, each in mine.items() if other.get(name) != each}
+                for mine, other in ((found, expected), (expected, found))
+            )
+        raise WrongError(f"{what}:\n    found    {short(found)}\n    expected {short(expected)}")
+
+
+def expected_rows(held: Dictionaries, declared: Declared) -> dict[str, str]:
+    """What a reader in Arrow shows: the texts of the values by those of the keys."""
+    return {text_of(key_read(key)): text_of(as_read(declared, found)) for key, found in held.rows(declared).items()}
+
+
+def as_read(declared: Declared, found: Any) -> Any:
+    match declared.kind:
+        case "value" | "reducing":
+            return read_of(declared.type, found)
+        case "aggregating":
+            return {"_1": found[0], "_2": found[1]}
+        case "list":
+            return [read_of(declared.type, each) for each in found]
+        case "map":
+            entries = [
+                (read_of(declared.names, cell.name), read_of(declared.type, cell.value)) for cell in found.values()
+            ]
+            return sorted(([text_of(name), text_of(value)] for name, value in entries))
+        case "columns" | "timers":
+            return found
+    raise AssertionError(declared)
+
+
+def read_of(type_: str, value: Any) -> Any:
+    return None if value is None else TYPES[type_].read(value)
+
+
+def rows_in(declared: Declared, batches: Any) -> dict[str, str]:
+    """The rows of `read_state`, as texts. Raises `WrongError` for a key that comes twice, or in a wrong group."""
+    found: dict[str, str] = {}
+    for row in batches:
+        key = text_of(row["key"])
+        if key in found:
+            raise WrongError(f"{declared.name} has the key {key} twice")
+        plain = tuple(row["key"].values()) if isinstance(row["key"], dict) else row["key"]
+        check("key group", row["key_group"], key_group(plain, 128) if row["key_group"] is not None else None)
+        value = {name: row[name] for name in declared.columns} if declared.kind == "columns" else row.get("value")
+        if declared.kind == "map":
+            value = sorted([text_of(name), text_of(each)] for name, each in value)
+        found[key] = text_of(value)
+    return found
+
+
+class Readers:
+    """The readers of one job. `held` is what is committed, `kept` what each retained checkpoint holds."""
+
+    def __init__(self, settings: sb.Settings, job: Job) -> None:
+        self.settings = settings
+        self.job = job
+
+    def read(self, held: Dictionaries, declared: Declared, **options: Any) -> list[dict[str, Any]]:
+        ttl = None if held.now == NEVER else self.job.ttl(declared)  # a commit without a clock is told
+        return sb.read_state(self.settings, declared.name, ttl=ttl, **options).read_all().to_pylist()
+
+    async def look_whole(self, held: Dictionaries, one: int | None = None, **options: Any) -> None:
+        """Every state, or one of them by its number, read as a whole."""
+        states = self.known(held, self.job.states)
+        for declared in states if one is None or not states else [states[one % len(states)]]:
+            rows: list[dict[str, Any]] = []
+            ttl = None if held.now == NEVER else self.job.ttl(declared)
+            async with sb.open_batches(self.settings, declared.name, ttl=ttl, **options) as batches:
+                async for batch in batches:
+                    rows += batch.to_pylist()
+            what = f"{declared.name} as a whole {options or ''}"
+            if declared.kind in ("split", "broadcast"):
+                check(what, sorted(row["value"] for row in rows), sorted(held.operator[declared.name]))
+            else:
+                check(what, rows_in(declared, rows), expected_rows(held, declared))
+
+    def look_in_parts(self, held: Dictionaries, cut: int) -> None:
+        """Every keyed state in two ranges of key groups."""
+        for declared in self.known(held, self.keyed):
+            parts = [
+                rows_in(declared, self.read(held, declared, key_groups=part)) for part in ((0, cut), (cut + 1, 127))
+            ]
+            check(f"{declared.name} in parts", parts[0] | parts[1], expected_rows(held, declared))
+
+    def look_at_keys(self, held: Dictionaries, keys: list[Any]) -> None:
+        """Every keyed state at some keys."""
+        for declared in self.known(held, self.keyed):
+            expected = expected_rows(held, declared)
+            asked = [text_of(key_read(key)) for key in keys]
+            found = rows_in(declared, self.read(held, declared, keys=keys))
+            check(f"{declared.name} at keys", found, {key: expected[key] for key in asked if key in expected})
+
+    def known(self, held: Dictionaries, states: Iterable[Declared]) -> list[Declared]:
+        return [each for each in states if each.name in held.known]
+
+    @property
+    def keyed(self) -> list[Declared]:
+        return [each for each in self.job.states if each.kind not in ("split", "broadcast")]

@@ -1,0 +1,156 @@
+"""A program: what a user writes and what then happens to it, as a value that is drawn from a seed and printed as code.
+
+    Program     = keys of one type, and steps
+    step        = Start: a run of the job, with its declarations and settings | Batch | Edit | Savepoint | Sweep | ...
+    batch       = rows, each with what the processor does to the states of its key; and a mishap
+
+Numbers stand for values: `Do("v1", "put", 3)` puts the fourth value of the state's type, see `values.py`.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+import statebackend as sb
+
+Kind = Literal["value", "list", "map", "reducing", "aggregating", "columns", "timers", "split", "broadcast"]
+Work = Literal["process", "async process", "table", "function", "async function"]
+Mishap = Literal[
+    "",
+    "delivered again",
+    "raises first",
+    "raises in the middle",
+    "raises in the end",
+    "killed before the commit",
+    "killed after the commit",
+    "stopped",
+    "output raises",
+    "publish raises",
+    "store fails",
+    "answer lost",
+]
+Stop = Literal["closed", "left open", "killed"]
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """Prints what differs from the defaults, as code."""
+
+    def __repr__(self) -> str:
+        given = [
+            f"{field.name}={value!r}"
+            for field in msgspec.structs.fields(self)
+            if (value := getattr(self, field.name)) != field.default
+        ]
+        return f"{type(self).__name__}({', '.join(given)})"
+
+
+class Declared(Shown, frozen=True):
+    """A state. `type` of its values, or `columns` by their types; `names`: type of the names in a map."""
+
+    name: str
+    kind: Kind
+    type: str = "int"
+    names: str = "str"
+    columns: tuple[str, ...] = ()
+    ttl_s: float | None = None
+    on_read: bool = False
+    default: bool = False
+    version: int = 0
+
+
+class Do(Shown, frozen=True):
+    """One operation on the state of the row's key. `at_s`: seconds after the clock, of a timer."""
+
+    state: str
+    op: str
+    value: int = 0
+    name: int = 0
+    at_s: float = 0.0
+
+
+class Item(Shown, frozen=True):
+    """A row: the number of its key, its time, and what it does."""
+
+    key: int
+    at_s: float
+    does: tuple[Do, ...] = ()
+
+
+class Job(Shown, frozen=True):
+    """How a run is written and set up. `settings`: those of `Settings` that are not the default."""
+
+    work: Work = "process"
+    states: tuple[Declared, ...] = ()
+    parallelism: int = 0
+    """0: in the driver."""
+    output: Literal["none", "function", "outbox", "async outbox"] = "none"
+    clock: Literal["none", "event", "batch"] = "none"
+    lateness_s: float = 0.0
+    late: Literal["drop", "keep", "output"] | None = None
+    zone: str = "UTC"
+    times: Literal["instant", "naive"] = "instant"
+    concurrency: int | None = None
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)
+    on_rewind: Literal["fail", "rollback"] = "fail"
+    savepoint: str | None = None
+    adopt: bool = False
+
+    def ttl(self, state: Declared) -> sb.TimeToLive | None:
+        return None if state.ttl_s is None else sb.TimeToLive(state.ttl_s, on_read=state.on_read)
+
+
+class Start(Shown, frozen=True):
+    """The next run: how the one before has ended, and the job as it is now."""
+
+    job: Job
+    after: Stop = "closed"
+
+
+class Batch(Shown, frozen=True):
+    """Spark delivers the next batch, in pieces of so many rows. After a mishap a new run delivers it again."""
+
+    items: tuple[Item, ...] = ()
+    mishap: Mishap = ""
+    pieces: int = 0
+
+
+class Edit(Shown, frozen=True):
+    """A person opens the job, changes states of some keys and commits, so many times."""
+
+    items: tuple[Item, ...]
+    commits: int = 1
+
+
+class Savepoint(Shown, frozen=True):
+    """The newest commit gets a name; `asked`: by the sink, for the next batch."""
+
+    name: str
+    asked: bool = False
+
+
+class Upkeep(Shown, frozen=True):
+    """A sweep, a repair, or a verification; beside the run."""
+
+    what: Literal["sweep", "repair", "verify", "drop savepoints"]
+
+
+class Look(Shown, frozen=True):
+    """Everything that this reader can read is compared."""
+
+    reader: str
+    number: int = 0
+
+
+Step = Start | Batch | Edit | Savepoint | Upkeep | Look
+
+
+class Program(Shown, frozen=True):
+    """`keys`: the type of the keys. The first step is a `Start`."""
+
+    keys: str
+    steps: tuple[Step, ...]
+
+    def code(self) -> str:
+        """As code, a step on each line."""
+        steps = "".join(f"\n        {step!r}," for step in self.steps)
+        return f"Program(\n    keys={self.keys!r},\n    steps=({steps}\n    ),\n)"

@@ -1,0 +1,398 @@
+"""Runs a program: drives the real sink on frames of `frames.py`, and the dictionaries beside it, and compares both.
+
+    Running     the job, its home on the disk, the query that delivers batches, and what is committed
+
+A batch that failed is delivered again in a new run, as Spark does. A kill is a copy of the home as it was at that
+moment: what the process did afterwards is forgotten with its directory.
+"""
+
+import asyncio
+import datetime as dt
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import msgspec
+import pyarrow as pa
+
+import statebackend as sb
+from statebackend._tables.key_groups import key_group
+from statebackend.errors import InputError, StateBackendError
+from tests.programs.dictionaries import Dictionaries
+from tests.programs.frames import Frame, Session, without_jvm
+from tests.programs.looking import Readers, WrongError, check
+from tests.programs.operations import act, declare
+from tests.programs.processors import FAILING, OnPurposeError, fail, work_of
+from tests.programs.program import Batch, Edit, Item, Job, Look, Program, Savepoint, Start, Step, Upkeep
+from tests.programs.surroundings import BatchTime, Told, close_workers, copy_tree
+from tests.programs.values import KEY_COLUMNS, KEYS, text_of
+
+QUIET: dict[str, Any] = {"persist_delay_s": 0.0, "sweep_interval_s": 0.0, "materialize_interval_s": 0.0}
+RAISING = {"raises first": 0, "raises in the middle": 1, "raises in the end": -1, "killed before the commit": -1}
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+class Running:
+    """A program that runs in `home`, a directory of its own."""
+
+    def __init__(self, program: Program, home: Path) -> None:
+        self.program = program
+        self.home = home / "home"
+        self.copied = home / "copied"
+        self.job = Job()
+        self.held = Dictionaries()
+        self.kept: dict[int, Dictionaries] = {}
+        self.savepoints: dict[str, int] = {}
+        self.told = Told()
+        self.clock = BatchTime()
+        self.session = Session()
+        self.sink: Any = None
+        self.left: list[Any] = []
+        self.runs = 0
+        self.batch_id = 0
+        self.put_out: list[tuple[int, list[str]]] = []
+        self.failing_output = 0
+        self.is_copied = False
+
+    def run(self) -> None:
+        """All steps, each followed by a look. Raises `WrongError`, or what the library raises."""
+        self.home.mkdir(parents=True)
+        try:
+            for number, step in enumerate(self.program.steps):
+                try:
+                    self.step(step)
+                    if self.kept:
+                        is_last = number == len(self.program.steps) - 1
+                        asyncio.run(self.readers().look_whole(self.held, None if is_last else number))
+                except Exception as error:
+                    error.add_note(f"in step {number}: {step!r}")
+                    raise
+        finally:
+            for sink in [self.sink, *self.left]:
+                with suppress(StateBackendError):
+                    if sink is not None:
+                        sink.close()
+            close_workers()
+
+    def step(self, step: Step) -> None:
+        match step:
+            case Start():
+                self.start(step)
+            case Batch():
+                self.batch(step)
+            case Edit():
+                self.edit(step)
+            case Savepoint():
+                self.savepoint(step)
+            case Upkeep():
+                self.upkeep(step)
+            case Look():
+                self.look(step)
+
+    # --------------------------------------------------------------------------------------------------------- the job
+
+    @property
+    def settings(self) -> sb.Settings:
+        given = dict(self.job.settings)
+        local = (str(self.home / "local"),) if given.pop("has_local", False) else ()
+        places = {"primary": f"file://{self.home}/primary", "local": local, "table_dir": str(self.home / "tables")}
+        return sb.Settings(job="program", **(QUIET | places | given))
+
+    def readers(self) -> Readers:
+        return Readers(self.settings, self.job)
+
+    def start(self, step: Start) -> None:
+        """End the run before as the step says, and make the sink of the next one."""
+        if self.sink is not None:
+            self.end(step.after)
+        self.job = step.job
+        self.held.declare(self.job)
+        self.session = Session(self.job.zone, "query")
+        self.begin_run()
+        self.sink = self.make_sink()
+
+    def end(self, how: str) -> None:
+        if how == "closed":
+            self.sink.close()
+        elif how == "left open":
+            self.left.append(self.sink)
+        else:
+            self.copy_home()
+            self.go_back()
+
+    def begin_run(self) -> None:
+        self.runs += 1
+        self.session.begin_run(self.runs, "query")
+
+    def make_sink(self) -> Any:
+        job = self.job
+        options: dict[str, Any] = {"on_rewind": job.on_rewind, "observer": self.told}
+        if job.parallelism:
+            options |= {"execution": "executors", "parallelism": job.parallelism}
+        if "function" not in job.work:
+            options |= {"key": tuple(KEY_COLUMNS[self.program.keys]), "order_by": "seq"}
+        if job.concurrency is not None:
+            options["concurrency"] = job.concurrency
+        if job.output != "none":
+            options["output"] = self.output_of(job)
+        if job.clock == "event":
+            options |= {"event_time": "at", "lateness_s": job.lateness_s, "late": job.late}
+        elif job.clock == "batch":
+            options["clock"] = "batch"
+        sink = sb.spark.StatefulSink(work_of(job, self.program.keys), self.settings, **options)
+        if job.clock == "batch":
+            vars(sink._execution)["_clock"]._clock = self.clock
+        return sink
+
+    def output_of(self, job: Job) -> Any:
+        def take(batch_id: int, table: pa.Table) -> None:
+            rows = sorted(text_of(row) for row in table.to_pylist())
+            self.put_out.append((batch_id, rows))
+            if self.failing_output:
+                self.failing_output -= 1
+                fail()
+
+        async def publish(publication: Any) -> None:
+            take(publication.batch_id, publication.table)
+
+        match job.output:
+            case "outbox":
+                return sb.spark.Outbox(lambda publication: take(publication.batch_id, publication.table))
+            case "async outbox":
+                return sb.spark.Outbox(publish)
+        return lambda df, batch_id: take(batch_id, df.toArrow())
+
+    # -------------------------------------------------------------------------------------------------------- a batch
+
+    def batch(self, step: Batch) -> None:
+        """Deliver the next batch, with its mishap, and then again until the state has it; and compare."""
+        batch_id, self.batch_id = self.batch_id, self.batch_id + 1
+        self.clock.now_s += 7.5
+        held, expected, late = self.applied(step, batch_id)
+        self.told.checkpoint_ids.clear()
+        self.told.late = 0
+        self.put_out.clear()
+        if step.mishap:
+            self.with_mishap(step, batch_id)
+            self.begin_run()
+        self.sink(self.frame(step, batch_id), batch_id)
+        if step.mishap == "" and self.told.late != late:
+            check("late rows", self.told.late, late)
+        if not self.told.checkpoint_ids:
+            raise WrongError(f"batch {batch_id} was not committed")
+        self.held = held
+        self.kept[self.told.checkpoint_ids[-1]] = held.copy()
+        check("commits of the batch", len(self.told.checkpoint_ids), 1)
+        self.check_output(batch_id, expected)
+
+    def with_mishap(self, step: Batch, batch_id: int) -> None:
+        if step.mishap in ("output raises", "publish raises"):
+            self.failing_output = 1
+        elif step.mishap == "killed before the commit":
+            FAILING["now"] = self.die
+        elif step.mishap == "killed after the commit":
+            self.told.on_commit = self.copy_home
+        elif step.mishap == "stopped":
+            FAILING["now"] = self.session.stop_query
+        try:
+            self.sink(self.frame(step, batch_id, raises=True), batch_id)
+        except Exception as error:  # a user's own, in the driver or from a worker, or Spark's
+            if not (isinstance(error, OnPurposeError) or "on purpose" in str(error) or step.mishap == "stopped"):
+                raise
+        finally:
+            self.told.on_commit = None
+            self.failing_output = 0
+            FAILING.pop("now", None)
+        if self.is_copied:
+            self.go_back()
+            self.sink = self.make_sink()
+
+    def die(self) -> None:
+        self.copy_home()
+        fail()
+
+    def copy_home(self) -> None:
+        """Remember the files as they are: those of a process that dies now."""
+        shutil.rmtree(self.copied, ignore_errors=True)
+        copy_tree(self.home, self.copied)
+        self.is_copied = True
+
+    def go_back(self) -> None:
+        """Go back to the files that were remembered; what wrote others is gone."""
+        with suppress(StateBackendError):
+            self.sink.close()
+        for sink in self.left:
+            with suppress(StateBackendError):
+                sink.close()
+        self.left.clear()
+        close_workers()
+        shutil.rmtree(self.home)
+        self.copied.rename(self.home)
+        self.is_copied = False
+
+    def frame(self, step: Batch, batch_id: int, *, raises: bool = False) -> Frame:
+        return Frame(self.session, self.table(step, raises=raises), rows_max=step.pieces)
+
+    def table(self, step: Batch, *, raises: bool) -> pa.Table:
+        """The rows as Spark has them: instants in the session's zone."""
+        keys = KEYS[self.program.keys]
+        time = pa.timestamp("us", self.job.zone if self.job.times == "instant" else None)
+        where = RAISING.get(step.mishap, 0) if raises else None
+        items = list(step.items)
+        fails = [False] * len(items)
+        if where is not None and items and step.mishap != "delivered again":
+            fails[len(items) // 2 if where == 1 else where] = step.mishap in RAISING or step.mishap == "stopped"
+        parts = [keys[item.key % len(keys)] for item in items]
+        columns: dict[str, Any] = {
+            name: pa.array([part[place] if isinstance(part, tuple) else part for part in parts], type_)
+            for place, (name, type_) in enumerate(KEY_COLUMNS[self.program.keys].items())
+        }
+        columns["at"] = pa.array([in_us(item) for item in items], pa.int64()).cast(time)
+        columns["seq"] = pa.array(range(len(items)), pa.int64())
+        columns["does"] = pa.array([msgspec.json.encode(item.does).decode() for item in items], pa.string())
+        columns["raises"] = pa.array(["now" if each else None for each in fails], pa.string())
+        return pa.table(columns)
+
+    def applied(self, step: Batch, batch_id: int) -> tuple[Dictionaries, list[str], int]:
+        """The dictionaries with the batch, the rows that it puts out, and how many are late."""
+        job, held = self.job, self.held.copy()
+        times = [in_us(item) / 1e6 for item in step.items]
+        if job.clock == "batch":
+            held.move(self.clock.now_s)
+        else:
+            held.move(max(times) - job.lateness_s if job.clock == "event" and times else None)
+        late = [job.clock == "event" and in_us(item) < held.before * 1e6 for item in step.items]
+        keys = KEYS[self.program.keys]
+        rows: dict[str, tuple[Any, list[Item]]] = {}
+        late_rows: dict[str, tuple[Any, int]] = {}
+        for item, is_late in zip(step.items, late, strict=True):
+            key = keys[item.key % len(keys)]
+            if is_late and job.late != "keep":
+                late_rows[text_of(key)] = key, late_rows.get(text_of(key), (key, 0))[1] + 1
+                continue
+            rows.setdefault(text_of(key), (key, []))[1].append(item)
+        declared = {each.name: each for each in job.states}
+        output: list[tuple[Any, str, str]] = []
+        touched = {self.slot(keys[item.key % len(keys)]) for item in step.items}
+        for key, items in rows.values():
+            for item in items:
+                for do in item.does:
+                    held.act(declared[do.state], key, do)
+            output.append((key, held.seen(job, key), ", ".join(self.when(item) for item in items)))
+        if job.late == "output":
+            output += [(key, f"late {count}", "") for key, count in late_rows.values()]
+        if job.clock != "none":
+            touched |= {self.slot(key) for _, key, _ in held.due(job)}
+            output += [(key, seen, "") for key, seen in held.fire(job)]
+        is_function = "function" in job.work
+        if not job.parallelism or touched:
+            held.known |= {each.name for each in job.states}
+        held.end(job, batch_id, int(bool(rows)) if is_function else len(touched))
+        return held, sorted(self.put(*each) for each in output), sum(late)
+
+    def slot(self, key: Any) -> int:
+        parts = self.job.parallelism
+        groups = self.settings.max_parallelism
+        return 0 if not parts else key_group(key, groups) * parts // groups
+
+    def put(self, key: Any, seen: str, whens: str) -> str:
+        parts = key if isinstance(key, tuple) else (key,)
+        names = KEY_COLUMNS[self.program.keys]
+        return text_of({**dict(zip(names, parts, strict=True)), "seen": seen, "whens": whens})
+
+    def when(self, item: Item) -> str:
+        """The time of a row in the session's zone, as a user prints it."""
+        at = EPOCH + dt.timedelta(microseconds=in_us(item))
+        return str(at.replace(tzinfo=None) if self.job.times == "naive" else at.astimezone(ZoneInfo(self.job.zone)))
+
+    def check_output(self, batch_id: int, expected: Sequence[str]) -> None:
+        if self.job.output == "none":
+            return
+        found = [rows for number, rows in self.put_out if number == batch_id]
+        if not found:
+            raise WrongError(f"nothing was put out for batch {batch_id}")
+        for rows in found:
+            check(f"output of batch {batch_id}", rows, list(expected))
+
+    # ------------------------------------------------------------------------------------------------- beside the run
+
+    def edit(self, step: Edit) -> None:
+        """Open the job by hand, change it, commit, without a word of it to the stream."""
+        if not self.kept or (self.job.clock != "none" and self.held.before == float("-inf") == self.held.now):
+            return
+        self.sink.close()
+        held = self.held.copy()
+        held.before = held.now
+        states = {each.name: each for each in self.job.states}
+        kind = self.program.keys
+        keys = KEYS[kind]
+
+        async def work() -> list[int]:
+            made = []
+            async with sb.open_backend(self.settings) as backend:
+                for _ in range(step.commits):
+                    opened = {
+                        name: declare(backend, each, self.job, self.program.keys) for name, each in states.items()
+                    }
+                    for item in step.items:
+                        for do in item.does:
+                            key = keys[item.key % len(keys)]
+                            act(opened[do.state], states[do.state], key, do, backend.clock_s or 0.0)
+                            held.act(states[do.state], key, do)
+                    held.known |= states.keys()
+                    made.append(backend.next_checkpoint_id)
+                    await backend.checkpoint(made[-1])
+                    self.kept[made[-1]] = held.copy()
+            return made
+
+        asyncio.run(work())
+        self.held = held
+
+    def savepoint(self, step: Savepoint) -> None:
+        if not self.kept or step.name in self.savepoints:
+            return
+        asyncio.run(sb.savepoint(self.settings, step.name))
+        self.savepoints[step.name] = max(self.kept)
+
+    def upkeep(self, step: Upkeep) -> None:
+        if not self.kept:
+            return
+        match step.what:
+            case "sweep":
+                asyncio.run(sb.sweep(self.settings, dry_run=False, min_age_s=0.0))
+            case "repair" if self.settings.local:
+                with suppress(InputError):  # no local copies yet
+                    check("repairs", list(asyncio.run(sb.repair(self.settings, dry_run=False))), [])
+            case "verify":
+                found = asyncio.run(sb.verify(self.settings)).damages
+                # A job that was left open has the local root: what its successor could not copy there is another's.
+                check("damages", [each for each in found if each.copy != "local" or not self.left], [])
+            case "drop savepoints":
+                for name in self.savepoints:
+                    asyncio.run(sb.drop_savepoint(self.settings, name))
+                self.savepoints.clear()
+
+    def look(self, step: Look) -> None:
+        if not self.kept:
+            return
+        readers = self.readers()
+        match step.reader:
+            case "parts":
+                readers.look_in_parts(self.held, step.number % 127)
+            case "keys":
+                keys = KEYS[self.program.keys]
+                readers.look_at_keys(self.held, [keys[(step.number + place) % len(keys)] for place in range(3)])
+
+
+def run(program: Program) -> None:
+    """Run a program in a directory of its own. Raises what it finds."""
+    with tempfile.TemporaryDirectory(prefix="program-", ignore_cleanup_errors=True) as home, without_jvm():
+        Running(program, Path(home)).run()
+
+
+def in_us(item: Item) -> int:
+    return round(item.at_s * 1e6)

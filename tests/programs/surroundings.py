@@ -1,0 +1,59 @@
+"""What is around a program that runs: what its sink tells, the time, its files, and the workers of its executors."""
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import statebackend as sb
+from statebackend.spark.executors import worker
+
+
+class Told(sb.Observer):
+    """What the sink tells while it works."""
+
+    def __init__(self) -> None:
+        self.checkpoint_ids: list[int] = []
+        self.late = 0
+        self.on_commit: Callable[[], None] | None = None
+
+    def checkpoint_committed(self, info: Any) -> None:
+        self.checkpoint_ids.append(info.checkpoint_id)
+        if self.on_commit is not None:
+            self.on_commit()
+
+    def rows_late(self, rows: int) -> None:
+        self.late += rows
+
+
+class BatchTime:
+    """The time at which batches begin, for `clock="batch"`."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_700_000_000.0
+
+    def time(self) -> float:
+        return self.now_s
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """As `shutil.copytree`, of a directory in which files may come and go. Tables are left out: they are scratch."""
+    for path in sorted(source.rglob("*")):
+        place = target / path.relative_to(source)
+        with suppress(FileNotFoundError):
+            if path.is_dir():
+                place.mkdir(parents=True, exist_ok=True)
+            elif "tables" not in path.relative_to(source).parts[:1]:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, place)
+
+
+def close_workers() -> None:
+    """The Python workers of the executors die."""
+    while worker._open_jobs:
+        _, job = worker._open_jobs.popitem()
+        worker._close(job)

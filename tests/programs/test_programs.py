@@ -1,0 +1,44 @@
+"""A seed decides its program, what fails is shrunk, and a library that does something else is found out."""
+
+import pytest
+
+from tests.programs import program as programs
+from tests.programs.__main__ import cause_of, failure_of
+from tests.programs.drawing import draw
+from tests.programs.program import Batch, Declared, Do, Item, Job, Program, Start
+from tests.programs.shrinking import shrunk
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+def test_a_seed_decides_its_program() -> None:
+    assert [draw(seed) for seed in range(20)] == [draw(seed) for seed in range(20)]
+
+
+def test_a_program_is_printed_as_the_code_that_makes_it() -> None:
+    for seed in range(20):
+        assert eval(draw(seed).code(), vars(programs)) == draw(seed)
+
+
+def test_what_fails_is_shrunk_to_what_matters() -> None:
+    """Here to the only operation that matters, among hundreds."""
+    wanted = Do("v0", "put", 3)
+
+    def fails(program: Program) -> bool:
+        batches = [step for step in program.steps if isinstance(step, Batch)]
+        return any(wanted in item.does for batch in batches for item in batch.items)
+
+    start = Start(Job(states=(Declared("v0", "value"), Declared("l1", "list"))))
+    noise = tuple(Item(key, 0.0, (Do("l1", "append"), Do("v0", "put", 1))) for key in range(30))
+    program = Program("str", (start, Batch(noise), Batch((*noise, Item(1, 0.0, (Do("v0", "pop"), wanted)), *noise))))
+    smallest = shrunk(program, fails)
+    assert smallest.steps[1:] == (Batch((Item(1, 0.0, (wanted,)),)),)
+
+
+def test_a_wrong_number_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that loses every other element of a list fails within a few programs."""
+    from statebackend._state.kinds.list_state import ListState  # noqa: PLC0415  # broken here alone
+
+    monkeypatch.setattr(ListState, "extend", lambda self, key, elements: self.append(key, next(iter(elements))))
+    failures = (failure_of(draw(seed)) for seed in range(100))
+    assert "WrongError" in cause_of(next(filter(None, failures)))

@@ -1,0 +1,138 @@
+"""The types that programs declare, their values with the borders, and each value as a text that tells all apart.
+
+A program names a type and the number of a value, so that it stays printable. `text_of` gives equal texts to what must
+be equal, whoever read it, and different ones to 0.0 and -0.0, to bytes and text, to "1.0" and "1.00".
+"""
+
+import datetime as dt
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+import msgspec
+import pyarrow as pa
+
+import statebackend as sb
+
+LARGE = 1 << 20
+UTC = dt.UTC
+
+
+class Leg(msgspec.Struct):
+    n: int
+    s: str | None = None
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """A name in a map may be a record."""
+
+    at: str
+    n: int = 0
+
+
+class Type(NamedTuple):
+    """`annotation` and values of it. `read`: a value as readers in Arrow show it."""
+
+    annotation: Any
+    values: Sequence[Any]
+    read: Callable[[Any], Any] = lambda value: value
+    arrow: Any = None
+    """Its column in a columnar state, if there can be one."""
+
+
+def _fields(value: Any) -> Any:
+    return msgspec.structs.asdict(value)
+
+
+def _utc(value: dt.datetime) -> dt.datetime:
+    return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+NEW_YORK = ZoneInfo("America/New_York")
+
+TYPES: Mapping[str, Type] = {
+    "int": Type(int, (0, 1, -1, 7, (1 << 63) - 1, -(1 << 63)), arrow=pa.int64()),
+    "float": Type(float, (0.0, -0.0, 0.1, 1e308, 5e-324, math.nan, math.inf, -math.inf, 3600.7), arrow=pa.float64()),
+    "bool": Type(bool, (True, False), arrow=pa.bool_()),
+    "str": Type(str, ("", "a", "ä\u0000b", "\U0001d11e", "1", "null", "\n\t\"'\\"), arrow=pa.string()),
+    "bytes": Type(bytes, (b"", b"\x00", b"\xff\xfe", b"a"), arrow=pa.binary()),
+    "large": Type(str, ("x" * (LARGE + 3), "y", "z" * (LARGE // 2)), arrow=pa.string()),
+    "instant": Type(
+        dt.datetime,
+        (
+            dt.datetime(1970, 1, 1, tzinfo=UTC),
+            dt.datetime(2024, 3, 10, 1, 59, 59, 999999, tzinfo=NEW_YORK),
+            dt.datetime(1, 1, 1, tzinfo=UTC),
+            dt.datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+        ),
+        _utc,
+    ),
+    "date": Type(dt.date, (dt.date(1970, 1, 1), dt.date(1, 1, 1), dt.date(9999, 12, 31)), arrow=pa.date32()),
+    "time": Type(dt.time, (dt.time(0), dt.time(23, 59, 59, 999999))),
+    "delta": Type(
+        dt.timedelta, (dt.timedelta(0), dt.timedelta(microseconds=-1), dt.timedelta(days=999, microseconds=1))
+    ),
+    "decimal": Type(Decimal, (Decimal("1.0"), Decimal("1.00"), Decimal("-0"), Decimal("1E+30")), str),
+    "maybe": Type(int | None, (None, 0, 5)),
+    "maybe text": Type(str | None, (None, "", "None")),
+    "leg": Type(Leg, (Leg(1), Leg(2, ""), Leg(-5, "x")), _fields),
+    "stop": Type(Stop, (Stop("EWR"), Stop("", 1)), _fields),
+    "pair": Type(tuple[int, str], ((0, ""), (1, "b")), lambda value: {"_1": value[0], "_2": value[1]}),
+    "ints": Type(list[int], ([], [1], [3, 2, 1])),
+    "names": Type(dict[str, int], ({}, {"a": 1}, {"b": 2, "": 0}), lambda value: list(value.items())),
+}
+
+ENTRY_KEYS = ("str", "int", "float", "bytes", "date", "decimal", "maybe text", "stop", "pair")
+"""Types of names within a map."""
+
+KEYS: Mapping[str, Sequence[sb.Key]] = {
+    "str": ("", "a", "b", "ä", "\u0000", "1", "k" * 3000, *(f"key{number}" for number in range(40))),
+    "int": (0, 1, -1, (1 << 63) - 1, -(1 << 63), 255, 256, *range(1000, 1040)),
+    "bytes": (b"", b"\x00", b"a", b"\xff" * 9, *(bytes([number]) for number in range(100, 140))),
+    "tuple": (("", 0), ("a", -1), ("a", 1), ("ä", (1 << 63) - 1), *(("t", number) for number in range(2, 40))),
+}
+KEY_COLUMNS = {
+    "str": {"k": pa.string()},
+    "int": {"k": pa.int64()},
+    "bytes": {"k": pa.binary()},
+    "tuple": {"k": pa.string(), "k2": pa.int64()},
+}
+KEY_ARROW = {
+    "str": pa.string(),
+    "int": pa.int64(),
+    "bytes": pa.binary(),
+    "tuple": pa.struct([("_1", pa.string()), ("_2", pa.int64())]),
+}
+
+
+def key_read(key: Any) -> Any:
+    """A key as readers in Arrow show it."""
+    return {f"_{place}": part for place, part in enumerate(key, 1)} if isinstance(key, tuple) else key
+
+
+def text_of(value: Any) -> str:
+    """A text that is the same for values that must be equal, and for no others."""
+    match value:
+        case float():
+            found = "nan" if math.isnan(value) else struct.pack(">d", value).hex()
+        case dt.datetime():
+            found = _utc(value).isoformat() if value.tzinfo else f"{value.isoformat()} nowhere"
+        case msgspec.Struct():
+            found = text_of(msgspec.structs.asdict(value))
+        case Mapping():
+            entries = sorted(f"{text_of(name)}: {text_of(each)}" for name, each in value.items())
+            found = f"{{{', '.join(entries)}}}"
+        case tuple() | list():
+            found = f"[{', '.join(map(text_of, value))}]"
+        case _:
+            found = repr(value)
+    return found
+
+
+def short(text: object) -> str:
+    """The beginning and the end of a long text."""
+    shown = str(text)
+    return shown if len(shown) < 400 else f"{shown[:200]} ...{len(shown)}... {shown[-100:]}"
