@@ -42,6 +42,15 @@ def state_in(commit: Commit, name: str) -> StateDescriptor:
     return next(each for each in commit.states if each.name == name)
 
 
+def can_read(newer: StateDescriptor, older: StateDescriptor) -> bool:
+    """True if what was written as `older` can be read as `newer`, another declaration, by upcasts if need be."""
+    if (newer.kind, newer.key_schema) != (older.kind, older.key_schema):
+        return False
+    if newer.version != older.version:
+        return newer.version > older.version
+    return older.schema in (newer.schema, *newer.earlier)
+
+
 def groups_of(commit: Commit, key_groups: KeyGroupRange | None, keys: frozenset[Key] | None) -> Sequence[KeyGroupRange]:
     """The key groups asked for. Raises `KeyTypeError`, or `InputError` for groups that the job does not have."""
     owned = all_key_groups(commit.max_parallelism)

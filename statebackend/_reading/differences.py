@@ -11,7 +11,7 @@ import msgspec
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._columns.arrow import RecordBatch, plain_of
-from statebackend._reading.asked import check_known
+from statebackend._reading.asked import can_read, check_known
 from statebackend._reading.reader import open_batches_of
 from statebackend._reading.reports import Difference
 from statebackend._reading.rows.asked_rows import AskedOfState
@@ -57,8 +57,11 @@ async def diff(
 
     State by state, so many key groups at a time that the values of one checkpoint take about 256 MiB of memory, beside
     what `read_state` takes; twice as much if all are different. The changelogs are read once for each such part, whose
-    differences come in the order of their keys. Operator state, which has no keys, is left out. `migrate`, by the name
-    of a state, is that of its declaration: it brings values of earlier versions to the version of their checkpoint.
+    differences come in the order of their keys. Operator state, which has no keys, is left out.
+
+    Where the type of a state has changed in between, the values of both are compared as the later type reads them, so
+    that a key nobody wrote is no difference. `migrate`, by the name of a state, is that of its declaration. Without it
+    values of two versions are compared as they are, each by the type of its own checkpoint.
 
     Raises `InputError` if the two have other numbers of key groups, and as `read_state`.
     """
@@ -106,14 +109,27 @@ async def _differences(
                 migrate=(upcasts,) if callable(upcasts) else upcasts,
             )
             part = _Part()
-            for (commit, at_hand), own, take in zip(found, known, (part.take_before, part.take_after), strict=True):
-                if name in own:
-                    opening = open_batches_of(commit, name, asked, settings, primary, at_hand=at_hand)
-                    async with opening as batches:
+            alike = _alike(*(own.get(name) for own in known), has_upcasts=bool(asked.migrate))
+            for (commit, at_hand), state, take in zip(found, alike, (part.take_before, part.take_after), strict=True):
+                if state is not None:
+                    async with open_batches_of(commit, state, asked, settings, primary, at_hand=at_hand) as batches:
                         async for batch in batches:
-                            take(_values(own[name], batch))
+                            take(_values(state, batch))
             for difference in part.differences(name):
                 yield difference
+
+
+def _alike(
+    before: StateDescriptor | None, after: StateDescriptor | None, *, has_upcasts: bool
+) -> tuple[StateDescriptor | None, StateDescriptor | None]:
+    """The state of both commits, as the later declaration of the two has it, if that reads what both have written."""
+    if before is None or after is None or (before.version != after.version and not has_upcasts):
+        return before, after
+    if can_read(after, before):
+        return msgspec.structs.replace(after, state_id=before.state_id), after
+    if can_read(before, after):
+        return before, msgspec.structs.replace(before, state_id=after.state_id)
+    return before, after
 
 
 def _parts(commits: Sequence[Commit], name: str) -> Iterator[KeyGroupRange]:

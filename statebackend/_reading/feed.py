@@ -22,7 +22,7 @@ from statebackend._codec.commit import Commit
 from statebackend._columns.arrow import RecordBatch, pa
 from statebackend._columns.schema import read_schema
 from statebackend._log.savepoints import Savepoints
-from statebackend._reading.asked import ReadingStep, groups_of, state_in, steps
+from statebackend._reading.asked import ReadingStep, can_read, groups_of, state_in, steps
 from statebackend._reading.batches import KEYS_BYTES_MAX, Consume, StateReading
 from statebackend._reading.changed import OLD_VALUE, ChangesLayout, changes_of_kind
 from statebackend._reading.reader import Batches, told_if_swept
@@ -30,6 +30,7 @@ from statebackend._reading.rows.asked_rows import AskedOfState, layout_and_merge
 from statebackend._reading.rows.layouts import KEY, VALUE, ColumnsLayout, KeyedLayout, Layout
 from statebackend._reading.rows.merging import Merge
 from statebackend._state.declared import COLUMNAR
+from statebackend._state.values import Upcast
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tasks import open_tasks
 from statebackend._upkeep.primary import JobPrimary, open_job_primary
@@ -125,6 +126,8 @@ async def open_changes(
     columns: Sequence[str] | None = None,
     old_values: bool = False,
     key_as_json: bool = False,
+    migrate: Upcast | Sequence[Upcast] = (),
+    shown_as: StateDescriptor | None = None,
     store: ObjectStore | None = None,
 ) -> AsyncGenerator[Batches]:
     """Yield the changes of one state in some commits, as batches with the columns of `open_batches` and more.
@@ -133,11 +136,21 @@ async def open_changes(
     them. The first columns are `checkpoint_id`, `batch_id` and `change_type`; with `old_values` there is an `old_value`
     behind the others. A commit that does not have the state yet has no changes of it.
 
+    All values, old and new, are as the last of the commits reads them; or as `shown_as`, a later declaration. Those of
+    an earlier version need `migrate`, as in `open_batches`.
+
     Raises `InputError` as `open_batches`, and `CheckpointNotFoundError`, also in the middle, if a commit was swept.
     """
     if old_values and key_as_json:
         raise InputError("old values are looked up by their keys, which keys as JSON do not tell: choose one of them")
-    asked = AskedOfState(key_groups=None, keys=None, columns=columns, ttl=None, key_as_json=key_as_json, migrate=())
+    asked = AskedOfState(
+        key_groups=None,
+        keys=None,
+        columns=columns,
+        ttl=None,
+        key_as_json=key_as_json,
+        migrate=(migrate,) if callable(migrate) else migrate,
+    )
     async with open_job_primary(settings, store) as primary:
         entries = [] if before is None else [before]
         try:
@@ -148,6 +161,8 @@ async def open_changes(
                 object=error.facts.get("object"),
             ) from error
         found = state_in(commits[-1], state)
+        if shown_as is not None and can_read(shown_as, found):
+            found = msgspec.structs.replace(shown_as, state_id=found.state_id)
         _check_feed(found)
         settings = msgspec.structs.replace(settings, max_parallelism=commits[-1].max_parallelism)
         async with open_local(settings, None, primary.threads, read_only=True) as local, open_tasks() as tasks:
@@ -175,7 +190,10 @@ def _check_feed(state: StateDescriptor) -> None:
 
 
 class Feed:
-    """Reads the changes of one state, commit by commit. `layout`: of the state."""
+    """Reads the changes of one state, commit by commit: all of them, and the old values, as it is declared in `state`.
+
+    `layout`: of the state.
+    """
 
     def __init__(
         self,
@@ -208,7 +226,7 @@ class Feed:
             for part in commit.ranges
             if (own := own_change_sets(commit, parent, part.key_groups))
         ]
-        reading = self._reading(commit, self._state, ChangesLayout(self._layout, commit), self._open_merge)
+        reading = self._reading(commit, ChangesLayout(self._layout, commit), self._open_merge)
         if not self._old_values:
             await reading.run(plan, consume)
             return
@@ -227,31 +245,35 @@ class Feed:
         found = pa.array([None] * len(keys), type_)
         if parent is not None and self._state.name in {each.name for each in parent.states}:
             asked = msgspec.structs.replace(self._asked, keys=frozenset(keys))
-            state = state_in(parent, self._state.name)
-            layout, open_merge = layout_and_merge(parent, state, asked)
+            layout, open_merge = layout_and_merge(parent, self._state, asked)
             groups = groups_of(parent, None, asked.keys)
             old: list[RecordBatch] = []
 
             async def hold(batches: Sequence[RecordBatch]) -> None:
                 old.extend(batches)
 
-            await self._reading(parent, state, layout, open_merge).run(
+            await self._reading(parent, layout, open_merge).run(
                 steps(parent, groups, bytes_max=KEYS_BYTES_MAX, by_keys=True, holds_values=False), hold
             )
             table = pa.Table.from_batches(old, layout.schema).combine_chunks()
             places = {_key_of(key): place for place, key in enumerate(table.column(KEY).to_pylist())}
             there = pa.array([places.get(key) for key in keys], pa.int64())
             if places:
-                found = _values(table, type_).take(there)
+                found = self._values(table, type_).take(there)
         return changes.append_column(OLD_VALUE, found).combine_chunks().to_batches()[0]
 
-    def _reading(
-        self, commit: Commit, state: StateDescriptor, layout: Layout, open_merge: Callable[[], Merge]
-    ) -> StateReading:
+    def _values(self, table: Any, type_: Any) -> Any:
+        """The value of each row, in one column."""
+        if not isinstance(self._layout, ColumnsLayout):
+            return table.column(VALUE).combine_chunks()
+        arrays = [table.column(field.name).combine_chunks() for field in type_]
+        return pa.StructArray.from_arrays(arrays, fields=list(type_))
+
+    def _reading(self, commit: Commit, layout: Layout, open_merge: Callable[[], Merge]) -> StateReading:
         fetcher = Fetcher(self._primary.store, at_hand={}, threads=self._primary.threads)
         return StateReading(
             commit,
-            state,
+            self._state,
             layout,
             open_merge,
             columns=self._layout.columns if isinstance(self._layout, ColumnsLayout) else None,
@@ -262,14 +284,6 @@ class Feed:
             threads=self._primary.threads,
             meter=Meter("reading", 1, lambda _: None),
         )
-
-
-def _values(table: Any, type_: Any) -> Any:
-    """The value of each row, in one column."""
-    if VALUE in table.column_names and table.schema.field(VALUE).type == type_:
-        return table.column(VALUE).combine_chunks()
-    arrays = [table.column(field.name).combine_chunks() for field in type_]
-    return pa.StructArray.from_arrays(arrays, fields=list(type_))
 
 
 def _key_of(shown: Any) -> Any:

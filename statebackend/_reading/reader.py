@@ -135,14 +135,15 @@ async def open_batches(
         commit, at_hand = await find_commit(
             settings, primary, checkpoint_id=checkpoint_id, savepoint=savepoint, clock=SystemClock()
         )
-        async with open_batches_of(commit, state, asked, settings, primary, at_hand=at_hand, tell=tell) as batches:
+        found = state_in(commit, state)
+        async with open_batches_of(commit, found, asked, settings, primary, at_hand=at_hand, tell=tell) as batches:
             yield batches
 
 
 @asynccontextmanager
 async def open_batches_of(
     commit: Commit,
-    state: str,
+    state: StateDescriptor,
     asked: AskedOfState,
     settings: Settings,
     primary: JobPrimary,
@@ -150,14 +151,17 @@ async def open_batches_of(
     at_hand: Mapping[str, bytes],
     tell: Tell = lambda _: None,
 ) -> AsyncGenerator[Batches]:
-    """As `open_batches`, of a commit that `find_commit` has found, with its bytes `at_hand`."""
+    """As `open_batches`, of a commit that `find_commit` has found, with its bytes `at_hand`.
+
+    `state`: as the commit declares it, or as a later declaration that can read it.
+    """
     settings = msgspec.structs.replace(settings, max_parallelism=commit.max_parallelism)
     async with open_local(settings, None, primary.threads, read_only=True) as local, open_tasks() as tasks:
         fetcher = Fetcher(primary.store, at_hand=at_hand, threads=primary.threads)
         layout, run = _reading_of(
             commit, state, asked, settings=settings, primary=primary, fetcher=fetcher, local=local, tell=tell
         )
-        batches = Batches(commit, state_in(commit, state).kind, layout, run, tasks)
+        batches = Batches(commit, state.kind, layout, run, tasks)
         try:
             await batches.begin()
             yield batches
@@ -167,7 +171,7 @@ async def open_batches_of(
 
 def _reading_of(
     commit: Commit,
-    state: str,
+    state: StateDescriptor,
     asked: AskedOfState,
     *,
     settings: Settings,
@@ -177,7 +181,6 @@ def _reading_of(
     tell: Tell,
 ) -> tuple[Layout, Callable[[Consume], Awaitable[None]]]:
     """How the rows are laid out, and what reads them once. Raises `InputError` and `KeyTypeError`."""
-    found = state_in(commit, state)
     groups = groups_of(commit, asked.key_groups, asked.keys)
     plan = list(
         steps(
@@ -185,15 +188,15 @@ def _reading_of(
             groups,
             bytes_max=KEYS_BYTES_MAX,
             by_keys=asked.keys is not None,
-            holds_values=found.kind in WITH_VALUES_HELD,
+            holds_values=state.kind in WITH_VALUES_HELD,
         )
     )
-    layout, open_merge = layout_and_merge(commit, found, asked)
+    layout, open_merge = layout_and_merge(commit, state, asked)
     if isinstance(layout, ElementsLayout):
-        return layout, partial(_run_elements, commit, found, layout)
+        return layout, partial(_run_elements, commit, state, layout)
     reading = StateReading(
         commit,
-        found,
+        state,
         layout,
         open_merge,
         columns=layout.columns if isinstance(layout, ColumnsLayout) else None,

@@ -18,6 +18,7 @@ from statebackend import errors
 from statebackend._codec import commit as commits
 from statebackend._codec import segment as segments
 from statebackend._reading.feed import open_changes
+from statebackend.ids import StateDescriptor
 from statebackend.objectstore import MemoryStore
 from statebackend.spark.reading.options import state_options
 from statebackend.spark.reading.readers import Plan, StateReader
@@ -208,7 +209,7 @@ async def test_a_task_of_spark_that_is_given_up_leaves_no_thread(tmp_path: Path)
         backend.value_state("n", int).update({number: number for number in range(ROWS)})
         await backend.checkpoint(1)
     options = state_options({"job": "given-up", "stateVarName": "n"}, {"given-up": settings})
-    plan = Plan(options, "n", "value", 1)
+    plan = Plan(options, StateDescriptor(0, "n", "value", '"int"'), 1)
 
     def take_one() -> int:
         own = pa.schema([("key_group", pa.int32()), ("key", pa.int64()), ("value", pa.int64())])

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -108,6 +109,47 @@ async def test_values_of_earlier_versions_are_compared_by_the_upcasts() -> None:
         await differences(store, 5, 6, migrate=upcasts)
     with pytest.raises(errors.InputError, match="there are: n"):
         await differences(store, 5, 6, migrate={"m": upcasts})
+
+
+class Leg(msgspec.Struct):
+    miles: int
+    carrier: str = "?"
+
+
+class LaterLeg(msgspec.Struct):
+    miles: int
+    at: int = 0
+
+
+async def test_keys_that_nobody_wrote_are_no_difference_after_the_type_has_changed() -> None:
+    """A field has gone and another one come, a column is wider. Whichever checkpoint is named first."""
+    store = MemoryStore()
+    columns = [pa.schema({"n": pa.int32(), "gone": pa.int64()}), pa.schema({"n": pa.int64(), "more": pa.int64()})]
+    for number, (type_, schema) in enumerate(zip((Leg, LaterLeg), columns, strict=True)):
+        async with sb.open_backend(SETTINGS, store=store) as backend:
+            legs, hops = backend.value_state("legs", type_), backend.list_state("hops", type_)
+            rows = backend.columnar_state("rows", schema, key=pa.string(), defaults={"more": 7} if number else None)
+            for key in ("a", "b") if number == 0 else ("b",):
+                legs[key] = type_(number)
+                hops[key] = [type_(number)]
+                rows[key] = {"n": number}
+            await backend.checkpoint(number)
+    changed = {(state, "b"): "changed" for state in ("legs", "hops", "rows")}
+    assert await differences(store, 0, 1) == await differences(store, 1, 0) == changed
+    (found,) = [each async for each in sb.diff(SETTINGS, 0, 1, states=["legs"], store=store)]
+    assert (found.before, found.after) == ({"miles": 0, "at": None}, {"miles": 1, "at": 0})
+
+
+async def test_two_versions_are_compared_as_they_are_or_by_the_upcasts() -> None:
+    """Without upcasts each value is shown as its own checkpoint has it: then all that were written anew differ."""
+    store = MemoryStore()
+    for number, (type_, upcasts) in enumerate(((int, []), (str, [str]))):
+        async with sb.open_backend(SETTINGS, store=store) as backend:
+            state = backend.value_state("n", type_, migrate=upcasts)
+            state["a"], state["b"] = type_(7), type_(number)
+            await backend.checkpoint(number)
+    assert await differences(store, 0, 1) == {("n", "a"): "changed", ("n", "b"): "changed"}
+    assert await differences(store, 0, 1, migrate={"n": str}) == {("n", "b"): "changed"}
 
 
 async def test_both_checkpoints_are_read_once_where_the_values_of_one_fit() -> None:

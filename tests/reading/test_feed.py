@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, product
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -187,6 +188,74 @@ async def test_old_values_are_those_before_the_commit() -> None:
         ("append", [1, 1]),
         ("delete", [1, 1, 1]),
     ]
+
+
+class Leg(msgspec.Struct):
+    """As the first run declares it."""
+
+    a: int
+    m: int = 0
+
+
+class LaterLeg(msgspec.Struct):
+    """As the second one does: a field has gone, and another one come."""
+
+    a: int
+    z: int = 5
+
+
+@pytest.mark.parametrize("kind", ["value", "list", "map"])
+@run_virtual
+async def test_old_values_of_an_earlier_type_are_shown_as_the_newest_reads_them(kind: str) -> None:
+    """So a feed goes on over the commit in which a type has evolved, and an older commit of it looks as a newer one."""
+    settings, store = settings_of(4), MemoryStore()
+    for number, type_ in enumerate((Leg, Leg, LaterLeg)):
+        async with sb.open_backend(settings, store=store) as backend:
+            if kind == "value":
+                backend.value_state("legs", type_)["k"] = type_(number)
+            elif kind == "list":
+                backend.list_state("legs", type_)["k"].append(type_(number))
+            else:
+                backend.map_state("legs", str, type_)["k"]["x"] = type_(number)
+            await backend.checkpoint(number)
+    rows = (await feed_of(settings, store, "legs", await between(settings, store, 1), old_values=True)).to_pylist()
+    first, second, third = ({"a": number, "z": z} for number, z in ((0, None), (1, None), (2, 5)))
+    assert [(row[OLD_VALUE], row["value"]) for row in rows] == {
+        "value": [(first, second), (second, third)],
+        "list": [([first], [second]), ([first, second], [third])],
+        "map": [([("x", first)], [("x", second)]), ([("x", second)], [("x", third)])],
+    }[kind]
+
+
+@run_virtual
+async def test_old_rows_have_the_columns_that_the_newest_schema_has() -> None:
+    """Wider ones, and the defaults of those that were added."""
+    settings, store = settings_of(4), MemoryStore()
+    schemas = [pa.schema({"n": pa.int32(), "gone": pa.string()}), pa.schema({"n": pa.int64(), "more": pa.int64()})]
+    for number, schema in enumerate(schemas):
+        async with sb.open_backend(settings, store=store) as backend:
+            defaults = {"more": 5} if number else None
+            columns = backend.columnar_state("columns", schema, key=pa.string(), defaults=defaults)
+            columns["k"] = {"n": number + 1}
+            await backend.checkpoint(number)
+    found = await feed_of(settings, store, "columns", await between(settings, store, 1), old_values=True)
+    assert [(row[OLD_VALUE], row["n"], row["more"]) for row in found.to_pylist()] == [({"n": 1, "more": 5}, 2, None)]
+
+
+@run_virtual
+async def test_old_values_of_an_earlier_version_take_the_upcasts() -> None:
+    """As they do for every reader; without them the error says so, and not that a column is missing."""
+    settings, store = settings_of(4), MemoryStore()
+    for number, (type_, upcasts) in enumerate(((int, []), (str, [str]))):
+        async with sb.open_backend(settings, store=store) as backend:
+            backend.value_state("n", type_, migrate=upcasts)["k"] = type_(number)
+            await backend.checkpoint(number)
+    for first, told in ((0, [(None, "0"), ("0", "1")]), (1, [("0", "1")])):
+        commits = await between(settings, store, first)
+        rows = (await feed_of(settings, store, "n", commits, old_values=True, migrate=str)).to_pylist()
+        assert [(row[OLD_VALUE], row["value"]) for row in rows] == told
+        with pytest.raises(errors.ValueDecodeError, match="migrate"):
+            await feed_of(settings, store, "n", commits, old_values=True)
 
 
 @run_virtual

@@ -9,20 +9,58 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import statebackend as sb
+from statebackend._reading.changed import OLD_VALUE
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import run_virtual
 from tests.knobs import replaced
 from tests.reading.states import table_of, values_of
+from tests.reading.test_feed import between, feed_of
 from tests.reading.type_histories import KEYS, KINDS, RUNS, SETTINGS, Run, live, opened, owner_of, seen
 
 
 async def check(settings: sb.Settings, store: sb.ObjectStore, runs: Sequence[Run]) -> None:
-    """Live through a history, and read from outside what it has left."""
+    """Live through a history, and read from outside what it has left, and all that each commit has changed."""
     told: list[Mapping[str, Any]] = []
     program = await live(settings, store, runs, told.append)
+    commits = await between(settings, store, 0)
+    ids = [commit.checkpoint_id for commit in commits.commits]
+    migrate = dict.fromkeys(KINDS, program.upcasts)
+    found = [(each.state, each.key) async for each in sb.diff(settings, ids[0], ids[-1], migrate=migrate, store=store)]
     for kind in KINDS:
+        views = [{key: seen(value, program.shown) for key, value in each[kind].items()} for each in told]
         table = await table_of(settings, kind, store=store, migrate=program.upcasts)
-        assert values_of(table) == {key: seen(value, program.shown) for key, value in told[-1][kind].items()}
+        assert values_of(table) == views[-1]
+        assert {key for state, key in found if state == kind} == {
+            key for key, value in views[-1].items() if value != views[0].get(key)
+        }
+        table = await feed_of(settings, store, kind, commits, old_values=True, migrate=program.upcasts)
+        assert changes_of(table, ids) == [
+            (number, key, view_before.get(key), added_to(view_before.get(key), views[number][key], stored, value))
+            for number, each in enumerate(told)
+            for before, view_before in [(told[number - 1][kind], views[number - 1]) if number else ({}, {})]
+            for key, value in sorted(each[kind].items())
+            if (stored := before.get(key)) is not value
+        ]
+
+
+def changes_of(table: pa.Table, ids: Sequence[int]) -> list[tuple[int, str, Any, Any]]:
+    """The rows of a feed with old values: the place of the commit, the key, its value before, and what was written."""
+    is_map = pa.types.is_map(table.schema.field("value").type)
+
+    def plain(value: Any) -> Any:
+        return dict(value) if is_map and value is not None else value
+
+    rows = [(ids.index(row["checkpoint_id"]), row["key"], row[OLD_VALUE], row["value"]) for row in table.to_pylist()]
+    return sorted((number, key, plain(old), plain(new)) for number, key, old, new in rows)
+
+
+def added_to(old: Any, new: Any, stored: Any, now_stored: Any) -> Any:
+    """What of a new value was written: the elements that a list has got, the entries of a map, or all of it."""
+    if isinstance(new, list):
+        return new[len(old or ()) :]
+    if isinstance(now_stored, dict):
+        return {entry: new[entry] for entry, each in now_stored.items() if (stored or {}).get(entry) is not each}
+    return new
 
 
 def returned(*, has_base: bool) -> list[Run]:
@@ -35,7 +73,7 @@ def returned(*, has_base: bool) -> list[Run]:
 
 
 @given(runs=RUNS)
-@settings(max_examples=20)
+@settings(max_examples=12)
 @example(runs=returned(has_base=False))
 @example(runs=returned(has_base=True))
 @run_virtual

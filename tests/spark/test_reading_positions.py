@@ -15,7 +15,7 @@ import statebackend as sb
 from statebackend import errors
 from statebackend._log.names import floor_key
 from statebackend._upkeep.primary import open_job_primary
-from statebackend.ids import KeyGroupRange
+from statebackend.ids import KeyGroupRange, StateDescriptor
 from statebackend.spark.reading.filters import keys_in
 from statebackend.spark.reading.options import FeedOptions, StateOptions, state_options
 from statebackend.spark.reading.positions import (
@@ -29,6 +29,8 @@ from statebackend.spark.reading.positions import (
     position,
 )
 from statebackend.spark.reading.readers import Plan, StateReader
+
+LEGS = StateDescriptor(0, "legs", "value", '"int"')
 
 
 async def fly(tmp_path: Path, *batches: int | None, savepoint_at: int | None = None) -> sb.Settings:
@@ -161,7 +163,7 @@ async def test_tasks_have_a_range_each(tmp_path: Path) -> None:
 async def stream_of(settings: sb.Settings, **options: Any) -> Any:
     admission = importlib.import_module("statebackend.spark.reading.admission")  # needs Spark 4.2
     found, feed = feed_asked(settings, changeStartBatchId=0, **options)
-    return admission.AdmittingStream(Plan(found, "legs", "value", 10), StructType(), feed)
+    return admission.AdmittingStream(Plan(found, LEGS, 10), StructType(), feed)
 
 
 async def test_a_stream_takes_so_many_commits_at_a_time(tmp_path: Path) -> None:
@@ -227,7 +229,7 @@ def test_a_time_to_live_leaves_out_what_has_expired(tmp_path: Path) -> None:
 def read(settings: sb.Settings, **options: Any) -> set[str]:
     """The keys that one task reads."""
     schema = StructType().add("key", StructType().add("value", StringType()))
-    reader = StateReader(Plan(asked(settings, **options), "legs", "value", newest_id(settings)), schema)
+    reader = StateReader(Plan(asked(settings, **options), LEGS, newest_id(settings)), schema)
     return {row["key"]["value"] for batch in reader.read(datasource.InputPartition(None)) for row in batch.to_pylist()}
 
 

@@ -106,10 +106,10 @@ class Cells:
     def _value(self, cell: Cell) -> Any:
         if cell.version == self._state.version:
             return self.values([cell.value])[0]
-        if len(self._migrate) < self._state.version:
+        if cell.version > self._state.version or len(self._migrate) < self._state.version:
             raise ValueDecodeError(
-                "a stored value is of an earlier version: give `migrate` as in the state's declaration to read_state,"
-                " export or diff; the commands get and dump show it as it was written",
+                "a stored value is of another version: give `migrate` as in the state's declaration to read_state,"
+                " export, diff or spark.register; the commands get and dump show it as it was written",
                 state=self._state.name,
                 version_written=cell.version,
                 version_declared=self._state.version,

@@ -199,9 +199,12 @@ _FITTING: Final[Sequence[tuple[Any, Any]]] = (
 
 
 def _cast(array: Any, type_: Any) -> Any:
-    """The array in Spark's own type: nested ones part by part, which may differ in the names of their items."""
+    """The array in Spark's own type: nested ones part by part, which may differ in the names of their items.
+
+    Fields go by their names: a record may have got others, at other places, since the query was planned.
+    """
     if _pa.types.is_struct(type_):
-        parts = [_cast(array.field(place), field.type) for place, field in enumerate(type_)]
+        parts = [_cast(_field(array, field.name), field.type) for field in type_]
         return _pa.StructArray.from_arrays(parts, fields=list(type_), mask=_nulls(array))
     if _pa.types.is_map(type_):
         keys, items = _cast(array.keys, type_.key_type), _cast(array.items, type_.item_type)
@@ -209,4 +212,23 @@ def _cast(array: Any, type_: Any) -> Any:
     if _pa.types.is_list(type_):
         items = _cast(array.values, type_.value_type)
         return _pa.ListArray.from_arrays(array.offsets, items, type=type_, mask=_nulls(array))
-    return array.cast(type_)
+    try:
+        return array.cast(type_)
+    except (ValueError, TypeError, NotImplementedError) as error:  # pyarrow's errors are some of these
+        raise InputError(
+            f"the values do not fit the column: the type of the state may have changed since the query was planned,"
+            f" so start it again: {error}",
+            type=str(array.type),
+            planned=str(type_),
+        ) from error
+
+
+def _field(array: Any, name: str) -> Any:
+    if (place := array.type.get_field_index(name)) < 0:
+        raise InputError(
+            "the values have no such field: the type of the state may have changed since the query was planned, so"
+            " start it again, to have the fields that there are now",
+            field=name,
+            there_are=[field.name for field in array.type],
+        )
+    return array.field(place)

@@ -17,6 +17,7 @@ from statebackend._reading.asked import check_known, groups_of
 from statebackend._reading.feed import Stretch, own_change_sets, stretch, stretch_after
 from statebackend._reading.reader import open_batches, range_from
 from statebackend._state.time import timers
+from statebackend._state.values import Upcast
 from statebackend._upkeep.primary import JobPrimary, open_job_primary
 from statebackend._upkeep.read_commit import find_commit
 from statebackend.abc import Capability
@@ -91,7 +92,7 @@ def state_asked_for(options: StateOptions, commit: Commit) -> StateDescriptor:
     return fitting[0]
 
 
-async def schema_of(options: StateOptions, name: str, checkpoint_id: int) -> Any:
+async def schema_of(options: StateOptions, name: str, checkpoint_id: int, migrate: Sequence[Upcast]) -> Any:
     """The Arrow schema of the state's own batches, which depends on its keys."""
     async with open_batches(
         options.settings,
@@ -101,6 +102,7 @@ async def schema_of(options: StateOptions, name: str, checkpoint_id: int) -> Any
         keys=options.keys,
         columns=options.columns,
         key_as_json=options.keys_as_json,
+        migrate=migrate,
     ) as batches:
         return batches.schema
 

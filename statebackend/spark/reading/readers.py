@@ -15,7 +15,8 @@ from pyspark.sql.types import StructType
 from statebackend._portal import Portal
 from statebackend._reading.feed import open_changes
 from statebackend._reading.reader import open_batches
-from statebackend.ids import Key
+from statebackend._state.values import Upcast
+from statebackend.ids import Key, StateDescriptor
 from statebackend.spark.reading.columns import SparkColumns
 from statebackend.spark.reading.options import FeedOptions, StateOptions
 from statebackend.spark.reading.positions import (
@@ -32,19 +33,19 @@ SEQUENCE: Final = "sequence"
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """One state that is to be read: by what options, of which kind, as of which checkpoint."""
+    """One state that is to be read: by what options, as of which checkpoint, and by which upcasts."""
 
     options: StateOptions
-    state_name: str
-    kind: str
+    state: StateDescriptor
     checkpoint_id: int
+    migrate: Sequence[Upcast] = ()
 
     @property
     def columns(self) -> SparkColumns:
         """The columns of the query."""
         options = self.options
         by_batch = None if options.feed is None else options.feed.by_batch
-        return SparkColumns(self.kind, flatten=options.flatten, names=options.key_columns, by_batch=by_batch)
+        return SparkColumns(self.state.kind, flatten=options.flatten, names=options.key_columns, by_batch=by_batch)
 
 
 def run(function: Any, *args: Any) -> Any:
@@ -64,7 +65,7 @@ class StateReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """One for each range of key groups; a single one if keys are asked for."""
         options = self._plan.options
-        if self._keys is not None or self._plan.kind.startswith("operator"):
+        if self._keys is not None or self._plan.state.kind.startswith("operator"):
             return [InputPartition(options.key_groups)]
         return [InputPartition(each) for each in run(key_group_ranges, options, self._plan.checkpoint_id)]
 
@@ -74,13 +75,14 @@ class StateReader(DataSourceReader):
         opening = partial(
             open_batches,
             plan.options.settings,
-            plan.state_name,
+            plan.state.name,
             checkpoint_id=plan.checkpoint_id,
             key_groups=partition.value,
             keys=self._keys,
             columns=plan.options.columns,
             ttl=plan.options.ttl,
             key_as_json=plan.options.keys_as_json,
+            migrate=plan.migrate,
         )
         return _batches(plan, self._schema, opening)
 
@@ -135,12 +137,14 @@ def _changes(plan: Plan, schema: StructType, feed: FeedOptions, partition: Input
     opening = partial(
         open_changes,
         plan.options.settings,
-        plan.state_name,
+        plan.state.name,
         sequences=part.sequences,
         before=part.before,
         columns=plan.options.columns,
         old_values=feed.old_values,
         key_as_json=plan.options.keys_as_json,
+        migrate=plan.migrate,
+        shown_as=plan.state,
     )
     return _batches(plan, schema, opening)
 

@@ -7,6 +7,8 @@ from typing import ClassVar, Final
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from statebackend._reading.asked import check_known
+from statebackend._reading.differences import Migrate
 from statebackend.errors import SettingsError
 from statebackend.settings import Settings
 from statebackend.spark.reading.filters import FilteredReader
@@ -18,9 +20,13 @@ STATE_FORMAT: Final = "statebackend"
 
 
 class StateSource(DataSource):
-    """`spark.read.format("statebackend")`, and `spark.readStream`. `jobs`: the registered settings, by job."""
+    """`spark.read.format("statebackend")`, and `spark.readStream`.
+
+    `jobs`: the registered settings, by job. `migrate`: the upcasts of states, by job and state.
+    """
 
     jobs: ClassVar[Mapping[str, Settings]] = {}
+    migrate: ClassVar[Mapping[str, Migrate]] = {}
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -36,7 +42,7 @@ class StateSource(DataSource):
         plan = self._planned()
         has_old = plan.options.feed is not None and plan.options.feed.old_values
         return plan.columns.schema(
-            run(schema_of, plan.options, plan.state_name, plan.checkpoint_id), old_values=has_old
+            run(schema_of, plan.options, plan.state.name, plan.checkpoint_id, plan.migrate), old_values=has_old
         )
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -63,5 +69,8 @@ class StateSource(DataSource):
         if self._plan is None:
             options = state_options(self.options, self.jobs)
             commit, state = run(position, options)
-            self._plan = Plan(options, state.name, state.kind, commit.checkpoint_id)
+            migrate = self.migrate.get(options.settings.job, {})
+            check_known("state", list(migrate), [each.name for each in commit.states])
+            upcasts = migrate.get(state.name, ())
+            self._plan = Plan(options, state, commit.checkpoint_id, (upcasts,) if callable(upcasts) else upcasts)
         return self._plan
