@@ -6,7 +6,7 @@ The same `Do`s are done to plain dictionaries by `dictionaries.py`. This module 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import anyio
+import anyio.lowlevel
 import anyio.lowlevel
 import msgspec
 import pyarrow as pa
@@ -120,6 +120,8 @@ class Processing(sb.spark.KeyedProcessor):
         parts = key if isinstance(key, tuple) else (key,)
         return {**dict(zip(KEY_COLUMNS[self.keys], parts, strict=True)), "seen": seen, "whens": ", ".join(times)}
 
+
+class PuttingOutLate(Processing):
     def process_late(self, key: Any, rows: Any, context: Any) -> Any:
         return [self.output(key, f"late {len(rows)}", [])]
 
@@ -131,12 +133,12 @@ class WithTimers(Processing):
             yield self.output(key, seen, [])
 
 
-class _Process(Processing):
+class ByKey(Processing):
     def process(self, key: Any, rows: Any, context: Any) -> Any:
         return list(self.rows(key, rows, context))
 
 
-class _AsyncProcess(Processing):
+class ByKeyAwaited(Processing):
     async def process(self, key: Any, rows: Any, context: Any) -> Any:
         await anyio.lowlevel.checkpoint()
         found = list(self.rows(key, rows, context))
@@ -144,7 +146,7 @@ class _AsyncProcess(Processing):
         return found
 
 
-class _Table(Processing):
+class ByTable(Processing):
     def process_table(self, table: Any, context: Any) -> Any:
         by_key: dict[Any, list[Any]] = {}
         for row in table.to_pylist():
@@ -153,29 +155,25 @@ class _Table(Processing):
         return None if self.job.output == "none" else pa.Table.from_pylist(found, schema=self.output_schema)
 
 
-class Process(_Process): ...
+WORKS: dict[str, type[Processing]] = {"process": ByKey, "async process": ByKeyAwaited, "table": ByTable}
+HOOKS = {"Timers": WithTimers, "Late": PuttingOutLate}
 
 
-class ProcessWithTimers(WithTimers, _Process): ...
+def processor_class(work: str, hooks: tuple[str, ...]) -> type[Processing]:
+    """The class with these hooks and no others: a sink refuses those that it would not call."""
+    return globals()[WORKS[work].__name__ + "".join(hooks)]  # type: ignore[no-any-return]
 
 
-class AsyncProcess(_AsyncProcess): ...
+def _make_classes() -> None:
+    """One for each combination, in this module, where Spark's workers find them."""
+    for class_ in WORKS.values():
+        for hooks in (("Timers",), ("Late",), ("Timers", "Late")):
+            name = class_.__name__ + "".join(hooks)
+            bases = (*(HOOKS[hook] for hook in hooks), class_)
+            globals()[name] = type(name, bases, {"__module__": __name__, "__qualname__": name})
 
 
-class AsyncProcessWithTimers(WithTimers, _AsyncProcess): ...
-
-
-class Table(_Table): ...
-
-
-class TableWithTimers(WithTimers, _Table): ...
-
-
-PROCESSORS = {
-    "process": (Process, ProcessWithTimers),
-    "async process": (AsyncProcess, AsyncProcessWithTimers),
-    "table": (Table, TableWithTimers),
-}
+_make_classes()
 
 
 def key_in(row: Mapping[str, Any], keys: str) -> Any:
@@ -218,5 +216,6 @@ def work_of(job: Job, keys: str) -> Any:
         return Function(job, keys)
     if job.work == "async function":
         return AsyncFunction(job, keys)
-    plain, with_timers = PROCESSORS[job.work]
-    return (with_timers if any(each.kind == "timers" for each in job.states) else plain)(job, keys)
+    has_timers = any(each.kind == "timers" for each in job.states)
+    hooks = (*(("Timers",) if has_timers else ()), *(("Late",) if job.late == "output" else ()))
+    return processor_class(job.work, hooks)(job, keys)
