@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import anyio.lowlevel
-import anyio.lowlevel
 import msgspec
 import pyarrow as pa
 
