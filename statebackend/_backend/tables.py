@@ -121,7 +121,7 @@ def rocksdb_restore(
         fetcher,
         None if local is None else local.rocksdb,
         tables=tables.files,
-        scratch=_scratch(tables, settings, threads),
+        open_scratch=partial(_scratch, tables, settings, threads),
         concurrency_max=settings.restore_concurrency_max,
         threads=threads,
     )

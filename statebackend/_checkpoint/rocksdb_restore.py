@@ -8,8 +8,8 @@ Files of columnar states, which lie beside them, are read and removed first, wha
 A local copy that lacks a file, or has a bad one, is made anew as a whole from what was fetched.
 """
 
-from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
@@ -42,7 +42,7 @@ CORRUPTION: Final = "Corruption"
 class RocksDBRestore:
     """One restore of RocksDB bases. `tables` may take over whole files; `None` if they are not RocksDB's.
 
-    `scratch` is a directory for what is fetched, entered only if there are RocksDB bases. A failed or cancelled restore
+    `open_scratch` opens a directory for what is fetched, as often as there is something. A failed or cancelled restore
     has changed no stored state, except for local copies that it repaired.
     """
 
@@ -52,14 +52,14 @@ class RocksDBRestore:
         copies: RocksDBCopies | None,
         *,
         tables: TableFiles | None,
-        scratch: AbstractAsyncContextManager[Path],
+        open_scratch: Callable[[], AbstractAsyncContextManager[Path]],
         concurrency_max: int,
         threads: WorkerThreads,
     ) -> None:
         self._fetcher = fetcher
         self._copies = copies
         self._tables = tables
-        self._scratch = scratch
+        self._open_scratch = open_scratch
         self._concurrency_max = concurrency_max
         self._threads = threads
         self.fetched: Final[list[Fetched[None]]] = []
@@ -74,8 +74,7 @@ class RocksDBRestore:
         """
         if not part.rocksdb:
             return
-        async with AsyncExitStack() as stack:
-            scratch = await stack.enter_async_context(self._scratch)
+        async with self._open_scratch() as scratch:
             for number, base in enumerate(part.rocksdb):
                 directory = scratch / f"restored-{number}"
                 await self._fetch(base, directory, file_done)
@@ -97,10 +96,10 @@ class RocksDBRestore:
     async def opened(self, base: RocksDBBase, commit: Commit, state: StateDescriptor) -> AsyncGenerator[StatesSnapshot]:
         """The entries of one keyed state in the files of a base, which are fetched for as long as the context lasts.
 
-        For reading only, in a thread. Raises as `run`.
+        For reading only, in a thread. Several bases may be open at once. Raises as `run`.
         """
         tables = msgspec.structs.replace(base, files=tuple(file for file in base.files if not file.is_columns))
-        async with self._scratch as scratch:
+        async with self._open_scratch() as scratch:
             directory = scratch / "opened"
             await self._fetch(tables, directory, ignore_file)
             opening = open_entries(directory, [state], base.owner, max_parallelism=commit.max_parallelism)

@@ -8,9 +8,13 @@ by ranged reads. In memory are the files being fetched, one frame, and the keys 
 maps its values too.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from itertools import chain
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from statebackend._changelog.reader import BaseRead, SegmentRead, changes_of, plan_reads
 from statebackend._checkpoint.fetch import Fetcher, Frames, frames_in
@@ -22,6 +26,7 @@ from statebackend._columns.arrow import RecordBatch, pa
 from statebackend._reading.asked import ReadingStep
 from statebackend._reading.rows.layouts import Layout
 from statebackend._reading.rows.merging import Merge
+from statebackend._tables.snapshot import StatesSnapshot
 from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
 from statebackend._upkeep.progress import Meter
@@ -50,6 +55,36 @@ class _EnoughError(Exception):
 class _Laid(NamedTuple):
     batches: list[RecordBatch]
     is_ended: bool
+
+
+class _OpenBases:
+    """The RocksDB bases that are open. Each is fetched once, however many steps read some of its key groups."""
+
+    def __init__(
+        self,
+        open_base: Callable[[RocksDBBase], AbstractAsyncContextManager[StatesSnapshot]],
+        steps: Iterable[ReadingStep],
+        stack: AsyncExitStack,
+    ) -> None:
+        """`stack` closes those that are left after an error."""
+        self._open = open_base
+        self._stack = stack
+        self._uses_left = Counter(_files_of(base) for step in steps for base in step.part.rocksdb)
+        self._opened: dict[RocksDBBase, tuple[AsyncExitStack, StatesSnapshot]] = {}
+
+    @asynccontextmanager
+    async def entries(self, base: RocksDBBase) -> AsyncGenerator[StatesSnapshot]:
+        """The entries of the base, which is closed after its last step. Raises as `RocksDBRestore.opened`."""
+        files = _files_of(base)
+        if files not in self._opened:
+            own = await self._stack.enter_async_context(AsyncExitStack())
+            self._opened[files] = own, await own.enter_async_context(self._open(base))
+        closing, found = self._opened[files]
+        yield found
+        self._uses_left[files] -= 1
+        if not self._uses_left[files]:
+            del self._opened[files]
+            await closing.aclose()
 
 
 class StateReading:
@@ -89,11 +124,14 @@ class StateReading:
 
         After an error some batches may have been handed over: they are no result.
         """
-        for step in steps:
-            await self._run_step(step, consume)
+        plan = list(steps)
+        async with AsyncExitStack() as stack:
+            bases = _OpenBases(lambda base: self._rocksdb.opened(base, self._commit, self._state), plan, stack)
+            for step in plan:
+                await self._run_step(step, bases, consume)
         await self._flush(consume)
 
-    async def _run_step(self, step: ReadingStep, consume: Consume) -> None:
+    async def _run_step(self, step: ReadingStep, bases: _OpenBases, consume: Consume) -> None:
         merge = self._open_merge()
         reads = [*plan_reads(step.part.changelog, step.part.key_groups)]
 
@@ -108,11 +146,12 @@ class StateReading:
 
         try:
             await self._read(reads[::-1], newer, merge)
-            bases = [*step.part.bases, *self._column_files(step.part.rocksdb)]
-            await self._read([BaseRead(each) for each in bases], base, merge)
+            segments = [*step.part.bases, *self._column_files(step.part.rocksdb)]
+            await self._read([BaseRead(each) for each in segments], base, merge)
             if not self._is_columnar:
                 for rocksdb in step.part.rocksdb:
-                    await self._read_rocksdb(rocksdb, merge, consume)
+                    async with bases.entries(rocksdb) as entries:
+                        await self._read_rocksdb(rocksdb, entries, merge, consume)
         except _EnoughError:
             return
         await self._consume_all(merge.rest(), consume)
@@ -183,10 +222,9 @@ class StateReading:
     def _changes(self, frames: Frames, some: slice) -> Iterator[Changes]:
         return changes_of(frames.views[some], frames.read.change_sets[some], frames.read.key_groups, only=self._only)
 
-    async def _read_rocksdb(self, base: RocksDBBase, merge: Merge, consume: Consume) -> None:
-        async with self._rocksdb.opened(base, self._commit, self._state) as entries:
-            groups = frozenset(group for each in base.key_groups for group in each)
-            await self._consume_all(chain.from_iterable(map(merge.base, entries.changes(groups))), consume)
+    async def _read_rocksdb(self, base: RocksDBBase, entries: StatesSnapshot, merge: Merge, consume: Consume) -> None:
+        groups = frozenset(group for each in base.key_groups for group in each)
+        await self._consume_all(chain.from_iterable(map(merge.base, entries.changes(groups))), consume)
         await self._consume_all(merge.base_ended(), consume)
 
     async def _consume_all(self, rows: Iterator[Any], consume: Consume) -> None:
@@ -224,6 +262,11 @@ class StateReading:
         small, self._small = self._small, []
         if small:
             await consume(await self._threads.cpu(_joined, small))
+
+
+def _files_of(base: RocksDBBase) -> RocksDBBase:
+    """The base, whichever key groups it stands for."""
+    return msgspec.structs.replace(base, key_groups=())
 
 
 def _joined(batches: Sequence[RecordBatch]) -> list[RecordBatch]:

@@ -33,7 +33,7 @@ from statebackend._state.values import Upcast
 from statebackend._tasks import open_tasks
 from statebackend._upkeep.primary import JobPrimary, open_job_primary
 from statebackend._upkeep.progress import Meter, Tell
-from statebackend._upkeep.read_commit import find_commit
+from statebackend._upkeep.read_commit import find_commit, operator_elements
 from statebackend.abc import Capability, ObjectStore
 from statebackend.errors import CheckpointNotFoundError, InputError, KeyTypeError, MissingObjectError
 from statebackend.ids import Key, KeyGroupRange, StateDescriptor
@@ -325,10 +325,8 @@ async def told_if_swept(primary: JobPrimary, commit: Commit, reading: Awaitable[
 
 
 async def _run_elements(commit: Commit, state: StateDescriptor, layout: ElementsLayout, consume: Consume) -> None:
-    for part in commit.ranges:
-        for reported in part.operator:
-            if reported.state_id == state.state_id and reported.elements:
-                await consume([layout.batch(reported.elements)])
+    if elements := operator_elements(commit, state):
+        await consume([layout.batch(elements)])
 
 
 def _keys(keys: Sequence[Key]) -> frozenset[Key]:

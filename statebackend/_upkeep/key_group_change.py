@@ -14,7 +14,7 @@ from statebackend._codec.change_sets.changes import GROUP, Changes
 from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._columns.keys import hash_parts
-from statebackend._state.kinds.operator_state import Mode
+from statebackend._state.kinds.operator_state import Mode, elements_of, gathered
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.errors import UnsupportedVersionError
 from statebackend.ids import KeyGroupRange, OperatorElements, RangeState
@@ -46,17 +46,6 @@ def regrouped_owners(ranges: Iterable[RangeState], modes: Mapping[int, Mode], ma
     for place, part in enumerate(former):
         together[place * count // len(former)].append(part)
     return [
-        Owner(KeyGroupRange(first, end - 1), _gathered(parts, modes))
+        Owner(KeyGroupRange(first, end - 1), elements_of(gathered(parts, modes)))
         for first, end, parts in zip(firsts, (*firsts[1:], max_parallelism), together, strict=True)
     ]
-
-
-def _gathered(parts: Sequence[RangeState], modes: Mapping[int, Mode]) -> tuple[OperatorElements, ...]:
-    """The reports of neighbouring ranges as one: split and union elements in a row, broadcast elements once."""
-    if len(parts) == 1:
-        return parts[0].operator
-    found: dict[int, tuple[bytes, ...]] = {}
-    for reported in (each for part in parts for each in part.operator):
-        if reported.state_id not in found or modes[reported.state_id] != "broadcast":
-            found[reported.state_id] = (*found.get(reported.state_id, ()), *reported.elements)
-    return tuple(OperatorElements(state_id, elements) for state_id, elements in sorted(found.items()))

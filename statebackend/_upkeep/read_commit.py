@@ -10,6 +10,7 @@ from statebackend._backend.tables import open_tables
 from statebackend._checkpoint.restore import Restore
 from statebackend._codec.commit import Commit
 from statebackend._state.declared import KeyedStates
+from statebackend._state.kinds.operator_state import gathered, mode_of
 from statebackend._threads import WorkerThreads
 from statebackend._upkeep.primary import JobPrimary
 from statebackend.abc import Clock, ObjectStore
@@ -43,6 +44,13 @@ async def find_commit(
             primary=settings.primary,
         )
     return commit, job.log.take_body(commit)
+
+
+def operator_elements(commit: Commit, state: StateDescriptor) -> Sequence[bytes]:
+    """The elements of a state of that kind, encoded, as one owner of the whole job would have them."""
+    mode = mode_of(state.kind)
+    assert mode is not None
+    return gathered(commit.ranges, {state.state_id: mode}).get(state.state_id, ())
 
 
 @asynccontextmanager

@@ -23,14 +23,16 @@ from statebackend._codec.cells import split, unpack
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._codec.commit import Commit
+from statebackend._codec.messagepack import decode_any
 from statebackend._codec.serializers import OWN
 from statebackend._state.declared import COLUMNAR
 from statebackend._state.kinds import list_state, map_state
+from statebackend._state.kinds.operator_state import mode_of
 from statebackend._state.time import timers
 from statebackend._tables.key_groups import key_group
 from statebackend._upkeep.primary import open_job_primary
 from statebackend._upkeep.progress import Tell, reading
-from statebackend._upkeep.read_commit import find_commit, open_commit
+from statebackend._upkeep.read_commit import find_commit, open_commit, operator_elements
 from statebackend.abc import ObjectStore
 from statebackend.errors import InputError, ValueDecodeError
 from statebackend.ids import Key, KeyGroupRange, StateDescriptor, all_key_groups
@@ -46,7 +48,7 @@ class Row(msgspec.Struct, frozen=True):
     `value` is an array for a list, the times of the key for timers, the accumulator for an aggregating state. A map is
     an object if all of its keys are strings, otherwise an array of pairs. A row of columns is an object; a date or time
     in it is text as in ISO 8601, a duration a number of seconds, a decimal text. For operator state, `key` and
-    `key_group` are `None`, and `value` holds the elements that one owner reported.
+    `key_group` are `None`, and `value` holds the elements that one owner of the whole job would have.
     """
 
     state: str
@@ -132,13 +134,11 @@ def _columns() -> Any:
 
 
 def _operator_rows(commit: Commit, states: Iterable[StateDescriptor]) -> Iterator[Row]:
-    """A row for each owner's elements of each of these states."""
-    described = {state.state_id: state for state in states}
-    for part in commit.ranges:
-        for reported in part.operator:
-            if (state := described.get(reported.state_id)) is not None:
-                decode = _decoder_of(state.schema)
-                yield Row(state.name, state.kind, None, None, [decode(cell) for cell in reported.elements])
+    """A row for each operator state among these."""
+    for state in states:
+        if mode_of(state.kind) is not None:
+            decode = _decoder_of(state.schema)
+            yield Row(state.name, state.kind, None, None, list(map(decode, operator_elements(commit, state))))
 
 
 def _wanted_states(commit: Commit, names: Sequence[str]) -> Sequence[StateDescriptor]:
@@ -207,7 +207,7 @@ def _decoder_of(schema: str) -> Callable[[bytes], Any]:
 
 def _decoded(data: bytes) -> Any:
     try:
-        return msgspec.msgpack.decode(data)
+        return decode_any(data)
     except (ValueError, RecursionError) as error:
         raise ValueDecodeError(f"a stored value is not MessagePack: {error}", size_bytes=len(data)) from error
 

@@ -87,7 +87,7 @@ async def test_a_local_copy_that_comes_too_late_does_not_touch_the_database(tmp_
         Fetcher(store, at_hand={}, threads=threads),
         copies,
         tables=tables,
-        scratch=nullcontext(tmp_path),
+        open_scratch=lambda: nullcontext(tmp_path),
         concurrency_max=4,
         threads=threads,
     )

@@ -32,7 +32,7 @@ from tests.rewrite.jobs import Write, opened, settings_of
 KINDS = ("value", "list", "map", "timers", "columns")  # the others are stored as the first one
 
 
-async def between(settings: sb.Settings, store: sb.ObjectStore, first: int, last: int | None = None) -> Stretch:
+async def between(settings: sb.Settings, store: sb.ObjectStore | None, first: int, last: int | None = None) -> Stretch:
     """The commits from the checkpoint `first` on."""
     async with open_job_primary(settings, store) as primary:
         end = await primary.log.end()
@@ -43,7 +43,9 @@ async def between(settings: sb.Settings, store: sb.ObjectStore, first: int, last
         return await stretch(primary, newest, is_before=lambda commit: commit.checkpoint_id < first)
 
 
-async def feed_of(settings: sb.Settings, store: sb.ObjectStore, state: str, found: Stretch, **options: Any) -> pa.Table:
+async def feed_of(
+    settings: sb.Settings, store: sb.ObjectStore | None, state: str, found: Stretch, **options: Any
+) -> pa.Table:
     sequences = [commit.sequence for commit in found.commits]
     before = None if found.before is None else found.before.sequence
     opening = open_changes(settings, state, sequences=sequences, before=before, store=store, **options)

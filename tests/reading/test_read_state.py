@@ -2,7 +2,9 @@
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import statebackend as sb
 from statebackend import errors
 from statebackend._changelog.reader import SegmentRead
 from statebackend._checkpoint.fetch import frames_in
+from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
 from statebackend._codec.change_sets.changes import GROUP, PART_BYTES_MAX, change_set
 from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges
 from statebackend._codec.segment import encode_segment
@@ -24,7 +27,7 @@ from statebackend._reading import batches as batches_module
 from statebackend._reading import reader
 from statebackend._reading.asked import ReadingStep
 from statebackend._reading.rows.merging import NewestCells
-from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange, SequenceNumber, StateDescriptor
+from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange, RocksDBBase, SequenceNumber, StateDescriptor
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import run_virtual
 from tests.backend.rocksdb_job import RocksDBJob
@@ -218,6 +221,45 @@ async def test_a_base_of_rocksdb_is_read_entry_by_entry(tmp_path: Path) -> None:
     assert rows == {f"k{n}": -5 if n == 5 else n for n in range(20)}
 
 
+async def test_a_base_of_rocksdb_is_fetched_once_however_many_steps_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one step or in one for each key group, of two owners: a base is closed when no later step needs it."""
+    pytest.importorskip("rocksdict", reason="the extra rocksdb")
+    job = RocksDBJob(tmp_path)
+    parts = (KeyGroupRange(0, 5), KeyGroupRange(6, 11))
+    async with job.open_parts(*parts) as owners:
+        for value in range(2):
+            await owners.checkpoint({f"k{number}": value for number in range(40)})
+            for owner in owners.owners:
+                await owner._base_writer.settled()
+        await owners.checkpoint({"k1": 7})
+        expected = owners.contents
+    fetched, opened = Counter[str](), set[int]()
+    counted = RocksDBRestore._fetch_file
+
+    def open_now() -> int:
+        return len(list(tmp_path.glob("tables/scratch-*/opened")))
+
+    async def count(restore: RocksDBRestore, base: RocksDBBase, *rest: Any) -> Any:
+        opened.add(open_now())
+        fetched[f"{base.owner} {rest[-1].name}"] += 1
+        return await counted(restore, base, *rest)
+
+    monkeypatch.setattr(RocksDBRestore, "_fetch_file", count)
+    for held_bytes in (reader.KEYS_BYTES_MAX, 1):
+        fetched.clear()
+        monkeypatch.setattr(reader, "KEYS_BYTES_MAX", held_bytes)
+        assert values_of(await table_of(job.settings, "n", store=job.primary)) == expected
+        assert fetched.keys() == {f"{base.owner} {file.name}" for base in bases_of(job) for file in base.files}
+        assert (set(fetched.values()), opened) == ({1}, {1})
+
+
+def bases_of(job: RocksDBJob) -> list[RocksDBBase]:
+    """The RocksDB bases of the newest commit."""
+    return [base for part in job.commits()[-1].ranges for base in part.rocksdb]
+
+
 class Old(msgspec.Struct):
     miles: int
 
@@ -246,6 +288,22 @@ async def test_values_of_an_earlier_version_need_the_upcasts() -> None:
     with pytest.raises(errors.ValueDecodeError, match="migrate"):
         await table_of(settings, "changed", store=store)
     assert values_of(await table_of(settings, "changed", store=store, migrate=str)) == {"k": "1", "l": "two"}
+
+
+async def test_an_upcast_may_return_what_the_state_takes() -> None:
+    """As where the state is opened: a decimal, or a record, though the columns have a text and a struct."""
+    settings, store = settings_of(16), MemoryStore()
+    async with sb.open_backend(settings, store=store) as backend:
+        backend.value_state("price", int)["k"] = backend.value_state("leg", int)["k"] = 1
+        await backend.checkpoint(1)
+    upcasts: dict[str, Any] = {"price": Decimal, "leg": New}
+    async with sb.open_backend(settings, store=store) as backend:
+        assert backend.value_state("price", Decimal, migrate=Decimal)["k"] == Decimal(1)
+        assert backend.value_state("leg", New, migrate=New)["k"] == New(1)
+        await backend.checkpoint(2)
+    found = {name: await table_of(settings, name, store=store, migrate=upcast) for name, upcast in upcasts.items()}
+    assert values_of(found["price"]) == {"k": "1"}
+    assert values_of(found["leg"]) == {"k": {"miles": 1, "carrier": "?"}}
 
 
 async def test_what_has_expired_is_left_out_on_request() -> None:

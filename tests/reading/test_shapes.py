@@ -4,10 +4,12 @@ import datetime as dt
 import decimal
 import enum
 import uuid
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import statebackend as sb
@@ -41,6 +43,15 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 class Fork(msgspec.Struct, frozen=True, tag=True):
     left: "Fork | Stop"
     rest: "list[Fork | Stop]" = []
+
+
+class Folder(msgspec.Struct, frozen=True):
+    files: dict[Leg, int]
+    within: "tuple[Folder, ...]" = ()
+
+
+class Idle(msgspec.Struct, frozen=True, tag=True):
+    pass
 
 
 class Color(enum.Enum):
@@ -91,6 +102,31 @@ UUID = uuid.UUID(int=7)
         (dict[str, float], [{"a": 0.5}], pa.map_(pa.string(), pa.float64()), [[("a", 0.5)]]),
         (frozenset[int], [frozenset([3])], pa.list_(pa.int64()), [[3]]),
         (Literal[1, "a"] | float, [1, "a", 0.5], pa.string(), ["1", '"a"', "0.5"]),
+        (
+            dict[str | None, int],
+            [{"b": 1, None: 2, "a": 3}, {}],
+            pa.list_(pa.struct([("key", pa.string()), ("value", pa.int64())])),
+            [[{"key": "a", "value": 3}, {"key": "b", "value": 1}, {"key": None, "value": 2}], []],
+        ),
+        (
+            dict[Any, int],
+            [{None: 1, "a": 2, (1, 2): 3}],
+            pa.map_(pa.string(), pa.int64()),
+            [[("null", 1), ('"a"', 2), ("[1,2]", 3)]],
+        ),
+        (
+            dict[Leg, int],
+            [{Leg("SFO"): 1}],
+            pa.map_(pa.struct([("miles", pa.int64()), ("origin", pa.string())]), pa.int64()),
+            [[({"miles": None, "origin": "SFO"}, 1)]],
+        ),
+        (
+            Car | Idle,
+            [Car(4), Idle()],
+            pa.struct([("Car", pa.struct([("wheels", pa.int64())])), ("Idle", pa.bool_())]),
+            [{"Car": {"wheels": 4}, "Idle": None}, {"Car": None, "Idle": True}],
+        ),
+        (tuple[()], [()], pa.bool_(), [True]),
     ],
     ids=[
         "date",
@@ -108,19 +144,27 @@ UUID = uuid.UUID(int=7)
         "dict",
         "frozenset",
         "union with a mixed literal",
+        "dict with none",
+        "dict with any",
+        "dict with records",
+        "union with a record without fields",
+        "tuple of nothing",
     ],
 )
 async def test_a_declared_type_has_columns(
-    declared: Any, values: list[Any], type_: pa.DataType, shown: list[Any]
+    declared: Any, values: list[Any], type_: pa.DataType, shown: list[Any], tmp_path: Path
 ) -> None:
+    """In memory and in Parquet."""
     settings, store = settings_of(4), MemoryStore()
     async with sb.open_backend(settings, store=store) as backend:
         backend.value_state("state", declared).update(dict(enumerate(values)))
         await backend.checkpoint(1)
         table = await table_of(settings, "state", store=store)
+    await sb.export(settings, "state", tmp_path / "state.parquet", store=store)
     assert table.schema.field("value").type == type_
-    rows = {row["key"]: row["value"] for row in table.to_pylist()}
-    assert [rows[key] for key in range(len(values))] == shown
+    for each in (table, pq.read_table(tmp_path / "state.parquet")):
+        rows = {row["key"]: row["value"] for row in each.to_pylist()}
+        assert [rows[key] for key in range(len(values))] == shown
 
 
 async def test_a_type_that_holds_itself_is_text_where_it_does() -> None:
@@ -146,3 +190,23 @@ async def test_a_union_of_types_that_hold_it_is_text_where_it_does() -> None:
     assert rows["k"]["Stop"] is None
     assert msgspec.json.decode(rows["k"]["Fork"]["left"])["left"] == {"type": "Stop", "code": "SFO"}
     assert [msgspec.json.decode(each) for each in rows["k"]["Fork"]["rest"]] == [{"type": "Stop", "code": "JFK"}]
+
+
+async def test_keys_within_a_map_are_as_many_as_the_map_has() -> None:
+    """Also those that Python takes for equal, or cannot hash; and a record as a key within what is text."""
+    settings, store = settings_of(4), MemoryStore()
+    async with sb.open_backend(settings, store=store) as backend:
+        zeros, dicts = backend.map_state("zeros", float, int), backend.map_state("dicts", dict[str, int], int)
+        zeros["k"].update({0.0: 1})
+        zeros["k"].update({-0.0: 2})
+        dicts.put("k", {"a": 1}, 3)
+        backend.value_state("folders", Folder)["k"] = Folder({Leg("SFO"): 1}, (Folder({Leg("JFK", 2): 3}),))
+        await backend.checkpoint(1)
+        rows = {
+            name: (await table_of(settings, name, store=store)).to_pylist() for name in ("zeros", "dicts", "folders")
+        }
+    assert repr(rows["zeros"][0]["value"]) == "[(0.0, 1), (-0.0, 2)]"
+    assert rows["dicts"][0]["value"] == [{"key": [("a", 1)], "value": 3}]
+    assert rows["folders"][0]["value"]["files"] == [({"miles": None, "origin": "SFO"}, 1)]
+    (within,) = rows["folders"][0]["value"]["within"]
+    assert msgspec.json.decode(within)["files"] == [[{"origin": "JFK", "miles": 2}, 3]]

@@ -1,6 +1,7 @@
 """The data sources on a real session, beside Spark's own state reader on the same input."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,7 +10,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, datasource
 
 import statebackend as sb
+from tests.reading.odd_job import written_job
+from tests.reading.odd_states import KINDS
 from tests.spark.conftest import BOUND_S, Stream, configured
+from tests.spark.test_reading_kinds import bare, key_in
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -72,3 +76,20 @@ def test_filters_are_pushed_on_request_alone(spark: SparkSession, places: dict[s
         with pytest.raises(PySparkException, match="PUSHDOWN_DISABLED"):
             spark.read.load(**places["ours"], pushFilters="true").where(query).collect()
     assert [(row.key.key, row.value["count"]) for row in pushed] == [("a", 2)]
+
+
+def test_odd_states_in_rocksdb_of_three_owners(spark: SparkSession, tmp_path: Path) -> None:
+    """Records under keys of several types, maps whose keys may be none, and what each owner has a copy of."""
+    pytest.importorskip("rocksdict", reason="the extra rocksdb")
+    job = written_job(tmp_path, "rocksdb", 3, "some")
+    sb.spark.register(spark, job.settings)
+
+    def found(name: str, **options: str) -> list[dict[str, Any]]:
+        options |= {"job": "fleet", "stateVarName": name, "flattenCollectionTypes": "false"}
+        rows: list[dict[str, Any]] = spark.read.format("statebackend").options(**options).load().toArrow().to_pylist()
+        return rows
+
+    for name, column in (("records", "value"), ("none", "map_value")):
+        rows = found(name, keysAsJson=str(KINDS[name].is_mixed), partitions="2")
+        assert {key_in(name, row): KINDS[name].form(bare(row[column])) for row in rows} == job.written.values(3, name)
+    assert [row["value"]["value"] for row in found("broadcast")] == job.operator("broadcast")

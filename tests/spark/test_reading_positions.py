@@ -16,6 +16,7 @@ from statebackend import errors
 from statebackend._log.names import floor_key
 from statebackend._upkeep.primary import open_job_primary
 from statebackend.ids import KeyGroupRange, StateDescriptor
+from statebackend.spark.reading import positions
 from statebackend.spark.reading.filters import keys_in
 from statebackend.spark.reading.options import FeedOptions, StateOptions, state_options
 from statebackend.spark.reading.positions import (
@@ -29,6 +30,7 @@ from statebackend.spark.reading.positions import (
     position,
 )
 from statebackend.spark.reading.readers import Plan, StateReader
+from tests.backend.rocksdb_job import RocksDBJob
 
 LEGS = StateDescriptor(0, "legs", "value", '"int"')
 
@@ -158,6 +160,24 @@ async def test_tasks_have_a_range_each(tmp_path: Path) -> None:
     assert await key_group_ranges(asked(settings, partitions=2, keyGroups="0-9"), 10) == [(0, 4), (5, 9)]
     with pytest.raises(errors.InputError, match="other key groups"):
         await key_group_ranges(asked(settings, keyGroups="100-200"), 10)
+
+
+@pytest.mark.parametrize(("table", "tasks"), [("heap", 12), ("rocksdb", 1)])
+async def test_a_large_base_is_cut_unless_each_task_would_fetch_all_of_it(
+    tmp_path: Path, table: str, tasks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it would RocksDB's files."""
+    if table == "rocksdb":
+        pytest.importorskip("rocksdict", reason="the extra rocksdb")
+    monkeypatch.setattr(positions, "PARTITION_BYTES", 1)
+    job = RocksDBJob(tmp_path, table=table)
+    async with job.open() as backend:
+        for checkpoint_id in range(2):
+            backend.value_state("legs", int)["N1"] = checkpoint_id
+            await backend.checkpoint(checkpoint_id)
+            await backend._base_writer.settled()
+    assert job.commits()[-1].ranges[0].all_bases
+    assert len(await key_group_ranges(asked(job.settings), 1)) == tasks
 
 
 async def stream_of(settings: sb.Settings, **options: Any) -> Any:

@@ -23,7 +23,7 @@ from statebackend._columns.arrow import Array, DataType, RecordBatch, Schema, ar
 from statebackend._columns.schema import ColumnSchema, TableSchema, read_schema, stored_columns, type_in
 from statebackend._reading.asked import check_known
 from statebackend._reading.rows.merging import ChosenRows, StoredRows
-from statebackend._reading.rows.shapes import Entries, Items, Leaf, Record, Shape, shape_of
+from statebackend._reading.rows.shapes import Entries, Items, Leaf, Record, Shape, key_shape_of, shape_of
 from statebackend._state.columnar.expiring_rows import WRITTEN
 from statebackend._state.kinds import list_state, map_state
 from statebackend._state.time import timers
@@ -159,11 +159,7 @@ class KeyedLayout(Layout):
         if self._expiry is not None:
             self.keys(rows.keys[:1])  # it tells the type, also if no row is left
             rows = self._living(rows, self._expiry)
-        arrays = [
-            groups_array(rows.groups),
-            self.keys(rows.keys),
-            self._shape.array(self._decoded(rows.entries)),
-        ]
+        arrays = [groups_array(rows.groups), self.keys(rows.keys), self._values(rows.entries)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _living(self, rows: StoredRows, expiry: Expiry) -> StoredRows:
@@ -176,8 +172,8 @@ class KeyedLayout(Layout):
         """The entry without what has expired of it; empty or `None` if nothing is left."""
 
     @abstractmethod
-    def _decoded(self, entries: Sequence[Any]) -> Sequence[Any]:
-        """The value of each entry."""
+    def _values(self, entries: Sequence[Any]) -> Array:
+        """The column of the values of these entries."""
 
 
 class CellLayout(KeyedLayout):
@@ -190,8 +186,8 @@ class CellLayout(KeyedLayout):
     def _living_entry(self, entry: bytes, expiry: Expiry) -> bytes | None:
         return None if expiry.has(unpack(entry).stamp) else entry
 
-    def _decoded(self, entries: Sequence[bytes]) -> Sequence[Any]:
-        return self._cells.decode(entries)
+    def _values(self, entries: Sequence[bytes]) -> Array:
+        return self._shape.array(self._cells.decode(entries))
 
 
 class ListLayout(KeyedLayout):
@@ -211,8 +207,8 @@ class ListLayout(KeyedLayout):
     def _living_entry(self, entry: list[bytes], expiry: Expiry) -> list[bytes]:
         return [cell for cell in entry if not expiry.has(unpack(cell).stamp)]
 
-    def _decoded(self, entries: Sequence[list[bytes]]) -> Sequence[Any]:
-        return _cut(self._cells.decode([cell for entry in entries for cell in entry]), entries)
+    def _values(self, entries: Sequence[list[bytes]]) -> Array:
+        return self._shape.array(_cut(self._cells.decode([cell for entry in entries for cell in entry]), entries))
 
 
 class MapLayout(KeyedLayout):
@@ -221,21 +217,24 @@ class MapLayout(KeyedLayout):
     def __init__(
         self, entry_keys: Cells, cells: Cells, first: Key | None, *, as_json: bool, expiry: Expiry | None
     ) -> None:
-        super().__init__(Entries(entry_keys.shape, cells.shape), first, as_json=as_json, expiry=expiry)
+        self._maps = Entries(entry_keys.shape, cells.shape)
+        super().__init__(self._maps, first, as_json=as_json, expiry=expiry)
         self._entry_keys, self._cells = entry_keys, cells
 
     def removed(self, entries: Sequence[Collection[bytes]]) -> Array:
         """The values of maps whose entries under these keys are gone: null under each."""
-        own = _cut(self._entry_keys.values([key for entry in entries for key in entry]), entries)
-        return self._shape.array([dict.fromkeys(keys) for keys in own])
+        return self._maps.array_of_pairs([[(key, None) for key in own] for own in self._keys_within(entries)])
 
     def _living_entry(self, entry: dict[bytes, bytes], expiry: Expiry) -> dict[bytes, bytes]:
         return {key: cell for key, cell in entry.items() if not expiry.has(unpack(cell).stamp)}
 
-    def _decoded(self, entries: Sequence[dict[bytes, bytes]]) -> Sequence[Any]:
-        keys = _cut(self._entry_keys.values([key for entry in entries for key in entry]), entries)
+    def _values(self, entries: Sequence[dict[bytes, bytes]]) -> Array:
         values = _cut(self._cells.decode([cell for entry in entries for cell in entry.values()]), entries)
-        return [dict(zip(own, found, strict=True)) for own, found in zip(keys, values, strict=True)]
+        pairs = zip(self._keys_within(entries), values, strict=True)
+        return self._maps.array_of_pairs([list(zip(own, found, strict=True)) for own, found in pairs])
+
+    def _keys_within(self, entries: Sequence[Collection[bytes]]) -> list[Sequence[Any]]:
+        return _cut(self._entry_keys.values([key for entry in entries for key in entry]), entries)
 
 
 class TimersLayout(KeyedLayout):
@@ -247,8 +246,8 @@ class TimersLayout(KeyedLayout):
     def _living_entry(self, entry: bytes, expiry: Expiry) -> bytes:
         return entry
 
-    def _decoded(self, entries: Sequence[bytes]) -> Sequence[Any]:
-        return [struct.unpack(f"<{len(entry) // _TIME_BYTES}d", entry) for entry in entries]
+    def _values(self, entries: Sequence[bytes]) -> Array:
+        return self._shape.array([struct.unpack(f"<{len(entry) // _TIME_BYTES}d", entry) for entry in entries])
 
 
 class ElementsLayout(Layout):
@@ -345,7 +344,8 @@ def layout_of(
     if state.kind == list_state.KIND:
         return ListLayout(cells, first, as_json=key_as_json, expiry=expiry)
     if state.kind == map_state.KIND:
-        entry_keys = Cells(msgspec.structs.replace(state, version=0), state.key_schema, shape_of(state.key_schema), ())
+        key_shape = key_shape_of(state.key_schema)
+        entry_keys = Cells(msgspec.structs.replace(state, version=0), state.key_schema, key_shape, ())
         return MapLayout(entry_keys, cells, first, as_json=key_as_json, expiry=expiry)
     if state.kind.startswith("operator"):
         return ElementsLayout(cells)

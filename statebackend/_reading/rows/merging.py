@@ -249,8 +249,8 @@ class _KeyTypes:
             self._read.update(map(type, keys))
 
     def check(self) -> None:
-        """Raise `KeyTypeError` if all keys that were read are of other types than the wanted ones."""
-        if self._read and not self._read & self._wanted:
+        """Raise `KeyTypeError` if all keys that were read are of one type, and no wanted one is."""
+        if len(self._read) == 1 and not self._read & self._wanted:
             raise KeyTypeError(
                 "the state has keys of another type: convert these",
                 types=sorted(each.__name__ for each in self._read),

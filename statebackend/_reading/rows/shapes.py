@@ -7,7 +7,9 @@ list, set, tuple of any length     list; a set's is in order
 tuple                              struct of `_1`, `_2`, ...
 record, row                        struct of its fields, a record's by name; one that a stored value lacks is null, or
                                    its default
-dict                               map
+record, row, tuple of nothing      bool, true
+dict                               map; where a key may be none or has a map in it, which no map of Arrow has, a list of
+                                   `key` and `value`, in order
 T or none                          T, null
 any other union                    struct of one field per choice, of which one is not null
 any, recursive types               string, in JSON; so is a literal of several types, and a union with one of these
@@ -24,6 +26,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from statebackend._codec.messagepack import decode_any
 from statebackend._codec.serializers import OWN
 from statebackend._columns.arrow import Array, DataType, pa
 from statebackend._reading.asked import check_known
@@ -54,6 +57,7 @@ class Shape(ABC):
 
     python: Any
     arrow: DataType
+    may_be_none = False
 
     @abstractmethod
     def array(self, values: Sequence[Any]) -> Array:
@@ -66,6 +70,7 @@ class Leaf(Shape):
     def __init__(self, python: Any, arrow: DataType) -> None:
         self.python = python
         self.arrow = arrow
+        self.may_be_none = python is None
 
     def array(self, values: Sequence[Any]) -> Array:
         try:
@@ -79,12 +84,34 @@ class Leaf(Shape):
 class Json(Shape):
     """A value of any type, shown as text in JSON with its keys in order: equal values are equal texts."""
 
+    python = msgspec.Raw
+    arrow = pa.string()
+
+    def array(self, values: Sequence[Any]) -> Array:
+        found = (None if each is None else decode_any(bytes(each)) for each in values)
+        return pa.array([None if each is None else _json(each) for each in found], self.arrow)
+
+
+class JsonKey(Shape):
+    """A key of any type within a map, as `Json`; text also where it is none. Only what can be hashed is such a key."""
+
     python = Any
     arrow = pa.string()
 
     def array(self, values: Sequence[Any]) -> Array:
-        texts = [None if each is None else msgspec.json.encode(plain(each), order="sorted").decode() for each in values]
-        return pa.array(texts, self.arrow)
+        return pa.array(list(map(_json, values)), self.arrow)
+
+
+class Nothing(Shape):
+    """A value without parts: that it is there is all that there is to show."""
+
+    arrow = pa.bool_()
+
+    def __init__(self, python: Any) -> None:
+        self.python = python
+
+    def array(self, values: Sequence[Any]) -> Array:
+        return pa.array([None if each is None else True for each in values], self.arrow)
 
 
 class Record(Shape):
@@ -104,8 +131,6 @@ class Record(Shape):
         return Record(self.python, [self.fields[at] for at in chosen], [self._take[at] for at in chosen])
 
     def array(self, values: Sequence[Any]) -> Array:
-        if not self.fields:
-            return pa.array([None if each is None else {} for each in values], self.arrow)
         mask = pa.array([each is None for each in values]) if None in values else None
         return pa.StructArray.from_arrays(self.columns(values), fields=list(self.arrow), mask=mask)
 
@@ -140,18 +165,28 @@ class Items(Shape):
 
 
 class Entries(Shape):
-    """A dict."""
+    """A dict, or a map state's map."""
 
     def __init__(self, key: Shape, value: Shape) -> None:
         self._key, self._value = key, value
         self.python = dict[key.python, value.python]  # type: ignore[name-defined]
-        self.arrow = pa.map_(key.arrow, value.arrow)
+        self._is_map = not (key.may_be_none or _has_map(key.arrow))
+        entry = pa.struct([("key", key.arrow), ("value", value.arrow)])
+        self.arrow = pa.map_(key.arrow, value.arrow) if self._is_map else pa.list_(entry)
 
     def array(self, values: Sequence[Any]) -> Array:
-        there = [each for each in values if each is not None]
-        keys = self._key.array(list(chain.from_iterable(there)))
-        found = self._value.array(list(chain.from_iterable(each.values() for each in there)))
-        return pa.MapArray.from_arrays(_offsets(values), keys, found, type=self.arrow)
+        return self.array_of_pairs([None if each is None else list(each.items()) for each in values])
+
+    def array_of_pairs(self, maps: Sequence[Sequence[tuple[Any, Any]] | None]) -> Array:
+        """As `array`: each map as its keys and values, which no dict could hold if a key cannot be hashed."""
+        if not self._is_map:
+            maps = [None if each is None else sorted(each, key=_by_first) for each in maps]
+        pairs = list(chain.from_iterable(each for each in maps if each is not None))
+        keys, values = self._key.array([key for key, _ in pairs]), self._value.array([value for _, value in pairs])
+        if self._is_map:
+            return pa.MapArray.from_arrays(_offsets(maps), keys, values, type=self.arrow)
+        entries = pa.StructArray.from_arrays([keys, values], fields=list(self.arrow.value_type))
+        return pa.ListArray.from_arrays(_offsets(maps), entries, type=self.arrow)
 
 
 class Choices(Shape):
@@ -185,6 +220,15 @@ def shape_of(schema: str) -> Shape:
         raise UnsupportedVersionError("this release cannot lay out a state's values: upgrade", schema=schema) from error
 
 
+def key_shape_of(schema: str) -> Shape:
+    """As `shape_of`, of the keys within maps."""
+    return _as_key(shape_of(schema))
+
+
+def _as_key(shape: Shape) -> Shape:
+    return JsonKey() if isinstance(shape, Json) else shape
+
+
 def _shape(words: Any) -> Shape:
     if isinstance(words, str):
         return Leaf(*_LEAVES[words]) if words in _LEAVES else Json()
@@ -199,6 +243,8 @@ def _tuple(words: Any) -> Shape:
     shapes = list(map(_shape, words["tuple"]["item_types"]))
     python: Any = tuple[tuple(shape.python for shape in shapes)]  # type: ignore[misc]
     fields = [(f"_{place}", shape) for place, shape in enumerate(shapes, 1)]
+    if not fields:
+        return Nothing(python)
     return Record(python, fields, [itemgetter(place) for place in range(len(shapes))])
 
 
@@ -208,7 +254,7 @@ def _items(words: Any) -> Shape:
 
 
 def _dict(words: Any) -> Shape:
-    return Entries(_shape(words["dict"]["key_type"]), _shape(words["dict"]["value_type"]))
+    return Entries(_as_key(_shape(words["dict"]["key_type"])), _shape(words["dict"]["value_type"]))
 
 
 def _constrained(kind: str, particulars: Mapping[str, Any]) -> Shape:
@@ -228,7 +274,7 @@ def _record(words: Any) -> Shape:
     for place, (name, field) in enumerate(fields):
         is_optional = isinstance(field, dict) and "optional" in field
         shape = _shape(field["optional"] if is_optional else field)
-        default = msgspec.convert(field["default"], shape.python) if is_optional and "default" in field else None
+        default = _default(field["default"], shape) if is_optional and "default" in field else None
         shapes.append((name, shape))
         # Not as a plain default: msgspec refuses one that could be changed, as a list; nothing here ever is.
         defined.append((f"f{place}", shape.python, msgspec.field(default_factory=partial(_same, default))))
@@ -240,9 +286,19 @@ def _record(words: Any) -> Shape:
         tag_field=tag_field,
         array_like=array_like,
         frozen=True,
+        eq=False,  # as a key it is then hashed by where it lies, whatever is in it
         gc=False,
     )
+    if not fields:
+        return Nothing(python)
     return Record(python, shapes, [attrgetter(f"f{place}") for place in range(len(fields))])
+
+
+def _default(words: Any, shape: Shape) -> Any:
+    try:
+        return msgspec.convert(words, shape.python)
+    except msgspec.ValidationError:  # a part of it may have any type, and so is kept as it is stored
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(words), type=shape.python)
 
 
 def _same(value: Any) -> Any:
@@ -254,11 +310,11 @@ def _union(words: Any) -> Shape:
     named = [(_name_of(each), _shape(each)) for each in choices if each != "none"]
     if not named:
         return _shape("none")
-    if any(shape.python is Any for _, shape in named):  # which of the choices a value is, cannot be told
+    if any(isinstance(shape, Json) for _, shape in named):  # which of the choices a value is, cannot be told
         return Json()
     found = named[0][1] if len(named) == 1 else Choices(named)
     if len(named) < len(choices):
-        found.python = found.python | None
+        found.python, found.may_be_none = found.python | None, True
     return found
 
 
@@ -297,7 +353,22 @@ def _in_order(items: Sequence[Any]) -> Sequence[Any]:
     try:
         return sorted(items)
     except TypeError:  # of several types, or records
-        return sorted(items, key=repr)
+        return sorted(items, key=msgspec.msgpack.encode)
+
+
+def _by_first(pair: tuple[Any, Any]) -> bytes:
+    return msgspec.msgpack.encode(pair[0])
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(plain(value), order="sorted").decode()
+
+
+def _has_map(type_: DataType) -> bool:
+    """True if a map is part of the type."""
+    if pa.types.is_map(type_):
+        return True
+    return any(_has_map(type_.field(place).type) for place in range(type_.num_fields))
 
 
 def _offsets(values: Sequence[Any]) -> Array:

@@ -121,8 +121,7 @@ class OperatorStates:
         for found in known:
             if (mode := mode_of(found.kind)) is not None:
                 modes[found.state_id] = mode
-        ordered = sorted(reported, key=lambda part: part.key_groups)
-        reports = [{found.state_id: found.elements for found in part.operator} for part in ordered]
+        reports = _reports_of(reported)
         self._share: dict[int, Elements] | None = None if modes and owners is None else {}
         self._knows_owners = owners is not None
         if owners is not None:
@@ -148,7 +147,7 @@ class OperatorStates:
         if self._share is None:
             self.check_owners()
         found = (self._share or {}) | {state_id: state.report() for state_id, state in self._declared.values()}
-        return tuple(OperatorElements(state_id, elements) for state_id, elements in sorted(found.items()))
+        return elements_of(found)
 
 
 def redistribute(reports: Sequence[Report], modes: Mapping[int, Mode], owners: int) -> Sequence[Report]:
@@ -178,6 +177,21 @@ def redistribute(reports: Sequence[Report], modes: Mapping[int, Mode], owners: i
             if elements is not None:
                 mine[state_id] = elements
     return new
+
+
+def gathered(ranges: Iterable[RangeState], modes: Mapping[int, Mode]) -> Report:
+    """The elements that one owner of all these ranges would have: of a broadcast state, those of the first copy."""
+    return redistribute(_reports_of(ranges), modes, 1)[0]
+
+
+def elements_of(report: Report) -> tuple[OperatorElements, ...]:
+    """The report as a commit has it."""
+    return tuple(OperatorElements(state_id, elements) for state_id, elements in sorted(report.items()))
+
+
+def _reports_of(ranges: Iterable[RangeState]) -> Sequence[Report]:
+    ordered = sorted(ranges, key=lambda part: part.key_groups)
+    return [{found.state_id: found.elements for found in part.operator} for part in ordered]
 
 
 def mode_of(kind: str) -> Mode | None:

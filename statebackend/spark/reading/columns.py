@@ -8,7 +8,9 @@
     the change feed of any of these           batch_id, change_type, ... [old_value]
 
 Keys, values, elements and entry keys are structs: what is none is a struct of one field, `value`, which is how Spark
-stores it. `partition_id` is the key group. A feed that begins by a checkpoint has `checkpoint_id` for `batch_id`.
+stores it. A map that is a list of entries, since its keys may be none, has them as structs of `key` and `value`; these
+keys are always structs of one field. `partition_id` is the key group. A feed that begins by a checkpoint has
+`checkpoint_id` for `batch_id`.
 """
 
 import inspect
@@ -131,12 +133,18 @@ def _list(own: Any, value: Any, *, flatten: bool) -> tuple[Any, Mapping[str, Any
 
 
 def _map(own: Any, value: Any, *, flatten: bool) -> tuple[Any, Mapping[str, Any]]:
+    is_map = _pa.types.is_map(value.type)
+    keys, items = (value.keys, value.items) if is_map else value.values.flatten()
+    # A key that may be none is the field of a struct in any case: that itself is null where no entry is meant.
+    keys = _struct_of(keys) if is_map else _pa.StructArray.from_arrays([keys], names=[VALUE])
+    if is_map and not flatten:
+        return own, {"map_value": _pa.MapArray.from_arrays(value.offsets, keys, _struct_of(items), mask=_nulls(value))}
+    entries = _with_items(value, _pa.StructArray.from_arrays([keys, _struct_of(items)], names=["key", "value"]))
     if not flatten:
-        keys, items = _struct_of(value.keys), _struct_of(value.items)
-        return own, {"map_value": _pa.MapArray.from_arrays(value.offsets, keys, items, mask=_nulls(value))}
-    entries = _pa.StructArray.from_arrays([value.keys, value.items], names=["key", "value"])
-    own, found = _flattened(own, _with_items(value, entries))
-    return own, {"user_map_key": _struct_of(found.field(0)), "user_map_value": _struct_of(found.field(1))}
+        return own, {"map_value": entries}
+    own, found = _flattened(own, entries)
+    keys, items = found.flatten()
+    return own, {"user_map_key": keys, "user_map_value": items}
 
 
 def _empty(schema: Any) -> list[Any]:

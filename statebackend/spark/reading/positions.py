@@ -22,7 +22,7 @@ from statebackend._upkeep.primary import JobPrimary, open_job_primary
 from statebackend._upkeep.read_commit import find_commit
 from statebackend.abc import Capability
 from statebackend.errors import CheckpointNotFoundError, InputError
-from statebackend.ids import KeyGroupRange, StateDescriptor
+from statebackend.ids import Base, KeyGroupRange, RocksDBBase, StateDescriptor
 from statebackend.settings import MiB
 from statebackend.spark.reading.options import FeedOptions, MetadataOptions, StateOptions
 
@@ -108,7 +108,10 @@ async def schema_of(options: StateOptions, name: str, checkpoint_id: int, migrat
 
 
 async def key_group_ranges(options: StateOptions, checkpoint_id: int) -> list[tuple[int, int]]:
-    """The key groups of each partition: those of an owner each, cut so that a task has no more than its share."""
+    """The key groups of each partition: those of an owner each, cut so that a task has no more than its share.
+
+    RocksDB's own files do not count: each task that reads some of their key groups fetches all of them.
+    """
     async with open_job_primary(options.settings, None) as primary:
         asked = msgspec.structs.replace(options, batch_id=None, savepoint=None, checkpoint_id=checkpoint_id)
         commit = await commit_asked_for(asked, primary)
@@ -117,12 +120,18 @@ async def key_group_ranges(options: StateOptions, checkpoint_id: int) -> list[tu
     found: list[KeyGroupRange] = []
     for part in commit.ranges:
         if common := part.key_groups.intersection(wanted):
-            size_bytes = sum(base.size_bytes * base.live // max(1, base.key_groups_written) for base in part.all_bases)
+            size_bytes = sum(map(_divisible_bytes, part.all_bases))
             count = 1 + size_bytes // PARTITION_BYTES if options.partitions is None else 1
             found += cut(common, count)
     if options.partitions is not None:
         found = cut(wanted, options.partitions)
     return [(each.first, each.last) for each in found]
+
+
+def _divisible_bytes(base: Base | RocksDBBase) -> int:
+    """Stored bytes of which a task reads its key groups alone."""
+    stored = base.columns_bytes if isinstance(base, RocksDBBase) else base.size_bytes
+    return stored * base.live // max(1, base.key_groups_written)
 
 
 def cut(key_groups: KeyGroupRange, count: int) -> list[KeyGroupRange]:
