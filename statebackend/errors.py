@@ -134,7 +134,7 @@ class WrongJobError(WrongOwnerError):
 
 
 class WrongQueryError(WrongOwnerError):
-    """The commit was made by another streaming query. Restore the query's own Spark checkpoint, or `adopt=True`."""
+    """The commit was made by another streaming query. Restore the query's own Spark checkpoint, or `adopt` it."""
 
 
 class RewindError(WrongOwnerError):
@@ -144,8 +144,9 @@ class RewindError(WrongOwnerError):
 
 
 class StateGoneError(WrongOwnerError):
-    """The job is empty, and Spark delivers a batch that is not the query's first. Correct `Settings.job` or
-    `Settings.primary`, or put the state back; if it is meant to begin with this batch, say so by `first_batch_id`.
+    """The job lacks batches that Spark has done: it is empty, or ends before the batch that comes. Correct
+    `Settings.job` or `Settings.primary`, or put the state back, or Spark's checkpoint; if it is meant to go on with
+    this batch, say so by `first_batch_id`.
     """
 
 

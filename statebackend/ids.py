@@ -354,7 +354,11 @@ class StagedOutput(msgspec.Struct, frozen=True):
 
 
 class CommitSummary(msgspec.Struct, frozen=True):
-    """One commit of a job's history, and its parent."""
+    """One commit of a job's history, and its parent. `source`: the batch that it was made for; `None` if by hand.
+
+    `marks`: the newest batch of each other query that the state has, the latest last; `None` where an earlier release
+    did not say.
+    """
 
     sequence: CommitSequence
     checkpoint_id: CheckpointId
@@ -363,3 +367,14 @@ class CommitSummary(msgspec.Struct, frozen=True):
     source: SourceMark | None
     committed_at_s: float
     clock: ClockMark | None = None
+    marks: tuple[SourceMark, ...] | None = None
+
+    @property
+    def newest_mark(self) -> SourceMark | None:
+        """The newest batch of Spark that the state has, whether or not this commit was made for it."""
+        return self.source or (self.marks[-1] if self.marks else None)
+
+    def mark_of(self, query_id: str) -> SourceMark | None:
+        """The newest batch of the query that the state has, as far as this commit says."""
+        known = (*(self.marks or ()), *(() if self.source is None else (self.source,)))
+        return next((mark for mark in known if mark.query_id == query_id), None)

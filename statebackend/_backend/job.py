@@ -187,6 +187,7 @@ class Job:
             ),
             copies=copies,
             base_body=base_body,
+            fell_back=position.passed_over is not None,
         )
 
     async def _newest(self, end: LogEnd | None) -> tuple[Commit | None, Spare | None, DataError | None]:

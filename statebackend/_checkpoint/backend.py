@@ -151,6 +151,11 @@ class KeyedBackend(StateDeclarations):
         return self._states.due_timers()
 
     @property
+    def fell_back(self) -> bool:
+        """True before the first checkpoint if `fall_back_to_older` has opened an older one: batches may be missing."""
+        return self._coordinator.fell_back
+
+    @property
     def outbox(self) -> JobOutbox:
         """Stages the rows that a batch puts out, and holds what is still to be published."""
         return self._coordinator.outbox

@@ -48,6 +48,7 @@ VERSION: Final = 5
 _HEAD_LENGTH: Final = len(MAGIC) + 1
 _CHECKSUM = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
+_MAP_16: Final = 0xDE  # of MessagePack: the head of a map of 16 fields or more
 _START = _HEAD_LENGTH + _CHECKSUM.size + _LENGTH.size
 
 
@@ -74,12 +75,21 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
     """Outputs that were not known to be published when this was made, oldest first; that of its own batch is last."""
     clock: ClockMark | None = None
     """The job's clock; `None` if it has none, or none yet."""
+    marks: tuple[SourceMark, ...] | None = None
+    """The newest batch of each query but that of `source` that the state has, the latest last; `None`: not recorded."""
 
     @property
     def summary(self) -> CommitSummary:
         """The commit without its handles."""
         return CommitSummary(
-            self.sequence, self.checkpoint_id, self.epoch, self.parent, self.source, self.committed_at_s, self.clock
+            self.sequence,
+            self.checkpoint_id,
+            self.epoch,
+            self.parent,
+            self.source,
+            self.committed_at_s,
+            self.clock,
+            self.marks,
         )
 
     def segments(self) -> frozenset[str]:
@@ -130,7 +140,7 @@ def encode_entry(entry: _Entries, key: str, inline: Sequence[bytes] = ()) -> Enc
     log that does not decode would close the job for good.
     """
     try:
-        manifest = msgspec.msgpack.encode(entry)
+        manifest = _with_short_head(msgspec.msgpack.encode(entry))
         _decoder.decode(manifest)
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"a part of the commit has a wrong type: {error}", sequence=entry.sequence) from error
@@ -138,6 +148,12 @@ def encode_entry(entry: _Entries, key: str, inline: Sequence[bytes] = ()) -> Enc
     head = MAGIC + bytes([_version_of(entry)])
     body = b"".join((head, _CHECKSUM.pack(checksum_of((head, covered))), covered))
     return EncodedEntry(_resolve(entry, key, body, _START + len(manifest)), body)
+
+
+def _with_short_head(manifest: bytes) -> bytes:
+    """The map with the head of its size. msgspec writes that of 16 fields or more, though it leaves some out."""
+    fields = int.from_bytes(manifest[1:3], "big")
+    return bytes([0x80 | fields]) + manifest[3:] if manifest[0] == _MAP_16 and fields < 16 else manifest
 
 
 def carried(frames: Sequence[EncodedFrame]) -> tuple[Sequence[bytes], tuple[ChangeSetHandle, ...]]:

@@ -8,6 +8,7 @@ import msgspec
 
 from statebackend._codec.commit import Commit, EncodedEntry, encode_entry
 from statebackend._log.fresh_names import new_stamp
+from statebackend._log.marks import marks_after
 from statebackend._log.names import check_checkpoint_id, entry_key
 from statebackend._log.outbox import JobOutbox, Staged, check_source
 from statebackend._log.savepoints import SavepointInfo, Savepoints
@@ -64,9 +65,12 @@ class CheckpointCoordinator:
         outbox: JobOutbox,
         copies: CopyWriter | None = None,
         base_body: bytes = b"",
+        fell_back: bool = False,
     ) -> None:
         """`base_body`: the bytes of `base`, if they are at hand."""
         self.base = base
+        self.fell_back = fell_back
+        """True before the first commit if `base` is older than the newest one, which could not be had."""
         self.base_body = base_body
         self.recent: Final[dict[str, bytes]] = {}
         """The newest commits that this made, by key, oldest first: `RECENT_MAX`, `RECENT_BYTES_MAX`."""
@@ -185,6 +189,7 @@ class CheckpointCoordinator:
                 ranges=tuple(snapshot.state for snapshot in ordered),
                 states=_merged(ordered),
                 source=source,
+                marks=marks_after(None if self.base is None else self.base.summary, source),
                 outbox=(*self.outbox.pending, *_own_output(staged, source, sum(map(len, inline)))),
                 clock=_clock_after(None if self.base is None else self.base.clock, clock, ordered),
             )
@@ -243,6 +248,7 @@ class CheckpointCoordinator:
             raise
         # No await between these: nobody sees the new base with the old outbox, or the other way round.
         self._newest = self.base = commit
+        self.fell_back = False
         self.base_body = encoded.body
         self._keep_at_hand(entry_key(commit.sequence), encoded.body)
         self.outbox.committed(commit.outbox)

@@ -51,8 +51,8 @@ from statebackend.ids import CheckpointId, CommitSequence, Epoch, SourceMark
 class SavepointInfo(msgspec.Struct, frozen=True):
     """A savepoint: its name, and the checkpoint that it keeps.
 
-    `source`: the newest batch of Spark in that state, if a sink made the commit. A stream that starts from there goes
-    on with the batch after it.
+    `source`: the newest batch of Spark in that state, if it has one. A stream that starts from there goes on with the
+    batch after it.
     """
 
     name: str
@@ -64,7 +64,7 @@ class SavepointInfo(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, name: str, commit: Commit) -> "SavepointInfo":
         """The savepoint `name` of that commit."""
-        return cls(name, commit.checkpoint_id, commit.sequence, commit.committed_at_s, commit.source)
+        return cls(name, commit.checkpoint_id, commit.sequence, commit.committed_at_s, commit.summary.newest_mark)
 
 
 class Savepoints:

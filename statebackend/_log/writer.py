@@ -153,6 +153,7 @@ class LogWriter:
         ranges: tuple[RangeState, ...],
         states: tuple[StateDescriptor, ...],
         source: SourceMark | None,
+        marks: tuple[SourceMark, ...] | None,
         outbox: tuple[StagedOutput, ...],
         clock: ClockMark | None,
     ) -> Commit:
@@ -173,6 +174,7 @@ class LogWriter:
             release=self._release,
             outbox=outbox,
             clock=clock,
+            marks=marks,
         )
 
     async def append(self, entry: E) -> None:

@@ -66,12 +66,13 @@ async def drop_savepoint(settings: Settings, name: str, *, store: ObjectStore | 
 
 
 class StartingPoint(msgspec.Struct, frozen=True):
-    """A savepoint to start from, and the newest commit of the job that can be read.
+    """The savepoint `name` to start from, the commit that it has `kept`, and the newest of the job that can be read.
 
     `is_begun`: a stream has gone on from the savepoint already, up to that commit.
     """
 
-    savepoint: SavepointInfo
+    name: str
+    kept: CommitSummary
     newest: CommitSummary
     is_begun: bool
 
@@ -82,9 +83,8 @@ async def find_start(settings: Settings, name: str, *, store: ObjectStore | None
         kept = _savepoints(settings, primary)
         commit, end = await kept.find(name), await primary.log.end()
         newest = (None if end is None else await primary.log.readable(end.sequence)) or commit
-        return StartingPoint(
-            SavepointInfo.of(name, commit), newest.summary, await kept.is_begun(name, commit, newest.epoch)
-        )
+        is_begun = await kept.is_begun(name, commit, newest.epoch)
+        return StartingPoint(name, commit.summary, newest.summary, is_begun)
 
 
 async def record_start(settings: Settings, name: str, epoch: Epoch, *, store: ObjectStore | None = None) -> None:

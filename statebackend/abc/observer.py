@@ -130,8 +130,8 @@ class Observer:
     def batches_missed(self, delivered: SourceMark, *, after: int) -> None:
         """The batch `delivered` is not the one that follows batch `after`, the newest of its query in the state.
 
-        Spark has skipped the ids between, or the state has lost these batches. Once per such batch, before it is
-        processed.
+        The state lacks those between, as `first_batch_id` or `fall_back_to_older` allows. Once per such batch, before
+        it is processed.
         """
 
     def rows_late(self, rows: int) -> None:

@@ -77,7 +77,7 @@ class Metrics(Numbers, Observer):
     )
 
     missed_batches = Counter(
-        "Batch ids between a delivered batch and the newest of its query in the state, which Spark must have skipped.",
+        "Batch ids between a delivered batch and the newest of its query in the state, which the state lacks.",
         unit="batches",
     )
 

@@ -20,6 +20,10 @@ class OpenedJob(Protocol):
     def epoch(self) -> Epoch: ...
     @property
     def outbox(self) -> JobOutbox: ...
+    @property
+    def fell_back(self) -> bool:
+        """True before the first commit if an older one was opened, since the newest could not be had."""
+        ...
 
     def history(self) -> AsyncIterator[CommitSummary]:
         """The commit that the state is at, its parent, and so on."""

@@ -1,15 +1,14 @@
-"""Is a delivered batch new? Decided from the source marks in the job's commits.
+"""Is a delivered batch new? Decided from the newest batch of its query that the newest commit names.
 
-Spark delivers each batch at least once, and only the newest batch of a query can come again. So the source mark of the
-newest commit is all that has to be remembered:
+Spark delivers each batch at least once; only the newest batch of a query can come again, and none is left out. So the
+newest batch of each query is all that has to be remembered: `_log/marks.py` carries it from commit to commit.
 
-    delivered batch                     step
-    the newest committed one            SKIP: the state has it already
-    a later one                         PROCESS; a gap is legal, since Spark may use up an id, but it is told
-    an earlier one                      `RewindError`, or ROLL_BACK if the sink allows it
-    another query's                     `WrongQueryError`, or, if adopted, as above by its own marks
-    0, and the job has no commit        PROCESS: the query begins
-    any other, and the job has none     `StateGoneError`, unless the sink says that the state begins with it
+    delivered batch                         step
+    the newest one in the state             SKIP: the state has it already
+    the one after it; 0, if there is none   PROCESS
+    a later one                             `StateGoneError`, unless the sink says that the state goes on with it
+    an earlier one                          `RewindError`, or ROLL_BACK if the sink allows it
+    another query's                         `WrongQueryError`, or, if adopted, as above by its own batches
 
 Query id and batch id decide, never the run id: a replay arrives in another run.
 """
@@ -26,6 +25,8 @@ from statebackend.ids import CheckpointId, CommitSummary, SourceMark
 
 OnRewind = Literal["fail", "rollback"]
 FirstBatch = int | Literal["any"]
+Adopt = bool | str
+"""The queries whose state another one may continue: one by its id, all, or none."""
 
 
 class Step(enum.Enum):
@@ -37,7 +38,7 @@ class Step(enum.Enum):
 
 
 class Marks(msgspec.Struct, frozen=True):
-    """The marks in the history of the state: the newest of any query, and the newest of the delivered query, `own`.
+    """The newest batch in the state: of any query, and of the delivered query, `own`.
 
     They are equal unless another query has advanced the state since. `is_empty`: there is no commit at all.
     """
@@ -48,32 +49,26 @@ class Marks(msgspec.Struct, frozen=True):
 
 
 def decide(
-    delivered: SourceMark, marks: Marks, *, on_rewind: OnRewind, adopt: bool, first_batch_id: FirstBatch = 0
+    delivered: SourceMark, marks: Marks, *, on_rewind: OnRewind, adopt: Adopt, first_batch_id: FirstBatch = 0
 ) -> Step:
-    """The step for `delivered`, given the marks in the history of the state. Pure.
+    """The step for `delivered`, given the newest batches in the state. Pure.
 
     Raises `WrongQueryError`, `RewindError` or `StateGoneError` if the policies forbid the batch.
     """
     newest, own = marks.newest, marks.own
-    if marks.is_empty and first_batch_id != "any" and delivered.batch_id not in (0, first_batch_id):
-        raise StateGoneError(
-            "the job is empty, and this is not the first batch of the query: correct job or primary, or put the state "
-            f"back; if the state is to begin with this batch, give the sink first_batch_id={delivered.batch_id}",
-            query_id=delivered.query_id,
-            batch_id=delivered.batch_id,
-        )
-    if newest is not None and newest.query_id != delivered.query_id and not adopt:
+    if newest is not None and newest.query_id != delivered.query_id and adopt not in (True, newest.query_id):
         raise WrongQueryError(
             "another streaming query made the newest commit: restore that query's Spark checkpoint, name another job, "
-            "or continue from its state with adopt=True",
+            f"or continue from its state with adopt={newest.query_id!r}",
             query_id=delivered.query_id,
             committed_query_id=newest.query_id,
             committed_batch_id=newest.batch_id,
         )
-    if own is None or delivered.batch_id > own.batch_id:
-        return Step.PROCESS
-    if delivered.batch_id == own.batch_id:
+    if own is not None and delivered.batch_id == own.batch_id:
         return Step.SKIP
+    if own is None or delivered.batch_id > own.batch_id:
+        check_follows(delivered, own, first_batch_id, is_empty=marks.is_empty)
+        return Step.PROCESS
     if on_rewind == "rollback":
         return Step.ROLL_BACK
     raise RewindError(
@@ -84,6 +79,36 @@ def decide(
     )
 
 
+def check_follows(
+    delivered: SourceMark, own: SourceMark | None, first_batch_id: FirstBatch, *, is_empty: bool = False
+) -> None:
+    """Raise `StateGoneError` if the state lacks batches before `delivered`, and the sink does not say that it may.
+
+    `own`: the newest batch of the query in the state.
+    """
+    following = 0 if own is None else own.batch_id + 1
+    if delivered.batch_id == following or first_batch_id in ("any", delivered.batch_id):
+        return
+    if own is not None:
+        found = (
+            f"the state ends with batch {own.batch_id} of this query, and Spark has gone on without it: put back the "
+            "state that goes with Spark's checkpoint, or the checkpoint that goes with the state; give the sink every "
+            "batch, also an empty one"
+        )
+    elif is_empty:
+        found = "the job is empty, and this is not the first batch of the query: correct job or primary, or put the "
+        found += "state back"
+    else:
+        found = "the state has no batch of this query, and this is not its first: correct job or primary, or put the "
+        found += "state back"
+    raise StateGoneError(
+        f"{found}; if the state is to go on with this batch, give the sink first_batch_id={delivered.batch_id}",
+        query_id=delivered.query_id,
+        batch_id=delivered.batch_id,
+        next_batch_id=following,
+    )
+
+
 def starts_at_savepoint(delivered: SourceMark, start: StartingPoint, *, on_rewind: OnRewind) -> bool:
     """True if `delivered`, the first batch of a run, goes on from the savepoint; False if from the newest commit.
 
@@ -91,19 +116,19 @@ def starts_at_savepoint(delivered: SourceMark, start: StartingPoint, *, on_rewin
     sink's arguments may stay as they are when the program is started again. Raises `RewindError` for a batch that goes
     with neither. Pure.
     """
-    kept, newest = start.savepoint.source, start.newest.source
+    kept, newest = start.kept.mark_of(delivered.query_id), start.newest.mark_of(delivered.query_id)
     if start.is_begun and (
-        newest is None or (newest.query_id == delivered.query_id and delivered.batch_id >= newest.batch_id)
+        start.newest.newest_mark is None or (newest is not None and delivered.batch_id >= newest.batch_id)
     ):
         return False
-    if kept is None or kept.query_id != delivered.query_id or delivered.batch_id - kept.batch_id in (0, 1):
+    if kept is None or delivered.batch_id - kept.batch_id in (0, 1):
         return True
     if start.is_begun and on_rewind == "rollback":
         return False
     raise RewindError(
         f"Spark's checkpoint does not go with the savepoint, whose state ends with batch {kept.batch_id}: delete the "
         "files above that number from offsets/ and commits/ of Spark's checkpoint, or put a copy back that ends there",
-        savepoint=start.savepoint.name,
+        savepoint=start.name,
         query_id=delivered.query_id,
         batch_id=delivered.batch_id,
         next_batch_id=kept.batch_id + 1,
@@ -115,31 +140,56 @@ def gap_after(delivered: SourceMark, own: SourceMark | None) -> int | None:
     return own.batch_id if own is not None and delivered.batch_id > own.batch_id + 1 else None
 
 
-async def newest_marks(history: AsyncIterator[CommitSummary], query_id: str, *, adopt: bool) -> Marks:
-    """The newest source mark of any query, and the newest of query `query_id`.
+async def newest_marks(history: AsyncIterator[CommitSummary], query_id: str, *, adopt: Adopt) -> Marks:
+    """The newest batch of any query in the state, and the newest of query `query_id`.
 
-    Only an adopting query reads on below another query's commit. Commits made by hand have no mark and are passed over,
-    since the state still contains the batches below them.
+    The first commit of the history says both. Where an earlier release has made it, those below are read, too: by an
+    adopting query below another query's commit, by any query below commits made by hand.
     """
     newest, is_empty = None, True
     async for summary in history:
-        newest, is_empty = newest or summary.source, False
-        if summary.source is not None and summary.source.query_id == query_id:
-            return Marks(newest, summary.source)
-        if newest is not None and not adopt:
-            break
+        newest, is_empty = newest or summary.newest_mark, False
+        own = summary.mark_of(query_id)
+        if own is not None or summary.marks is not None or (newest is not None and not adopt):
+            return Marks(newest, own)
     return Marks(newest, is_empty=is_empty)
 
 
-async def checkpoint_before(history: AsyncIterator[CommitSummary], delivered: SourceMark) -> CheckpointId | None:
-    """The newest checkpoint to roll back to so that `delivered` can be applied. `None` if no such commit is left."""
+async def rollback_to(
+    history: AsyncIterator[CommitSummary], delivered: SourceMark, first_batch_id: FirstBatch = 0
+) -> CheckpointId:
+    """The checkpoint to roll back to so that `delivered` can be applied: the newest without it and what came after it.
+
+    Edits by hand from before that batch are kept so. Raises `RewindError` if no such commit is left, or if others than
+    this query have changed the state since: Spark does not deliver their changes again. Raises `StateGoneError` if
+    the state would lack batches before this one.
+    """
+    edit: CommitSummary | None = None
+    unclear: CommitSummary | None = None
     async for summary in history:
-        if can_precede(summary, delivered):
-            return summary.checkpoint_id
-    return None
-
-
-def can_precede(summary: CommitSummary, delivered: SourceMark) -> bool:
-    """True if `delivered` may be applied on top of that commit: the same query made it for an earlier batch."""
-    source = summary.source
-    return source is not None and source.query_id == delivered.query_id and source.batch_id < delivered.batch_id
+        own = summary.mark_of(delivered.query_id)
+        if own is None and summary.marks is None:  # by an earlier release: the commit below tells what it continues
+            unclear = unclear or summary
+        elif own is not None and own.batch_id >= delivered.batch_id:
+            edit = edit or unclear or (None if summary.source == own else summary)
+            unclear = None
+        else:
+            base = unclear or summary
+            if edit is not None:
+                raise RewindError(
+                    "cannot roll back: commits by hand, or of another query, lie on top of the batches that would go, "
+                    "and would go with them. Restore the Spark checkpoint that belongs to the state; or, if they may "
+                    f"go, name checkpoint {base.checkpoint_id} a savepoint and start the sink with savepoint=",
+                    query_id=delivered.query_id,
+                    batch_id=delivered.batch_id,
+                    checkpoint_id=edit.checkpoint_id,
+                    rollback_checkpoint_id=base.checkpoint_id,
+                )
+            check_follows(delivered, own, first_batch_id)
+            return base.checkpoint_id
+    raise RewindError(
+        "cannot roll back: no commit of this query from before the delivered batch is left. Restore the Spark "
+        "checkpoint that belongs to the state, or start over with another job",
+        query_id=delivered.query_id,
+        batch_id=delivered.batch_id,
+    )

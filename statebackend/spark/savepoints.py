@@ -97,9 +97,9 @@ class StartFromSavepoint:
         start = await find_start(self._settings, self._name, store=self._store)
         if not starts_at_savepoint(delivered, start, on_rewind=self._on_rewind):
             return None
-        _logger.info("starting from savepoint %s with batch %d: %s", self._name, delivered.batch_id, start.savepoint)
+        _logger.info("starting from savepoint %s with batch %d: %s", self._name, delivered.batch_id, start.kept)
         self.is_due = True
-        return start.savepoint.checkpoint_id
+        return start.kept.checkpoint_id
 
     async def record(self, epoch: Epoch) -> None:
         """Record that `epoch` goes on from there. Called before the first commit. Raises as `record_start`."""

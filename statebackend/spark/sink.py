@@ -30,7 +30,7 @@ from statebackend._processing.event_time import Late, event_time_of
 from statebackend._processing.processor import KeyedProcessor
 from statebackend._processing.runner import ProcessorRunner
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
-from statebackend.errors import InputError, RewindError, SettingsError, StateGoneError
+from statebackend.errors import InputError, SettingsError, StateGoneError
 from statebackend.ids import CheckpointId, SourceMark, StagedOutput
 from statebackend.settings import Settings
 from statebackend.spark.advice import advise_checkpoint_files
@@ -45,14 +45,15 @@ from statebackend.spark.output import Outbox, OutputFunction, Publication, telli
 from statebackend.spark.reading.registration import register_in_active_session
 from statebackend.spark.release import check_release
 from statebackend.spark.replay import (
+    Adopt,
     FirstBatch,
     Marks,
     OnRewind,
     Step,
-    checkpoint_before,
     decide,
     gap_after,
     newest_marks,
+    rollback_to,
 )
 from statebackend.spark.savepoints import SavepointRequests, StartFromSavepoint
 
@@ -93,10 +94,13 @@ class StatefulSink:
     for the largest time of each batch.
 
     `query_id`: names the query where Spark does not (Spark Connect); takes precedence where it does.
-    `on_rewind="rollback"`: if Spark returns to an earlier batch, take the state back with it; by default raise
-    `RewindError`. `adopt=True`: continue from a state that another query made; by default raise `WrongQueryError`.
-    `first_batch_id`: the batch that the state begins with, if the query ran before it had this sink; any other batch
-    but 0 that finds the job empty raises `StateGoneError`. "any" accepts every batch, and so a lost state, too.
+    `on_rewind="rollback"`: if Spark returns to an earlier batch, take the state back with it, unless that would undo
+    commits of another hand; by default raise `RewindError`. `adopt`: the id of another query, to continue from its
+    state; by default raise `WrongQueryError`. True accepts every query, and so a Spark checkpoint that was lost, whose
+    rows come again.
+    `first_batch_id`: the batch that the state begins with, if the query ran before it had this sink, or goes on with,
+    if it is to lack those before. Any other batch but the one that follows raises `StateGoneError`, so give the sink
+    empty ones, too. "any" accepts every batch, and so a lost state.
     `savepoint`: start from the state that is kept under this name, with the batch after it; any other raises
     `RewindError`. Once the query has gone on from there, later starts go on from the newest commit as ever.
     `observer`, `store` and `uploader` go to `open_backend`. The job can be read by `format("statebackend")` in the
@@ -126,7 +130,7 @@ class StatefulSink:
         parallelism: int | None = None,
         query_id: str | None = None,
         on_rewind: OnRewind = "fail",
-        adopt: bool = False,
+        adopt: Adopt = False,
         first_batch_id: FirstBatch = 0,
         savepoint: str | None = None,
         observer: Observer | None = None,
@@ -143,11 +147,18 @@ class StatefulSink:
         work = work_of(function, key=key, order_by=order_by, concurrency=concurrency, output=output, event_time=times)
         if isinstance(work, ProcessorRunner):
             check_hooks(work.processor, event_time=times, late=late, clock=clock)
-        _check_choices(work, on_rewind, first_batch_id, execution, parallelism)
+        _check_choices(
+            work,
+            on_rewind=on_rewind,
+            adopt=adopt,
+            first_batch_id=first_batch_id,
+            execution=execution,
+            parallelism=parallelism,
+        )
         self.settings: Final = settings
         self._query_id = query_id
         self._on_rewind: OnRewind = on_rewind
-        self._adopt = adopt
+        self._adopt: Adopt = adopt
         self._first_batch_id: FirstBatch = first_batch_id
         self._start = StartFromSavepoint(savepoint, settings, store, on_rewind)
         self._requests = SavepointRequests()
@@ -174,8 +185,8 @@ class StatefulSink:
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Apply one delivered batch, or recognize that it was applied. Spark calls this once per delivery.
 
-        Raises `WrongQueryError`, `RewindError`, and whatever opening, the function or the commit raises. Always an
-        `Exception`: anything else becomes the cause of a `BatchError`.
+        Raises `WrongQueryError`, `RewindError`, `StateGoneError`, and whatever opening, the function or the commit
+        raises. Always an `Exception`: anything else becomes the cause of a `BatchError`.
         """
         try:
             with self._one_at_a_time():
@@ -266,7 +277,7 @@ class StatefulSink:
         marks = attend(
             process_portal().start(lambda: newest_marks(job.history(), delivered.query_id, adopt=self._adopt)), query
         )
-        step = self._decide(delivered, marks, query)
+        step = self._decide(delivered, marks, "any" if job.fell_back else self._first_batch_id, query)
         if step is Step.ROLL_BACK:
             job = self._roll_back(job, delivered, query)
         elif (after := gap_after(delivered, marks.own)) is not None:
@@ -282,11 +293,9 @@ class StatefulSink:
             attend(process_portal().start(self._requests.make, job), query)
         self._publish(df, job, query)
 
-    def _decide(self, delivered: SourceMark, marks: Marks, query: QueryThread) -> Step:
+    def _decide(self, delivered: SourceMark, marks: Marks, first_batch_id: FirstBatch, query: QueryThread) -> Step:
         try:
-            return decide(
-                delivered, marks, on_rewind=self._on_rewind, adopt=self._adopt, first_batch_id=self._first_batch_id
-            )
+            return decide(delivered, marks, on_rewind=self._on_rewind, adopt=self._adopt, first_batch_id=first_batch_id)
         except StateGoneError as error:
             left = attend(process_portal().start(roots_with_copies, self.settings), query)
             facts = {"job": self.settings.job, "primary": self.settings.primary, "local_copies": left}
@@ -294,8 +303,8 @@ class StatefulSink:
 
     async def _tell_missed(self, delivered: SourceMark, after: int) -> None:
         _logger.warning(
-            "batch %d of query %s follows batch %d in the state: if Spark has not skipped the ids between, the state "
-            "lacks their batches",
+            "batch %d of query %s follows batch %d in the state, as first_batch_id or fall_back_to_older allows: those "
+            "between are missing",
             delivered.batch_id,
             delivered.query_id,
             after,
@@ -322,14 +331,9 @@ class StatefulSink:
         return attend(job, query)
 
     def _roll_back(self, job: OpenedJob, delivered: SourceMark, query: QueryThread) -> OpenedJob:
-        base = attend(process_portal().start(lambda: checkpoint_before(job.history(), delivered)), query)
-        if base is None:
-            raise RewindError(
-                "cannot roll back: no commit of this query from before the delivered batch is left. Restore the Spark "
-                "checkpoint that belongs to the state, or start over with another job",
-                query_id=delivered.query_id,
-                batch_id=delivered.batch_id,
-            )
+        base = attend(
+            process_portal().start(lambda: rollback_to(job.history(), delivered, self._first_batch_id)), query
+        )
         _logger.warning("rolling the state back to checkpoint %s for batch %s", base, delivered.batch_id)
         self.close()
         return self._open(query, base)
@@ -366,7 +370,9 @@ async def _mark_published(job: OpenedJob, output: StagedOutput) -> None:
 
 def _check_choices(
     work: ProcessorRunner | BatchFunction,
+    *,
     on_rewind: str,
+    adopt: Adopt,
     first_batch_id: FirstBatch,
     execution: str,
     parallelism: int | None,
@@ -374,6 +380,8 @@ def _check_choices(
     """Raise `SettingsError` for an argument that is none of its choices, or does not go with another one."""
     if on_rewind not in get_args(OnRewind):
         raise SettingsError("on_rewind must be 'fail' or 'rollback'", on_rewind=on_rewind)
+    if not adopt and adopt is not False:
+        raise SettingsError("adopt must be the id of a query, True or False", adopt=adopt)
     if first_batch_id != "any" and (type(first_batch_id) is not int or first_batch_id < 0):
         raise SettingsError("first_batch_id must be the id of a batch, or 'any'", first_batch_id=first_batch_id)
     if execution not in get_args(ExecutionMode) or (execution == "executors") != (parallelism is not None):

@@ -83,6 +83,7 @@ COMMITS = st.builds(
     outbox=st.lists(OUTPUTS, max_size=2).map(tuple),
     committed_at_s=st.floats(0, 2**40),
     release=st.text(max_size=9),
+    marks=st.none() | st.lists(SOURCES, max_size=2).map(tuple),
 )
 
 
@@ -152,7 +153,7 @@ def test_manifest_is_a_map_of_the_fields() -> None:
     """So that a field can be added, and so that a person can read it with any MessagePack tool."""
     manifest = read_commit(encode_entry(sample(), NAME).body)
     names = [field.name for field in msgspec.structs.fields(Commit)]
-    assert list(manifest) == ["entry", *(name for name in names if name not in ("outbox", "clock"))]
+    assert list(manifest) == ["entry", *(name for name in names if name not in ("outbox", "clock", "marks"))]
     assert manifest["ranges"][0]["changelog"] == [[["segments/a1", 0, 611, 0xDEADBEEF], "0-127", 0, 8, 99, [3, 9], 5]]
 
 

@@ -28,6 +28,7 @@ from statebackend.errors import (
     OutcomeUnknownError,
     RewindError,
     SavepointExistsError,
+    StateGoneError,
     StoreUnavailableError,
 )
 from statebackend.ids import (
@@ -39,7 +40,7 @@ from statebackend.ids import (
     SnapshotResult,
     SourceMark,
 )
-from statebackend.spark.replay import Step, decide, newest_marks
+from statebackend.spark.replay import FirstBatch, Step, decide, newest_marks
 from tests.at_work import plenty
 from tests.explore.processes import Process, Program, Request
 from tests.knobs import settings_with
@@ -61,7 +62,14 @@ OWNERS = ranges_of(2, 2)
 OFFSETS = Request("offsets", "")
 """Asked of Spark, not of the store: the next batch that it delivers."""
 
-STOPPED = (FencedError, OutcomeUnknownError, StoreUnavailableError, RewindError, CheckpointNotFoundError)
+STOPPED = (
+    FencedError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+    RewindError,
+    StateGoneError,
+    CheckpointNotFoundError,
+)
 """How a driver may end. The query stops then, and is started again."""
 
 
@@ -90,11 +98,12 @@ def drive(
                 for part in coordinator.base.ranges:
                     content[part.key_groups] = await _read(process, part)
             first = await process.ask(OFFSETS)
+            goes_on: FirstBatch = 0 if checkpoint_id is None else "any"  # to go back is to accept what is missing
             new_name = new_names(coordinator.epoch)
             for batch in range(first, first + batches):
                 mark = SourceMark(QUERY, batch)
                 marks = await newest_marks(coordinator.history(), QUERY, adopt=False)
-                if decide(mark, marks, on_rewind="fail", adopt=False, first_batch_id="any") is Step.PROCESS:
+                if decide(mark, marks, on_rewind="fail", adopt=False, first_batch_id=goes_on) is Step.PROCESS:
                     owner = OWNERS[batch % 2]
                     content[owner] = content.get(owner, b"") + b"%d " % batch
                     body = content[owner] if merges else b"%d " % batch

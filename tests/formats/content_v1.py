@@ -162,6 +162,14 @@ SIZES: dict[str, Any] = {
         {"key_groups": [64, 127], "changelog": [], "bases": [], "operator": [], "sizes": []},
     ],
 }
+MARKS: dict[str, Any] = {
+    **{name: value for name, value in COMMIT.items() if name != "source"},
+    "marks": [
+        {"query_id": "a1c4", "batch_id": 7, "run_id": ""},
+        {"query_id": "6e2f", "batch_id": 41, "run_id": "9c01"},
+    ],
+}
+"""Made by hand, on top of the batches of two queries."""
 CLOCK: dict[str, Any] = {
     **COMMIT,
     "ranges": [

@@ -22,6 +22,7 @@ from statebackend.ids import (
     KeyGroupRange,
     RestoreSource,
     SequenceNumber,
+    SourceMark,
     StateDescriptor,
     StateSize,
     all_key_groups,
@@ -58,6 +59,7 @@ def test_every_golden_file_is_tested() -> None:
         "commit-v3-native.bin",
         "commit-v4-columns.bin",
         "commit-v1-sizes.bin",
+        "commit-v1-marks.bin",
         "commit-v5-clock.bin",
         "local-snapshot-v1-native.bin",
         "output-v1.bin",
@@ -257,6 +259,24 @@ def test_commit_with_sizes_holds_what_was_written() -> None:
     assert [part.restored for part in commit.ranges] == [RestoreSource(3, 1, 1024, 66, 0.25), UNSET]
 
 
+def test_commit_with_marks_holds_what_was_written() -> None:
+    """By both readers: the newest batch of each query, under a commit that was made for none."""
+    data = (GOLDEN / "commit-v1-marks.bin").read_bytes()
+    assert grammar_v1.read_commit(data) == content_v1.MARKS
+    commit = decode_entry(data, "commit-v1-marks.bin", job="fleet")
+    assert isinstance(commit, Commit)
+    assert commit.source is None
+    assert commit.marks == (SourceMark("a1c4", 7), SourceMark("6e2f", 41, "9c01"))
+    assert commit.summary.newest_mark == SourceMark("6e2f", 41, "9c01")
+
+
+def test_commits_from_before_marks_do_not_know_them() -> None:
+    """Which is not the same as none."""
+    commit = decode_entry((GOLDEN / "commit-v1.bin").read_bytes(), "commit-v1.bin", job="fleet")
+    assert isinstance(commit, Commit)
+    assert commit.marks is None
+
+
 def test_commits_from_before_sizes_do_not_know_them() -> None:
     """Which is not the same as nothing."""
     commit = decode_entry((GOLDEN / "commit-v1.bin").read_bytes(), "commit-v1.bin", job="fleet")
@@ -303,6 +323,7 @@ def test_local_snapshot_holds_what_was_written(name: str, content: dict[str, Any
         "commit-v3-native.bin",
         "commit-v4-columns.bin",
         "commit-v1-sizes.bin",
+        "commit-v1-marks.bin",
         "commit-v5-clock.bin",
         "local-snapshot-v1-native.bin",
         "output-v1.bin",

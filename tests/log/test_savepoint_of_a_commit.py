@@ -252,7 +252,7 @@ async def test_a_start_is_known_while_its_savepoint_is() -> None:
         await put(backend, 6)
         await job.sweep()
         start = await find_start(job.settings, "s", store=job.store)
-        assert (start.is_begun, start.newest.checkpoint_id, start.savepoint.checkpoint_id) == (True, 6, 1)
+        assert (start.is_begun, start.newest.checkpoint_id, start.kept.checkpoint_id) == (True, 6, 1)
     await sb.drop_savepoint(job.settings, "s", store=job.store)
     assert await job.keys("savepoints/") == []
     await keep(job, "s")

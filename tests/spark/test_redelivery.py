@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 import statebackend as sb
+from statebackend.errors import StateGoneError
 from statebackend.observers import Metrics, Observers
 
 
@@ -174,14 +175,17 @@ def test_a_sink_may_come_to_a_query_that_runs_already(stream, open_sink, countin
     assert read(stream.settings).batches == [5]
 
 
-@pytest.mark.parametrize("wrong", [-1, True, 1.5, "0", None])
-def test_a_first_batch_is_named_by_its_id(stream, counting, wrong) -> None:
-    with pytest.raises(sb.errors.SettingsError, match="first_batch_id"):
-        sb.spark.StatefulSink(counting, stream.settings, first_batch_id=wrong)
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [*(("first_batch_id", wrong) for wrong in (-1, True, 1.5, "0", None)), ("adopt", ""), ("adopt", None)],
+)
+def test_a_first_batch_and_a_query_are_named_by_their_ids(stream, counting, name, wrong) -> None:
+    with pytest.raises(sb.errors.SettingsError, match=name):
+        sb.spark.StatefulSink(counting, stream.settings, **{name: wrong})
 
 
-def test_a_gap_in_the_batches_is_told(stream, open_sink, counting, read, caplog) -> None:
-    """The observer gets both batches, the log says what it may mean, and the batch is applied: Spark may skip ids."""
+def test_a_gap_in_the_batches_is_refused_or_told(stream, open_sink, counting, read, caplog) -> None:
+    """Where the sink says that the state goes on there, the observer gets both batches, and the log says so."""
     told = []
 
     class Gaps(sb.Observer):
@@ -189,42 +193,49 @@ def test_a_gap_in_the_batches_is_told(stream, open_sink, counting, read, caplog)
             told.append((delivered.batch_id, after))
 
     metrics = Metrics()
-    sink = open_sink(counting, stream.settings, observer=Observers(Gaps(), metrics), query_id="mine")
+    options = {"observer": Observers(Gaps(), metrics), "query_id": "mine"}
+    df = stream.spark.createDataFrame([("a",)], "key string")
+    sink = open_sink(counting, stream.settings, **options)
     for batch_id in (0, 1, 2):
-        sink(stream.spark.createDataFrame([("a",)], "key string"), batch_id)
+        sink(df, batch_id)
+    with pytest.raises(StateGoneError, match="ends with batch 2"):
+        sink(df, 6)
     assert (told, metrics.missed_batches) == ([], 0)
+    sink = open_sink(counting, stream.settings, first_batch_id=6, **options)
     for batch_id in (6, 6, 7):
-        sink(stream.spark.createDataFrame([("a",)], "key string"), batch_id)
+        sink(df, batch_id)
     assert (told, metrics.missed_batches) == ([(6, 2)], 3)
     logged = [record.getMessage() for record in caplog.records if "follows batch" in record.getMessage()]
-    assert [text.partition(":")[0] for text in logged] == ["batch 6 of query mine follows batch 2 in the state"]
+    assert [text.partition(",")[0] for text in logged] == ["batch 6 of query mine follows batch 2 in the state"]
     assert read(stream.settings).batches == [7, 6, 2, 1, 0]
 
 
 def test_another_query_may_not_go_on_with_the_state(stream, open_sink, counting, read, tmp_path) -> None:
     """A new Spark checkpoint is a new query, whose batch ids begin again: they say nothing about this state."""
     stream.feed("a")
-    stream.run(open_sink(counting, stream.settings))
+    query = stream.run(open_sink(counting, stream.settings))
     before = read(stream.settings)
     message = stream.fail(open_sink(counting, stream.settings), checkpoint=tmp_path / "other")
     assert "WrongQueryError" in message
-    assert "adopt=True" in message
+    assert f"adopt='{query.id}'" in message
     assert read(stream.settings) == before
 
 
 def test_another_query_may_adopt_the_state(stream, open_sink, counting, read, tmp_path) -> None:
     """It continues from what is there, under its own id. From then on the former query is the foreign one."""
     stream.feed("a")
-    stream.run(open_sink(counting, stream.settings))
-    query = stream.run(open_sink(counting, stream.settings, adopt=True), checkpoint=tmp_path / "other")
+    former = stream.run(open_sink(counting, stream.settings))
+    query = stream.run(open_sink(counting, stream.settings, adopt=former.id), checkpoint=tmp_path / "other")
     found = read(stream.settings)
     assert found.counts == {"a": 2}
     assert found.batches == [0, 0]
     assert query.id in found.queries
     stream.feed("b")
     assert "WrongQueryError" in stream.fail(open_sink(counting, stream.settings))
-    stream.run(open_sink(counting, stream.settings), checkpoint=tmp_path / "other")
+    again = open_sink(counting, stream.settings, adopt=former.id)
+    stream.run(again, checkpoint=tmp_path / "other")
     assert read(stream.settings).counts == {"a": 2, "b": 1}
+    assert "WrongQueryError" in stream.fail(again, checkpoint=tmp_path / "a third one"), "all rows would count again"
 
 
 def test_a_commit_made_by_hand_does_not_hide_the_batches_below_it(stream, open_sink, counting, read) -> None:

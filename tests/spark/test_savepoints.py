@@ -4,6 +4,7 @@ import pickle
 from concurrent.futures import CancelledError
 
 import anyio
+import msgspec
 import pytest
 
 import statebackend as sb
@@ -21,6 +22,7 @@ from statebackend.spark.savepoints import SavepointRequests
 from tests.spark.test_replay import mark, summary
 
 MINE = SavepointInfo("s", sb.ids.CheckpointId(1), sb.ids.CommitSequence(1), 0.0, mark("mine", 41))
+KEPT = summary(mark("mine", 41), ())
 
 
 @pytest.mark.parametrize(
@@ -44,7 +46,7 @@ MINE = SavepointInfo("s", sb.ids.CheckpointId(1), sb.ids.CommitSequence(1), 0.0,
 )
 def test_a_run_goes_on_where_sparks_checkpoint_does(begun, newest, delivered, expected) -> None:
     """From the savepoint, or from the newest commit if the query has gone on from there; else neither."""
-    start = StartingPoint(MINE, summary(newest), begun)
+    start = StartingPoint("s", KEPT, summary(newest), begun)
     if isinstance(expected, bool):
         assert starts_at_savepoint(delivered, start, on_rewind="fail") is expected
     else:
@@ -57,8 +59,21 @@ def test_a_run_goes_on_where_sparks_checkpoint_does(begun, newest, delivered, ex
 
 def test_a_savepoint_made_by_hand_goes_with_any_batch() -> None:
     """Nobody knows which."""
-    by_hand = StartingPoint(SavepointInfo("s", MINE.checkpoint_id, MINE.sequence, 0.0), summary(None), is_begun=False)
+    by_hand = StartingPoint("s", summary(None, ()), summary(None, ()), is_begun=False)
     assert starts_at_savepoint(mark("mine", 7), by_hand, on_rewind="fail")
+
+
+def test_a_savepoint_made_by_hand_on_top_of_a_batch_goes_with_the_one_after_it() -> None:
+    """So does the newest commit, where a run has gone on from the savepoint and somebody has edited the state since."""
+    edited = summary(None, (mark("other", 2), mark("mine", 41)))
+    start = StartingPoint("s", edited, summary(None, (mark("mine", 60),)), is_begun=False)
+    assert starts_at_savepoint(mark("mine", 42), start, on_rewind="fail")
+    with pytest.raises(RewindError):
+        starts_at_savepoint(mark("mine", 61), start, on_rewind="fail")
+    begun = msgspec.structs.replace(start, is_begun=True)
+    assert not starts_at_savepoint(mark("mine", 61), begun, on_rewind="fail")
+    with pytest.raises(RewindError):
+        starts_at_savepoint(mark("mine", 50), begun, on_rewind="fail")
 
 
 class Job:

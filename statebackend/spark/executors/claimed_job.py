@@ -55,6 +55,11 @@ class ClaimedJob:
         return self.coordinator.epoch
 
     @property
+    def fell_back(self) -> bool:
+        """As `CheckpointCoordinator.fell_back`."""
+        return self.coordinator.fell_back
+
+    @property
     def outbox(self) -> JobOutbox:
         """The job's outbox: what is to be published."""
         return self.coordinator.outbox
