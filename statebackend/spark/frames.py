@@ -27,6 +27,7 @@ T = TypeVar("T")
 _pa: Any = pa  # it ships no types
 
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
+BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 RUN_ID_PROPERTY: Final = "spark.jobGroup.id"
 """The job group of a streaming query is its run id: Spark cancels it when the query is stopped."""
 ADAPTIVE: Final = "spark.sql.adaptive.enabled"
@@ -64,13 +65,20 @@ def source_mark(df: DataFrame, batch_id: int, query_id: str | None) -> SourceMar
     """The query, batch and run that `df` belongs to. For Spark's callback thread. A given `query_id` takes precedence.
 
     Raises `SettingsError` if Spark does not name the query: on Spark Connect, or outside a streaming query; and
-    `InputError` after `spark.stop()`.
+    `InputError` after `spark.stop()`, and for another id than that of the batch that Spark is at.
     """
     context = context_of(df)
     if context is not None and getattr(context, "_jsc", context) is None:  # as `SparkContext.stop` leaves it
         raise InputError("the Spark session of this batch was stopped: start a session, and the query in it")
     spark_query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context is not None else None
     run_id = context.getLocalProperty(RUN_ID_PROPERTY) if context is not None else None
+    spark_batch_id = context.getLocalProperty(BATCH_ID_PROPERTY) if context is not None else None
+    if spark_batch_id is not None and spark_batch_id != str(batch_id):
+        raise InputError(
+            "this is not the batch that Spark is at: give the sink the batch_id that foreachBatch gives",
+            batch_id=batch_id,
+            spark_batch_id=spark_batch_id,
+        )
     if not (query_id := query_id or spark_query_id):
         raise SettingsError(
             "Spark does not say which query this batch belongs to (as on Spark Connect): give the sink a query_id of "

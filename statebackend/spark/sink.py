@@ -41,6 +41,7 @@ from statebackend.spark.execution import Execution, OpenedJob
 from statebackend.spark.executors.batch_job import OnExecutors
 from statebackend.spark.failed_frames import clear_frames
 from statebackend.spark.frames import drain, source_mark
+from statebackend.spark.given_batch import GivenBatch, given_batch_of
 from statebackend.spark.output import Outbox, OutputFunction, Publication, telling
 from statebackend.spark.reading.registration import register_in_active_session
 from statebackend.spark.release import check_release
@@ -71,8 +72,9 @@ class StatefulSink:
     `function(df, batch_id, backend)` may be synchronous: then it runs on Spark's own thread and may use `df` freely. Or
     it may be `async def`: then it runs on the process's one event loop, and Spark actions go through
     `sb.spark.to_arrow` or `sb.spark.run`. Its changes are committed when it returns; if it raises, they are discarded
-    and the query fails. A batch that the state already contains does not reach the function. Stopping the query cancels
-    a coroutine and waits for its cleanup, but interrupts a synchronous function only in a Spark action.
+    and the query fails. A batch that the state already contains does not reach the function. So each batch is given in
+    one call, with all of its rows: another frame of the same batch raises `InputError`. Stopping the query cancels a
+    coroutine and waits for its cleanup, but interrupts a synchronous function only in a Spark action.
 
     Instead of a function, a `KeyedProcessor` is called key by key, or with an Arrow table. `key` names the key column,
     or several; `order_by` the columns that order the rows of a key. If its `process` is `async def`, `concurrency` keys
@@ -112,6 +114,7 @@ class StatefulSink:
 
     _job: OpenContext[OpenedJob] | None
     _run_id: str
+    _given: GivenBatch
 
     def __init__(
         self,
@@ -169,6 +172,7 @@ class StatefulSink:
             if isinstance(work, ProcessorRunner) and parallelism is not None
             else partial(InDriver, work)
         )
+        self._has_store = store is not None
         self._execution: Final[Execution] = place(
             settings,
             output=output,
@@ -185,8 +189,9 @@ class StatefulSink:
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Apply one delivered batch, or recognize that it was applied. Spark calls this once per delivery.
 
-        Raises `WrongQueryError`, `RewindError`, `StateGoneError`, and whatever opening, the function or the commit
-        raises. Always an `Exception`: anything else becomes the cause of a `BatchError`.
+        Raises `WrongQueryError`, `RewindError`, `StateGoneError`, `InputError` for a part of a batch, and whatever
+        opening, the function or the commit raises. Always an `Exception`: anything else becomes the cause of a
+        `BatchError`.
         """
         try:
             with self._one_at_a_time():
@@ -234,7 +239,7 @@ class StatefulSink:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_job", "_run_id", "_busy")}
+        return {name: value for name, value in vars(self).items() if name not in ("_job", "_run_id", "_given", "_busy")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -243,6 +248,7 @@ class StatefulSink:
     def _reset(self) -> None:
         self._job = None
         self._run_id = ""
+        self._given = GivenBatch() if self._has_store else given_batch_of(self.settings)
         self._warned = False
         self._busy = threading.Lock()
 
@@ -261,6 +267,7 @@ class StatefulSink:
     def _deliver(self, df: DataFrame, batch_id: int) -> None:
         delivered = source_mark(df, batch_id, self._query_id)
         self._execution.check(df)
+        self._given.take(df, delivered, self._is_open)
         query = QueryThread(df, delivered.run_id)
         try:
             self._apply(df, delivered, query)
@@ -356,6 +363,9 @@ class StatefulSink:
             with telling(output, Observers(self._observer or Observer())):
                 result_of(outbox.publish(publication), df, query)
             attend(process_portal().start(_mark_published, job, output), query)
+
+    def _is_open(self) -> bool:
+        return self._job is not None
 
     def _drop_state(self) -> None:
         try:

@@ -210,6 +210,36 @@ def test_a_gap_in_the_batches_is_refused_or_told(stream, open_sink, counting, re
     assert read(stream.settings).batches == [7, 6, 2, 1, 0]
 
 
+@pytest.mark.parametrize(("where", "runs"), [("driver", 2), ("executors", 1)])
+def test_a_batch_that_is_given_in_parts_fails_the_query(
+    stream, open_sink, on_executors, counting, read, *, where, runs
+) -> None:
+    """The second part would be skipped as a replay. The batch comes again, with a part of it in the state: the same."""
+    stream.feed("a", "b", "b")
+
+    def in_parts(df, batch_id) -> None:
+        sink(df.where("key = 'a'"), batch_id)
+        sink(df.where("key = 'a'"), batch_id)  # made anew from the same plan, as a retry may do: it is skipped
+        sink(df.where("key = 'b'"), batch_id)
+
+    for _ in range(runs):
+        sink = on_executors() if where == "executors" else open_sink(counting, stream.settings)
+        message = stream.fail(in_parts)
+        assert "InputError" in message
+        assert "the whole batch in one call" in message
+    assert read(stream.settings).counts == {"a": 1}
+
+
+def test_a_sink_is_given_the_batch_id_of_spark(stream, open_sink, counting, read) -> None:
+    """With the same id each time, every batch but the first would be skipped as a replay."""
+    stream.feed("a")
+    stream.feed("b")
+    sink = open_sink(counting, stream.settings)
+    assert "the batch_id that foreachBatch gives" in stream.fail(lambda df, batch_id: sink(df, 0))
+    stream.run(sink)
+    assert read(stream.settings).counts == {"a": 1, "b": 1}
+
+
 def test_another_query_may_not_go_on_with_the_state(stream, open_sink, counting, read, tmp_path) -> None:
     """A new Spark checkpoint is a new query, whose batch ids begin again: they say nothing about this state."""
     stream.feed("a")

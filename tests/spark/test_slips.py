@@ -5,7 +5,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,9 @@ import msgspec
 import pytest
 
 import statebackend as sb
-from statebackend.errors import RewindError, StateGoneError
+from statebackend.errors import InputError, OutcomeUnknownError, RewindError, StateGoneError
+from statebackend.objectstore import MemoryStore
+from statebackend.testing import Fail, FaultyStore
 from tests.knobs import settings_with
 from tests.spark.frames_without_spark import frame_of
 
@@ -81,6 +83,102 @@ def query(tmp_path: Path) -> Iterator[Query]:
 @pytest.fixture(params=[count, Counting()], ids=["function", "processor"])
 def work(request: pytest.FixtureRequest) -> Any:
     return request.param
+
+
+# ------------------------------------------------------------------------------------------------ a batch in two calls
+
+
+def test_a_second_frame_of_a_batch_is_refused(query: Query, work: Any) -> None:
+    """By the ids it looks like a replay, and would be skipped: its rows would be missing, and nobody told."""
+    sink = query.sink(work)
+    sink(frame_of("ab"), 0)
+    sink(frame_of("aa"), 1)
+    for again in (1, 1):  # it stays refused, so a retry does not get through
+        with pytest.raises(InputError, match="the whole batch in one call"):
+            sink(frame_of("b"), again)
+    assert query.counts() == {"a": 3, "b": 1}
+
+
+def test_the_same_frame_of_a_batch_is_skipped(query: Query, work: Any) -> None:
+    """A retry of the caller's around more than the sink: with the frame itself, or with one made anew."""
+    sink, frame = query.sink(work), frame_of("ab")
+    for again in (frame, frame, frame_of("ab")):
+        sink(again, 0)
+    assert query.counts() == {"a": 1, "b": 1}
+    with pytest.raises(InputError):
+        sink(frame_of("ab", column="name"), 0)  # Spark takes a plan with other names for the same one
+
+
+def test_a_frame_behind_one_that_failed_is_no_replacement_for_it(query: Query) -> None:
+    """The caller has swallowed the error of the first part. The whole, as it was, may be tried again."""
+    is_broken = [True]
+
+    def function(df: Any, batch_id: int, backend: sb.StateBackend) -> None:
+        count(df, batch_id, backend)
+        if is_broken:
+            is_broken.clear()
+            raise OSError
+
+    sink = query.sink(function)
+    with suppress(OSError):
+        sink(frame_of("ab"), 0)
+    with pytest.raises(InputError):
+        sink(frame_of("c"), 0)
+    sink(frame_of("ab"), 0)
+    assert query.counts() == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("is_made", [True, False], ids=["made", "not made"])
+def test_a_batch_whose_commit_got_no_answer_is_applied_once(is_made: bool) -> None:
+    """The same frame is processed or skipped, whichever is right; another one is refused in both cases."""
+    store = FaultyStore(MemoryStore())
+    settings = settings_with(
+        job="job",
+        primary="memory://unused",
+        persist_delay_s=0.0,
+        upload__retry_delay_s=0.0,
+        upload__primary_outage_s=0.0,
+    )
+    with sb.spark.StatefulSink(count, settings, query_id="mine", store=store) as sink:
+        sink(frame_of("a"), 0)
+        store.plan += [
+            Fail(operation="put_if_absent", key="*/commits/*", moment="after" if is_made else "before"),
+            Fail(operation="get", key="*/commits/*"),
+        ]
+        with pytest.raises(OutcomeUnknownError):
+            sink(frame_of("ab"), 1)
+        store.plan.clear()
+        with pytest.raises(InputError):
+            sink(frame_of("c"), 1)
+        sink(frame_of("ab"), 1)
+
+    async def counts() -> dict[str, int]:
+        async with sb.open_backend(settings, store=store, read_only=True) as backend:
+            return dict(backend.value_state("counts", int))
+
+    assert asyncio.run(counts()) == {"a": 2, "b": 1}
+
+
+@pytest.mark.parametrize("keys", ["ab", "c"], ids=["the same frame", "another part"])
+def test_two_sinks_on_one_job_are_refused(query: Query, keys: str) -> None:
+    """The second would find the batch in the state and skip it, and has fenced the first one."""
+    first, second = query.sink(), query.sink()
+    first(frame_of("ab"), 0)
+    with pytest.raises(InputError, match="a job of its own"):
+        second(frame_of(keys), 0)
+    first(frame_of("a"), 1)
+    assert query.counts() == {"a": 2, "b": 1}
+
+
+def test_a_sink_made_anew_for_each_part_is_refused(query: Query) -> None:
+    """It is gone, or closed, when the next one comes: the job remembers."""
+    with sb.spark.StatefulSink(count, query.settings, query_id="mine") as sink:
+        sink(frame_of("ab"), 0)
+    del sink
+    with pytest.raises(InputError, match="the whole batch in one call"):
+        query.sink()(frame_of("c"), 0)
+    query.sink()(frame_of("ab"), 0)
+    assert query.counts() == {"a": 1, "b": 1}
 
 
 # ------------------------------------------------------------------------------------------- batches that are missing
