@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ class Queries:
     def settings(self, name: str) -> sb.Settings:
         return sb.Settings(job=name, primary=f"file://{self._folder}/primary", persist_delay_s=0.0)
 
-    def run(self, name: str, sink: sb.spark.StatefulSink) -> str:
+    def run(self, name: str, sink: Callable[[Any, int], None]) -> str:
         """Run a query; return what it failed with, nothing if it has caught up."""
         rows = self._spark.readStream.schema("key string").option("maxFilesPerTrigger", 1)
         writer = rows.json(str(self._folder / "input")).writeStream.foreachBatch(sink).trigger(availableNow=True)
@@ -138,6 +139,16 @@ def main(folder: Path) -> None:
     sink = sb.spark.StatefulSink(counted_later, queries.settings(name), query_id="q")
     told["async failure"] = queries.run(name, sink)
     told["async"] = queries.committed(name)
+
+    name = "parts"
+    parts = sb.spark.StatefulSink(counted_later, queries.settings(name), query_id="q")
+
+    def in_parts(df, batch_id):
+        for condition in ("key = 'a'", "key = 'a'", "key <> 'a'"):
+            parts(df.where(condition), batch_id)
+
+    told["parts failure"] = queries.run(name, in_parts)
+    told["parts"] = queries.committed(name)
 
     name = "nameless"
     told["nameless"] = queries.run(name, sb.spark.StatefulSink(counted_later, queries.settings(name)))

@@ -61,6 +61,14 @@ def test_an_asynchronous_function_runs_with_its_spark_actions(told) -> None:
 
 @only_long
 @needs_grpc
+def test_a_batch_that_is_given_in_parts_fails_the_query(told) -> None:
+    """One made anew from the same plan is the same frame; another part is not."""
+    assert "the whole batch in one call" in told["parts failure"]
+    assert told["parts"] == {"counts": {"a": 2}, "marks": [["q", 0]]}
+
+
+@only_long
+@needs_grpc
 def test_what_is_not_there_says_so(told) -> None:
     """A query without an id of its own, and executors; the latter before the job is claimed."""
     assert "SettingsError" in told["nameless"]
