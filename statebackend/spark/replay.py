@@ -15,12 +15,12 @@ Query id and batch id decide, never the run id: a replay arrives in another run.
 
 import enum
 from collections.abc import AsyncIterator
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from statebackend._upkeep.savepoints import StartingPoint
-from statebackend.errors import RewindError, StateGoneError, WrongQueryError
+from statebackend.errors import RewindError, SettingsError, StateGoneError, WrongQueryError
 from statebackend.ids import CheckpointId, CommitSummary, SourceMark
 
 OnRewind = Literal["fail", "rollback"]
@@ -46,6 +46,16 @@ class Marks(msgspec.Struct, frozen=True):
     newest: SourceMark | None = None
     own: SourceMark | None = None
     is_empty: bool = False
+
+
+def check_policies(on_rewind: str, adopt: Adopt, first_batch_id: FirstBatch) -> None:
+    """Raise `SettingsError` for a policy that is none of its choices."""
+    if on_rewind not in get_args(OnRewind):
+        raise SettingsError("on_rewind must be 'fail' or 'rollback'", on_rewind=on_rewind)
+    if not adopt and adopt is not False:
+        raise SettingsError("adopt must be the id of a query, True or False", adopt=adopt)
+    if first_batch_id != "any" and (type(first_batch_id) is not int or first_batch_id < 0):
+        raise SettingsError("first_batch_id must be the id of a batch, or 'any'", first_batch_id=first_batch_id)
 
 
 def decide(

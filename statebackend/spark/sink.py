@@ -51,6 +51,7 @@ from statebackend.spark.replay import (
     Marks,
     OnRewind,
     Step,
+    check_policies,
     decide,
     gap_after,
     newest_marks,
@@ -150,14 +151,8 @@ class StatefulSink:
         work = work_of(function, key=key, order_by=order_by, concurrency=concurrency, output=output, event_time=times)
         if isinstance(work, ProcessorRunner):
             check_hooks(work.processor, event_time=times, late=late, clock=clock)
-        _check_choices(
-            work,
-            on_rewind=on_rewind,
-            adopt=adopt,
-            first_batch_id=first_batch_id,
-            execution=execution,
-            parallelism=parallelism,
-        )
+        check_policies(on_rewind, adopt, first_batch_id)
+        _check_place(work, execution, parallelism)
         self.settings: Final = settings
         self._query_id = query_id
         self._on_rewind: OnRewind = on_rewind
@@ -378,22 +373,8 @@ async def _mark_published(job: OpenedJob, output: StagedOutput) -> None:
     job.published(output)
 
 
-def _check_choices(
-    work: ProcessorRunner | BatchFunction,
-    *,
-    on_rewind: str,
-    adopt: Adopt,
-    first_batch_id: FirstBatch,
-    execution: str,
-    parallelism: int | None,
-) -> None:
-    """Raise `SettingsError` for an argument that is none of its choices, or does not go with another one."""
-    if on_rewind not in get_args(OnRewind):
-        raise SettingsError("on_rewind must be 'fail' or 'rollback'", on_rewind=on_rewind)
-    if not adopt and adopt is not False:
-        raise SettingsError("adopt must be the id of a query, True or False", adopt=adopt)
-    if first_batch_id != "any" and (type(first_batch_id) is not int or first_batch_id < 0):
-        raise SettingsError("first_batch_id must be the id of a batch, or 'any'", first_batch_id=first_batch_id)
+def _check_place(work: ProcessorRunner | BatchFunction, execution: str, parallelism: int | None) -> None:
+    """Raise `SettingsError` for an execution that there is not, or that does not go with the other arguments."""
     if execution not in get_args(ExecutionMode) or (execution == "executors") != (parallelism is not None):
         raise SettingsError(
             "set execution to 'driver' without parallelism, or to 'executors' with a number as parallelism",
