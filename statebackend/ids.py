@@ -6,7 +6,7 @@ a `KeyGroupRange` includes both ends, as in the field's usual drawing of key gro
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, NewType
 
 import msgspec
@@ -81,6 +81,15 @@ EMPTY_RANGE: Final = KeyGroupRange(0, -1)
 def all_key_groups(max_parallelism: int) -> KeyGroupRange:
     """The range of a backend that owns every key group of its job."""
     return KeyGroupRange(0, max_parallelism - 1)
+
+
+def cover_all(ranges: Sequence[KeyGroupRange], max_parallelism: int) -> bool:
+    """True if these ranges, in this order, have every key group of a job exactly once.
+
+    All borders are compared, so that nothing behind the last key group goes unseen.
+    """
+    ends = [key_groups.last + 1 for key_groups in ranges]
+    return all(ranges) and [0, *ends] == [*(key_groups.first for key_groups in ranges), max_parallelism]
 
 
 class Handle(msgspec.Struct, frozen=True, array_like=True):

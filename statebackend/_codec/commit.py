@@ -40,6 +40,7 @@ from statebackend.ids import (
     SourceMark,
     StagedOutput,
     StateDescriptor,
+    cover_all,
 )
 
 MAGIC: Final = b"sbcommt"
@@ -144,6 +145,7 @@ def encode_entry(entry: _Entries, key: str, inline: Sequence[bytes] = ()) -> Enc
         _decoder.decode(manifest)
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"a part of the commit has a wrong type: {error}", sequence=entry.sequence) from error
+    assert (wrong := _contradiction(entry)) is None, wrong
     covered = b"".join((_LENGTH.pack(len(manifest)), manifest, *inline))
     head = MAGIC + bytes([_version_of(entry)])
     body = b"".join((head, _CHECKSUM.pack(checksum_of((head, covered))), covered))
@@ -198,6 +200,12 @@ def decode_entry(data: bytes, key: str, *, job: str) -> Commit | Claim:
         raise CorruptCommitError("RocksDB bases in a version that has none like them", object=key, offset=len(MAGIC))
     if _has_clock(entry) and version < 5:
         raise CorruptCommitError("a clock in a version that has none", object=key, offset=len(MAGIC))
+    if (wrong := _contradiction(entry)) is not None:
+        raise CorruptCommitError(
+            f"{wrong}, as no release writes it: put the right object back, or open an older checkpoint by its id",
+            object=key,
+            offset=_START,
+        )
     if entry.job != job:
         raise WrongJobError("the commit belongs to another job", object=key, job=job, job_found=entry.job)
     return _resolve(entry, key, data, _START + length) if isinstance(entry, Commit) else entry
@@ -212,6 +220,24 @@ def inline_offset_of(body: bytes) -> int:
     """Where the inline frames begin in the bytes of an entry that has been checked: at their end if there are none."""
     length: int = _LENGTH.unpack_from(body, _START - _LENGTH.size)[0]
     return _START + length
+
+
+def _contradiction(entry: Entry) -> str | None:
+    """Why the parts of an entry cannot belong together, whatever its checksum says; `None` if they can.
+
+    What a key group had would be missing without a word where no range has it, and would count twice where two have it.
+    """
+    before = entry.parent if isinstance(entry, Commit) else entry.newest
+    if before is not None and before >= entry.sequence:
+        return "the entry continues one that comes after it"
+    if isinstance(entry, Claim):
+        return None
+    if not cover_all([part.key_groups for part in entry.ranges], entry.max_parallelism):
+        return "the ranges of the commit do not have each key group once"
+    for names in ([state.state_id for state in entry.states], [state.name for state in entry.states]):
+        if len(set(names)) < len(names):
+            return "two states of the commit have one number or one name"
+    return None
 
 
 def _has_rocksdb(entry: Commit | Claim) -> bool:

@@ -26,6 +26,7 @@ from statebackend.ids import (
     SourceMark,
     StagedOutput,
     StateDescriptor,
+    cover_all,
 )
 from statebackend.settings import MiB
 from statebackend.uploaders.local_copies import CopyWriter
@@ -339,12 +340,8 @@ def _merged(snapshots: Sequence[SnapshotResult]) -> tuple[StateDescriptor, ...]:
 
 
 def check_coverage(ranges: Sequence[KeyGroupRange], max_parallelism: int) -> None:
-    """Every key group exactly once: a gap would lose state silently, an overlap would apply it twice.
-
-    All borders are compared, so that nothing behind the last key group goes unseen.
-    """
-    ends = [key_groups.last + 1 for key_groups in ranges]
-    if not all(ranges) or [0, *ends] != [*(key_groups.first for key_groups in ranges), max_parallelism]:
+    """Every key group exactly once: a gap would lose state silently, an overlap would apply it twice."""
+    if not cover_all(ranges, max_parallelism):
         raise InputError(
             "the snapshots must cover every key group once",
             ranges=[str(key_groups) for key_groups in ranges],

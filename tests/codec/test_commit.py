@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend._codec.commit import Commit, decode_entry, encode_entry
+from statebackend._codec.commit import Claim, Commit, decode_entry, encode_entry
 from statebackend.errors import CorruptCommitError, InputError, UnsupportedVersionError, WrongJobError
 from statebackend.ids import (
     ChangeSetHandle,
@@ -58,6 +58,22 @@ FILES = st.builds(RocksDBFile, st.from_regex(r"[0-9]{6}\.sst", fullmatch=True), 
 NATIVE = st.builds(
     RocksDBBase, RANGES, COUNTS.map(CheckpointId), st.tuples(RANGES), st.lists(FILES, min_size=1, max_size=2).map(tuple)
 )
+
+
+def fitting(commit: Commit) -> Commit:
+    """The same with ranges that have each key group once, and a parent that comes before it."""
+    count, groups = len(commit.ranges), commit.max_parallelism
+    owned = [KeyGroupRange(groups * place // count, groups * (place + 1) // count - 1) for place in range(count)]
+    parent = None if commit.parent is None or not commit.sequence else commit.parent % commit.sequence
+    return msgspec.structs.replace(
+        commit,
+        parent=parent,
+        ranges=tuple(
+            msgspec.structs.replace(part, key_groups=own) for part, own in zip(commit.ranges, owned, strict=True)
+        ),
+    )
+
+
 COMMITS = st.builds(
     Commit,
     job=st.just(JOB),
@@ -66,7 +82,7 @@ COMMITS = st.builds(
     epoch=COUNTS.map(Epoch),
     parent=st.none() | COUNTS.map(CommitSequence),
     stamp=st.text(max_size=32),
-    max_parallelism=st.integers(1, 32_768),
+    max_parallelism=st.integers(3, 32_768),
     ranges=st.lists(
         st.builds(
             RangeState,
@@ -74,17 +90,20 @@ COMMITS = st.builds(
             st.lists(HANDLES, max_size=3).map(tuple),
             rocksdb=st.lists(NATIVE, max_size=2).map(tuple),
         ),
+        min_size=1,
         max_size=3,
     ).map(tuple),
     states=st.lists(
-        st.builds(StateDescriptor, COUNTS, st.text(max_size=9), st.just("value"), st.text(max_size=9)), max_size=3
+        st.builds(StateDescriptor, COUNTS, st.text(max_size=9), st.just("value"), st.text(max_size=9)),
+        max_size=3,
+        unique_by=(lambda state: state.state_id, lambda state: state.name),
     ).map(tuple),
     source=st.none() | SOURCES,
     outbox=st.lists(OUTPUTS, max_size=2).map(tuple),
     committed_at_s=st.floats(0, 2**40),
     release=st.text(max_size=9),
     marks=st.none() | st.lists(SOURCES, max_size=2).map(tuple),
-)
+).map(fitting)
 
 
 def sample(**changed: Any) -> Commit:
@@ -252,6 +271,38 @@ def test_a_file_that_would_lie_elsewhere_is_refused(name: str) -> None:
     manifest = read_commit((GOLDEN / "commit-v3-native.bin").read_bytes())
     manifest["ranges"][0]["native"][0][3][0][0] = name
     error_of(CorruptCommitError, decode_entry, write_commit(manifest, version=3), NAME, job="fleet")
+
+
+STATE = {"state_id": 0, "name": "legs", "kind": "value", "schema": '"int"'}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param({"ranges": []}, id="no range"),
+        pytest.param({"ranges": [{"key_groups": [0, 126], "changelog": []}]}, id="the last key group is missing"),
+        pytest.param({"ranges": [{"key_groups": [0, 128], "changelog": []}]}, id="a key group too many"),
+        pytest.param(
+            {"ranges": [{"key_groups": [first, 127], "changelog": []} for first in (0, 127)]}, id="a key group twice"
+        ),
+        pytest.param({"max_parallelism": 129}, id="more key groups than the ranges have"),
+        pytest.param({"parent": 7}, id="continues itself"),
+        pytest.param({"parent": 8}, id="continues a later one"),
+        pytest.param({"states": [STATE, STATE | {"name": "hops"}]}, id="two states of one number"),
+        pytest.param({"states": [STATE, STATE | {"state_id": 1}]}, id="two states of one name"),
+    ],
+)
+def test_parts_that_cannot_belong_together_are_refused(changed: dict[str, Any]) -> None:
+    """Under a right checksum: the state would lack what it had, count it twice, or have no beginning."""
+    manifest = read_commit(encode_entry(sample(), NAME).body) | changed
+    assert corruption_of(write_commit(manifest)).facts["offset"] == 16
+
+
+def test_a_claim_that_names_a_later_commit_is_refused() -> None:
+    """The newest commit comes before it."""
+    claim = Claim(job=JOB, sequence=CommitSequence(7), epoch=Epoch(3), stamp="5f0c", newest=CommitSequence(6))
+    manifest = read_commit(encode_entry(claim, NAME).body) | {"newest": 7}
+    assert corruption_of(write_commit(manifest)).facts["offset"] == 16
 
 
 def test_commit_of_another_job_is_refused() -> None:

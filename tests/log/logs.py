@@ -6,7 +6,7 @@ from statebackend._log.reader import LogReader
 from statebackend._log.writer import LogWriter
 from statebackend._retry import RetryPolicy
 from statebackend.abc import Clock, ObjectStore
-from statebackend.ids import CheckpointId, CommitSequence, Epoch
+from statebackend.ids import CheckpointId, CommitSequence, Epoch, RangeState, all_key_groups
 from tests.at_work import plenty
 
 
@@ -48,7 +48,7 @@ def commit(
         parent=before if parent is None else CommitSequence(parent),
         stamp=stamp,
         max_parallelism=128,
-        ranges=(),
+        ranges=(RangeState(all_key_groups(128), ()),),
         states=(),
     )
 
