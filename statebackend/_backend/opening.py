@@ -111,9 +111,9 @@ async def open_backend(
 
     Raises `WrongJobError`, `CheckpointNotFoundError`, `SavepointNotFoundError`, `CorruptCommitError`, `LocalRootError`,
     or `SettingsError` where the settings contradict what was committed, and has claimed nothing; `CorruptSegmentError`,
-    `MissingObjectError`, and `StoreError`s with or without a claim. Leaving the context forgets uncommitted changes.
-    It takes at most twice `close_timeout_s`, for closing and then for deleting what no commit needs, and one second
-    more for an upload or a deletion under way.
+    `MissingObjectError`, and `StoreError`s with or without a claim. Leaving the context forgets uncommitted changes,
+    and logs a warning of them unless an error leaves it. It takes at most twice `close_timeout_s`, for closing and then
+    for deleting what no commit needs, and one second more for an upload or a deletion under way.
     """
     asked = _Asked(
         settings,
@@ -249,6 +249,13 @@ async def _open_once(
             if not asked.read_only:
                 backend.begin_due_bases()
             yield backend
+            if asked.claims and (changed := backend.uncommitted):
+                _log.warning(
+                    "job %s is left with changes that no checkpoint has, and they are gone: await checkpoint before "
+                    "leaving (states: %s)",
+                    asked.settings.job,
+                    ", ".join(changed),
+                )
 
 
 @asynccontextmanager

@@ -80,6 +80,7 @@ class KeyedBackend(StateDeclarations):
         self._home = HomeProcess()
         self._failure: Exception | None = None
         self._closed = False
+        self._is_wanted = True
 
     @property
     def is_usable(self) -> bool:
@@ -166,6 +167,15 @@ class KeyedBackend(StateDeclarations):
             self._base_writer.begin_at_opening(
                 self._snapshots.committed, self.newest.checkpoint_id, restored_s=self.restored.seconds
             )
+
+    @property
+    def uncommitted(self) -> list[str]:
+        """The names of the states with changes since the last checkpoint. Empty once it is closed, or has failed."""
+        return self._states.changed() if self.is_usable and self._is_wanted else []
+
+    def abandon(self) -> None:
+        """Note that nobody wants the changes since the last checkpoint: leaving the backend says nothing of them."""
+        self._is_wanted = False
 
     async def close(self) -> None:
         """Stop what runs in the background, and delete uploads that no checkpoint needs. Closing twice is fine.

@@ -196,6 +196,11 @@ class ColumnTable(Table):
         """The key group of each row's key."""
         return self._rows.groups_of(self._rows.hashes(rows))
 
+    @property
+    def is_touched(self) -> bool:
+        """True if rows were written since the last drain."""
+        return bool(self._touched)
+
     def drain(self, state_id: int) -> Iterator[ColumnChanges]:
         """The rows written since the last drain, and the keys of then that are gone. All of it is drained by the call.
 

@@ -1,6 +1,6 @@
 """Output rows as a table of `output_schema`, refused before they are committed if they do not fit."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import pyarrow as pa
@@ -43,6 +43,13 @@ def fitted(table: Any, schema: Any) -> Any:
     except (_pa.ArrowException, TypeError, ValueError) as error:
         raise InputError(f"the output table does not fit output_schema: {error}") from error
     return checked_nulls(found)
+
+
+def has_rows(returned: object) -> bool:
+    """True for a table of any library, and for whatever else one could iterate over, but for text."""
+    return hasattr(returned, "__arrow_c_stream__") or (
+        isinstance(returned, Iterable) and not isinstance(returned, str | bytes)
+    )
 
 
 def checked_nulls(table: Any) -> Any:

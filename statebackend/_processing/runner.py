@@ -29,7 +29,7 @@ from statebackend._processing.concurrently import for_each
 from statebackend._processing.event_time import EventTime
 from statebackend._processing.generators import noticing_left_generators
 from statebackend._processing.grouping import SLAB_ROWS, Rows, by_key, in_order
-from statebackend._processing.output_rows import fitted, table_of_rows
+from statebackend._processing.output_rows import fitted, has_rows, table_of_rows
 from statebackend._processing.own_state import OwnStates
 from statebackend._processing.processor import KeyedProcessor, ProcessorContext, overrides
 from statebackend._tasks import open_tasks
@@ -220,7 +220,7 @@ class ProcessorRunner:
             opened = _OpenedCopy(copy.copy(self.processor), context, backend, own)
             opened.context.batch_id = batch_id
             with opened.alone():
-                opened.processor.open(opened.context)
+                _call(opened.processor.open, opened.context)
             self._opened[backend.key_groups] = opened
         opened.context.batch_id = batch_id
         return opened
@@ -236,7 +236,7 @@ class ProcessorRunner:
         is_idle = batch.is_empty and not (self.fires_timers and backend.has_due_timers)
         if not is_idle:
             with opened.alone():
-                processor.open_batch(context)
+                _call(processor.open_batch, context)
         yield
         with opened.alone():
             for key, rows in batch.late:
@@ -244,7 +244,7 @@ class ProcessorRunner:
             for at, key, context.timer_name in backend.due_timers() if self.fires_timers else ():
                 self._add_rows(processor.on_timer(key, at, context), key, output)
             if not is_idle:
-                processor.close_batch(context)
+                _call(processor.close_batch, context)
 
     def _run_keys(self, batch: BatchRows, opened: _OpenedCopy) -> list[Mapping[str, Any]]:
         output: list[Mapping[str, Any]] = []
@@ -296,6 +296,17 @@ class ProcessorRunner:
             return None
         schema = self.processor.output_schema
         return schema.empty_table() if output is None else fitted(output, schema)
+
+
+def _call(hook: Callable[[ProcessorContext], object], context: ProcessorContext) -> None:
+    """Call a method that puts nothing out. Raises `InputError` for rows, also of a generator, which has not run."""
+    returned = hook(context)
+    if has_rows(returned):
+        raise InputError(
+            "a method that puts nothing out returned or yielded rows: yield them in process, process_late or on_timer",
+            method=getattr(hook, "__name__", repr(hook)),
+            returned=type(returned),
+        )
 
 
 def _names(what: str, names: object) -> tuple[str, ...]:

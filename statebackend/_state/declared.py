@@ -213,6 +213,10 @@ class KeyedStates(StateDeclarations):
             for size, states in together.values()
         )
 
+    def changed(self) -> list[str]:
+        """The names of the states with changes since the last drain."""
+        return [name for name, state in self._declared.items() if state.is_changed] + self._operator.changed()
+
     def drain(self) -> Iterator[Changes]:
         """The changes since the last drain, some thousands at a time."""
         for name, state in self._declared.items():

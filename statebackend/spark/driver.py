@@ -8,6 +8,7 @@ run the batch's plan again.
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, Final, cast
 
 from pyspark.sql import DataFrame
@@ -18,10 +19,11 @@ from statebackend._checkpoint.backend import StateBackend
 from statebackend._observers import Observers
 from statebackend._processing.clockless import check_clock_moves
 from statebackend._processing.event_time import EventTime
+from statebackend._processing.output_rows import has_rows
 from statebackend._processing.processor import KeyedProcessor
 from statebackend._processing.runner import ProcessorRunner
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
-from statebackend.errors import BatchError, SettingsError
+from statebackend.errors import BatchError, InputError, SettingsError
 from statebackend.ids import CheckpointId, ClockMark, SourceMark
 from statebackend.settings import Settings
 from statebackend.spark.batch_clock import BatchClock
@@ -31,7 +33,7 @@ from statebackend.spark.output import Outbox, OutputFunction, call_output, rows_
 
 BatchFunction = Callable[[DataFrame, int, StateBackend], object]
 """A user's function. If it returns an awaitable, that is awaited. With an outbox, the result is the output rows, a
-`pyarrow.Table` or `None`; without one, it is dropped."""
+`pyarrow.Table` or `None`; without one, rows of any shape are refused, and anything else is dropped."""
 
 
 class InDriver:
@@ -80,18 +82,35 @@ class InDriver:
 
         Raises `SettingsError` if the job has a clock, and neither this sink nor the function moves it.
         """
-        if self._clock is None:
-            self._keep_clock(job)
-        if isinstance(self._work, ProcessorRunner):
-            result = self._processed(self._work, df, delivered.batch_id, job, query)
-        else:
-            rows = df if self._clock is None else self._in_time(df, job, self._clock)
-            result = result_of(self._work(rows, delivered.batch_id, job), df, query)
-            if self._clock is None and not job.clock_has_moved and not df.isEmpty():
-                check_clock_moves(_committed_clock(job), by_function=True)
-        output = rows_to_stage(result) if self._stages_output else None
-        commit = process_portal().start(lambda: job.checkpoint(job.next_checkpoint_id, source=delivered, output=output))
-        attend(commit, query)
+        try:
+            if self._clock is None:
+                self._keep_clock(job)
+            if isinstance(self._work, ProcessorRunner):
+                result = self._processed(self._work, df, delivered.batch_id, job, query)
+            else:
+                result = self._called(self._work, df, delivered.batch_id, job, query)
+            output = rows_to_stage(result) if self._stages_output else None
+            checkpoint = partial(job.checkpoint, source=delivered, output=output)
+            attend(process_portal().start(lambda: checkpoint(job.next_checkpoint_id)), query)
+        except BaseException:
+            job.abandon()
+            raise
+
+    def _called(
+        self, function: BatchFunction, df: DataFrame, batch_id: int, job: StateBackend, query: QueryThread
+    ) -> Any:
+        """Call the function for one batch, and return its output rows if the sink has an outbox."""
+        rows = df if self._clock is None else self._in_time(df, job, self._clock)
+        result = result_of(function(rows, batch_id, job), df, query)
+        if self._clock is None and not job.clock_has_moved and not df.isEmpty():
+            check_clock_moves(_committed_clock(job), by_function=True)
+        if not self._stages_output and (isinstance(result, DataFrame) or has_rows(result)):
+            raise InputError(
+                "the function returns rows and the sink has no outbox, so they would be lost: give the sink "
+                "output=Outbox(publish), or return nothing",
+                returned=type(result),
+            )
+        return result
 
     def _processed(
         self, runner: ProcessorRunner, df: DataFrame, batch_id: int, job: StateBackend, query: QueryThread

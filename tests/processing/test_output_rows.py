@@ -110,6 +110,39 @@ def test_a_batch_with_a_name_twice_does_not_reach_the_processor(class_: Any) -> 
         assert not tester.backend().value_state("counts", int)
 
 
+class PuttingElsewhere(Putting):
+    """Puts the row out in a method that puts nothing out, by `yield` or by `return`."""
+
+    def __init__(self, method: str, *, yields: bool) -> None:
+        super().__init__(SURE, {"sure": 1})
+        self._method, self._yields = method, yields
+
+    def _put(self, method: str) -> Any:
+        if method == self._method:
+            return iter([self._row]) if self._yields else [self._row]
+        return None
+
+    def open(self, context: Any) -> Any:
+        super().open(context)
+        return self._put("open")
+
+    def open_batch(self, context: Any) -> Any:
+        return self._put("open_batch")
+
+    def close_batch(self, context: Any) -> Any:
+        return self._put("close_batch")
+
+
+@pytest.mark.parametrize("yields", [True, False])
+@pytest.mark.parametrize("method", ["open", "open_batch", "close_batch"])
+def test_rows_of_a_method_that_puts_nothing_out_are_refused(method: str, *, yields: bool) -> None:
+    """They would be nowhere; and of a method with a `yield` not even the first line would have run."""
+    with ProcessorTester(PuttingElsewhere(method, yields=yields), key="key") as tester:
+        with pytest.raises(InputError, match=f"puts nothing out.*method='{method}'"):
+            tester.batch([{"key": "a"}])
+        assert not tester.backend().value_state("counts", int)
+
+
 numbers = st.one_of(st.none(), st.integers(0, 9))
 
 

@@ -7,10 +7,12 @@ import threading
 import anyio
 import anyio.lowlevel
 import msgspec
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 
 import statebackend as sb
+from statebackend.errors import InputError
 
 
 def test_a_synchronous_function_runs_on_sparks_own_thread_and_is_committed(stream, open_sink, counting, read) -> None:
@@ -130,8 +132,11 @@ def test_a_failure_in_the_middle_of_a_batch_leaves_nothing_half_applied(stream, 
     assert counting.batches == [0, 1, 1]
 
 
-def test_a_sink_called_by_hand_forgets_a_failed_batch(stream, open_sink, spark, counting, read) -> None:
-    """Also when no new run tells it to: the batch that comes again starts from what is committed."""
+def test_a_sink_called_by_hand_forgets_a_failed_batch(stream, open_sink, spark, counting, *, read, caplog) -> None:
+    """Also when no new run tells it to: the batch that comes again starts from what is committed.
+
+    The error says all of it: no warning tells that changes were left without a checkpoint.
+    """
 
     def function(df, batch_id, backend) -> None:
         counting(df, batch_id, backend)
@@ -144,6 +149,26 @@ def test_a_sink_called_by_hand_forgets_a_failed_batch(stream, open_sink, spark, 
         sink(df, 0)
     sink(df, 0)
     assert read(stream.settings).counts == {"a": 1}
+    assert "no checkpoint has" not in caplog.text
+
+
+def test_rows_that_a_function_returns_are_refused_where_nothing_takes_them(stream, open_sink, spark, read) -> None:
+    """The sink lacks its outbox: the query would be green, and the rows nowhere. What is no rows is dropped."""
+    df = spark.createDataFrame([("a",)], "key string")
+    table = pa.table({"key": ["a"]})
+    returned = iter([table, table.to_batches()[0], table.to_pandas(), df, [{"key": "a"}], {"key": "a"}, df.collect()])
+
+    async def function(df, batch_id, backend):
+        backend.value_state("counts", int)["a"] = 1
+        return next(returned, 7)
+
+    sink = open_sink(function, stream.settings, query_id="by hand")
+    for _ in range(7):
+        with pytest.raises(InputError, match="the sink has no outbox"):
+            sink(df, 0)
+    assert read(stream.settings).batches == []
+    sink(df, 0)
+    assert read(stream.settings).batches == [0]
 
 
 def test_a_sink_called_after_spark_was_stopped_says_so(stream, open_sink, counting, read, monkeypatch) -> None:

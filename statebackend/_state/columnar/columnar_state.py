@@ -171,6 +171,11 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
 
     # -------------------------------------------------------------------------------------------- the rest
 
+    @property
+    def is_changed(self) -> bool:
+        """As `KeyedState.is_changed`."""
+        return self._rows.table.is_touched
+
     def drain(self, state_id: int) -> Iterator[Changes]:
         """The changes since the last drain; with a time-to-live it drops some expired rows first."""
         return self._rows.drain(state_id)

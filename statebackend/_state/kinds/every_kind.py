@@ -85,6 +85,11 @@ class KeyedState(ABC, Generic[E, V]):
         for key in self._scan():
             self._remove(key)
 
+    @property
+    def is_changed(self) -> bool:
+        """True if a drain has changes of the user's to log."""
+        return bool(self._dirty)
+
     def drain(self, state_id: int) -> Iterator[KeyedChanges]:
         """The changes of the keys touched since the last drain: for each key the outcome of all that was done to it.
 

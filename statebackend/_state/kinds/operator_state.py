@@ -129,6 +129,12 @@ class OperatorStates:
                 raise InputError("this owner must be one of the owners", mine=str(mine), owners=list(map(str, owners)))
             self._share = dict(redistribute(reports, modes, len(owners))[sorted(owners).index(mine)])
         self._declared: dict[str, tuple[int, OperatorState[Any]]] = {}
+        self._reported: Report = self._share or {}
+
+    def changed(self) -> list[str]:
+        """The names of the states with other elements than were last reported."""
+        declared = self._declared.items()
+        return [name for name, (number, state) in declared if state.report() != self._reported.get(number, ())]
 
     def check_owners(self) -> None:
         """Raise `InputError` where the other owners are not known: each owner would take the same share."""
@@ -147,6 +153,7 @@ class OperatorStates:
         if self._share is None:
             self.check_owners()
         found = (self._share or {}) | {state_id: state.report() for state_id, state in self._declared.values()}
+        self._reported = found
         return elements_of(found)
 
 
