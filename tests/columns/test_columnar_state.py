@@ -1,6 +1,8 @@
 """A columnar state on its table: merges, rows, the mapping, time-to-live, and all that is refused."""
 
+import contextlib
 import datetime as dt
+import itertools
 from collections.abc import Callable
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -10,9 +12,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from statebackend import TimeToLive
-from statebackend._state.columnar import expiring_rows
+from statebackend._state.columnar import expiring_rows, rows_ahead
 from statebackend._state.columnar.columnar_state import ColumnarState
 from statebackend.errors import InputError, KeyGroupError, KeyTypeError, ValueDecodeError, ValueEncodeError
 from statebackend.ids import KeyGroupRange
@@ -464,18 +468,121 @@ def test_first_of_an_expired_row_is_that_of_the_batch() -> None:
     assert state["a"]["name"] == "z"
 
 
-def test_reads_count_where_it_is_asked_for() -> None:
-    """Of one row, and of rows gathered; the time goes into the changes. Looking whether it is there is no read."""
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda state: [state[key] for key in ("a", "b", "c")],
+        lambda state: [state.get(key) for key in ("c", "b", "a")],
+        lambda state: [state[key] for key in state],
+        lambda state: list(state.items()),
+        lambda state: list(state.values()),
+        dict,
+        lambda state: state.rows(["a", "b", "c"]).gather(["n"]),
+        lambda state: state.to_arrow(),
+        lambda state: list(state.scan(columns=["name"])),
+    ],
+    ids=["[]", "get", "loop", "items", "values", "dict", "gather", "to_arrow", "scan"],
+)
+def test_reads_count_where_it_is_asked_for(read: Callable[[Any], Any]) -> None:
+    """In whichever way rows are read; the time goes into the changes. Looking which keys there are is no read."""
     clock = Clock()
     ttl = TimeToLive(10, clock, on_read=True)
     state = fleet(ttl=ttl)
     state.merge(pa.table({"k": ["a", "b", "c"]}), on="k", how={"n": "count"})
     list(state.drain(0))
     clock.now = 105
-    state["a"], state.rows(["b"]).gather(), "c" in state, state.to_arrow()
-    assert sum(each.records for each in state.drain(0)) == 2
-    clock.now = 110
-    assert sorted(state) == ["a", "b"]
+    assert ("c" in state, len(state), len(list(state))) == (True, 3, 3)
+    assert sum(each.records for each in state.drain(0)) == 0
+    read(state)
+    assert sum(each.records for each in state.drain(0)) == 3
+    clock.now = 114.9
+    assert sorted(state) == ["a", "b", "c"]
+    clock.now = 115
+    assert sorted(state) == []
+
+
+@pytest.mark.parametrize("ttl", [None, TimeToLive(10, lambda: 0.0)], ids=["for ever", "for a while"])
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["", "read", "set", "drop", "add", "drain"]), st.integers(0, 9)), max_size=30
+    )
+)
+@settings(max_examples=25)
+def test_what_is_read_ahead_is_what_is_there(ttl: TimeToLive | None, steps: list[tuple[str, int]]) -> None:
+    """Of any key, in the midst of an iteration and behind it, whatever is written, dropped or committed meanwhile."""
+    state, plain = fleet(ttl=ttl), dict[str, Any]()
+
+    def put(number: int, value: int) -> None:
+        state[f"k{number}"] = {"n": value}
+        plain[f"k{number}"] = {"n": value, "total": None, "name": None}
+
+    for number in range(8):
+        put(number, number)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows_ahead, "AHEAD_MAX", 4)
+        keys, remaining = iter(state), iter(steps)
+        with contextlib.suppress(InputError):  # "the state's keys changed while it was read"
+            for key in keys:
+                assert state.get(key) == plain.get(key)
+                for does, number in itertools.islice(remaining, 3):
+                    other = f"k{number}"
+                    if does == "set" and other in plain:
+                        put(number, plain[other]["n"] + 100)
+                    elif does == "add":
+                        put(number, 7)
+                    elif does == "drop" and plain.pop(other, None):
+                        del state[other]
+                    elif does == "drain":
+                        list(state.drain(0))
+                    assert state.get(other) == plain.get(other)
+        assert dict(state) == dict(state.items()) == plain
+        assert [state[key] for key in reversed(list(state))] == [plain[key] for key in reversed(list(state))]
+
+
+@pytest.mark.parametrize("read", [dict, lambda state: list(state.items()), lambda state: list(state.values())])
+def test_all_rows_are_read_many_at_a_time(read: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though they are asked for key by key: each look-up costs as much as some fifty rows together."""
+    state, reads = fleet(), list[int]()
+    state.rows([f"k{number}" for number in range(5000)]).scatter({"n": list(range(5000))})
+    gather = expiring_rows.ExpiringRows.gather
+
+    def counted(self: Any, rows: Any, *rest: Any) -> Any:
+        reads.append(len(rows))
+        return gather(self, rows, *rest)
+
+    monkeypatch.setattr(expiring_rows.ExpiringRows, "gather", counted)
+    assert len(read(state)) == sum(reads) == 5000
+    assert len(reads) < 20
+
+
+def test_a_row_that_was_read_ahead_is_a_copy() -> None:
+    """Changing it changes nothing, in the state or in what is read next."""
+    state = fleet()
+    state.update({"a": {"n": 1}, "b": {"n": 2}})
+    for key in state:
+        state[key]["n"] = 99
+        assert state[key]["n"] in (1, 2)
+
+
+def test_a_key_of_another_type_is_refused_also_where_rows_are_read_ahead() -> None:
+    """True equals 1, and is no key."""
+    state, pairs = (columnar(SCHEMA, type_) for type_ in (pa.int64(), pa.struct({"x": pa.int64()})))
+    state.update({1: {"n": 1}, 2: {"n": 2}})
+    pairs.update({(1,): {"n": 1}})
+    for of, key in ((state, True), (state, 1.0), (pairs, (True,))):
+        assert len(list(of)) == len(of)
+        with pytest.raises(KeyTypeError):
+            of[key]  # type: ignore[index]
+
+
+def test_popping_takes_each_key_once() -> None:
+    """And says that there is none left."""
+    state, plain = fleet(), {f"k{number}": {"n": number, "total": None, "name": None} for number in range(20)}
+    state.update(plain)
+    assert dict(state.popitem() for _ in range(20)) == plain
+    assert len(state) == 0
+    with pytest.raises(KeyError):
+        state.popitem()
 
 
 def test_a_drain_drops_expired_rows_in_passing() -> None:

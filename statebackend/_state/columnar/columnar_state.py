@@ -17,6 +17,7 @@ from statebackend._columns.table import ColumnTable
 from statebackend._state.bulk_arguments import as_list
 from statebackend._state.columnar.expiring_rows import WRITTEN, ExpiringRows
 from statebackend._state.columnar.rows import ColumnarRows
+from statebackend._state.columnar.rows_ahead import RowsAhead
 from statebackend._state.forgotten import forget
 from statebackend._state.time.ttl import TimeToLive
 from statebackend._tables.key_groups import OwnedKeys
@@ -40,11 +41,12 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
     for another owner's. After any error the state is as before.
     """
 
-    __slots__ = ("_rows", "_schema", "name")
+    __slots__ = ("_ahead", "_rows", "_schema", "name")
 
     def __init__(self, name: str, table: ColumnTable, keys: OwnedKeys) -> None:
         self.name: Final = name
         self._rows: Final = ExpiringRows(table)
+        self._ahead: RowsAhead | None = None  # of the iteration that was begun last
 
     def declare(self, columns: TableSchema, ttl: TimeToLive | None) -> None:
         """Apply a declaration: the first, or a later one. The table gets other columns where it has to."""
@@ -131,6 +133,7 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
             rows = rows[np.isin(self._rows.table.groups(rows), list(key_groups))]
         for some in self._rows.chunks(rows):
             arrays = [self._rows.table.keys(some), *self._rows.gather(some, None, schema.names[1:]).columns]
+            self._rows.note_read(some)
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def clear(self) -> None:
@@ -140,10 +143,12 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
     # -------------------------------------------------------------------------------------------- one key at a time
 
     def __getitem__(self, key: Key) -> Row:
+        if self._ahead is not None and (row := self._ahead.row(key)) is not None:
+            return row
         rows = self._found(key)
-        (row,) = plain_of(self._rows.gather(rows, None))
+        (found,) = plain_of(self._rows.gather(rows, None))
         self._rows.note_read(rows)
-        return cast("Row", row)
+        return cast("Row", found)
 
     def __setitem__(self, key: Key, row: Mapping[str, Any]) -> None:
         """Set the whole row: a column that `row` does not name becomes null. Raises `ValueEncodeError`."""
@@ -163,11 +168,20 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
         return bool(self._rows.find(self._one(key))[0] >= 0)
 
     def __iter__(self) -> Iterator[Key]:
-        for some in self._rows.chunks(self._rows.live()):
-            yield from plain_keys(self._rows.table.keys(some))
+        ahead = self._ahead = RowsAhead(self._rows, self._rows.live())
+        yield from ahead.giving()
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    def popitem(self) -> tuple[Key, Row]:
+        """Remove some key, and return it with its row. Raises `KeyError` where there is none."""
+        rows = self._rows.live()[-1:]
+        if not len(rows):
+            raise KeyError("the state is empty")
+        (key,), (row,) = plain_keys(self._rows.table.keys(rows)), plain_of(self._rows.gather(rows, None))
+        self._rows.drop(rows)
+        return key, row
 
     # -------------------------------------------------------------------------------------------- the rest
 
@@ -178,6 +192,7 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
 
     def drain(self, state_id: int) -> Iterator[Changes]:
         """The changes since the last drain; with a time-to-live it drops some expired rows first."""
+        self._ahead = None
         return self._rows.drain(state_id)
 
     def arrange(self) -> None:

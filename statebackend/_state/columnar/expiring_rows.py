@@ -46,6 +46,7 @@ class ExpiringRows:
             if reason := misread_columns(self.table.described.words, columns):
                 raise StateTypeError("the state in memory has other columns", reason=reason)
             self.table.evolve(columns)
+            self._moves += 1
         self.ttl = ttl
         self.names = [each.name for each in columns.columns if each.name != WRITTEN]
         self._is_stamped = len(self.names) < len(columns.columns)
@@ -54,6 +55,11 @@ class ExpiringRows:
     def version(self) -> tuple[int, int]:
         """Another one whenever a key may have got another row, or lost it."""
         return self.drains, self._moves
+
+    @property
+    def changes(self) -> tuple[int, int]:
+        """Another one whenever a row may have been written or dropped, until the next drain."""
+        return self._moves, self._written
 
     def find(self, keys: Any) -> Integers:
         """The rows of keys, an array or hashed; -1 for those that are not there. Raises as `ColumnTable.find`."""
