@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import msgspec
@@ -412,6 +413,39 @@ def test_items_are_popped_until_none_is_left() -> None:
         with pytest.raises(KeyError):
             state.popitem()
     assert list(states.value_state("legs", int)) == []
+
+
+@pytest.mark.parametrize(
+    ("type_", "names"),
+    [
+        (int | bool, [1, True]),
+        (float, [0.0, -0.0]),
+        (Decimal, [Decimal("1.0"), Decimal("1.00")]),
+        (Any, [1, 1.0, True, "1"]),
+    ],
+    ids=name_of,
+)
+def test_names_that_python_takes_for_equal_are_not_lost(type_: Any, names: list[Any]) -> None:
+    """A dict has room for one of them, so `get_many` refuses; whatever is read and written back by views is whole."""
+    states = all_states()
+    seen = states.map_state("seen", type_, int)
+    seen["plain"]["x" if type_ is Any else names[0]] = 1
+    for value, name in enumerate(names):
+        seen["k"][name] = value
+    pairs = [(repr(name), value) for value, name in enumerate(names)]
+    with pytest.raises(InputError, match="take the items") as caught:
+        seen.get_many(["plain", "k"])
+    assert caught.value.facts["entries"] == len(names)
+    seen.put_many(list(seen), list(seen.values()))  # as to give all of them a time of writing
+    seen["copy"] = seen["k"]
+    seen.put_many(["pairs"], [list(seen["k"].items())])  # type: ignore[list-item]  # as Arrow has a map
+    seen["added"][names[0]] = 7
+    seen.update_many(["added"], [seen["k"]])
+    later = restored(states, drained(states)).map_state("seen", type_, int)
+    for state in (seen, later):
+        for key in ("k", "copy", "pairs", "added"):
+            assert [(repr(name), value) for name, value in state[key].items()] == pairs
+        assert len(state.get_many(["plain"])[0]) == 1
 
 
 def test_emptied_list_or_map_is_no_key() -> None:

@@ -1,7 +1,7 @@
 """A map per key, whose entries are read, written and logged one by one."""
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -16,6 +16,7 @@ from statebackend._state.values import Values
 from statebackend._tables.heap import MapTable
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.abc import Serializer
+from statebackend.errors import InputError
 from statebackend.ids import Key
 
 K = TypeVar("K")
@@ -69,7 +70,8 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
 
     Entries are copied in and out. Changing an entry logs only that entry, however large the map is. The keys within a
     map may have any type, which cannot evolve; they are told apart by their bytes, so `Decimal("1.0")` and
-    `Decimal("1.00")` are two keys. Errors are those of `ValueState`, for keys of both levels.
+    `Decimal("1.00")` are two keys, and so are 1 and True. A dict has room for one of them: `get_many` refuses such a
+    map, which the views have whole. Errors are those of `ValueState`, for keys of both levels.
     """
 
     __slots__ = ("_entry_keys", "_table", "_touched")
@@ -101,10 +103,19 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
         self._put(key, encoded, cell)
 
     def read(self, key: Key) -> dict[K, V]:
-        """The key's map as a new dictionary: changing it does not change the state."""
+        """The key's map as a new dictionary: changing it does not change the state. Raises as `get_many`."""
         entries = self._living(key)
         values = self._values.decode_many(list(entries.values()))
         found = dict(zip(map(self._entry_keys.decode, entries), values, strict=True))
+        if len(found) < len(entries):
+            raise InputError(
+                "Python takes some names of the map for equal, so a dict would lose all but one of them: take the items"
+                " of `state[key]`",
+                state=self.name,
+                key=ascii(key)[:80],
+                entries=len(entries),
+                in_a_dict=len(found),
+            )
         ttl = self._values.ttl
         if ttl is not None and ttl.on_read and entries:
             now = ttl.read_clock()
@@ -158,7 +169,10 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
             self._remove(key)
 
     def get_many(self, keys: Iterable[Key] | Arrow) -> list[dict[K, V]]:
-        """The maps of `keys`, in their order, as new dictionaries."""
+        """The maps of `keys`, in their order, as new dictionaries.
+
+        Raises `InputError` for a map with names that no dict has beside each other, as 0.0 and -0.0: `state[key]` has.
+        """
         return list(map(self.read, as_list(keys)))
 
     def put_many(self, keys: Iterable[Key] | Arrow, maps: Iterable[Mapping[K, V]] | Arrow) -> None:
@@ -181,10 +195,12 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
         return list(zip(keys, map(self._encoded, maps), strict=True))
 
     def _encoded(self, entries: Mapping[K, V]) -> dict[bytes, bytes]:
-        found = dict(entries)  # a `MapView` too
-        return dict(
-            zip(map(self._entry_keys.encode, found), self._values.encode_many(list(found.values())), strict=True)
-        )
+        pairs: Any = entries.items() if hasattr(entries, "items") else entries  # Arrow has pairs
+        names, values = list[K](), list[V]()  # and no dict of them: a `MapView` may have more names
+        for name, value in pairs:
+            names.append(name)
+            values.append(value)
+        return dict(zip(map(self._entry_keys.encode, names), self._values.encode_many(values), strict=True))
 
     def _cell(self, key: Key, encoded: bytes) -> bytes | None:
         """The cell of one entry, `None` where there is none or it has expired."""
