@@ -23,6 +23,14 @@ from statebackend.settings import Settings
 
 Format = Literal["parquet", "csv", "jsonl"]
 PARTIAL: Final = ".partial"
+_BY_SUFFIX: Final[Mapping[str, Format]] = {
+    "": "parquet",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+}
 
 
 async def export(
@@ -30,18 +38,23 @@ async def export(
     state: str,
     path: str | os.PathLike[str],
     *,
-    format: Format = "parquet",  # noqa: A002  # as the option of the command
+    format: Format | None = None,  # noqa: A002  # as the option of the command
     store: ObjectStore | None = None,
     tell: Tell = lambda _: None,
     **options: Any,
 ) -> ExportReport:
     """Write a state to a new file. `options` are those of `read_state`.
 
+    The `format` is that of the file's name: Parquet for `.parquet` or none, CSV for `.csv`, a line of JSON for each row
+    for `.jsonl`. A name that ends in another way needs it, and one that is given counts more than the name.
+
     The file appears under its name once it is whole; after an error or a cancelled call there is none. A process that
     is killed leaves a hidden file that ends in `.partial`. CSV shows bytes and nested values as JSON. Raises
     `InputError` for a file that exists or cannot be written, also if another call was quicker, and as `read_state`.
     """
     path = Path(path)
+    if format is None:
+        format = _format_of(path)  # noqa: A001
     if format not in get_args(Format):
         raise InputError("the format is one of these", format=format, formats=", ".join(get_args(Format)))
     threads = FileThreads(1)
@@ -58,6 +71,18 @@ async def export(
                 await finish(threads.io, writer.close)
             checkpoint_id = batches.checkpoint_id
     return ExportReport(state, checkpoint_id, str(path), rows, path.stat().st_size)
+
+
+def _format_of(path: Path) -> Format:
+    """The format that the file's name tells. Raises `InputError`."""
+    found = _BY_SUFFIX.get(path.suffix.lower())
+    if found is None:
+        raise InputError(
+            "the name of the file does not tell its format: end it in one of these, or give the format",
+            out=str(path),
+            suffixes=", ".join(each for each in _BY_SUFFIX if each),
+        )
+    return found
 
 
 @contextmanager

@@ -84,9 +84,7 @@ def _add_readers(
     exporting = commands.add_parser("export", parents=both, help="write a state to a file, as columns")
     exporting.add_argument("state", help="its name")
     exporting.add_argument("out", metavar="FILE", help="it must not exist yet")
-    exporting.add_argument(
-        "--format", choices=("parquet", "csv", "jsonl"), default="parquet", help="parquet by default"
-    )
+    exporting.add_argument("--format", choices=("parquet", "csv", "jsonl"), help="by default that of the file's name")
     exporting.add_argument("--key", action="append", help=f"only this key, repeatable: {_KEY}")
     exporting.add_argument("--key-groups", metavar="FIRST-LAST", help="only these key groups")
     exporting.add_argument(

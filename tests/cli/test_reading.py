@@ -76,6 +76,26 @@ def test_scan_finds_keys_by_how_they_begin(fleet: Place) -> None:
     assert fleet.run("scan", "legs", "--limit", "-1")[0] == cli.WRONG_CALL
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("legs.csv", "csv"),
+        ("legs.CSV", "csv"),
+        ("legs.ndjson", "jsonl"),
+        ("legs.v2.pq", "parquet"),
+        ("legs", "parquet"),
+    ],
+)
+def test_a_file_has_the_format_that_its_name_tells(fleet: Place, name: str, kind: str) -> None:
+    """So that no reader takes one format for another. One that is given counts more."""
+    out = fleet.directory / name
+    for options, expected in (((), kind), (("--format", "csv"), "csv")):
+        assert fleet.run("export", "legs", str(out), *options)[0] == cli.OK
+        begin = out.read_bytes()[:4]
+        out.unlink()
+        assert begin == {"csv": b'"key', "jsonl": b'{"ke', "parquet": b"PAR1"}[expected]
+
+
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
 def test_export_writes_a_state_to_a_file(fleet: Place, kind: str) -> None:
     """With nested values and bytes as JSON where the format has no place for them."""
@@ -84,7 +104,7 @@ def test_export_writes_a_state_to_a_file(fleet: Place, kind: str) -> None:
         ("legs", {"k": 3, "N1": 10, "N2": 2, "N3": 30}),
     ):
         out = fleet.directory / f"{state}.{kind}"
-        status, printed = fleet.run("export", state, str(out), "--format", kind)
+        status, printed = fleet.run("export", state, str(out))
         assert (status, f"{len(expected)} rows of {state} as of checkpoint 21" in printed) == (cli.OK, True)
         if kind == "parquet":
             rows = pq.read_table(out).to_pylist()
@@ -127,6 +147,7 @@ def test_export_takes_a_part_of_a_state(fleet: Place) -> None:
         (("legs", ""), "name the file"),
         (("legs", "/"), "name the file"),
         (("leg", "new.parquet"), "did you mean 'legs'"),
+        (("legs", "new.json"), "give the format"),
         (("columns", "new.parquet", "--columns", "m"), "there are: n, x"),
         (("legs", "new.parquet", "--key-groups", "1"), "FIRST-LAST"),
         (("legs", "new.parquet", "--key-groups", "1-128"), "other key groups"),
