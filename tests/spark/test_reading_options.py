@@ -43,6 +43,11 @@ def test_a_job_that_nobody_registered_needs_its_primary() -> None:
         ({}, "name the job"),
         ({"job": "flet"}, "did you mean 'fleet'"),
         ({"job": "fleet", "stateVarname": "a", "bachId": 1}, "did you mean 'batchId'"),
+        ({"job": "fleet", "state": "a"}, "did you mean 'stateVarName'"),
+        ({"job": "fleet", "Timers": "true"}, "did you mean 'readRegisteredTimers'"),
+        ({"job": "fleet", "changeFeed": "true"}, "did you mean 'readChangeFeed'"),
+        ({"job": "fleet", "s3.regoin": "eu-west-1"}, "did you mean 's3.region'"),
+        ({"job": "fleet", "anything": 1}, "there are job, primary, path, batchId, .*, and settings"),
         ({"job": "fleet", "s3.secret_access_key": "hidden"}, "Spark shows options in its log"),
         ({"job": "fleet", "path": "file:///a", "primary": "file:///b"}, "exclude each other"),
         ({"job": "fleet", "batchId": 1, "checkpointId": 1}, "exclude each other"),
@@ -112,3 +117,6 @@ def test_the_views_of_metadata() -> None:
         metadata_options({"job": "shop", "view": "comits"}, JOBS)
     with pytest.raises(errors.InputError, match="for the view of states alone"):
         metadata_options({"job": "shop", "view": "commits", "batchId": "1"}, JOBS)
+    with pytest.raises(errors.InputError, match="there are job, primary, path") as raised:
+        metadata_options({"job": "shop", "state": "a"}, JOBS)
+    assert "table" not in str(raised.value)

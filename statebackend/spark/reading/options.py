@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, TypeVar, cast
 
@@ -179,8 +179,9 @@ class _GivenOptions:
         self._values: dict[str, str] = {}
         for name, value in options.items():
             if name.lower() not in spelt:
-                hint = _closest(name.lower(), tuple(spelt), spelt) or f"; there are {', '.join(names)}, and settings"
-                raise InputError(f"there is no option of that name{hint}", option=name)
+                meant = _option_meant(name.lower(), names)
+                hint = f"did you mean {meant!r}?" if meant else f"there are {', '.join(names)}, and settings"
+                raise InputError(f"there is no option of that name; {hint}", option=name)
             self._values[spelt[name.lower()]] = value
         self.settings = {name: value for name, value in self._values.items() if name in dotted_names(Settings)}
 
@@ -290,6 +291,16 @@ def _names(text: str) -> tuple[str, ...]:
     return found
 
 
-def _closest(name: str, known: tuple[str, ...], spelt: Mapping[str, str] | None = None) -> str:
+def _option_meant(name: str, options: Sequence[str]) -> str | None:
+    """The option that is most likely meant: a misspelt one, or one with the word in it, and only then a setting."""
+    own = {each.lower(): each for each in options}
+    if found := difflib.get_close_matches(name, own, n=1, cutoff=0.75):
+        return own[found[0]]
+    if within := [each for lower, each in own.items() if name in lower]:
+        return within[0]
+    return next(iter(difflib.get_close_matches(name, dotted_names(Settings), n=1, cutoff=0.75)), None)
+
+
+def _closest(name: str, known: tuple[str, ...]) -> str:
     closest = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {(spelt or {}).get(closest[0], closest[0])!r}?" if closest else ""
+    return f"; did you mean {closest[0]!r}?" if closest else ""
