@@ -180,7 +180,7 @@ def _plain_of_columns(value: Any) -> Any:
     if isinstance(value, dt.date | dt.time):
         return value.isoformat()
     if isinstance(value, dt.timedelta):
-        return value.total_seconds()
+        return value.total_seconds() + getattr(value, "nanoseconds", 0) / 1e9  # pandas has those apart
     return str(value) if isinstance(value, Decimal) else value
 
 

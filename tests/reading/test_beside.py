@@ -48,7 +48,7 @@ class CountingBytes(MemoryStore):
 
 async def with_bases(store: sb.ObjectStore, clock: Any = None, **changes: Any) -> sb.Settings:
     """A job of several bases, of one segment for each key group; more than a batch of rows lies in each."""
-    settings = settings_of(GROUPS, in_flight_bytes_max=4, checkpoints_retained=1, **BASES, **changes)
+    settings = settings_of(GROUPS, **{"in_flight_bytes_max": 4, "checkpoints_retained": 1, **BASES, **changes})
     async with sb.open_backend(settings, store=store, **({"clock": clock} if clock else {})) as backend:
         backend.value_state("n", int).update({number: number for number in range(5000 * GROUPS)})
         await backend.checkpoint(1)
@@ -178,6 +178,24 @@ async def test_a_file_that_is_lost_is_told() -> None:
     await store.delete(segments[-1])
     with pytest.raises(errors.MissingObjectError):
         await table_of(settings, "n", store=store)
+
+
+async def test_a_file_of_the_oldest_checkpoint_that_is_kept_is_lost_and_not_swept() -> None:
+    """All entries before it were swept. Below them only a savepoint could be read: it lost its file, too."""
+    clock = HandClock()
+    store = MemoryStore(clock=clock)
+    settings = settings_of(2, checkpoints_retained=1, inline_bytes_max=0, materialize_handles_max=0)
+    async with sb.open_backend(settings, store=store, clock=clock) as backend:
+        for number in range(1, 4):
+            backend.value_state("n", int)["k"] = number
+            await backend.checkpoint(number, savepoint="kept" if number == 1 else None)
+            clock.now_s += 86_400.0
+    assert (await sb.sweep(settings, dry_run=False, min_age_s=0.0, store=store, clock=clock)).deleted
+    for segment in [info.key async for info in store.list(f"{JOB}/segments/")]:
+        await store.delete(segment)
+    for options in ({}, {"savepoint": "kept"}):
+        with pytest.raises(errors.MissingObjectError):
+            await table_of(settings, "n", store=store, **options)
 
 
 async def drained(batches: AsyncIterator[Any]) -> int:

@@ -8,10 +8,13 @@ import pytest
 
 import statebackend as sb
 from statebackend import errors
+from statebackend._codec.commit import Commit
 from statebackend._reading import differences as differing
+from statebackend.ids import StateDescriptor, StateSize, all_key_groups
 from statebackend.objectstore import MemoryStore
 from statebackend.settings import KiB, MiB
 from tests.reading.states import table_of, values_of
+from tests.reading.test_asked import commit_of, handle
 from tests.reading.test_beside import CountingBytes
 from tests.rewrite.jobs import settings_of
 
@@ -193,7 +196,71 @@ async def test_parts_of_a_state_differ_as_the_whole_does(columnar: bool, monkeyp
         *(sb.reports.Difference(state, "changed", key, shown(key), shown(-key)) for key in range(20, 40, 2)),
         *(sb.reports.Difference(state, "added", key, None, shown(key if key % 2 else -key)) for key in range(40, 60)),
     ]
-    for held_bytes in (differing.HELD_BYTES_MAX, 1):
-        monkeypatch.setattr(differing, "HELD_BYTES_MAX", held_bytes)
+    held_bytes = 40 * differing.HELD_KEY_BYTES  # of the keys of one checkpoint
+    for held_bytes_max in (differing.HELD_BYTES_MAX, held_bytes, held_bytes // 2, 1):
+        monkeypatch.setattr(differing, "HELD_BYTES_MAX", held_bytes_max)
         found = [each async for each in sb.diff(SETTINGS, 1, 2, states=[state], store=store)]
         assert sorted(found, key=lambda each: each.key) == expected
+
+
+def commit_with(keys: int | None, size_bytes: int, handle_bytes: int, max_parallelism: int = 10) -> Commit:
+    """A commit with a state of so many keys and bytes, `None` where it does not know; and that many bytes of files."""
+    commit = commit_of(handle(0, 7, stored_bytes=handle_bytes))
+    (part,) = commit.ranges
+    sizes = msgspec.UNSET if keys is None else (StateSize((0,), keys, size_bytes),)
+    segment = msgspec.structs.replace(part.changelog[0].segment, length=handle_bytes)
+    changelog = (msgspec.structs.replace(part.changelog[0], segment=segment),)
+    groups = all_key_groups(max_parallelism)
+    return msgspec.structs.replace(
+        commit,
+        max_parallelism=max_parallelism,
+        ranges=(msgspec.structs.replace(part, key_groups=groups, sizes=sizes, changelog=changelog),),
+        states=(StateDescriptor(0, "n", "value", '"int"'),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "size_bytes", "handle_bytes", "parts"),
+    [
+        (0, 0, 0, 1),
+        (MiB - 1, 0, 0, 1),
+        (MiB, 0, 0, 2),
+        (0, 128 * MiB - 1, 0, 1),
+        (0, 128 * MiB, 0, 2),
+        (MiB, 128 * MiB, 0, 3),
+        (2 * MiB, 0, 0, 3),
+        (1000 * MiB, 0, 0, 10),
+        (None, 0, 64 * MiB - 1, 1),
+        (None, 0, 64 * MiB, 2),
+    ],
+)
+def test_what_is_held_of_a_checkpoint_is_bounded(
+    keys: int | None, size_bytes: int, handle_bytes: int, parts: int
+) -> None:
+    """By its keys and by its values, which are 256 MiB with 256 bytes for each key and text twice as long as stored.
+
+    Where its size is not known it is by its files. The larger of the two checkpoints counts. No part lacks a group.
+    """
+    small, large = commit_with(0, 0, 0), commit_with(keys, size_bytes, handle_bytes)
+    for commits in ((small, large), (large, small)):
+        found = list(differing._parts(commits, "n"))
+        assert len(found) == parts
+        assert [group for part in found for group in part] == list(range(10))
+
+
+async def test_differences_come_in_the_order_of_their_keys() -> None:
+    """Of each part: what was added, changed or removed does not come by itself."""
+    store = MemoryStore()
+    async with sb.open_backend(SETTINGS, store=store) as backend:
+        state = backend.value_state("n", str)
+        state.update({f"k{number}": "old" for number in range(0, 30, 2)})
+        await backend.checkpoint(1)
+        state.clear()
+        state.update({f"k{number}": "new" for number in range(0, 30, 3)})
+        await backend.checkpoint(2)
+    found = [each async for each in sb.diff(SETTINGS, 1, 2, store=store)]
+    assert [each.key for each in found] == sorted(each.key for each in found)
+    assert {each.change for each in found} == {"added", "changed", "removed"}
+    for each in found:
+        expected = {"added": (None, "new"), "changed": ("old", "new"), "removed": ("old", None)}
+        assert (each.before, each.after) == expected[each.change]

@@ -18,6 +18,7 @@ from statebackend._codec.cells import framed
 from statebackend._codec.change_sets.changes import GROUP
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._codec.change_sets.records import Operation
+from statebackend._reading.batches import BATCH_ROWS_MIN
 from statebackend._reading.changed import OLD_VALUE, ChangedEntries
 from statebackend._reading.feed import Stretch, open_changes, stretch, stretch_after
 from statebackend._tables.heap import KINDS as TABLES
@@ -344,3 +345,61 @@ async def test_what_is_merged_is_not_shown_again() -> None:
     assert [(row["checkpoint_id"], row["change_type"], row["value"]) for row in rows] == [
         (number, "append", [number]) for number in range(6)
     ]
+
+
+@run_virtual
+async def test_each_row_says_its_commit_and_batch() -> None:
+    """The ids differ, and a commit that no batch made has none."""
+    settings, store = settings_of(4), MemoryStore()
+    async with opened(settings, store) as (backend, states):
+        for checkpoint_id, source in ((7, sb.SourceMark("query", 3)), (9, None), (12, sb.SourceMark("query", 4))):
+            states.write([("value", "a", checkpoint_id)])
+            await backend.checkpoint(checkpoint_id, source=source)
+    for old_values in (False, True):
+        rows = (
+            await feed_of(settings, store, "value", await between(settings, store, 0), old_values=old_values)
+        ).to_pylist()
+        assert [(row["checkpoint_id"], row["batch_id"], row["value"]) for row in rows] == [
+            (7, 3, 7),
+            (9, None, 9),
+            (12, 4, 12),
+        ]
+
+
+@run_virtual
+async def test_a_rewrite_adds_no_change() -> None:
+    """All keys lie in other key groups then. What comes after it is told as ever."""
+    settings, store = settings_of(4), MemoryStore()
+    async with opened(settings, store) as (backend, states):
+        states.write([("value", f"k{number}", number) for number in range(9)])
+        await backend.checkpoint(0)
+    await sb.rewrite(settings_of(3), store=store)
+    async with opened(settings_of(3), store) as (backend, states):
+        states.write([("value", "k1", 100)])
+        await backend.checkpoint(5)
+    found = await between(settings_of(3), store, 1)
+    assert [commit.max_parallelism for commit in found.commits] == [3, 3]
+    rows = (await feed_of(settings_of(3), store, "value", found)).to_pylist()
+    assert [(row["checkpoint_id"], row["key"], row["value"]) for row in rows] == [(5, "k1", 100)]
+
+
+@run_virtual
+async def test_old_values_are_those_of_all_rows_of_a_commit() -> None:
+    """Also where it has more than one batch of rows: of some keys it has updates, of others they are gone."""
+    settings, store = settings_of(4), MemoryStore()
+    keys = [f"k{number}" for number in range(2 * BATCH_ROWS_MIN)]
+    updated, gone = keys[::2], keys[1::2]
+    async with opened(settings, store) as (backend, states):
+        states.value.update({key: number for number, key in enumerate(keys)})
+        await backend.checkpoint(0)
+        states.value.update(dict.fromkeys(updated, -1))
+        for key in gone:
+            del states.value[key]
+        await backend.checkpoint(1)
+    rows = (await feed_of(settings, store, "value", await between(settings, store, 1), old_values=True)).to_pylist()
+    found = {row["key"]: (row["change_type"], row[OLD_VALUE], row["value"]) for row in rows}
+    assert found == {
+        **{key: ("update", 2 * number, -1) for number, key in enumerate(updated)},
+        **{key: ("delete", 2 * number + 1, None) for number, key in enumerate(gone)},
+    }
+    assert len(rows) == len(keys)

@@ -1,14 +1,18 @@
 """What is in memory while a state is read does not grow with it."""
 
 import tracemalloc
+from collections.abc import Awaitable
 
+import anyio
 import pyarrow as pa
 import pytest
 
 import statebackend as sb
+from statebackend._reading import batches as batches_module
 from statebackend._reading import reader
 from statebackend.objectstore import MemoryStore
 from statebackend.settings import KiB, MiB
+from statebackend.testing import run_virtual
 from tests.reading.states import table_of
 from tests.reading.test_beside import BASES, CountingBytes
 from tests.rewrite.jobs import settings_of
@@ -39,6 +43,46 @@ async def test_a_state_is_read_in_a_part_of_its_size() -> None:
         tracemalloc.stop()
     assert rows == keys
     assert peak_bytes + arrow_bytes < keys * ROW_BYTES / 3
+
+
+class CountingReads(MemoryStore):
+    """Counts the segments that are being read, and the most at a time."""
+
+    reading = most = 0
+
+    async def get(self, key: str) -> bytes:
+        return await self._counted(key, super().get(key))
+
+    async def get_range(self, key: str, offset: int, length: int) -> bytes:
+        return await self._counted(key, super().get_range(key, offset, length))
+
+    async def _counted(self, key: str, read: Awaitable[bytes]) -> bytes:
+        if "/segments/" not in key:
+            return await read
+        self.reading += 1
+        self.most = max(self.most, self.reading)
+        await anyio.sleep(1)
+        found = await read
+        self.reading -= 1
+        return found
+
+
+@pytest.mark.parametrize(("fetched_bytes_max", "at_once"), [(1, 1), (MiB, 3)])
+@run_virtual
+async def test_files_are_fetched_ahead_within_bounds(
+    fetched_bytes_max: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as the setting says, but no more than their bytes allow: a large one is fetched alone."""
+    store = CountingReads()
+    settings = settings_of(8, **{**BASES, "restore_concurrency_max": 3, "materialize_handles_max": 0})
+    async with sb.open_backend(settings, store=store) as backend:
+        for number in range(8):
+            backend.value_state("n", int)[f"k{number}"] = number
+            await backend.checkpoint(number)
+        monkeypatch.setattr(batches_module, "FETCHED_BYTES_MAX", fetched_bytes_max)
+        store.most = 0
+        assert (await table_of(settings, "n", store=store)).num_rows == 8
+    assert store.most == at_once
 
 
 async def test_what_is_held_of_a_list_state_does_not_grow_with_its_keys() -> None:

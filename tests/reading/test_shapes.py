@@ -5,7 +5,7 @@ import decimal
 import enum
 import uuid
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -82,6 +82,15 @@ UUID = uuid.UUID(int=7)
             [{"int": 1, "str": None}, {"int": None, "str": "one"}],
         ),
         (
+            int | str | None,
+            [1, None, "one"],
+            pa.struct([("int", pa.int64()), ("str", pa.string())]),
+            [{"int": 1, "str": None}, None, {"int": None, "str": "one"}],
+        ),
+        (Annotated[int, msgspec.Meta(ge=0)], [2**64 - 1, 0], pa.uint64(), [2**64 - 1, 0]),
+        (Annotated[int, msgspec.Meta(gt=0)], [2**64 - 1, 1], pa.uint64(), [2**64 - 1, 1]),
+        (Annotated[int, msgspec.Meta(ge=-1)], [2**63 - 1, -1], pa.int64(), [2**63 - 1, -1]),
+        (
             Car | Boat,
             [Car(4), Boat("Argo")],
             pa.struct([("Boat", pa.struct([("name", pa.string())])), ("Car", pa.struct([("wheels", pa.int64())]))]),
@@ -138,6 +147,10 @@ UUID = uuid.UUID(int=7)
         "literal",
         "optional",
         "union",
+        "optional union",
+        "from 0 on",
+        "above 0",
+        "from -1 on",
         "tagged union",
         "list of records",
         "tuple",
