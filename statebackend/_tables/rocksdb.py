@@ -170,8 +170,7 @@ class RocksStore:
         self._files.close()
 
     def forget(self) -> None:
-        """Stop using the database, in a forked process."""
-        self._files.forget()
+        """Stop answering from the cache, in a forked process, where the files refuse."""
         self.cache.clear()
 
     def _drop(self) -> None:

@@ -4,9 +4,11 @@ There is no write-ahead log, nothing is synced, and a write that has not reached
 Writes go in batches, and a batch is small, because rocksdict holds the interpreter's lock while RocksDB takes it.
 """
 
+import ctypes
 import logging
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -85,6 +87,7 @@ class RocksFiles:
             self._db = _opened(directory, memory_bytes, reopen=reopen or read_only, read_only=read_only)
         self._batches = 0
         self._sizes = UNKNOWN
+        _in_use.add(self)
 
     @property
     def directory(self) -> Path:
@@ -170,9 +173,8 @@ class RocksFiles:
             _logger.debug("closing the tables: directory=%s reason=%s", self._directory, error)
 
     def forget(self) -> None:
-        """Stop using the database, in a forked process: closing it would wait for threads that only the parent has."""
-        _forked.append(self._db)
-        self._db = cast("Rdict", _Forked())
+        """Stop using the database, in a forked process."""
+        self._db = cast("Rdict", _Forked(self._db))
 
     def _fit(self) -> None:
         """Set the file sizes that suit the size of the database, for compactions from now on."""
@@ -213,6 +215,7 @@ class PointInTimeView:
         self._files = files
         self._cursor = cursor
         self._seeking = threading.Lock()
+        _in_use.add(self)
 
     def get(self, raw: bytes) -> bytes | None:
         """The value that the key had, `None` where it had none."""
@@ -236,6 +239,11 @@ class PointInTimeView:
                 return
             yield found
 
+    def forget(self) -> None:
+        """Stop using the database, in a forked process."""
+        self._seeking = threading.Lock()  # another thread of the parent may have held it
+        self._cursor = cast("RdictIter", _Forked(self._cursor))
+
     def _seek(self, raw: bytes) -> bytes | None:
         """Move the cursor to the first key not before `raw`, and return it."""
         self._cursor.seek(raw)
@@ -249,11 +257,15 @@ class PointInTimeView:
         return None
 
 
-_forked: Final[list[Rdict]] = []  # kept alive for ever: collecting them would close them
-
-
 class _Forked:
-    """Takes the place of the database in a forked process."""
+    """Takes the place of the database, or of a cursor, in a forked process.
+
+    What it replaces is never collected, not even when the interpreter ends: the last of them would close the database,
+    and closing it waits for threads that only the parent has.
+    """
+
+    def __init__(self, replaced: object) -> None:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(replaced))
 
     def __getattr__(self, name: str) -> Any:
         raise ForkedProcessError(
@@ -264,6 +276,23 @@ class _Forked:
 _threads_of: int | None = None
 """The process whose RocksDB has begun its threads. They are for all databases, end with the process, and are in no
 process that is forked from it: there RocksDB would wait for them for ever."""
+
+
+_in_use: Final[weakref.WeakSet[RocksFiles | PointInTimeView]] = weakref.WeakSet()
+
+
+def _forget_in_forked_child() -> None:
+    """Leave the parent's databases alone, and the threads that they have in the parent."""
+    for each in list(_in_use):
+        each.forget()
+    library: Any = ctypes.CDLL(None)
+    if _threads_of is not None and hasattr(library, "on_exit"):
+        # At the end of a process RocksDB joins its threads, and aborts where there are none. So the process ends as by
+        # `os._exit`: with its own status, when the interpreter has ended, before the C library calls RocksDB.
+        library.on_exit(library._exit, None)  # noqa: SLF001
+
+
+os.register_at_fork(after_in_child=_forget_in_forked_child)
 
 
 def _opened(directory: Path, memory_bytes: int, *, reopen: bool, read_only: bool = False) -> Rdict:

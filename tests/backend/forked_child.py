@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import statebackend as sb
+from statebackend._portal import Portal
 from statebackend.errors import ForkedProcessError
 from statebackend.ids import Handle
 from tests.knobs import settings_with
@@ -154,6 +155,41 @@ async def unwinds(directory: Path) -> dict[str, str]:
     return {"hangs": str(os.WIFSIGNALED(status)), "newest": str(backend.newest and backend.newest.checkpoint_id)}
 
 
+def exits(directory: Path) -> dict[str, str]:
+    """Children that end by `sys.exit`, as scripts do: beside an open job, and after RocksDB was closed."""
+    settings = settings_of(directory, table="rocksdb", materialize_interval_s=0.001)
+    with Portal() as portal:
+        job = portal.hold(sb.open_backend(settings))
+        job.wait()
+        backend = job.result()
+        state = backend.value_state("n", int)
+        for checkpoint_id in range(1, 4):
+            state.put_many(list(map(str, range(5000))), list(range(5000)))
+            portal.call(backend.checkpoint, checkpoint_id)
+        items = iter(state.items())
+        next(items)
+
+        def use() -> None:
+            try:
+                state["k"] = next(items)[1]
+            except ForkedProcessError:
+                sys.exit(3)
+
+        found = {"beside": status_of(use)}
+        job.close()
+    return {**found, "after": status_of(lambda: sys.exit(4))}
+
+
+def status_of(work: Callable[[], None]) -> str:
+    """The exit status of a forked child that does `work`."""
+    if (child := os.fork()) == 0:
+        signal.alarm(CHILD_S_MAX)
+        work()
+        sys.exit("refused nothing")
+    _, status = os.waitpid(child, 0)
+    return str(os.waitstatus_to_exitcode(status))
+
+
 SCENARIOS: Final[dict[str, Callable[[Path], Awaitable[dict[str, str]]]]] = {
     "heap": whole_job,
     "heap, inline": lambda directory: whole_job(directory, inline_bytes_max=65536),
@@ -168,10 +204,11 @@ SCENARIOS: Final[dict[str, Callable[[Path], Awaitable[dict[str, str]]]]] = {
 }
 
 
-async def _main() -> None:
-    found = {name: await scenario(Path(sys.argv[1], name)) for name, scenario in SCENARIOS.items()}
-    print(json.dumps(found))
+async def _main() -> dict[str, dict[str, str]]:
+    return {name: await scenario(Path(sys.argv[1], name)) for name, scenario in SCENARIOS.items()}
 
 
 if __name__ == "__main__":
-    asyncio.run(_main())
+    told = asyncio.run(_main())
+    told["exits"] = exits(Path(sys.argv[1], "exits"))
+    print(json.dumps(told))

@@ -38,12 +38,13 @@ def children(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
         ("heap after rocksdb", {"open": "done"}),
         ("rocksdb after heap", {"open": "done"}),
         ("unwinds", {"hangs": "False", "newest": "2"}),
+        ("exits", {"beside": "3", "after": "4"}),
     ],
 )
 def test_a_forked_child_changes_nothing_and_is_told_to_be_spawned(
     scenario: str, expected: dict[str, str], children: dict[str, dict[str, str]]
 ) -> None:
-    """It may open a job of its own, but for one in RocksDB after its parent had one: that waited for ever."""
+    """It may open a job of its own, but for one in RocksDB after its parent had one. It ends with its own status."""
     found = children[scenario]
     assert {name: found.get(name) for name in expected} == expected, found
 
