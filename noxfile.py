@@ -34,6 +34,8 @@ MINISTACK = "ministack==1.5.33"
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
 WORKERS = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 """Tests of a file stay together, because they share fixtures. `tests/order.py` says which files go where, and when."""
+NO_TIME_LIMIT: Final = ("--timeout=0", "-o", "faulthandler_timeout=0")
+"""For tests that may take many minutes: in the long form that a session asks for, or on a slow server."""
 KEEP_COMPILED: Final = {"PYTHONDONTWRITEBYTECODE": ""}
 """Where this is set, every process that a test starts compiles the library anew, and pytest every file of tests."""
 MEMORY: Final = Path("/dev/shm")  # noqa: S108  # a directory of ours in it is private
@@ -68,7 +70,7 @@ def integration(session: nox.Session) -> None:
     if found:
         session.warn(f"NOT TESTED against radosgw: {found}")
         return
-    session.run("python", "-m", "pytest", "tests/s3", *session.posargs, env={"CEPH_ROOT": str(root)})
+    session.run("python", "-m", "pytest", "tests/s3", *NO_TIME_LIMIT, *session.posargs, env={"CEPH_ROOT": str(root)})
 
 
 @nox.session
@@ -86,8 +88,7 @@ def spark(session: nox.Session) -> None:
         batches = posargs[at + 1]
         del posargs[at : at + 2]
     environment = spark_environment(session) | {"STATEBACKEND_SPARK_LONG": batches}
-    command = ("python", "-m", "pytest", "tests/spark", "-o", "faulthandler_timeout=0", *posargs)
-    session.run(*command, env=environment)
+    session.run("python", "-m", "pytest", "tests/spark", *NO_TIME_LIMIT, *posargs, env=environment)
 
 
 @nox.session
@@ -128,7 +129,7 @@ def models(session: nox.Session) -> None:
     session.install("-e", ".[test]")
     session.run("python", "-m", "tests.models", *session.posargs)
     killed = sorted(str(path) for path in Path("tests/ranges").glob("test_killed*.py"))
-    session.run("python", "-m", "pytest", *killed, env={"STATEBACKEND_RANGE_BATCHES": "300"})
+    session.run("python", "-m", "pytest", *killed, *NO_TIME_LIMIT, env={"STATEBACKEND_RANGE_BATCHES": "300"})
 
 
 @nox.session

@@ -1,9 +1,12 @@
-"""What holds for every test: none of them goes by the clock of the machine, and several processes share them well."""
+"""What holds for every test: none goes by the clock of the machine or hangs for ever, and processes share them well."""
 
+import asyncio
 import gc
 import logging
+import signal
 from collections.abc import Generator
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
 import pytest
 from hypothesis import settings
@@ -25,6 +28,40 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from tests.order import scheduling  # noqa: PLC0415  # the processes themselves have no use for it
 
     return scheduling(config, log)
+
+
+AGAIN_S: Final = 60.0
+_LIMIT: Final = pytest.StashKey[Any]()
+
+
+@pytest.hookimpl(wrapper=True, optionalhook=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Generator[None, bool, bool]:
+    """Fail a test that hangs once and again, until it ends: a busy event loop may swallow one failure.
+
+    pytest-timeout raises it by a signal, in the main thread, and shows the threads. The tasks of a loop are shown too.
+    """
+    item.stash[_LIMIT] = settings
+    is_set = yield
+    fail: Any = signal.getsignal(signal.SIGALRM)
+
+    def show_tasks_and_fail(number: int, frame: Any) -> None:
+        from statebackend.testing.virtual_time import _list_tasks  # noqa: PLC0415  # seldom wanted
+
+        with suppress(RuntimeError):  # no loop is running here
+            item.add_report_section("call", "tasks", _list_tasks(asyncio.get_running_loop()))
+        fail(number, frame)
+
+    signal.signal(signal.SIGALRM, show_tasks_and_fail)
+    signal.setitimer(signal.ITIMER_REAL, settings.timeout, AGAIN_S)
+    return is_set
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """Limit what a test leaves behind, too: pytest-timeout does not go on counting when a test has failed."""
+    if (settings := item.stash.get(_LIMIT, None)) is not None:
+        item.ihook.pytest_timeout_set_timer(item=item, settings=settings)
+    return (yield)
 
 
 @pytest.fixture
