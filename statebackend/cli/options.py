@@ -80,6 +80,7 @@ def _add_readers(
     scanning.add_argument("--prefix", metavar="TEXT", default="", help="only keys that begin with it")
     scanning.add_argument("--keys-only", action="store_true", help="without the values")
     scanning.add_argument("--limit", metavar="N", type=int, help="print at most N lines")
+    _add_migrate(scanning)
 
     exporting = commands.add_parser("export", parents=both, help="write a state to a file, as columns")
     exporting.add_argument("state", help="its name")
@@ -91,15 +92,27 @@ def _add_readers(
         "--key-as-json", action="store_true", help="keys as text in JSON, if they are of several types"
     )
     exporting.add_argument("--columns", metavar="A,B", help="only these columns, or fields of a record")
+    _add_migrate(exporting)
 
     comparing = commands.add_parser("diff", parents=[common], help="what one checkpoint has and another has not")
     comparing.add_argument("a", help="a checkpoint's id, or a savepoint's name; id:7 or savepoint:7 if 7 is both")
     comparing.add_argument("b", help="as a")
     comparing.add_argument("--state", metavar="NAME", action="append", default=[], help="only this state; repeatable")
+    _add_migrate(comparing)
 
     watching = commands.add_parser("watch", parents=[common], help="print a line for each checkpoint as it is made")
     watching.add_argument("--every-s", metavar="S", type=float, default=1.0, help="look so often")
     watching.add_argument("--count", metavar="N", type=int, help="end after N lines")
+
+
+def _add_migrate(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--migrate",
+        metavar="STATE=MODULE:FUNCTION",
+        action="append",
+        default=[],
+        help="an upcast of the state's declaration, for values of earlier versions; repeatable, the oldest first",
+    )
 
 
 def _common() -> argparse.ArgumentParser:

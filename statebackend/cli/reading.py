@@ -1,15 +1,18 @@
 """The commands that read state as columns: `scan`, `export`, `diff`; and `watch`, which follows the log."""
 
 import argparse
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
 from statebackend._clock import SystemClock
 from statebackend._reading.watching import watch
 from statebackend._state.declared import COLUMNAR
+from statebackend._state.values import Upcast
 from statebackend._upkeep.primary import open_job_primary
 from statebackend._upkeep.read_commit import find_commit
 from statebackend._upkeep.rows import key_from, plain
@@ -36,8 +39,27 @@ def _narrowed(options: argparse.Namespace) -> dict[str, Any]:
         "columns": columns,
         "key_groups": groups,
         "key_as_json": options.key_as_json,
+        "migrate": migrate_from(options.migrate, [options.state]).get(options.state, ()),
         **_which(options),
     }
+
+
+def migrate_from(texts: Sequence[str], states: Sequence[str] | None = None) -> dict[str, list[Upcast]]:
+    """The upcasts that are given as STATE=MODULE:FUNCTION, by state. Raises `InputError`, also for other `states`."""
+    found: dict[str, list[Upcast]] = {}
+    for text in texts:
+        state, _, place = text.rpartition("=")
+        module, _, name = place.partition(":")
+        try:
+            upcast = attrgetter(name)(importlib.import_module(module))
+        except (ImportError, AttributeError, ValueError, TypeError) as error:
+            raise InputError(
+                f"an upcast is given as STATE=MODULE:FUNCTION, of a module that Python finds: {error}", migrate=text
+            ) from error
+        if not state or not callable(upcast) or (states is not None and state not in states):
+            raise InputError("an upcast is a function, and of the state that is read", migrate=text, states=states)
+        found.setdefault(state, []).append(upcast)
+    return found
 
 
 def key_groups_from(text: str) -> tuple[int, int]:
@@ -73,7 +95,9 @@ async def scan(settings: Settings, options: argparse.Namespace, tell: Print) -> 
     limit = sys.maxsize if options.limit is None else options.limit
     if limit < 0:
         raise InputError("the limit must not be negative", limit=options.limit)
-    async with open_batches(settings, options.state, key_as_json=True, **_which(options)) as batches:
+    migrate = migrate_from(options.migrate, [options.state]).get(options.state, ())
+    opening = open_batches(settings, options.state, key_as_json=True, migrate=migrate, **_which(options))
+    async with opening as batches:
         async for batch in batches:
             rows: list[dict[str, Any]] = plain_of(batch.select(["key"] if options.keys_only else batch.schema.names))
             for row in rows:
@@ -104,7 +128,7 @@ async def compare(settings: Settings, options: argparse.Namespace, tell: Print) 
     from statebackend._reading.differences import diff  # noqa: PLC0415  # pyarrow is an extra
 
     before, after = [await checkpoint_from(settings, text) for text in (options.a, options.b)]
-    async for each in diff(settings, before, after, states=options.state):
+    async for each in diff(settings, before, after, states=options.state, migrate=migrate_from(options.migrate)):
         tell(json_text(each) if options.json else difference_line(each))
 
 

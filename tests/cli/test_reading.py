@@ -268,6 +268,37 @@ def test_keys_of_several_types_are_shown_as_they_were_given(fleet: Place) -> Non
     assert {row["value"]: json.loads(row["key"]) for row in pq.read_table(out).to_pylist()} == rows
 
 
+def test_values_of_earlier_versions_take_upcasts_by_their_names(fleet: Place) -> None:
+    """As the state declares them. What is no function, or of another state, is refused."""
+
+    async def write() -> None:
+        for version, value in enumerate((100, "160 km")):
+            async with sb.open_backend(fleet.settings) as backend:
+                miles = backend.value_state("miles", type(value), migrate=[str] * version)
+                miles[f"v{version}"] = value
+                await backend.checkpoint(30 + version)
+
+    anyio.run(write)
+    out, upcast = fleet.directory / "miles.jsonl", ("--migrate", "miles=builtins:str")
+    status, printed = fleet.run("scan", "miles")
+    assert status != cli.OK
+    assert "--migrate" in printed
+    assert fleet.run("export", "miles", str(out), *upcast)[0] == cli.OK
+    for rows in (lines(fleet.run("scan", "miles", *upcast)[1]), lines(out.read_text())):
+        assert {row["key"]: row["value"] for row in rows} == {"v0": "100", "v1": "160 km"}
+    assert fleet.run("diff", "30", "31", *upcast) == (cli.OK, '+ miles "v1" "160 km"\n')
+    for wrong in (
+        "miles",
+        "miles=builtins",
+        "miles=builtins:nothing",
+        "miles=no.module:f",
+        "legs=builtins:str",
+        ":str",
+    ):
+        status, printed = fleet.run("scan", "miles", "--migrate", wrong)
+        assert (status, "an upcast is" in printed) == (cli.WRONG_CALL, True), wrong
+
+
 def test_a_float_that_is_not_finite_is_no_null(fleet: Place) -> None:
     """JSON has no number for it, and null is what a state has that has none."""
 

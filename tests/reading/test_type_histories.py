@@ -9,13 +9,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import statebackend as sb
+from statebackend import errors
 from statebackend._reading.changed import OLD_VALUE
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import run_virtual
 from tests.knobs import replaced
 from tests.reading.states import table_of, values_of
 from tests.reading.test_feed import between, feed_of
-from tests.reading.type_histories import KEYS, KINDS, RUNS, SETTINGS, Run, live, opened, owner_of, seen
+from tests.reading.type_histories import KEYS, KINDS, RUNS, SETTINGS, Run, States, live, opened, owner_of, seen
 
 
 async def check(settings: sb.Settings, store: sb.ObjectStore, runs: Sequence[Run]) -> None:
@@ -96,6 +97,27 @@ def test_nor_does_it_matter_that_the_table_is_files(tmp_path_factory: pytest.Tem
         await check(in_files, MemoryStore(), [each._replace(owners=1) for each in runs])
 
     run()
+
+
+@run_virtual
+async def test_values_that_were_written_once_more_need_no_upcasts() -> None:
+    """A base does not bring them forward, so that this is no question of time: a write does."""
+    store, runs = (
+        MemoryStore(),
+        [Run(("a",), "", False, ("k0",), True, 1), Run(("a", "b"), "twice", False, (), True, 1)],
+    )
+    program = await live(SETTINGS, store, runs, lambda _: None)
+    for kind in ("value", "list", "map"):
+        with pytest.raises(errors.ValueDecodeError, match="migrate"):
+            await table_of(SETTINGS, kind, store=store)
+    async with opened(SETTINGS, store, has_base=False, owners=1) as ((backend,), commit):
+        states = States(backend, program)
+        for state in (states.value, states.list, states.map):
+            state.put_many(list(state), list(state.values()))
+        await commit()
+        expected = {"a": 0, "b": -201}
+    for kind, value in (("value", expected), ("list", [expected]), ("map", {"of 0": expected})):
+        assert values_of(await table_of(SETTINGS, kind, store=store)) == {"k0": value}
 
 
 class ColumnsRun(NamedTuple):

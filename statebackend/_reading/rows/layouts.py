@@ -109,7 +109,7 @@ class Cells:
         if cell.version > self._state.version or len(self._migrate) < self._state.version:
             raise ValueDecodeError(
                 "a stored value is of another version: give `migrate` as in the state's declaration to read_state,"
-                " export, diff or spark.register; the commands get and dump show it as it was written",
+                " export, diff or spark.register, or --migrate to a command; get and dump show it as it was written",
                 state=self._state.name,
                 version_written=cell.version,
                 version_declared=self._state.version,
