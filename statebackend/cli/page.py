@@ -60,7 +60,7 @@ def page(found: JobReport, log: Inspection) -> str:
 
 
 def _summary(found: JobReport) -> Iterator[str]:
-    source = found.newest.source
+    source = found.newest.newest_mark
     batch = "" if source is None else f", batch {source.batch_id} of query {source.query_id}"
     yield f"<p>Checkpoint {found.newest.checkpoint_id} at {_time(found.newest.committed_at_s)}{escape(batch)}; epoch "
     yield f"{found.newest.epoch}; {found.max_parallelism} key groups; release {escape(found.release or '-')}.</p>"

@@ -86,7 +86,7 @@ def _restored(row: LogRow) -> Iterator[str]:
 
 def report_lines(found: JobReport) -> Iterator[str]:
     """The newest checkpoint, then its ranges and states, then everything that lies there."""
-    source = found.newest.source
+    source = found.newest.newest_mark
     batch = "" if source is None else f", batch {source.batch_id} of query {source.query_id}"
     yield f"job {found.job}: checkpoint {found.newest.checkpoint_id} at {_time(found.newest.committed_at_s)}{batch}"
     yield f"epoch {found.newest.epoch}, {found.max_parallelism} key groups, written by release {found.release or '-'}"

@@ -222,6 +222,20 @@ def test_savepoints_are_listed_and_dropped(place: Place) -> None:
     assert "before-migration" in printed
 
 
+def test_a_state_that_was_edited_by_hand_is_shown_with_its_newest_batch(place: Place) -> None:
+    """The edit was made for none, but a stream goes on behind it: from the newest checkpoint and from a savepoint."""
+
+    async def edit() -> None:
+        async with sb.open_backend(place.settings) as backend:
+            backend.value_state("legs", int)["k"] = 0
+            await backend.checkpoint(backend.next_checkpoint_id)
+
+    anyio.run(edit)
+    assert "checkpoint 14" in (printed := place.run("report")[1])
+    assert "batch 3 of query q" in printed
+    assert "batch 4 of query q" in place.run("savepoint", "edited")[1]
+
+
 @pytest.mark.parametrize("command", ["inspect", "report", "savepoints", "verify", "repair", "sweep"])
 def test_no_such_job_is_told(place: Place, command: str) -> None:
     """A mistyped name does not look like a healthy job."""
