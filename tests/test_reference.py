@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from docs._site.reference import ESSENTIAL, PAGES
 from statebackend import errors
-from statebackend._reference import ESSENTIAL, PAGES
 from statebackend.cli.commands import COMMANDS
 from statebackend.errors import StateBackendError
 from statebackend.settings import Settings
@@ -18,7 +18,7 @@ REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 
 @pytest.mark.parametrize(("name", "page"), PAGES.items())
 def test_the_page_is_the_one_that_the_code_makes(name: str, page: Callable[[], str]) -> None:
-    """If not: `python -m statebackend._reference settings > docs/reference/settings.md`, and the same for `errors`."""
+    """If not: `python docs/_site/reference.py settings > docs/reference/settings.md`, and the same for `errors`."""
     assert (REFERENCE / f"{name}.md").read_text(encoding="utf-8") == page()
 
 

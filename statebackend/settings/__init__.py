@@ -5,7 +5,6 @@ in the names. They come from keyword arguments, or from a mapping, TOML, the env
 """
 
 from statebackend.settings.records import (
-    PUTS,
     AzureSettings,
     GiB,
     KiB,
@@ -17,8 +16,6 @@ from statebackend.settings.records import (
 )
 from statebackend.settings.secret import Secret
 from statebackend.settings.settings import (
-    INLINE_BYTES,
-    INLINE_BYTES_IN_FILES,
     Compression,
     Settings,
     TableKind,
@@ -28,9 +25,6 @@ from statebackend.settings.sources import ENVIRONMENT_PREFIX, SPARK_PREFIX
 
 __all__ = [
     "ENVIRONMENT_PREFIX",
-    "INLINE_BYTES",
-    "INLINE_BYTES_IN_FILES",
-    "PUTS",
     "SPARK_PREFIX",
     "AzureSettings",
     "Compression",

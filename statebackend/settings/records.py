@@ -25,7 +25,28 @@ S3Addressing = Literal["auto", "path", "virtual"]
 """The ways to name a bucket: in the path of a URL, or as a part of its host."""
 
 
-class S3Settings(msgspec.Struct, frozen=True, kw_only=True):
+class CloudSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings that every cloud has: where it is, and how hard to press it."""
+
+    endpoint: str = ""
+    """URL of the server, where it is not the cloud's own."""
+    connections_max: Count = 64
+    """Requests under way at a time; further ones wait for a connection."""
+    connect_timeout_s: Deadline = 5.0
+    """How long opening a connection may take."""
+    read_timeout_s: Deadline = 10.0
+    """How long the cloud may stay silent while an answer is due."""
+    request_timeout_s: Deadline = 60.0
+    """How long one request may take in all, body included: one part of a large object, or a small one whole."""
+    requests_per_s_max: Rate = 3_000.0
+    """Request rate. When the cloud throttles, the rate falls for a while."""
+    retries_per_s_max: Rate = 10.0
+    """Rate of repeated requests, over all requests together, so that retries do not prolong an outage."""
+    outage_s: Pause = 60.0
+    """How long a repeatable request is retried after its first failure."""
+
+
+class S3Settings(CloudSettings, frozen=True, kw_only=True):
     """How to reach the bucket of an `s3://` primary, and how hard to press it.
 
     Raises `SettingsError` for a value out of bounds, and for credentials that are incomplete.
@@ -43,26 +64,12 @@ class S3Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Goes with temporary credentials. Left out of pickles."""
     addressing: S3Addressing = "auto"
     """Style of addressing the bucket: in the path, in the host name (`virtual`), or whichever suits the endpoint."""
-    connections_max: Count = 64
-    """Requests under way at a time; further ones wait for a connection."""
-    connect_timeout_s: Deadline = 5.0
-    """How long opening a connection may take."""
-    read_timeout_s: Deadline = 10.0
-    """How long S3 may stay silent while an answer is due."""
-    request_timeout_s: Deadline = 60.0
-    """How long one request may take in all, body included: one part, or an object below the multipart threshold."""
     multipart_threshold_bytes: int = 16 * MiB
     """Objects larger than this are uploaded in parts, which costs two requests more than there are parts."""
     part_bytes: int = 8 * MiB
     """Size of a part: at least 5 MiB, at most `multipart_threshold_bytes`. Larger for objects of over 10,000 parts."""
     part_concurrency_max: Count = 4
     """Parts of one object in memory and being sent at a time."""
-    requests_per_s_max: Rate = 3_000.0
-    """Request rate. When S3 throttles, the rate falls for a while."""
-    retries_per_s_max: Rate = 10.0
-    """Rate of repeated requests, over all requests together, so that retries do not prolong an outage."""
-    outage_s: Pause = 60.0
-    """How long a repeatable request is retried after its first failure."""
 
     def __post_init__(self) -> None:
         check_fields(self, "s3.")
@@ -79,7 +86,7 @@ class S3Settings(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-class AzureSettings(msgspec.Struct, frozen=True, kw_only=True):
+class AzureSettings(CloudSettings, frozen=True, kw_only=True):
     """How to reach the container of an `azure://` primary, and how hard to press it. Needs the extra `azure`.
 
     Raises `SettingsError` for a value out of bounds, and for credentials of both kinds. The account key is checked only
@@ -94,26 +101,12 @@ class AzureSettings(msgspec.Struct, frozen=True, kw_only=True):
     sas_token: Secret | None = None
     """A shared access signature, instead of a key. Left out of pickles. With neither, credentials come from
     `azure-identity`: variables, workload or managed identity, or a login."""
-    connections_max: Count = 64
-    """Requests under way at a time; further ones wait for a connection."""
-    connect_timeout_s: Deadline = 5.0
-    """How long opening a connection may take."""
-    read_timeout_s: Deadline = 10.0
-    """How long Azure may stay silent while an answer is due."""
-    request_timeout_s: Deadline = 60.0
-    """How long one request may take in all, body included: one block, or an object below the threshold."""
     block_threshold_bytes: int = 16 * MiB
     """Objects larger than this are uploaded in blocks, which costs one request more than there are blocks."""
     block_bytes: int = 8 * MiB
     """Size of a block: at most `block_threshold_bytes`. Azure takes 50,000 of them."""
     block_concurrency_max: Count = 4
     """Blocks of one object in memory and being sent at a time."""
-    requests_per_s_max: Rate = 3_000.0
-    """Request rate. When Azure throttles, the rate falls for a while."""
-    retries_per_s_max: Rate = 10.0
-    """Rate of repeated requests, over all requests together, so that retries do not prolong an outage."""
-    outage_s: Pause = 60.0
-    """How long a repeatable request is retried after its first failure."""
 
     def __post_init__(self) -> None:
         check_fields(self, "azure.")

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, Final, Literal, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
@@ -71,6 +71,13 @@ _BUCKET = re.compile(r"[A-Za-z0-9._-]{3,255}")
 _S3_PREFIX = re.compile(r"(/[A-Za-z0-9_=][A-Za-z0-9._=-]{0,254}){0,16}/?")
 _AZURE_ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
 _AZURE_PATH = re.compile(r"/([a-z0-9](-?[a-z0-9]){2,62}|\$root)" + _S3_PREFIX.pattern)
+_WHOLE: Final[Mapping[str, Callable[[SplitResult], bool]]] = {
+    "memory": lambda url: bool(url.netloc) and url.path in ("", "/"),
+    "file": lambda url: url.netloc in ("", "localhost") and url.path.startswith("/") and url.path != "/",
+    "s3": lambda url: bool(_BUCKET.fullmatch(url.netloc) and _S3_PREFIX.fullmatch(url.path)),
+    "azure": lambda url: bool(_AZURE_ACCOUNT.fullmatch(url.netloc) and _AZURE_PATH.fullmatch(url.path)),
+}
+"""By its scheme, whether a URL has all that its form asks for."""
 _CREDENTIALS = re.compile(r"[^/]*//[^/?#]*@")
 _PASSWORD = re.compile(r"[^/]*//[^/?#@]*:[^/?#]*@")
 _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
@@ -287,15 +294,7 @@ def check_primary(url: str) -> None:
         parts = urlsplit(url)
     except ValueError as error:
         raise PrimaryUrlError(f"the primary is not a URL: use {PRIMARY_FORMS}", primary=url) from error
-    if parts.scheme == "memory":
-        known = bool(parts.netloc) and parts.path in ("", "/")
-    elif parts.scheme == "file":
-        known = parts.netloc in ("", "localhost") and parts.path.startswith("/") and parts.path != "/"
-    elif parts.scheme == "s3":
-        known = bool(_BUCKET.fullmatch(parts.netloc)) and bool(_S3_PREFIX.fullmatch(parts.path))
-    elif parts.scheme == "azure":
-        known = bool(_AZURE_ACCOUNT.fullmatch(parts.netloc)) and bool(_AZURE_PATH.fullmatch(parts.path))
-    else:
+    if (is_whole := _WHOLE.get(parts.scheme)) is None:
         raise PrimaryUrlError(f"the primary has an unknown scheme: use {PRIMARY_FORMS}", primary=url)
     if parts.scheme == "file" and _ESCAPE.search(parts.path) and not os.path.lexists(parts.path):
         raise PrimaryUrlError(
@@ -303,5 +302,5 @@ def check_primary(url: str) -> None:
             primary=url,
             perhaps=unquote(url),
         )
-    if not known or parts.query or parts.fragment:
+    if not is_whole(parts) or parts.query or parts.fragment:
         raise PrimaryUrlError(f"the primary's URL is incomplete: use {PRIMARY_FORMS}", primary=url)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from docs._site.metrics_page import reference_page
 from statebackend.observers import Metrics
-from statebackend.observers.reference import reference_page
 from tests.howto.pages import code_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
@@ -25,7 +25,7 @@ def snake_case(name: str) -> str:
 
 
 def test_the_page_is_up_to_date() -> None:
-    """If not: `python -m statebackend.observers.reference > docs/reference/metrics.md`."""
+    """If not: `python docs/_site/metrics_page.py > docs/reference/metrics.md`."""
     assert PAGE.read_text(encoding="utf-8") == reference_page()
 
 

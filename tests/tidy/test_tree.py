@@ -33,9 +33,7 @@ TOP_LEVEL = frozenset(
     }
 )
 
-MAY_TAKE_SETTINGS = frozenset(
-    {"__init__.py", "_backend", "_ranges", "_reading", "_reference.py", "_upkeep", "cli", "spark", "testing"}
-)
+MAY_TAKE_SETTINGS = frozenset({"__init__.py", "_backend", "_ranges", "_reading", "_upkeep", "cli", "spark", "testing"})
 
 
 def test_every_file_is_on_the_page_of_files_in_the_words_of_its_docstring() -> None:

@@ -1,7 +1,6 @@
 """Translates errors of Azure and its client to errors of a store, by what the caller can do about them.
 
-The codes are those of Azure's reference, "Common REST API error codes" and "Blob Storage error codes". An unknown code
-is judged by its HTTP status: 5xx may pass, 4xx will not.
+The codes are those of Azure's reference, "Common REST API error codes" and "Blob Storage error codes".
 """
 
 import asyncio
@@ -13,55 +12,30 @@ import aiohttp
 from azure.core import exceptions as client
 
 from statebackend.errors import (
-    BucketNotFoundError,
-    ClockSkewError,
-    InputError,
     ObjectExistsError,
     ObjectNotFoundError,
     StateBackendError,
     StoreAccessError,
-    StoreFullError,
-    StoreThrottledError,
     StoreUnavailableError,
-    UnfitStoreError,
 )
-from statebackend.objectstore.cloud.requests import BeyondTheEndError
+from statebackend.objectstore.cloud.answers import Meaning, Meanings
 
-Meaning = tuple[type[StateBackendError], str]
-
-_EXISTS: Final[Meaning] = (ObjectExistsError, "there is already an object at that key")
-_MISSING: Final[Meaning] = (ObjectNotFoundError, "no object at that key")
-_NO_CONTAINER: Final[Meaning] = (BucketNotFoundError, "there is no such container: make it, or correct the primary")
-_BUSY: Final[Meaning] = (StoreThrottledError, "Azure asks for fewer requests")
-_FULL: Final[Meaning] = (StoreFullError, "the storage account has no room: make some")
-_MAY_PASS: Final[Meaning] = (StoreUnavailableError, "Azure failed")
-_BEYOND: Final[Meaning] = (BeyondTheEndError, "the range begins beyond the end of the object")
-_NO: Final[Meaning] = (StoreAccessError, "Azure refuses: correct the credentials, or what they may do")
-
+_MEANS: Final = Meanings("Azure", "container", keys="1024 characters")
 _BY_CODE: Final[Mapping[str, Meaning]] = {
-    "BlobAlreadyExists": _EXISTS,
-    "ConditionNotMet": _EXISTS,
-    "BlobNotFound": _MISSING,
-    "ContainerNotFound": _NO_CONTAINER,
-    "ContainerBeingDeleted": _NO_CONTAINER,
-    "ContainerDisabled": _NO,
-    "ServerBusy": _BUSY,
-    "OperationTimedOut": _MAY_PASS,
-    "InternalError": _MAY_PASS,
-    "Md5Mismatch": _MAY_PASS,  # the body was damaged on the way
-    "InvalidRange": _BEYOND,
-    "InvalidBlockList": _MAY_PASS,  # another writer of the same key has committed its blocks, and dropped ours
-    "OutOfRangeInput": (InputError, "Azure takes keys of at most 1024 characters, including the primary's prefix"),
-    "UnsupportedHeader": (UnfitStoreError, "this server cannot do what was asked of it: use another"),
-}
-_BY_STATUS: Final[Mapping[int, Meaning]] = {
-    404: _MISSING,
-    408: _MAY_PASS,
-    412: _EXISTS,
-    429: _BUSY,
-    501: (UnfitStoreError, "this server cannot do what was asked of it: use another"),
-    503: _BUSY,
-    507: _FULL,
+    "BlobAlreadyExists": _MEANS.exists,
+    "ConditionNotMet": _MEANS.exists,
+    "BlobNotFound": _MEANS.missing,
+    "ContainerNotFound": _MEANS.nowhere,
+    "ContainerBeingDeleted": _MEANS.nowhere,
+    "ContainerDisabled": _MEANS.refused,
+    "ServerBusy": _MEANS.busy,
+    "OperationTimedOut": _MEANS.may_pass,
+    "InternalError": _MEANS.may_pass,
+    "Md5Mismatch": _MEANS.may_pass,  # the body was damaged on the way
+    "InvalidRange": _MEANS.beyond,
+    "InvalidBlockList": _MEANS.may_pass,  # another writer of the same key has committed its blocks, and dropped ours
+    "OutOfRangeInput": _MEANS.long_key,
+    "UnsupportedHeader": _MEANS.unfit,
 }
 _SKEWED: Final = "Request date header too old"
 """In the text of a 403 for a clock that is a quarter of an hour off: its code is that of a wrong key."""
@@ -86,9 +60,7 @@ def store_errors(container: str, key: str | None = None) -> Generator[None]:
 
 def _answered(error: client.HttpResponseError, facts: Mapping[str, Any]) -> StateBackendError:
     status, code = error.status_code or 0, _code_of(error)
-    if (meaning := _BY_CODE.get(code) or _BY_STATUS.get(status)) is None:
-        meaning = _MAY_PASS if status >= 500 else _NO
-    kind, said = meaning
+    kind, said = _MEANS.of(status, code, _BY_CODE)
     if kind in (ObjectExistsError, ObjectNotFoundError):
         return kind(said, **facts)
     return kind(said, **facts, status=status, code=code)
@@ -96,7 +68,8 @@ def _answered(error: client.HttpResponseError, facts: Mapping[str, Any]) -> Stat
 
 def _refused(error: client.ClientAuthenticationError, facts: Mapping[str, Any]) -> StateBackendError:
     if _SKEWED in str(error):
-        return ClockSkewError("this machine's clock is too far from Azure's: set it", **facts)
+        kind, said = _MEANS.skewed
+        return kind(said, **facts)
     return StoreAccessError(
         "Azure refuses the credentials: correct them, or what they may do",
         **facts,

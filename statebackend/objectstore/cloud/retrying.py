@@ -13,7 +13,7 @@ import anyio
 
 from statebackend.errors import StoreFullError, StoreThrottledError, StoreUnavailableError
 from statebackend.objectstore.cloud.limited import RequestRate
-from statebackend.settings import AzureSettings, S3Settings
+from statebackend.settings.records import CloudSettings
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class Retries:
         self._chance = chance
 
     @classmethod
-    def of(cls, settings: S3Settings | AzureSettings) -> Self:
+    def of(cls, settings: CloudSettings) -> Self:
         """As the settings of a store say, with pauses drawn at random."""
         return cls(
             RequestRate(settings.requests_per_s_max),

@@ -1,7 +1,6 @@
 """Translates errors of S3 and its client to errors of a store, by what the caller can do about them.
 
-The codes are those of the S3 API reference, "Error responses", and a few of other servers. An unknown code is judged by
-its HTTP status: 5xx may pass, 4xx will not.
+The codes are those of the S3 API reference, "Error responses", and a few of other servers.
 """
 
 import asyncio
@@ -13,78 +12,46 @@ import aiohttp
 from botocore import exceptions as client
 from botocore.parsers import ResponseParserError
 
-from statebackend.errors import (
-    BucketNotFoundError,
-    ClockSkewError,
-    InputError,
-    ObjectExistsError,
-    ObjectNotFoundError,
-    StateBackendError,
-    StoreAccessError,
-    StoreFullError,
-    StoreThrottledError,
-    StoreUnavailableError,
-    UnfitStoreError,
-)
-from statebackend.objectstore.cloud.requests import BeyondTheEndError
+from statebackend.errors import StateBackendError, StoreAccessError, StoreUnavailableError
+from statebackend.objectstore.cloud.answers import Meaning, Meanings
 
-Meaning = tuple[type[StateBackendError], str]
-
-_EXISTS: Final[Meaning] = (ObjectExistsError, "there is already an object at that key")
-_NO_BUCKET: Final[Meaning] = (BucketNotFoundError, "there is no such bucket: make it, or correct the primary")
-_CLOCK: Final[Meaning] = (ClockSkewError, "this machine's clock is too far from S3's: set it")
-_KEY: Final[Meaning] = (InputError, "S3 takes keys of at most 1024 bytes, including the primary's prefix")
-_FULL: Final[Meaning] = (StoreFullError, "S3 has no room: make some")
-_BUSY: Final[Meaning] = (StoreThrottledError, "S3 asks for fewer requests")
-_UNFIT: Final[Meaning] = (UnfitStoreError, "this S3 cannot do what was asked of it: use another")
-_MAY_PASS: Final[Meaning] = (StoreUnavailableError, "S3 failed")
-_MISSING: Final[Meaning] = (ObjectNotFoundError, "no object at that key")
+_MEANS: Final = Meanings("S3", "bucket", keys="1024 bytes")
 _ELSEWHERE: Final[Meaning] = (
     StoreAccessError,
     "the bucket is in another region or elsewhere: correct s3.region or s3.endpoint",
 )
-_BEYOND: Final[Meaning] = (BeyondTheEndError, "the range begins beyond the end of the object")
-_NO: Final[Meaning] = (StoreAccessError, "S3 refuses: correct the credentials, or what they may do")
-
 _BY_CODE: Final[Mapping[str, Meaning]] = {
-    "PreconditionFailed": _EXISTS,
-    "NoSuchBucket": _NO_BUCKET,
-    "RequestTimeTooSkewed": _CLOCK,
-    "KeyTooLongError": _KEY,
-    "QuotaExceeded": _FULL,
-    "InsufficientStorage": _FULL,
-    "XMinioStorageFull": _FULL,
-    "SlowDown": _BUSY,
-    "ServiceUnavailable": _BUSY,
-    "Throttling": _BUSY,
-    "ThrottlingException": _BUSY,
-    "TooManyRequests": _BUSY,
-    "TooManyRequestsException": _BUSY,
-    "RequestLimitExceeded": _BUSY,
-    "BandwidthLimitExceeded": _BUSY,
-    "NotImplemented": _UNFIT,
-    "ConditionalRequestConflict": _MAY_PASS,
-    "OperationAborted": _MAY_PASS,
-    "RequestTimeout": _MAY_PASS,
-    "BadDigest": _MAY_PASS,  # the body was damaged on the way
-    "XAmzContentChecksumMismatch": _MAY_PASS,
-    "IncompleteBody": _MAY_PASS,
+    "PreconditionFailed": _MEANS.exists,
+    "NoSuchBucket": _MEANS.nowhere,
+    "RequestTimeTooSkewed": _MEANS.skewed,
+    "KeyTooLongError": _MEANS.long_key,
+    "QuotaExceeded": _MEANS.full,
+    "InsufficientStorage": _MEANS.full,
+    "XMinioStorageFull": _MEANS.full,
+    "SlowDown": _MEANS.busy,
+    "ServiceUnavailable": _MEANS.busy,
+    "Throttling": _MEANS.busy,
+    "ThrottlingException": _MEANS.busy,
+    "TooManyRequests": _MEANS.busy,
+    "TooManyRequestsException": _MEANS.busy,
+    "RequestLimitExceeded": _MEANS.busy,
+    "BandwidthLimitExceeded": _MEANS.busy,
+    "NotImplemented": _MEANS.unfit,
+    "ConditionalRequestConflict": _MEANS.may_pass,
+    "OperationAborted": _MEANS.may_pass,
+    "RequestTimeout": _MEANS.may_pass,
+    "BadDigest": _MEANS.may_pass,  # the body was damaged on the way
+    "XAmzContentChecksumMismatch": _MEANS.may_pass,
+    "IncompleteBody": _MEANS.may_pass,
     "AuthorizationHeaderMalformed": _ELSEWHERE,
-    "InvalidRange": _BEYOND,
+    "InvalidRange": _MEANS.beyond,
 }
 _BY_STATUS: Final[Mapping[int, Meaning]] = {
     301: _ELSEWHERE,
     307: _ELSEWHERE,
     308: _ELSEWHERE,
-    404: _MISSING,
-    408: _MAY_PASS,
-    409: _MAY_PASS,
-    412: _EXISTS,
-    416: _BEYOND,
-    429: _BUSY,
-    501: _UNFIT,
-    503: _BUSY,
-    507: _FULL,
+    409: _MEANS.may_pass,
+    416: _MEANS.beyond,
 }
 _REFUSED: Final = (
     client.NoCredentialsError,
@@ -137,7 +104,7 @@ def _answered(error: client.ClientError, facts: dict[str, Any]) -> StateBackendE
     code, text = said.get("Code", ""), said.get("Message", "")
     # S3's answer may repeat the session token and what was signed with the key: only code and message leave here.
     response["Error"] = {"Code": code, "Message": text}
-    kind, message = _BY_CODE.get(code) or _BY_STATUS.get(status) or (_MAY_PASS if status >= 500 else _NO)
+    kind, message = _MEANS.of(status, code, _BY_CODE, _BY_STATUS)
     return kind(message, **facts, code=code or str(status), reason=text)
 
 

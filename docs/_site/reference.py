@@ -1,4 +1,4 @@
-"""Generates pages of `docs/reference` from the code: `python -m statebackend._reference settings`, `errors`, ...
+"""Generates pages of `docs/reference` from the code: `python docs/_site/reference.py settings`, `errors`, ...
 
 The meaning of a field is the string below it in the source. No class has that at run time, so the source is read.
 """
@@ -64,7 +64,7 @@ earlier release is an error that has the new one.
 
 {plain}
 {records}
-This page is generated from `statebackend/settings/`, by `python -m statebackend._reference settings`.
+This page is generated from `statebackend/settings/`, by `python docs/_site/reference.py settings`.
 """
 
 _ERRORS_PAGE: Final = """# Errors
@@ -78,7 +78,7 @@ the values it talks about; both survive pickling. An error that means the same a
 ```
 
 {groups}
-This page is generated from `statebackend/errors.py`, by `python -m statebackend._reference errors`.
+This page is generated from `statebackend/errors.py`, by `python docs/_site/reference.py errors`.
 """
 
 _COMMANDS_PAGE: Final = """# Command line
@@ -94,7 +94,7 @@ a file from the environment: `STATEBACKEND_PRIMARY`, `STATEBACKEND_JOB` and the 
 
 {status}
 
-This page is generated from `statebackend/cli/options.py`, by `python -m statebackend._reference command-line`.
+This page is generated from `statebackend/cli/options.py`, by `python docs/_site/reference.py command-line`.
 """
 
 
@@ -194,10 +194,11 @@ def _fields(kind: type[msgspec.Struct], record: str = "") -> Iterator[Field]:
 
 
 def _meanings(kind: type) -> dict[str, str]:
-    """The texts below the fields of a class, by field."""
+    """The texts below the fields of a class and of those that it extends, by field."""
+    above = [_meanings(base) for base in kind.__bases__ if base is not msgspec.Struct]
     (definition,) = ast.parse(inspect.getsource(kind)).body
     assert isinstance(definition, ast.ClassDef)
-    return {
+    return {name: meaning for each in above for name, meaning in each.items()} | {
         field.target.id: " ".join(below.value.value.split())
         for field, below in zip(definition.body, definition.body[1:], strict=False)
         if isinstance(field, ast.AnnAssign)

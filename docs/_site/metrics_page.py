@@ -1,4 +1,4 @@
-"""Generates the page on the metrics: `python -m statebackend.observers.reference > docs/reference/metrics.md`."""
+"""Generates the page on the metrics: `python docs/_site/metrics_page.py > docs/reference/metrics.md`."""
 
 import sys
 from typing import Final
@@ -52,7 +52,7 @@ The first eight are Flink's changelog storage metrics, with Flink's meanings.
 {rows}
 
 This page is generated from the definitions in `statebackend/observers/metrics.py`, by
-`python -m statebackend.observers.reference`.
+`python docs/_site/metrics_page.py`.
 """
 
 
