@@ -3,7 +3,8 @@
     open_backend, StateBackend      open a job's state, use it, checkpoint it
     Settings                        the job's name and places, and how fast it works; its records for S3, uploads and
                                     prices are in `statebackend.settings`
-    ValueState, ListState, MapState, ReducingState, AggregatingState    what user code reads and writes
+    ValueState, ListState, MapState, ReducingState, AggregatingState    what user code reads and writes; Aggregate: how
+                                    the last one adds up
     ColumnarState                   a row of columns per key, for whole batches in Arrow (needs the extra `columns`)
     OperatorState                   state that belongs to no key
     Timers, TimeToLive              when a key is due, and how long a value lives
@@ -20,11 +21,15 @@
     rewrite                         give a job another number of key groups
     StateBackendError               the base of every error; `statebackend.errors` draws the tree
 
-and three rooms for those who need more:
+and rooms for those who need more:
 
     abc         what you may implement: ObjectStore, StateChangeUploader, Serializer, Observer, Clock, and their records
     owners      for a job whose key groups are shared by several processes
     reports     the records that `sweep`, `verify` and their like return
+    objectstore     the stores that a primary's URL opens, to wrap them or to pass them as `store=`
+    uploaders   the uploader that is the default, to extend it
+    observers   what counts and exports events
+    testing     kits, fakes and a tester for processors, for tests of your own (needs the extra `testing`)
 
 Rooms whose name begins with an underscore are private.
 """
@@ -121,6 +126,7 @@ __all__ = [
     "watch",
 ]
 
+_ROOMS = ("abc", "errors", "objectstore", "observers", "owners", "reports", "settings", "spark", "testing", "uploaders")
 _WITH_ARROW = {
     "ColumnarState": "statebackend._state.columnar.columnar_state",
     "diff": "statebackend._reading.differences",
@@ -130,9 +136,14 @@ _WITH_ARROW = {
 }
 
 
+def __dir__() -> list[str]:
+    """The public names and rooms, also those that are imported on first use."""
+    return sorted([*__all__, *_ROOMS])
+
+
 def __getattr__(name: str) -> Any:
-    if name == "spark":  # on first use: it imports pyspark, which not every process has
-        return importlib.import_module("statebackend.spark")
+    if name in _ROOMS:  # on first use: pyspark, pytest and the clients of clouds are not in every process
+        return importlib.import_module(f"statebackend.{name}")
     if name in _WITH_ARROW:  # as above, of pyarrow
         return getattr(importlib.import_module(_WITH_ARROW[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,8 +9,10 @@
     statebackend diff A B       sb.diff             keys that were added, changed and removed between two checkpoints
     statebackend watch          sb.watch            a line for each checkpoint as it is made
     statebackend verify         sb.verify           read every byte that a retained checkpoint needs, in both copies
+    statebackend repair         sb.repair           put what is damaged in the primary back from local copies
     statebackend sweep          sb.sweep            find what the job no longer needs; delete it with --delete
     statebackend rewrite        sb.rewrite          commit the state again with another max_parallelism; fences writers
+    statebackend savepoint NAME sb.savepoint        keep a checkpoint under a name
     statebackend savepoints     sb.savepoints       list the savepoints
     statebackend drop NAME      sb.drop_savepoint   drop one
 

@@ -5,12 +5,7 @@ through power cuts, `s3/` in a bucket, `azure/` in a container, and `cloud/` has
 own implements `statebackend.abc.ObjectStore`; `statebackend.testing` has the tests that prove it.
 """
 
-from typing import Final
-
 from statebackend.objectstore.local import LocalStore
 from statebackend.objectstore.memory import MemoryStore, open_memory_store
 
-PROBE_KEY: Final = "put-if-absent"
-"""Below the job's root: the object that shows whether a store honours put-if-absent. S3 and Azure are asked."""
-
-__all__ = ["PROBE_KEY", "LocalStore", "MemoryStore", "open_memory_store"]
+__all__ = ["LocalStore", "MemoryStore", "open_memory_store"]

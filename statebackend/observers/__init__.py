@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from statebackend._observers import Observers
-from statebackend.observers.kinds import Counter, CounterByLabel, Distribution, Gauge, Histogram, Level, Metric, Total
+from statebackend.observers.kinds import Counter, Distribution, Gauge, Histogram, Level, Metric, Total
 from statebackend.observers.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Counter",
-    "CounterByLabel",
     "Distribution",
     "Gauge",
     "Histogram",

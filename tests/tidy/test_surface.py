@@ -1,6 +1,8 @@
 """Every public name is in one room, and this says which. A name that comes or goes does so here, too."""
 
 import importlib
+import re
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +31,10 @@ ROOMS = {
     "statebackend.owners": OWNERS,
     "statebackend.reports": REPORTS,
 }
+BEHIND_THE_DOOR = {"cli", "ids", "py"}
+"""Not for users of the package: the command line, and the ids, which come with the calls that return them."""
+NAMED_BESIDE = "Key SourceMark"
+"""Types that signatures name, which need no line in the docstring of the door."""
 AT_THE_DOOR_TOO = "CheckpointInfo Clock ObjectStore Observer RestoreReport Serializer StateChangeUploader"
 """What people subclass, and what they are handed: the door names these beside `statebackend.abc`."""
 
@@ -39,6 +45,25 @@ def test_a_room_names_these_and_no_others(room: str) -> None:
     module = importlib.import_module(room)
     assert sorted(module.__all__) == sorted(ROOMS[room].split())
     assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+def test_the_front_door_shows_its_names_and_rooms_and_nothing_else() -> None:
+    """Also what is imported on first use; none of what the door itself has imported."""
+    package = importlib.import_module("statebackend")
+    rooms = {path.stem if path.suffix else path.name for path in Path(package.__path__[0]).iterdir()}
+    shown, said = set(dir(package)), f"{package.__doc__} __version__ {NAMED_BESIDE}"
+    assert set(package.__all__) <= shown
+    assert shown - set(package.__all__) == {room for room in rooms if not room.startswith("_")} - BEHIND_THE_DOOR
+    assert [name for name in shown if not re.search(rf"\b{name}\b", said)] == []
+
+
+def test_a_docstring_that_lists_lists_all() -> None:
+    """The commands of the command line, and the files of the changelog."""
+    cli, changelog = (importlib.import_module(f"statebackend.{room}") for room in ("cli", "_changelog"))
+    commands = importlib.import_module("statebackend.cli.commands").COMMANDS
+    assert set(re.findall(r"^    statebackend (\w+)", cli.__doc__, re.MULTILINE)) == set(commands) - {"restore"}
+    files = {path.stem for path in Path(changelog.__path__[0]).glob("*.py")} - {"__init__"}
+    assert [name for name in sorted(files) if not re.search(rf"\b{name}\b", changelog.__doc__)] == []
 
 
 def test_a_name_is_in_one_room() -> None:
