@@ -19,11 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 import statebackend as sb
-from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._codec.segment import decode_segment
 from statebackend._upkeep.primary import open_job_primary
-from statebackend._upkeep.read_commit import find_commit
 
 AT_ONCE = 250_000
 SCHEMA = pa.schema({"n": pa.int64(), "miles": pa.int64(), "carrier": pa.string()})
@@ -108,7 +106,7 @@ def decode(directory: str) -> dict[str, float]:
 async def _newest(directory: str) -> Commit:
     settings = settings_of(directory)
     async with open_job_primary(settings, None) as primary:
-        found, _ = await find_commit(settings, primary, checkpoint_id=None, savepoint=None, clock=SystemClock())
+        found, _ = await primary.find()
         return found
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from statebackend.abc import Observer
 from statebackend.errors import InputError
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 EVENTS: Final = tuple(name for name in vars(Observer) if not name.startswith("_"))
 """The methods of `Observer`."""
@@ -42,10 +42,10 @@ class _Telling:
         for index, watch in enumerate(self._watching):
             try:
                 watch(*args, **facts)
-            except (Exception, asyncio.CancelledError):  # noqa: BLE001  # a stray one: nothing here awaits
+            except (Exception, asyncio.CancelledError):  # a stray one: nothing here awaits
                 if index not in self._logged:
                     self._logged.add(index)
-                    _log.warning("an observer raised in %s; it is not logged again", self._event, exc_info=True)
+                    _logger.warning("an observer raised in %s; it is not logged again", self._event, exc_info=True)
 
 
 def _members(observer: Observer) -> tuple[Observer, ...]:

@@ -8,7 +8,7 @@ from anyio.abc import TaskGroup
 from msgspec import UNSET
 
 from statebackend._backend.copy_writers import Copies, needed
-from statebackend._backend.job import Job, Position
+from statebackend._backend.job import Job
 from statebackend._backend.stores import Primary, roots_with_copies
 from statebackend._backend.tables import HEAP, Tables, rocksdb_bases, rocksdb_restore
 from statebackend._cache.download_cache import DownloadCache
@@ -29,6 +29,7 @@ from statebackend._codec.commit import Commit
 from statebackend._local.removal import LocalRetention
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.names import is_ours, sequence_of
+from statebackend._log.position import Position
 from statebackend._log.sweeping.retention import left_behind
 from statebackend._observers import Observers
 from statebackend._retry import RetryPolicy
@@ -39,7 +40,7 @@ from statebackend.abc import Clock, ObjectStore, Observer, RestoreReport, StateC
 from statebackend.ids import ChangeSetHandle, Epoch, KeyGroupRange, RangeState, RocksDBBase
 from statebackend.settings import Settings
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +110,7 @@ async def restore(opened: Opened, cache: DownloadCache | None) -> Restored:
         restored = await fill(opened, base, at_hand=at_hand, cache=cache)
     if opened.position.newest is None:
         if left := await roots_with_copies(opened.settings, opened.threads):
-            _log.warning(
+            _logger.warning(
                 "job %s has no commit in %s, but local copies in %s: is that its primary? They stay until it has one",
                 opened.settings.job,
                 opened.settings.primary,

@@ -5,8 +5,9 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from statebackend._backend.job import Job, SweepBeside, tell_opened, tell_passed_over
+from statebackend._backend.job import Job, tell_opened, tell_passed_over
 from statebackend._backend.stores import open_primary, open_threads, readable_copies, telling_requests
+from statebackend._backend.sweeping import SweepBeside
 from statebackend._checkpoint.spending import Spending
 from statebackend._clock import SystemClock
 from statebackend._log.coordinator import CheckpointCoordinator

@@ -12,8 +12,9 @@ import anyio
 
 from statebackend._backend.assembly import Opened, empty_states, inline_encoder, machinery_of, restore
 from statebackend._backend.copy_writers import OpenUploader, choose_copies, retain
-from statebackend._backend.job import Job, SweepBeside, tell_opened, tell_passed_over
+from statebackend._backend.job import Job, tell_opened, tell_passed_over
 from statebackend._backend.stores import open_local, open_primary, open_threads, readable_copies, telling_requests
+from statebackend._backend.sweeping import SweepBeside
 from statebackend._backend.tables import open_tables, parents_left, table_parents
 from statebackend._cache.download_cache import DownloadCache
 from statebackend._checkpoint.backend import Machinery, StateBackend
@@ -40,7 +41,7 @@ from statebackend.errors import (
 from statebackend.ids import Epoch, KeyGroupRange, all_key_groups
 from statebackend.settings import Settings
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @overload
@@ -250,7 +251,7 @@ async def _open_once(
                 backend.begin_due_bases()
             yield backend
             if asked.claims and (changed := backend.uncommitted):
-                _log.warning(
+                _logger.warning(
                     "job %s is left with changes that no checkpoint has, and they are gone: await checkpoint before "
                     "leaving (states: %s)",
                     asked.settings.job,

@@ -13,21 +13,22 @@ import msgspec
 
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._checkpoint.spending import Spending
-from statebackend._local.job_directories import has_copies, open_local_directories
+from statebackend._local.job_directories import LocalDirectory, has_copies, open_local_directories
 from statebackend._local.layout import segments_directory
 from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.segments import LocalSegments
+from statebackend._log.names import PROBE_KEY
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore, Observer
 from statebackend.errors import PrimaryUrlError, needs_extra
-from statebackend.objectstore import PROBE_KEY, LocalStore, open_memory_store
+from statebackend.objectstore import LocalStore, open_memory_store
 from statebackend.objectstore.scoped import CountingStore, ScopedStore
 from statebackend.settings import Settings, check_primary
 
 LEFTOVERS_AGE_S: Final = 3600.0
 """A temporary file that was not touched for this long has no writer any more."""
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 def threads_of(settings: Settings) -> WorkerThreads:
@@ -158,9 +159,7 @@ async def open_local(
     without locks.
     """
     if read_only:
-        segments = readable_copies(settings, instead, threads)
-        rocksdb = None if instead or segments is None else rocksdb_copies(settings, threads, segments)
-        yield None if segments is None else LocalCopies(segments, writable=False, rocksdb=rocksdb)
+        yield local_to_read(settings, threads, instead)
     elif instead:
         yield LocalCopies(await _taken_stock(settings, instead), writable=True, shared=shared)
     else:
@@ -168,27 +167,49 @@ async def open_local(
             settings.local, settings.job, threads, timeout_s=settings.local_read_timeout_s, shared=shared
         )
         async with opening as directories:
-            if not directories:
-                yield None
-                return
-            owned = [directory is None or directory.owned for directory in directories]
-            writable = all(directory is None or directory.owned or directory.failing for directory in directories)
-            if not writable:
-                _log.warning("job %s: another backend owns the local copy; this one only reads it", settings.job)
-            stores = local_stores_of(settings, threads)
-            hanging = {place for place, directory in enumerate(directories) if directory is None}
-            clear = [place for place, own in enumerate(owned) if own and place not in hanging]
             before_s = now_s - LEFTOVERS_AGE_S if shared else math.inf
-            for place in clear:
-                if not await clear_leftovers(settings, place, stores[place], before_s=before_s):
-                    hanging.add(place)
-            segments = await _taken_stock(settings, stores, owned, hanging)
-            yield LocalCopies(
-                segments,
-                writable=writable,
-                rocksdb=rocksdb_copies(settings, threads, segments, writable=writable, hanging=hanging),
-                shared=shared,
-            )
+            yield await _local_in(directories, settings, threads, shared=shared, before_s=before_s)
+
+
+def local_to_read(
+    settings: Settings, threads: WorkerThreads, instead: Sequence[ObjectStore] | None = None
+) -> LocalCopies | None:
+    """The local copies, for reading only and without their locks; `None` where there are no roots. Touches no disk."""
+    if (segments := readable_copies(settings, instead, threads)) is None:
+        return None
+    rocksdb = None if instead else rocksdb_copies(settings, threads, segments)
+    return LocalCopies(segments, writable=False, rocksdb=rocksdb)
+
+
+async def _local_in(
+    directories: Sequence[LocalDirectory | None],
+    settings: Settings,
+    threads: WorkerThreads,
+    *,
+    shared: bool,
+    before_s: float,
+) -> LocalCopies | None:
+    """The local copies in these directories, `None` for one that hangs. What killed writers left there is removed.
+
+    `before_s`: as for `clear_leftovers`.
+    """
+    if not directories:
+        return None
+    hanging = {place for place, directory in enumerate(directories) if directory is None}
+    answering = [each for each in directories if each is not None]
+    writable = all(each.owned or each.failing for each in answering)
+    if not writable:
+        _logger.warning("job %s: another backend owns the local copy; this one only reads it", settings.job)
+    stores = local_stores_of(settings, threads)
+    for place, directory in enumerate(directories):
+        if directory is None or not directory.owned:
+            continue
+        if not await clear_leftovers(settings, place, stores[place], before_s=before_s):
+            hanging.add(place)
+    owned = [directory is None or directory.owned for directory in directories]
+    segments = await _taken_stock(settings, stores, owned, hanging)
+    rocksdb = rocksdb_copies(settings, threads, segments, writable=writable, hanging=hanging)
+    return LocalCopies(segments, writable=writable, rocksdb=rocksdb, shared=shared)
 
 
 async def roots_with_copies(settings: Settings, threads: WorkerThreads | None = None) -> Sequence[str]:
@@ -221,7 +242,7 @@ async def clear_leftovers(settings: Settings, place: int, store: LocalStore, *, 
     with anyio.move_on_after(settings.local_read_timeout_s):
         await store.remove_leftovers(before_s=before_s)
         return True
-    _log.warning("a local root hangs, and is not used: root=%s", settings.local[place])
+    _logger.warning("a local root hangs, and is not used: root=%s", settings.local[place])
     return False
 
 

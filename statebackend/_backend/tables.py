@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from statebackend._tables.rocksdb import RocksStore
 
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class Tables(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ def parents_left(parents: Sequence[Path], error: TableDiskError) -> Sequence[Pat
     failed = [place for place, parent in enumerate(parents, 1) if directory.is_relative_to(parent)]
     if not failed or failed[-1] == len(parents):
         raise error
-    _log.warning("the disk of the tables failed while they were restored, and another one is used: %s", error)
+    _logger.warning("the disk of the tables failed while they were restored, and another one is used: %s", error)
     return parents[failed[-1] :]
 
 

@@ -28,7 +28,7 @@ from statebackend.abc import Clock, Observer, UploadedSegment
 from statebackend.errors import BackendClosedError
 from statebackend.settings import MiB
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -332,7 +332,7 @@ class UploadScheduler:
             with anyio.move_on_after(self._close_timeout_s, shield=True):
                 await self._discard_each(remaining)
             for uploaded in remaining:
-                _log.warning("the backend ended before an unused segment was deleted: key=%s", uploaded.primary.key)
+                _logger.warning("the backend ended before an unused segment was deleted: key=%s", uploaded.primary.key)
             raise
         finally:
             done.set()

@@ -24,7 +24,7 @@ from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, Observer, Segment, StateChangeUploader, UploadedSegment
 from statebackend.settings import Compression, KiB
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 INLINE_ENCODE_BYTES_MAX: Final = 32 * KiB
 """Encoding less than this is quicker than the hop to a thread and back."""
@@ -155,8 +155,8 @@ class SegmentSender:
         """Delete every copy of a segment. Never raises an `Exception`: a sweep finds what cannot be deleted."""
         try:
             await foreign(self._uploader.discard(uploaded))
-        except Exception:  # noqa: BLE001
-            _log.warning("could not discard segment %s", uploaded.primary.key, exc_info=True)
+        except Exception:
+            _logger.warning("could not discard segment %s", uploaded.primary.key, exc_info=True)
 
 
 def _encode_some(remaining: deque[tuple[int, SealedSet]], compression: Compression) -> dict[int, EncodedFrame]:

@@ -15,9 +15,10 @@ import msgspec
 from statebackend._cost import PutPace, SpendingRate
 from statebackend.abc import Clock, Observer
 from statebackend.objectstore.scoped import CountingStore
-from statebackend.settings import PUTS, Prices
+from statebackend.settings import Prices
+from statebackend.settings.records import PUTS
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class Spent(msgspec.Struct, frozen=True):
@@ -69,7 +70,7 @@ class Spending:
         wait_s = self._pace.wait_s(self._prices.put_usd(self.requests), self._clock.monotonic())
         if wait_s == self._delay_max_s and not self._warned:
             self._warned = True
-            _log.warning("put_budget_usd_month is exceeded even at persist_delay_max_s; this is logged once")
+            _logger.warning("put_budget_usd_month is exceeded even at persist_delay_max_s; this is logged once")
         return wait_s
 
     async def hold(self, before: Counter[str]) -> None:

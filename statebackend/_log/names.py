@@ -6,6 +6,7 @@
     pin      := marker "-" random                              the same, while a marker is being made
     start    := marker "-" epoch                               the same; that epoch goes on from the savepoint
     floor    := "swept/" sequence                              an object of no bytes
+    probe    := "put-if-absent"                                shows whether a cloud keeps put-if-absent
     data     := directory epoch "-" number "-" random          a segment, or staged output
     sequence := 12 digits, or more                             position in the log
     epoch    := 8 digits, or more
@@ -33,6 +34,7 @@ HINT_KEY: Final = "newest"
 SAVEPOINTS: Final = "savepoints/"
 FLOORS: Final = "swept/"
 OUTBOX: Final = "outbox/"
+PROBE_KEY: Final = "put-if-absent"
 
 CHECKPOINT_ID_MAX: Final = 2**63 - 1
 """More than any job needs. The ids above could be stored only in part: the next one would have no room."""

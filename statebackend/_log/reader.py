@@ -35,6 +35,8 @@ from statebackend.settings import KiB
 
 LISTINGS_MAX: Final = 3
 """So often entries are listed, if the last one is gone each time that it is read: a sweep has been there by then."""
+GUESSES_MAX: Final = 4
+"""So often the place of a checkpoint is guessed from its id. Where ids are far apart that misleads: then by halves."""
 DECODE_ON_LOOP_BYTES_MAX: Final = 32 * KiB
 """Decoding this much takes about 0.3 ms, for which the loop can stop; more of it is decoded in a thread."""
 
@@ -178,27 +180,35 @@ class LogReader:
                 return
             entry, following, load = None, before, self.load_commit
 
-    async def readable(self, sequence: int) -> Commit | None:
-        """The newest undamaged commit at or before `sequence`, `None` if no such commit is retained."""
-        found = [commit async for commit in self.branch(sequence, count_max=1, damaged=pass_over)]
+    async def readable(self, sequence: int, *, end: LogEnd | None = None) -> Commit | None:
+        """The newest undamaged commit at or before `sequence`, `None` if no such commit is retained.
+
+        With the `end` of the log, its entry is not read again.
+        """
+        start = end.entry if end is not None and end.sequence == sequence else None
+        found = [commit async for commit in self.branch(start or sequence, count_max=1, damaged=pass_over)]
         return found[0] if found else None
 
-    async def find(self, end: LogEnd | None, checkpoint_id: CheckpointId) -> Commit:
+    async def find(self, end: LogEnd | None, checkpoint_id: CheckpointId, *, floor: int | None = None) -> Commit:
         """Return the commit with that checkpoint id, on any branch. Raises `CheckpointNotFoundError`.
 
-        Damaged entries are passed over: to go back behind them is what this is for.
+        Damaged entries are passed over: to go back behind them is what this is for. `floor`: that of the sweeps, if it
+        is known. Below it nothing is looked for, and from there on there is no stray.
         """
-        if end is not None:
-            low, high = 0, int(end.sequence)
-            while low <= high:  # ids grow with the sequence; what is not retained is older than all that is
-                middle = (low + high) // 2
-                commit = await self.readable(middle)
-                if commit is None or commit.checkpoint_id < checkpoint_id or await self.is_stray(commit, end):
-                    low = middle + 1
-                elif commit.checkpoint_id == checkpoint_id:
+        low = 0 if floor is None else floor
+        high = guess = -1 if end is None else int(end.sequence)
+        guesses_left = GUESSES_MAX
+        while end is not None and low <= high:  # ids grow with the sequence; what is gone is older than all that is not
+            commit = await self.readable(guess, end=end)
+            if commit is None or commit.sequence < low or (floor is None and await self.is_stray(commit, end)):
+                low, near = guess + 1, None
+            else:  # most ids are larger by one than the one before, so their difference is about that of the places
+                near = commit.sequence - (ahead := commit.checkpoint_id - checkpoint_id)
+                if ahead == 0:
                     return commit
-                else:
-                    high = commit.sequence - 1
+                low, high = (guess + 1, high) if ahead < 0 else (low, commit.sequence - 1)
+            guesses_left -= 1
+            guess = min(max(low, near), high) if near is not None and guesses_left > 0 else (low + high) // 2
         raise CheckpointNotFoundError(
             "no retained commit has that checkpoint id: open without one to get the newest", checkpoint_id=checkpoint_id
         )
@@ -270,9 +280,15 @@ class LogReader:
 
     # -------------------------------------------------------------------------------------------------- end of the log
 
-    async def end(self) -> LogEnd | None:
-        """Find where the log ends, from the hint by probing; `None` for a job without entries."""
+    async def end(self, *, looks_again: bool = True) -> LogEnd | None:
+        """Find where the log ends, from the hint by probing; `None` for a job without entries.
+
+        Without `looks_again` the caller makes sure that no sweep was there meanwhile: then the end that is found lies
+        at or above the sweep floor, as it was afterwards.
+        """
         hint = await self.hint()
+        if not looks_again and hint is not None and (found := await self._end_from(hint)) is not None:
+            return found
         while hint is not None:
             found = await self._end_from(hint)
             # A sweep moves a hint that lies below its floor, and only then deletes. So if the hint is as it was, there

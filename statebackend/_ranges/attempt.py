@@ -22,7 +22,8 @@ from statebackend._ranges.shared_local_copies import copying_base
 from statebackend._state.declared import KeyedStates
 from statebackend.abc import RestoreReport
 from statebackend.ids import KeyGroupRange, OperatorElements, RangeState, RocksDBBase
-from statebackend.settings import INLINE_BYTES, KiB, Settings
+from statebackend.settings import KiB, Settings
+from statebackend.settings.settings import INLINE_BYTES
 
 INLINE_BYTES_MIN: Final = 4 * KiB
 """The least share of a commit that a range may fill, however many share `inline_bytes_max`: a PUT costs more."""

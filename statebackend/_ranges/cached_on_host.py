@@ -30,7 +30,7 @@ from statebackend.settings import Settings
 if TYPE_CHECKING:
     from statebackend._tables.rocksdb import RocksStore
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class _Content(msgspec.Struct, frozen=True):
@@ -71,7 +71,7 @@ async def start_from_host(
         except (LocalRootError, StoreUnavailableError) as error:
             if not (isinstance(error, StoreUnavailableError) or is_failing(error)):
                 raise
-            _log.warning("the disk of a range takes nothing, and its files lie elsewhere: reason=%s", error)
+            _logger.warning("the disk of a range takes nothing, and its files lie elsewhere: reason=%s", error)
         if files is None or start is None:
             await stack.aclose()
             async with open_tables(settings, key_groups, threads, parents) as opened:
@@ -110,7 +110,7 @@ class _RangeFiles:
                 self._directory.make_scratch()
                 store = self._store = self._open_store(reopen=True)
             except OSError as error:  # a `StoreUnavailableError` is one
-                _log.warning("the files of a range cannot be used, and are made anew: reason=%s", error)
+                _logger.warning("the files of a range cannot be used, and are made anew: reason=%s", error)
             else:
                 content, lacks = usable
                 opened = self._tables(store)
@@ -144,7 +144,7 @@ class _RangeFiles:
             self._directory.settle(self._store.directory)
             self._directory.put_manifest(manifest)
         except OSError as error:
-            _log.warning("the files of a range could not be cached: reason=%s", error)
+            _logger.warning("the files of a range could not be cached: reason=%s", error)
 
     def close(self) -> None:
         """Close the files. Closing twice is fine."""

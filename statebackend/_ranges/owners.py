@@ -22,7 +22,7 @@ from anyio.abc import TaskGroup
 
 from statebackend._backend.assembly import Opened, base_schedule
 from statebackend._backend.copy_writers import OpenUploader, choose_copies
-from statebackend._backend.job import Job, Position
+from statebackend._backend.job import Job
 from statebackend._backend.stores import Primary, open_primary, telling_requests
 from statebackend._backend.tables import parents_left, table_parents
 from statebackend._checkpoint.materialization.base_schedule import BaseSchedule
@@ -31,6 +31,7 @@ from statebackend._checkpoint.restore import LocalCopies
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._log.fresh_names import attempt_names, new_log_id
+from statebackend._log.position import Position
 from statebackend._observers import Observers
 from statebackend._ranges.attempt import Attempt, begun, settings_of, states_of
 from statebackend._ranges.cached_in_process import CachedRanges, Start, start_from_process

@@ -8,9 +8,9 @@ from typing import Any, Final, Literal, cast
 
 import msgspec
 
-from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._columns.arrow import RecordBatch, plain_of
+from statebackend._log.position import FoundCommit
 from statebackend._reading.asked import can_read, check_known
 from statebackend._reading.reader import open_batches_of
 from statebackend._reading.reports import Difference
@@ -19,7 +19,6 @@ from statebackend._reading.rows.layouts import KEY, KEY_GROUP, VALUE
 from statebackend._state.declared import COLUMNAR
 from statebackend._state.values import Upcast
 from statebackend._upkeep.primary import JobPrimary, open_job_primary
-from statebackend._upkeep.read_commit import find_commit
 from statebackend._upkeep.rows import plain
 from statebackend._upkeep.sizes import sizes_by_state
 from statebackend.abc import ObjectStore
@@ -40,8 +39,6 @@ Checkpoint = int | str
 """The id of a checkpoint, or the name of a savepoint."""
 Migrate = Mapping[str, Upcast | Sequence[Upcast]]
 """Of some states, by their names, as in their declarations."""
-Found = tuple[Commit, Mapping[str, bytes]]
-"""A commit, and its bytes by its key, as `find_commit` has them."""
 
 
 async def diff(
@@ -68,23 +65,13 @@ async def diff(
     if not isinstance(migrate, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InputError("diff takes `migrate` by the name of the state: give a dict", migrate=migrate)
     async with open_job_primary(settings, store) as primary:
-        found = [await _found(settings, primary, each) for each in (before, after)]
-        async for difference in _differences(settings, primary, found, states, migrate):
+        found = await primary.positions.find_each([before, after])
+        async for difference in _differences(primary, found, states, migrate):
             yield difference
 
 
-async def _found(settings: Settings, primary: JobPrimary, checkpoint: Checkpoint) -> Found:
-    return await find_commit(
-        settings,
-        primary,
-        checkpoint_id=checkpoint if isinstance(checkpoint, int) else None,
-        savepoint=checkpoint if isinstance(checkpoint, str) else None,
-        clock=SystemClock(),
-    )
-
-
 async def _differences(
-    settings: Settings, primary: JobPrimary, found: Sequence[Found], states: Sequence[str], migrate: Migrate
+    primary: JobPrimary, found: Sequence[FoundCommit], states: Sequence[str], migrate: Migrate
 ) -> AsyncIterator[Difference]:
     commits = [commit for commit, _ in found]
     if commits[0].max_parallelism != commits[1].max_parallelism:
@@ -110,9 +97,9 @@ async def _differences(
             )
             part = _Part()
             alike = _alike(*(own.get(name) for own in known), has_upcasts=bool(asked.migrate))
-            for (commit, at_hand), state, take in zip(found, alike, (part.take_before, part.take_after), strict=True):
+            for one, state, take in zip(found, alike, (part.take_before, part.take_after), strict=True):
                 if state is not None:
-                    async with open_batches_of(commit, state, asked, settings, primary, at_hand=at_hand) as batches:
+                    async with open_batches_of(one, state, asked, primary) as batches:
                         async for batch in batches:
                             take(_values(state, batch))
             for difference in part.differences(name):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from statebackend._backend.stores import open_local
+from statebackend._backend.stores import local_to_read
 from statebackend._backend.tables import HEAP, rocksdb_restore
 from statebackend._checkpoint.fetch import Fetcher
 from statebackend._checkpoint.materialization.tiers import members
@@ -21,7 +21,6 @@ from statebackend._checkpoint.restore import LocalCopies
 from statebackend._codec.commit import Commit
 from statebackend._columns.arrow import RecordBatch, pa
 from statebackend._columns.schema import read_schema
-from statebackend._log.savepoints import Savepoints
 from statebackend._reading.asked import ReadingStep, can_read, groups_of, state_in, steps
 from statebackend._reading.batches import KEYS_BYTES_MAX, Consume, StateReading
 from statebackend._reading.changed import OLD_VALUE, ChangesLayout, changes_of_kind
@@ -95,7 +94,7 @@ async def stretch_after(primary: JobPrimary, sequence: int, last: Commit) -> Str
 async def _floor(primary: JobPrimary) -> int:
     if Capability.LIST not in primary.store.capabilities:
         return 0
-    return await Savepoints(primary.store, primary.log).floor()
+    return await primary.positions.savepoints.floor()
 
 
 def own_change_sets(commit: Commit, before: Commit | None, key_groups: KeyGroupRange) -> Sequence[ChangeSetHandle]:
@@ -165,7 +164,8 @@ async def open_changes(
             found = msgspec.structs.replace(shown_as, state_id=found.state_id)
         _check_feed(found)
         settings = msgspec.structs.replace(settings, max_parallelism=commits[-1].max_parallelism)
-        async with open_local(settings, None, primary.threads, read_only=True) as local, open_tasks() as tasks:
+        local = local_to_read(settings, primary.threads)
+        async with open_tasks() as tasks:
             layout, _ = layout_and_merge(commits[-1], found, asked)
             assert isinstance(layout, KeyedLayout | ColumnsLayout)
             feed = Feed(primary, settings, found, local=local, layout=layout, asked=asked, old_values=old_values)

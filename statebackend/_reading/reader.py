@@ -2,23 +2,21 @@
 
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, Self
 
 import anyio
-import msgspec
 from anyio.abc import TaskGroup
 
-from statebackend._backend.stores import open_local
+from statebackend._backend.stores import local_to_read
 from statebackend._backend.tables import HEAP, rocksdb_restore
 from statebackend._checkpoint.fetch import Fetcher
 from statebackend._checkpoint.restore import LocalCopies
-from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._columns.arrow import RecordBatch, Schema, pa
-from statebackend._log.savepoints import Savepoints
+from statebackend._log.position import FoundCommit, Pin
 from statebackend._portal import OpenContext, Portal
 from statebackend._reading.asked import ReadingStep, groups_of, state_in, steps
 from statebackend._reading.batches import KEYS_BYTES_MAX, Consume, StateReading
@@ -33,7 +31,7 @@ from statebackend._state.values import Upcast
 from statebackend._tasks import open_tasks
 from statebackend._upkeep.primary import JobPrimary, open_job_primary
 from statebackend._upkeep.progress import Meter, Tell
-from statebackend._upkeep.read_commit import find_commit, operator_elements
+from statebackend._upkeep.read_commit import operator_elements
 from statebackend.abc import Capability, ObjectStore
 from statebackend.errors import CheckpointNotFoundError, InputError, KeyTypeError, MissingObjectError
 from statebackend.ids import Key, KeyGroupRange, StateDescriptor
@@ -119,10 +117,14 @@ async def open_batches(
     ttl: TimeToLive | None = None,
     migrate: Upcast | Sequence[Upcast] = (),
     key_as_json: bool = False,
+    pin: Pin | None = None,
     store: ObjectStore | None = None,
     tell: Tell = lambda _: None,
 ) -> AsyncGenerator[Batches]:
-    """As `read_state`, in asynchronous code: yields the batches. `tell` is called on the loop after each file."""
+    """As `read_state`, in asynchronous code: yields the batches. `tell` is called on the loop after each file.
+
+    `pin`: read the very commit that was found before, in place of a checkpoint or a savepoint.
+    """
     asked = AskedOfState(
         key_groups=None if key_groups is None else range_from(key_groups),
         keys=None if keys is None else _keys(keys),
@@ -132,36 +134,25 @@ async def open_batches(
         migrate=(migrate,) if callable(migrate) else migrate,
     )
     async with open_job_primary(settings, store) as primary:
-        commit, at_hand = await find_commit(
-            settings, primary, checkpoint_id=checkpoint_id, savepoint=savepoint, clock=SystemClock()
-        )
-        found = state_in(commit, state)
-        async with open_batches_of(commit, found, asked, settings, primary, at_hand=at_hand, tell=tell) as batches:
+        found = await primary.find(checkpoint_id=checkpoint_id, savepoint=savepoint, pin=pin)
+        declared = state_in(found.commit, state)
+        async with open_batches_of(found, declared, asked, primary, tell=tell) as batches:
             yield batches
 
 
 @asynccontextmanager
 async def open_batches_of(
-    commit: Commit,
-    state: StateDescriptor,
-    asked: AskedOfState,
-    settings: Settings,
-    primary: JobPrimary,
-    *,
-    at_hand: Mapping[str, bytes],
-    tell: Tell = lambda _: None,
+    found: FoundCommit, state: StateDescriptor, asked: AskedOfState, primary: JobPrimary, *, tell: Tell = lambda _: None
 ) -> AsyncGenerator[Batches]:
-    """As `open_batches`, of a commit that `find_commit` has found, with its bytes `at_hand`.
+    """As `open_batches`, of a commit that was found.
 
     `state`: as the commit declares it, or as a later declaration that can read it.
     """
-    settings = msgspec.structs.replace(settings, max_parallelism=commit.max_parallelism)
-    async with open_local(settings, None, primary.threads, read_only=True) as local, open_tasks() as tasks:
-        fetcher = Fetcher(primary.store, at_hand=at_hand, threads=primary.threads)
-        layout, run = _reading_of(
-            commit, state, asked, settings=settings, primary=primary, fetcher=fetcher, local=local, tell=tell
-        )
-        batches = Batches(commit, state.kind, layout, run, tasks)
+    local = local_to_read(primary.settings, primary.threads)
+    async with open_tasks() as tasks:
+        fetcher = Fetcher(primary.store, at_hand=found.at_hand, threads=primary.threads)
+        layout, run = _reading_of(found.commit, state, asked, primary=primary, fetcher=fetcher, local=local, tell=tell)
+        batches = Batches(found.commit, state.kind, layout, run, tasks)
         try:
             await batches.begin()
             yield batches
@@ -174,7 +165,6 @@ def _reading_of(
     state: StateDescriptor,
     asked: AskedOfState,
     *,
-    settings: Settings,
     primary: JobPrimary,
     fetcher: Fetcher,
     local: LocalCopies | None,
@@ -202,8 +192,8 @@ def _reading_of(
         columns=layout.columns if isinstance(layout, ColumnsLayout) else None,
         fetcher=fetcher,
         local=local,
-        rocksdb=rocksdb_restore(fetcher, local, settings, threads=primary.threads, tables=HEAP),
-        concurrency_max=settings.restore_concurrency_max,
+        rocksdb=rocksdb_restore(fetcher, local, primary.settings, threads=primary.threads, tables=HEAP),
+        concurrency_max=primary.settings.restore_concurrency_max,
         threads=primary.threads,
         meter=Meter("reading", _size_of(plan), tell),
     )
@@ -314,7 +304,7 @@ async def told_if_swept(primary: JobPrimary, commit: Commit, reading: Awaitable[
         await reading
     except MissingObjectError as error:
         if Capability.LIST in primary.store.capabilities:
-            savepoints = Savepoints(primary.store, primary.log)
+            savepoints = primary.positions.savepoints
             if commit.sequence < await savepoints.floor() and await savepoints.with_id(commit.checkpoint_id) is None:
                 raise CheckpointNotFoundError(
                     "the checkpoint was swept while it was read: read a newer one, or name it by a savepoint",

@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from statebackend._backend.stores import open_store, open_threads
+from statebackend._backend.stores import open_store, open_threads, readable_copies
+from statebackend._log.position import FoundCommit, Pin, Positions, check_asked
 from statebackend._log.reader import LogReader
 from statebackend._threads import WorkerThreads
 from statebackend.abc import ObjectStore
@@ -15,26 +16,63 @@ from statebackend.settings import Settings
 
 
 class JobPrimary(msgspec.Struct, frozen=True):
-    """A job's part of its primary, a reader of the log there, and the worker threads of the call that looks at it."""
+    """A job's part of its primary, where the job stands there, and the worker threads of the call that looks at it."""
 
+    settings: Settings
     store: ScopedStore
-    log: LogReader
+    positions: Positions
     threads: WorkerThreads
+
+    @property
+    def log(self) -> LogReader:
+        """The log of the job."""
+        return self.positions.log
+
+    async def find(
+        self, *, checkpoint_id: int | None = None, savepoint: str | None = None, pin: Pin | None = None
+    ) -> FoundCommit:
+        """The newest commit, that of `checkpoint_id` or of `savepoint`; or the one that was found before, by its pin.
+
+        Raises `InputError` if the job has no checkpoint, and as `Positions.look` and `Positions.find_pinned`.
+        """
+        check_asked(checkpoint_id, savepoint)
+        asked = savepoint if checkpoint_id is None else checkpoint_id
+        if pin is not None:
+            return await self.positions.find_pinned(pin)
+        if asked is not None:
+            return (await self.positions.find_each([asked]))[0]
+        if (found := await self.positions.find_newest()) is not None:
+            return found
+        raise InputError(
+            "the job has no checkpoint yet: wait for one, or correct job or primary",
+            job=self.settings.job,
+            primary=self.settings.primary,
+        )
 
 
 @asynccontextmanager
-async def open_job_primary(settings: Settings, store: ObjectStore | None) -> AsyncGenerator[JobPrimary]:
+async def open_job_primary(
+    settings: Settings, store: ObjectStore | None, *, reads_copies: bool = True
+) -> AsyncGenerator[JobPrimary]:
     """Open the job's primary, or use `store`, which its caller closes.
 
-    Not by `open_primary`: it counts requests for an observer, and upkeep has none. A sweep also looks at the store
-    inside, whose temporary files it removes if it is a `LocalStore`.
+    Not by `open_primary`: it counts requests for an observer, and nobody observes this. `reads_copies`: take a local
+    copy where a commit is damaged or gone. A sweep also looks at the store inside, whose temporary files it removes if
+    it is a `LocalStore`.
     """
     async with (
         open_threads(settings) as threads,
         open_store(settings, threads, commits=False, instead=store) as opened,
     ):
         scoped = ScopedStore(opened, f"{settings.job}/")
-        yield JobPrimary(scoped, LogReader(scoped, settings.job, threads), threads)
+        positions = Positions(
+            scoped,
+            LogReader(scoped, settings.job, threads),
+            fall_back_to_older=settings.fall_back_to_older,
+            timeout_s=settings.commit_timeout_s,
+            copies=readable_copies(settings, None, threads) if reads_copies else None,
+        )
+        yield JobPrimary(settings, scoped, positions, threads)
 
 
 def check_exists(settings: Settings, found: Collection[object]) -> None:

@@ -5,19 +5,18 @@ from typing import Final
 
 import msgspec
 
-from statebackend._backend.job import Job, open_sweep
+from statebackend._backend.sweeping import open_sweep
 from statebackend._checkpoint.materialization.tiers import members
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._cost import MONTH_S
 from statebackend._log.names import data_name_of, sequence_of
-from statebackend._log.savepoints import SavepointInfo, Savepoints
+from statebackend._log.savepoints import SavepointInfo
 from statebackend._log.sweeping.retention import Classified
 from statebackend._upkeep.inspect import place_of, totals
 from statebackend._upkeep.primary import open_job_primary
 from statebackend._upkeep.sizes import SizeRow, size_rows
 from statebackend.abc import Clock, ObjectStore
-from statebackend.errors import InputError
 from statebackend.ids import Base, CommitSummary, RangeState, RocksDBBase, StateDescriptor
 from statebackend.settings import Prices, Settings
 
@@ -82,17 +81,11 @@ async def report(settings: Settings, *, store: ObjectStore | None = None, clock:
     matters cannot be read, `StoreError`.
     """
     clock = clock or SystemClock()
-    async with open_job_primary(settings, store) as primary:
-        position = await Job(primary.store, settings, primary.threads, clock=clock, any_parallelism=True).look()
-        if position.newest is None:
-            raise InputError(
-                "the job has no checkpoint yet: wait for one, or correct job or primary",
-                job=settings.job,
-                primary=settings.primary,
-            )
+    async with open_job_primary(settings, store, reads_copies=False) as primary:
+        newest, _ = await primary.find()
         swept = await open_sweep(primary.store, settings, primary.threads, clock=clock).run(dry_run=True)
-        found = await Savepoints(primary.store, primary.log).all()
-    return _report(position.newest, swept.objects, found, settings.prices)
+        found = await primary.positions.savepoints.all()
+    return _report(newest, swept.objects, found, settings.prices)
 
 
 def _report(

@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from statebackend._backend.assembly import upload_scheduler
 from statebackend._backend.copy_writers import OpenUploader, choose_copies
-from statebackend._backend.job import Job, Position
+from statebackend._backend.job import Job
 from statebackend._backend.stores import Primary, open_primary, open_threads
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.materialization.bases import Piece, base_of, base_segment_bytes, pack
@@ -25,6 +25,7 @@ from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.commit import Commit
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.fresh_names import new_names
+from statebackend._log.position import Position
 from statebackend._state.declared import KeyedStates
 from statebackend._state.kinds.operator_state import mode_of
 from statebackend._tables.key_groups import OwnedKeys

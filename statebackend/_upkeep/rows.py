@@ -32,7 +32,7 @@ from statebackend._state.time import timers
 from statebackend._tables.key_groups import key_group
 from statebackend._upkeep.primary import open_job_primary
 from statebackend._upkeep.progress import Tell, reading
-from statebackend._upkeep.read_commit import find_commit, open_commit, operator_elements
+from statebackend._upkeep.read_commit import open_commit, operator_elements
 from statebackend.abc import ObjectStore
 from statebackend.errors import InputError, ValueDecodeError
 from statebackend.ids import Key, KeyGroupRange, StateDescriptor, all_key_groups
@@ -80,9 +80,7 @@ async def open_rows(
     """
     clock = SystemClock()
     async with open_job_primary(settings, store) as primary:
-        commit, body = await find_commit(
-            settings, primary, checkpoint_id=checkpoint_id, savepoint=savepoint, clock=clock
-        )
+        commit, body = await primary.find(checkpoint_id=checkpoint_id, savepoint=savepoint)
         wanted, groups = _wanted_states(commit, states), all_key_groups(commit.max_parallelism)
         if key is not None:
             groups = KeyGroupRange(group := key_group(key, commit.max_parallelism), group)

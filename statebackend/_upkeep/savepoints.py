@@ -4,13 +4,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from statebackend._backend.job import Job
-from statebackend._clock import SystemClock
 from statebackend._log.fresh_names import new_stamp
-from statebackend._log.savepoints import SavepointInfo, Savepoints
-from statebackend._upkeep.primary import JobPrimary, check_exists, open_job_primary
+from statebackend._log.savepoints import SavepointInfo
+from statebackend._upkeep.primary import check_exists, open_job_primary
 from statebackend.abc import ObjectStore
-from statebackend.errors import InputError
 from statebackend.ids import CommitSummary, Epoch
 from statebackend.settings import Settings
 
@@ -24,22 +21,9 @@ async def savepoint(
     `InputError` for an impossible name, a store that cannot list or a job that does not exist; `DataError`,
     `StoreError`. A failed or cancelled call may have made the savepoint: `savepoints` tells.
     """
-    async with open_job_primary(settings, store) as primary:
-        job = Job(
-            primary.store,
-            settings,
-            primary.threads,
-            clock=SystemClock(),
-            checkpoint_id=checkpoint_id,
-            any_parallelism=True,
-        )
-        if (commit := (await job.look()).base) is None:
-            raise InputError(
-                "the job has no checkpoint yet: wait for one, or correct job or primary",
-                job=settings.job,
-                primary=settings.primary,
-            )
-        return await _savepoints(settings, primary).keep(name, commit, random=new_stamp())
+    async with open_job_primary(settings, store, reads_copies=False) as primary:
+        commit, _ = await primary.find(checkpoint_id=checkpoint_id)
+        return await primary.positions.savepoints.keep(name, commit, random=new_stamp())
 
 
 async def savepoints(settings: Settings, *, store: ObjectStore | None = None) -> Sequence[SavepointInfo]:
@@ -48,7 +32,7 @@ async def savepoints(settings: Settings, *, store: ObjectStore | None = None) ->
     Raises `InputError` if the store cannot list or there is no such job, `DataError`, `StoreError`.
     """
     async with open_job_primary(settings, store) as primary:
-        found = await _savepoints(settings, primary).all()
+        found = await primary.positions.savepoints.all()
         if not found:
             check_exists(settings, [end for end in [await primary.log.end()] if end is not None])
         return found
@@ -62,7 +46,7 @@ async def drop_savepoint(settings: Settings, name: str, *, store: ObjectStore | 
     After a failed or cancelled call it is dropped or not: call again.
     """
     async with open_job_primary(settings, store) as primary:
-        await _savepoints(settings, primary).drop(name)
+        await primary.positions.savepoints.drop(name)
 
 
 class StartingPoint(msgspec.Struct, frozen=True):
@@ -80,7 +64,7 @@ class StartingPoint(msgspec.Struct, frozen=True):
 async def find_start(settings: Settings, name: str, *, store: ObjectStore | None = None) -> StartingPoint:
     """Look at the savepoint and at the job. Raises as `open_backend` for a savepoint, and claims nothing."""
     async with open_job_primary(settings, store) as primary:
-        kept = _savepoints(settings, primary)
+        kept = primary.positions.savepoints
         commit, end = await kept.find(name), await primary.log.end()
         newest = (None if end is None else await primary.log.readable(end.sequence)) or commit
         is_begun = await kept.is_begun(name, commit, newest.epoch)
@@ -90,8 +74,4 @@ async def find_start(settings: Settings, name: str, *, store: ObjectStore | None
 async def record_start(settings: Settings, name: str, epoch: Epoch, *, store: ObjectStore | None = None) -> None:
     """Record that the writer of `epoch` goes on from the savepoint. Raises as `find_start`."""
     async with open_job_primary(settings, store) as primary:
-        await _savepoints(settings, primary).begin(name, epoch)
-
-
-def _savepoints(settings: Settings, primary: JobPrimary) -> Savepoints:
-    return Savepoints(primary.store, primary.log, timeout_s=settings.commit_timeout_s)
+        await primary.positions.savepoints.begin(name, epoch)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from statebackend._backend.job import open_sweep
+from statebackend._backend.sweeping import open_sweep
 from statebackend._clock import SystemClock
 from statebackend._log.sweeping.local_sweep import LocalFile, sweep_roots
 from statebackend._log.sweeping.retention import CLOCK_SKEW_MAX_S, ENTRY_AGE_MIN_S, Classified, Verdict

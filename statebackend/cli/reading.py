@@ -4,17 +4,14 @@ import argparse
 import importlib
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
-from statebackend._clock import SystemClock
 from statebackend._reading.watching import watch
 from statebackend._state.declared import COLUMNAR
 from statebackend._state.values import Upcast
 from statebackend._upkeep.primary import open_job_primary
-from statebackend._upkeep.read_commit import find_commit
 from statebackend._upkeep.rows import key_from, plain
 from statebackend.cli.progress import shown, size
 from statebackend.cli.text import json_text, restored_line
@@ -145,13 +142,12 @@ async def checkpoint_from(settings: Settings, text: str) -> int | str:
     if kind == "id":
         return int(name)
     async with open_job_primary(settings, None) as primary:
-        find = partial(find_commit, settings, primary, clock=SystemClock())
         try:
-            kept, _ = await find(checkpoint_id=None, savepoint=name)
+            kept, _ = await primary.find(savepoint=name)
         except SavepointNotFoundError:
             return int(name)
         try:
-            made, _ = await find(checkpoint_id=int(name), savepoint=None)
+            made, _ = await primary.find(checkpoint_id=int(name))
         except InputError:  # no checkpoint has that id
             return name
     if made.sequence != kept.sequence:

@@ -9,8 +9,8 @@ import pytest
 
 import statebackend as sb
 from statebackend import Settings
+from statebackend._log.names import PROBE_KEY
 from statebackend.errors import ObjectExistsError, ObjectNotFoundError, StoreUnavailableError, UnfitStoreError
-from statebackend.objectstore import PROBE_KEY
 from statebackend.objectstore.cloud.store import CloudStore
 from statebackend.testing.faults import Moment
 from statebackend.testing.http_proxy import Answer, Cut, FaultProxy, HttpFault, Silence

@@ -12,6 +12,7 @@ from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit, decode_entry
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.fresh_names import new_names, new_stamp
+from statebackend._log.position import Positions
 from statebackend._log.reader import LogReader
 from statebackend._log.savepoints import Savepoints
 from statebackend._log.sweeping.sweep import Sweep
@@ -167,7 +168,7 @@ def follow(looks: int) -> Program:
 
     async def run(process: Process) -> None:
         log = _log(process)
-        primary = JobPrimary(process.store, log, THREADS)  # type: ignore[arg-type]
+        primary = JobPrimary(SETTINGS, process.store, Positions(process.store, log), THREADS)  # type: ignore[arg-type]
         seen = -1
         for _ in range(looks):
             process.tell(("looks", None))

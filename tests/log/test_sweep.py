@@ -15,11 +15,12 @@ import pytest
 
 import statebackend as sb
 from statebackend._backend.stores import threads_of
+from statebackend._backend.sweeping import AT_ONCE_EVERY
 from statebackend._codec.commit import VERSION
 from statebackend._local.job_directories import lock_root
 from statebackend._log.names import COMMITS, entry_key
 from statebackend._log.reader import LogReader
-from statebackend._log.sweeping.sweep import AT_ONCE_EVERY, Sweep
+from statebackend._log.sweeping.sweep import Sweep
 from statebackend.abc import Capability
 from statebackend.errors import (
     CheckpointNotFoundError,

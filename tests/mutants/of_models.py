@@ -66,8 +66,8 @@ OF_MODELS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         "whatever id is asked for, the newest checkpoint is opened",
-        "statebackend._backend.job",
-        "base = await self._find(end, check_checkpoint_id(checkpoint_id))",
+        "statebackend._log.position",
+        "base = await self.find(end, check_checkpoint_id(checkpoint_id))",
         "base = readable",
         "assert_stands_on",
         hunter="models",

@@ -186,8 +186,8 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         "the name of a savepoint opens the newest commit",
-        "statebackend._backend.job",
-        "base = await self._savepoints.find(savepoint)",
+        "statebackend._log.position",
+        "base = await self.savepoints.find(savepoint)",
         "base = readable",
         "_judge_opened",
     ),
@@ -435,9 +435,9 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         "the oldest commit that is retained cannot be opened by its id",
-        "statebackend._backend.job",
-        "if commit.sequence >= await self._savepoints.floor():",
-        "if commit.sequence > await self._savepoints.floor():",
+        "statebackend._log.reader",
+        "low = 0 if floor is None else floor",
+        "low = 0 if floor is None else floor + 1",
         "judge_error",
         tries=200,
     ),

@@ -17,7 +17,9 @@ import statebackend as sb
 from statebackend import errors
 from statebackend._codec import commit as commits
 from statebackend._codec import segment as segments
+from statebackend._log.position import Pin
 from statebackend._reading.feed import open_changes
+from statebackend._upkeep.primary import open_job_primary
 from statebackend.ids import StateDescriptor
 from statebackend.objectstore import MemoryStore
 from statebackend.spark.reading.options import state_options
@@ -208,8 +210,10 @@ async def test_a_task_of_spark_that_is_given_up_leaves_no_thread(tmp_path: Path)
     async with sb.open_backend(settings) as backend:
         backend.value_state("n", int).update({number: number for number in range(ROWS)})
         await backend.checkpoint(1)
+    async with open_job_primary(settings, None) as primary:
+        pin = Pin.of((await primary.find()).commit)
     options = state_options({"job": "given-up", "stateVarName": "n"}, {"given-up": settings})
-    plan = Plan(options, StateDescriptor(0, "n", "value", '"int"'), 1)
+    plan = Plan(options, StateDescriptor(0, "n", "value", '"int"'), pin)
 
     def take_one() -> int:
         own = pa.schema([("key_group", pa.int32()), ("key", pa.int64()), ("value", pa.int64())])

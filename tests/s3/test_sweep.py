@@ -1,8 +1,8 @@
 """A sweep over a bucket: what no retained checkpoint needs goes, many objects in one request."""
 
 from statebackend import Settings, open_backend, sweep
+from statebackend._log.names import PROBE_KEY
 from statebackend._log.sweeping.retention import Verdict
-from statebackend.objectstore import PROBE_KEY
 
 
 async def test_a_sweep_of_a_bucket_knows_every_object_of_the_job(settings: Settings) -> None:

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 import statebackend as sb
-from statebackend._log.sweeping.sweep import AT_ONCE_EVERY
+from statebackend._backend.sweeping import AT_ONCE_EVERY
 from statebackend.objectstore.scoped import ScopedStore
 from statebackend.testing.simulation import BrokenError, Sabotage, simulate
 from statebackend.testing.simulation.scenario import SMALL_FROM, draw_scenario, draw_small

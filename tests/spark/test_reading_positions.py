@@ -14,6 +14,7 @@ from pyspark.sql.types import StringType, StructType
 import statebackend as sb
 from statebackend import errors
 from statebackend._log.names import floor_key
+from statebackend._log.position import Pin
 from statebackend._upkeep.primary import open_job_primary
 from statebackend.ids import KeyGroupRange, StateDescriptor
 from statebackend.spark.reading import positions
@@ -57,6 +58,11 @@ def feed_asked(settings: sb.Settings, **options: Any) -> tuple[StateOptions, Fee
     found = asked(settings, readChangeFeed="true", **options)
     assert found.feed is not None
     return found, found.feed
+
+
+async def newest_pin(settings: sb.Settings) -> Pin:
+    async with open_job_primary(settings, None) as primary:
+        return Pin.of((await primary.find()).commit)
 
 
 async def commits_of(settings: sb.Settings, parts: Sequence[Any]) -> list[int]:
@@ -156,10 +162,11 @@ def test_a_range_is_cut_without_a_gap() -> None:
 async def test_tasks_have_a_range_each(tmp_path: Path) -> None:
     """As many as are asked for; a range that the job does not have is refused."""
     settings = await fly(tmp_path, 0)
-    assert await key_group_ranges(asked(settings), 10) == [(0, 127)]
-    assert await key_group_ranges(asked(settings, partitions=2, keyGroups="0-9"), 10) == [(0, 4), (5, 9)]
+    pin = await newest_pin(settings)
+    assert await key_group_ranges(asked(settings), pin) == [(0, 127)]
+    assert await key_group_ranges(asked(settings, partitions=2, keyGroups="0-9"), pin) == [(0, 4), (5, 9)]
     with pytest.raises(errors.InputError, match="other key groups"):
-        await key_group_ranges(asked(settings, keyGroups="100-200"), 10)
+        await key_group_ranges(asked(settings, keyGroups="100-200"), pin)
 
 
 @pytest.mark.parametrize(("table", "tasks"), [("heap", 12), ("rocksdb", 1)])
@@ -177,13 +184,13 @@ async def test_a_large_base_is_cut_unless_each_task_would_fetch_all_of_it(
             await backend.checkpoint(checkpoint_id)
             await backend._base_writer.settled()
     assert job.commits()[-1].ranges[0].all_bases
-    assert len(await key_group_ranges(asked(job.settings), 1)) == tasks
+    assert len(await key_group_ranges(asked(job.settings), await newest_pin(job.settings))) == tasks
 
 
 async def stream_of(settings: sb.Settings, **options: Any) -> Any:
     admission = importlib.import_module("statebackend.spark.reading.admission")  # needs Spark 4.2
     found, feed = feed_asked(settings, changeStartBatchId=0, **options)
-    return admission.AdmittingStream(Plan(found, LEGS, 10), StructType(), feed)
+    return admission.AdmittingStream(Plan(found, LEGS, await newest_pin(settings)), StructType(), feed)
 
 
 async def test_a_stream_takes_so_many_commits_at_a_time(tmp_path: Path) -> None:
@@ -249,11 +256,5 @@ def test_a_time_to_live_leaves_out_what_has_expired(tmp_path: Path) -> None:
 def read(settings: sb.Settings, **options: Any) -> set[str]:
     """The keys that one task reads."""
     schema = StructType().add("key", StructType().add("value", StringType()))
-    reader = StateReader(Plan(asked(settings, **options), LEGS, newest_id(settings)), schema)
+    reader = StateReader(Plan(asked(settings, **options), LEGS, anyio.run(newest_pin, settings)), schema)
     return {row["key"]["value"] for batch in reader.read(datasource.InputPartition(None)) for row in batch.to_pylist()}
-
-
-def newest_id(settings: sb.Settings) -> int:
-    found = anyio.run(sb.inspect, settings).newest_checkpoint_id
-    assert found is not None
-    return found

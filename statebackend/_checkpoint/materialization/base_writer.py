@@ -43,7 +43,7 @@ FIRST_WAIT_SHARE: Final = 4.0
 """The first checkpoint waits for bases begun at the opening this many times as long as the restore took, or
 `FIRST_WAIT_MIN_S`. A restore takes longer the longer bases are missing, so in the end the wait is long enough."""
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class _Phase(enum.Enum):
@@ -241,7 +241,7 @@ class BaseWriter:
                     self._bases, self._phase = merged, _Phase.IDLE if merged is None else _Phase.WRITTEN
         except Exception as error:  # noqa: BLE001  # the state has what these change sets hold: bases replace them
             if self._phase is not _Phase.CLOSED:
-                _log.warning("change sets could not be merged, bases will replace them: %r", error)
+                _logger.warning("change sets could not be merged, bases will replace them: %r", error)
                 self._cannot_merge = True
                 await self._give_up()
         finally:
@@ -274,7 +274,7 @@ class BaseWriter:
             self._bases, self._phase = bases, _Phase.WRITTEN
         key_groups, segments, seconds = len(bases.key_groups), len(self._uploaded), now_s - begun_s
         size_bytes = sum(uploaded.primary.length for uploaded in self._uploaded)
-        _log.info(
+        _logger.info(
             "bases written: key_groups=%d segments=%d bytes=%d change_sets=%d seconds=%.3f",
             key_groups,
             segments,
@@ -289,7 +289,7 @@ class BaseWriter:
         self._schedule.failed(now_s, error)
         self._schedule.begin_interval(now_s)
         self._changed |= key_groups  # they have no base newer than before
-        _log.warning("bases could not be written, %d times in a row: %r", self.failures, error)
+        _logger.warning("bases could not be written, %d times in a row: %r", self.failures, error)
         self._observer.materialization_failed(error, failures=self.failures)
         await self._give_up()
 

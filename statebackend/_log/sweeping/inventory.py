@@ -10,13 +10,21 @@ from collections.abc import Container, Iterable, Mapping
 import msgspec
 
 from statebackend._codec.commit import Claim, Commit, Entry
-from statebackend._log.names import FLOORS, HINT_KEY, SAVEPOINTS, SavepointPin, beside_marker, floor_of, marker_of
+from statebackend._log.names import (
+    FLOORS,
+    HINT_KEY,
+    PROBE_KEY,
+    SAVEPOINTS,
+    SavepointPin,
+    beside_marker,
+    floor_of,
+    marker_of,
+)
 from statebackend._log.reader import LogReader
 from statebackend._log.savepoints import Savepoints
 from statebackend._log.sweeping.retention import Verdict
 from statebackend.abc import Capability, ObjectInfo, ObjectStore
 from statebackend.errors import InputError
-from statebackend.objectstore import PROBE_KEY
 
 _Verdicts = dict[str, tuple[Verdict, str]]
 

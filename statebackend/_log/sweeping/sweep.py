@@ -16,12 +16,10 @@ A log that was not swept for long goes in parts first, so that it need not be he
 has got further: `long_log.py`.
 """
 
-import logging
 from collections.abc import Collection, Container, Iterator, Mapping
 from contextlib import aclosing
 from typing import Final
 
-import anyio
 import msgspec
 
 from statebackend._codec.commit import Commit, Entry
@@ -40,12 +38,6 @@ MIN_AGE_S: Final = 3600.0
 PART_ENTRIES: Final = 10_000
 """Entries of the log whose contents are in memory at a time. A job that commits each second makes them in three hours.
 """
-FIRST_SWEEP_S: Final = 60.0
-"""A backend that sweeps does so for the first time after this long, or sooner."""
-AT_ONCE_EVERY: Final = 16
-"""One opening in so many sweeps at once: otherwise runs shorter than `FIRST_SWEEP_S` would never sweep."""
-
-_logger = logging.getLogger(__name__)
 
 
 class SweepReport(msgspec.Struct, frozen=True):
@@ -246,37 +238,3 @@ class Sweep:
         ]
         deleted, _ = await self._requests.delete_all(needless)
         return msgspec.structs.replace(report, deleted=tuple(deleted))
-
-
-async def sweep_every(interval_s: float, sweep: Sweep, *, at_once: bool, clock: Clock, swept: anyio.Event) -> None:
-    """Sweep every `interval_s` seconds until cancelled. Failures are logged, and the next sweep tries again.
-
-    `at_once`: the first is not waited for. `swept` is set after the first, whatever came of it.
-    """
-    pause_s = 0.0 if at_once else min(interval_s, FIRST_SWEEP_S)
-    while True:
-        await anyio.sleep(pause_s)
-        pause_s, begun_s = interval_s, clock.monotonic()
-        try:
-            report = await sweep.run(dry_run=False)
-        except Exception as error:  # noqa: BLE001  # no checkpoint fails because of a sweep
-            _logger.warning("the sweep failed: reason=%r", error)
-        else:
-            _tell(report, clock.monotonic() - begun_s)
-        swept.set()
-
-
-def _tell(report: SweepReport, seconds: float) -> None:
-    """Log what a sweep did."""
-    garbage = report.garbage
-    _logger.info(
-        "swept: objects=%d garbage=%d bytes=%d deleted=%d seconds=%.3f stopped=%s",
-        len(report.objects),
-        len(garbage),
-        sum(each.size_bytes for each in garbage),
-        len(report.deleted) + report.cleared,
-        seconds,
-        report.stopped,
-    )
-    for failure in report.failures:
-        _logger.warning("could not delete: key=%s reason=%s", failure.key, failure.reason)

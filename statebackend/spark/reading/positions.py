@@ -10,16 +10,14 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
-from statebackend._log.savepoints import Savepoints
+from statebackend._log.position import Pin
 from statebackend._reading.asked import check_known, groups_of
 from statebackend._reading.feed import Stretch, own_change_sets, stretch, stretch_after
 from statebackend._reading.reader import open_batches, range_from
 from statebackend._state.time import timers
 from statebackend._state.values import Upcast
 from statebackend._upkeep.primary import JobPrimary, open_job_primary
-from statebackend._upkeep.read_commit import find_commit
 from statebackend.abc import Capability
 from statebackend.errors import CheckpointNotFoundError, InputError
 from statebackend.ids import Base, KeyGroupRange, RocksDBBase, StateDescriptor
@@ -36,20 +34,14 @@ BEGINNING: Final = -1
 
 async def commit_asked_for(options: StateOptions | MetadataOptions, primary: JobPrimary) -> Commit:
     """The commit that the options name, by default the newest. Raises `CheckpointNotFoundError`, `InputError`."""
-    commit, _ = await find_commit(
-        options.settings,
-        primary,
-        checkpoint_id=options.checkpoint_id,
-        savepoint=options.savepoint,
-        clock=SystemClock(),
-    )
+    commit, _ = await primary.find(checkpoint_id=options.checkpoint_id, savepoint=options.savepoint)
     return commit if options.batch_id is None else await _with_batch(primary, commit, options.batch_id)
 
 
 async def _with_batch(primary: JobPrimary, newest: Commit, batch_id: int) -> Commit:
     """The commit with this batch of the query that made the newest ones, also if only a savepoint keeps it."""
     found: list[int] = []
-    count, savepoints = _Count(by_batch=True), Savepoints(primary.store, primary.log)
+    count, savepoints = _Count(by_batch=True), primary.positions.savepoints
     floor = await savepoints.floor()
     async with aclosing(cast("AsyncGenerator[Commit]", primary.log.branch(newest))) as branch:
         async for commit in branch:
@@ -92,12 +84,12 @@ def state_asked_for(options: StateOptions, commit: Commit) -> StateDescriptor:
     return fitting[0]
 
 
-async def schema_of(options: StateOptions, name: str, checkpoint_id: int, migrate: Sequence[Upcast]) -> Any:
+async def schema_of(options: StateOptions, name: str, pin: Pin, migrate: Sequence[Upcast]) -> Any:
     """The Arrow schema of the state's own batches, which depends on its keys."""
     async with open_batches(
         options.settings,
         name,
-        checkpoint_id=checkpoint_id,
+        pin=pin,
         key_groups=options.key_groups,
         keys=options.keys,
         columns=options.columns,
@@ -107,14 +99,13 @@ async def schema_of(options: StateOptions, name: str, checkpoint_id: int, migrat
         return batches.schema
 
 
-async def key_group_ranges(options: StateOptions, checkpoint_id: int) -> list[tuple[int, int]]:
+async def key_group_ranges(options: StateOptions, pin: Pin) -> list[tuple[int, int]]:
     """The key groups of each partition: those of an owner each, cut so that a task has no more than its share.
 
     RocksDB's own files do not count: each task that reads some of their key groups fetches all of them.
     """
     async with open_job_primary(options.settings, None) as primary:
-        asked = msgspec.structs.replace(options, batch_id=None, savepoint=None, checkpoint_id=checkpoint_id)
-        commit = await commit_asked_for(asked, primary)
+        commit, _ = await primary.find(pin=pin)
     asked_for = None if options.key_groups is None else range_from(options.key_groups)
     (wanted,) = groups_of(commit, asked_for, None)
     found: list[KeyGroupRange] = []
@@ -152,7 +143,7 @@ async def feed_between(options: StateOptions, feed: FeedOptions) -> list[FeedPar
     """The feed of a batch query. Raises `CheckpointNotFoundError`, and `InputError` for an end that is not there."""
     assert feed.start is not None
     async with open_job_primary(options.settings, None) as primary:
-        found, numbers = await _from_start(options, feed.by_batch, feed.start, primary)
+        found, numbers = await _from_start(primary, feed.start, by_batch=feed.by_batch)
     end = numbers[-1] if feed.end is None else feed.end
     if not found.commits or end > numbers[-1]:
         raise InputError("the feed goes beyond the newest commit", start=feed.start, end=feed.end, newest=numbers[-1])
@@ -167,8 +158,8 @@ async def first_offset(options: StateOptions, feed: FeedOptions) -> int:
     """
     async with open_job_primary(options.settings, None) as primary:
         if feed.start is None:
-            return (await _newest(options, primary)).sequence
-        found, numbers = await _from_start(options, feed.by_batch, feed.start, primary)
+            return (await _newest(primary)).sequence
+        found, numbers = await _from_start(primary, feed.start, by_batch=feed.by_batch)
     if feed.start > numbers[-1] + 1:
         raise InputError("the feed begins beyond the newest commit", start=feed.start, newest=numbers[-1])
     return BEGINNING if found.before is None else found.before.sequence
@@ -177,7 +168,7 @@ async def first_offset(options: StateOptions, feed: FeedOptions) -> int:
 async def last_offset(options: StateOptions, start: int | None = None, commits_max: int | None = None) -> int:
     """The place of the newest commit; or of the last of at most `commits_max` commits behind `start`."""
     async with open_job_primary(options.settings, None) as primary:
-        newest = await _newest(options, primary)
+        newest = await _newest(primary)
         if start is None or commits_max is None:
             return newest.sequence
         found = (await stretch_after(primary, start, newest)).commits[:commits_max]
@@ -189,20 +180,17 @@ async def feed_after(options: StateOptions, start: int, end: int) -> list[FeedPa
     if start == end:
         return []
     async with open_job_primary(options.settings, None) as primary:
-        found = await stretch_after(primary, start, await _newest(options, primary))
+        found = await stretch_after(primary, start, await _newest(primary))
     return _parts(found.before, [commit for commit in found.commits if commit.sequence <= end], options.partitions)
 
 
-async def _newest(options: StateOptions, primary: JobPrimary) -> Commit:
-    commit, _ = await find_commit(options.settings, primary, checkpoint_id=None, savepoint=None, clock=SystemClock())
-    return commit
+async def _newest(primary: JobPrimary) -> Commit:
+    return (await primary.find()).commit
 
 
-async def _from_start(
-    options: StateOptions, by_batch: bool, start: int, primary: JobPrimary
-) -> tuple[Stretch, Sequence[int]]:
+async def _from_start(primary: JobPrimary, start: int, *, by_batch: bool) -> tuple[Stretch, Sequence[int]]:
     """The commits from there on with their numbers; if there are none, the number of the newest one."""
-    newest, count = await _newest(options, primary), _Count(by_batch=by_batch)
+    newest, count = await _newest(primary), _Count(by_batch=by_batch)
     try:
         found = await stretch(primary, newest, is_before=lambda commit: count.is_below(commit, start))
     except CheckpointNotFoundError:

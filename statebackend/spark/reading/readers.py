@@ -12,6 +12,7 @@ import msgspec
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from statebackend._log.position import Pin
 from statebackend._portal import Portal
 from statebackend._reading.feed import open_changes
 from statebackend._reading.reader import open_batches
@@ -33,11 +34,11 @@ SEQUENCE: Final = "sequence"
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """One state that is to be read: by what options, as of which checkpoint, and by which upcasts."""
+    """One state that is to be read: by what options, in which commit, and by which upcasts."""
 
     options: StateOptions
     state: StateDescriptor
-    checkpoint_id: int
+    pin: Pin
     migrate: Sequence[Upcast] = ()
 
     @property
@@ -67,7 +68,7 @@ class StateReader(DataSourceReader):
         options = self._plan.options
         if self._keys is not None or self._plan.state.kind.startswith("operator"):
             return [InputPartition(options.key_groups)]
-        return [InputPartition(each) for each in run(key_group_ranges, options, self._plan.checkpoint_id)]
+        return [InputPartition(each) for each in run(key_group_ranges, options, self._plan.pin)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of the partition. Raises as `sb.read_state`."""
@@ -76,7 +77,7 @@ class StateReader(DataSourceReader):
             open_batches,
             plan.options.settings,
             plan.state.name,
-            checkpoint_id=plan.checkpoint_id,
+            pin=plan.pin,
             key_groups=partition.value,
             keys=self._keys,
             columns=plan.options.columns,

@@ -7,6 +7,7 @@ from typing import ClassVar, Final
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from statebackend._log.position import Pin
 from statebackend._reading.asked import check_known
 from statebackend._reading.differences import Migrate
 from statebackend.errors import SettingsError
@@ -42,7 +43,7 @@ class StateSource(DataSource):
         plan = self._planned()
         has_old = plan.options.feed is not None and plan.options.feed.old_values
         return plan.columns.schema(
-            run(schema_of, plan.options, plan.state.name, plan.checkpoint_id, plan.migrate), old_values=has_old
+            run(schema_of, plan.options, plan.state.name, plan.pin, plan.migrate), old_values=has_old
         )
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -72,5 +73,5 @@ class StateSource(DataSource):
             migrate = self.migrate.get(options.settings.job, {})
             check_known("state", list(migrate), [each.name for each in commit.states])
             upcasts = migrate.get(state.name, ())
-            self._plan = Plan(options, state, commit.checkpoint_id, (upcasts,) if callable(upcasts) else upcasts)
+            self._plan = Plan(options, state, Pin.of(commit), (upcasts,) if callable(upcasts) else upcasts)
         return self._plan

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from statebackend._log.sweeping.sweep import AT_ONCE_EVERY
+from statebackend._backend.sweeping import AT_ONCE_EVERY
 from statebackend.settings import KiB, MiB, Settings, UploadSettings
 from statebackend.testing.simulation.job import JOB
 from statebackend.testing.simulation.store import LATE_S, Weather

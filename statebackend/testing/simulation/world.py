@@ -12,8 +12,8 @@ import anyio
 import msgspec
 
 from statebackend._backend.opening import open_backend
+from statebackend._backend.sweeping import AT_ONCE_EVERY
 from statebackend._log.names import entry_key
-from statebackend._log.sweeping.sweep import AT_ONCE_EVERY
 from statebackend._tasks import simulate_threads
 from statebackend.errors import (
     CorruptCommitError,

@@ -11,13 +11,11 @@ from typing import Any, Final
 
 import anyio
 
-from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._reading.changed import APPEND, CHANGE_TYPE, CHECKPOINT_ID, DELETE
 from statebackend._reading.feed import Stretch, open_changes, stretch_after
 from statebackend._reading.reader import open_batches
 from statebackend._upkeep.primary import open_job_primary
-from statebackend._upkeep.read_commit import find_commit
 from statebackend.abc import ObjectStore
 from statebackend.errors import (
     CheckpointNotFoundError,
@@ -81,9 +79,7 @@ class Follower:
             await self._begin()
             return
         async with open_job_primary(self._settings, self._store) as primary:
-            newest, _ = await find_commit(
-                self._settings, primary, checkpoint_id=None, savepoint=None, clock=SystemClock()
-            )
+            newest, _ = await primary.find()
             found = await stretch_after(primary, self._at, newest)
         if found.commits:
             await self._follow(found)

@@ -6,8 +6,8 @@ from typing import Final
 
 import anyio
 
-from statebackend._backend.job import open_sweep
 from statebackend._backend.stores import threads_of
+from statebackend._backend.sweeping import open_sweep
 from statebackend._log.sweeping.sweep import Sweep
 from statebackend._upkeep.savepoints import savepoint
 from statebackend.abc import ObjectStore
