@@ -7,6 +7,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 import msgspec
 
 from statebackend._codec.cells import Cell, count_small, joined, pack, split, unpack
+from statebackend._codec.messagepack import decode_any
 from statebackend._codec.serializers import (
     BLOCK_VALUES,
     MsgspecSerializer,
@@ -42,7 +43,7 @@ def upcast(data: bytes, upcasts: Sequence[Upcast], *, is_msgpack: bool) -> Any:
     """
     value: Any = data
     for each in upcasts:
-        value = msgspec.msgpack.encode(each(msgspec.msgpack.decode(value))) if is_msgpack else each(value)
+        value = msgspec.msgpack.encode(each(decode_any(value))) if is_msgpack else each(value)
     return value
 
 

@@ -448,6 +448,16 @@ def test_names_that_python_takes_for_equal_are_not_lost(type_: Any, names: list[
         assert len(state.get_many(["plain"])[0]) == 1
 
 
+def test_names_without_a_hash_are_read_by_views() -> None:
+    """Which write them, too."""
+    seen = all_states().map_state("seen", list[int], int)
+    seen.put("k", [1], 1)
+    with pytest.raises(InputError, match="take the items"):
+        seen.get_many(["k"])
+    seen["l"] = seen["k"]
+    assert list(seen["l"].items()) == [([1], 1)]
+
+
 def test_emptied_list_or_map_is_no_key() -> None:
     """However it became empty."""
     states = all_states()

@@ -1,6 +1,7 @@
 """A map per key, whose entries are read, written and logged one by one."""
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -105,12 +106,15 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
     def read(self, key: Key) -> dict[K, V]:
         """The key's map as a new dictionary: changing it does not change the state. Raises as `get_many`."""
         entries = self._living(key)
+        names = list(map(self._entry_keys.decode, entries))
         values = self._values.decode_many(list(entries.values()))
-        found = dict(zip(map(self._entry_keys.decode, entries), values, strict=True))
+        found: dict[K, V] = {}
+        with suppress(TypeError):  # a name that has no hash, as a list
+            found = dict(zip(names, values, strict=True))
         if len(found) < len(entries):
             raise InputError(
-                "Python takes some names of the map for equal, so a dict would lose all but one of them: take the items"
-                " of `state[key]`",
+                "no dict can hold the map: Python takes some of its names for equal, or they have no hash: take the"
+                " items of `state[key]`",
                 state=self.name,
                 key=ascii(key)[:80],
                 entries=len(entries),
@@ -171,7 +175,7 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
     def get_many(self, keys: Iterable[Key] | Arrow) -> list[dict[K, V]]:
         """The maps of `keys`, in their order, as new dictionaries.
 
-        Raises `InputError` for a map with names that no dict has beside each other, as 0.0 and -0.0: `state[key]` has.
+        Raises `InputError` for a map that no dict can hold, with 0.0 beside -0.0 or lists for names: `state[key]` can.
         """
         return list(map(self.read, as_list(keys)))
 
