@@ -5,6 +5,7 @@ after its caller was told that the call is over. The limiters bound how many thr
 """
 
 import asyncio
+import logging
 import math
 import os
 import threading
@@ -25,6 +26,8 @@ from statebackend.errors import ForkedProcessError
 Args = TypeVarTuple("Args")
 Item = TypeVar("Item")
 T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
 
 BREATH_S: Final = 0.0001
 """Seconds to sleep: long enough for another thread to wake up."""
@@ -237,25 +240,37 @@ async def open_tasks_apart() -> AsyncGenerator[TaskGroup]:
 
     For what one caller may open by the hundred, one within the other: anyio asks every scope around a call whether that
     is cancelled. An unexpected error of a task ends the group at once, so that nothing can be started in it any more,
-    and is raised when the block has ended; it does not cut the block short.
+    and is raised when the block has ended, or logged if that has raised; it does not cut the block short.
     """
-    opened: asyncio.Future[TaskGroup] = asyncio.get_running_loop().create_future()
-    ended = asyncio.Event()
+    begun, ended = asyncio.Event(), asyncio.Event()
+    groups: list[TaskGroup] = []
 
     async def host() -> None:
         async with anyio.create_task_group() as tasks:
-            opened.set_result(tasks)
+            groups.append(tasks)
+            begun.set()  # and no result of a future, which is cancelled with the only one who waits for it
             await ended.wait()
             tasks.cancel_scope.cancel()
 
     hosting = asyncio.create_task(host())  # noqa: TID251  # owned by this block, which waits for it
     try:
-        yield await opened
-    finally:
-        ended.set()
-        await _outlast(hosting)
-    if not hosting.cancelled() and (error := hosting.exception()) is not None:
+        await begun.wait()
+        yield groups[0]
+    except BaseException:
+        if (error := await _error_at_end(hosting, ended)) is not None:
+            _logger.warning("a task beside the block has failed, too", exc_info=error)
+        raise
+    if (error := await _error_at_end(hosting, ended)) is not None:
         raise error
+
+
+async def _error_at_end(hosting: asyncio.Task[None], ended: asyncio.Event) -> BaseException | None:
+    ended.set()
+    try:
+        await _outlast(hosting)
+    finally:  # also if the wait is cancelled, or the loop would tell of an error that nobody has asked for
+        error = None if hosting.cancelled() else hosting.exception()
+    return error
 
 
 async def _outlast(task: asyncio.Task[None]) -> None:

@@ -1,9 +1,11 @@
 """Threads are waited for, results come in order, and foreign code cannot end a task group without a word."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -275,6 +277,57 @@ async def test_tasks_apart_end_with_their_block_however_it_ends(how: str) -> Non
     assert task.cancelled() == how.startswith("task")
     if how == "error":
         assert isinstance(task.exception(), KeyError)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3])
+@run_virtual
+async def test_tasks_apart_that_are_cancelled_while_they_open_end_quietly(turns: int) -> None:
+    """The cancellation is delivered, and the loop is told of no error that nobody asked for."""
+    told: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(context))
+
+    async def block() -> None:
+        async with open_tasks_apart():
+            await anyio.sleep_forever()
+
+    task = asyncio.ensure_future(block())
+    for _ in range(turns):
+        await anyio.lowlevel.checkpoint()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    del task
+    gc.collect()
+    assert told == []
+
+
+@pytest.mark.parametrize("how", ["error", "cancelled"])
+@run_virtual
+async def test_an_error_of_a_task_apart_is_logged_beside_that_of_its_block(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only one of them can be raised. The loop has nothing to tell."""
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+
+    async def block() -> None:
+        async with open_tasks_apart() as tasks:
+            tasks.start_soon(_raise, OSError("a task's own"))
+            await anyio.sleep(1)
+            if how == "error":
+                raise KeyError
+            await anyio.sleep_forever()
+
+    task = asyncio.ensure_future(block())
+    await anyio.sleep(2)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled() if how == "cancelled" else isinstance(task.exception(), KeyError)
+    del task
+    gc.collect()
+    assert told == []
+    assert ["a task's own" in record.exc_text for record in caplog.records if record.exc_text] == [True]
 
 
 @run_virtual

@@ -24,6 +24,7 @@ from statebackend._local.scratch import open_scratch_in, scratch_parents
 from statebackend._tables.heap import heap_table
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.table import OpenTable, TableFiles
+from statebackend._tasks import finish
 from statebackend._threads import WorkerThreads
 from statebackend.abc import ObjectStore, Observer
 from statebackend.errors import SettingsError, TableDiskError, needs_extra
@@ -70,10 +71,10 @@ async def open_tables(
     opened: list[RocksStore] = []
 
     async def open_files(directory: Path) -> Path:
-        def append() -> None:  # in the thread, so that a cancelled call cannot lose it
+        def append() -> None:
             opened.append(RocksStore(directory / "rocksdb", memory_bytes=settings.table_memory_bytes))
 
-        await threads.io(append)
+        await finish(threads.io, append)  # cancelled or not, the store is there to be closed
         return directory
 
     parents = parents or table_parents(settings)

@@ -25,6 +25,7 @@ import anyio
 
 from statebackend._local.disk import check_ours, is_failing, make_directory
 from statebackend._local.locks import FileLock, lock_file
+from statebackend._tasks import finish
 from statebackend._threads import FileThreads
 from statebackend.errors import LocalRootError, StoreUnavailableError
 
@@ -79,13 +80,16 @@ async def open_scratch(parent: Path, threads: FileThreads) -> AsyncGenerator[Pat
 
     Raises `LocalRootError` where it cannot be made. A failed or cancelled call leaves nothing but `parent`.
     """
-    with ExitStack() as locks:  # entered in the thread, so that a cancelled call cannot lose the lock
-        path = await threads.io(lambda: _made(parent, locks))
+    made: list[Path] = []
+    with ExitStack() as locks:
         try:
-            yield path
+            # To its end: what a thread makes for a call that is gone, nobody would remove or unlock.
+            await finish(threads.io, lambda: made.append(_made(parent, locks)))
+            yield made[0]
         finally:
             with anyio.CancelScope(shield=True):
-                await threads.io(_remove, path)
+                for path in made:
+                    await threads.io(_remove, path)
 
 
 def _made(parent: Path, locks: ExitStack) -> Path:
