@@ -24,6 +24,19 @@ OPS = {
     "timers": ("register", "register", "register", "delete"),
 }
 KEYED = ("value", "value", "list", "map", "map", "reducing", "aggregating", "columns", "timers")
+READERS = (
+    "parts",
+    "keys",
+    "checkpoint",
+    "savepoint",
+    "rows",
+    "differences",
+    "export",
+    "commands",
+    "spark",
+    "feed",
+    "feed",
+)
 MISHAPS = (
     "delivered again",
     "raises first",
@@ -202,4 +215,4 @@ class _Drawing:
                 return Savepoint(chance.choice(("first", "second")))
             case 2:
                 return Upkeep(chance.choice(("sweep", "repair", "verify", "drop savepoints")))
-        return Look(chance.choice(("parts", "keys")), chance.randrange(127))
+        return Look(chance.choice(READERS), chance.randrange(127))

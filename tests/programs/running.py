@@ -21,13 +21,14 @@ import pyarrow as pa
 
 import statebackend as sb
 from statebackend._tables.key_groups import key_group
-from statebackend.errors import InputError, StateBackendError
+from statebackend.errors import StateBackendError
+from tests.programs import beside
 from tests.programs.dictionaries import Dictionaries
 from tests.programs.frames import Frame, Session, without_jvm
-from tests.programs.looking import Readers, WrongError, check
-from tests.programs.operations import act, declare
+from tests.programs.looking import WrongError, check
 from tests.programs.processors import FAILING, OnPurposeError, fail, work_of
 from tests.programs.program import Batch, Edit, Item, Job, Look, Program, Savepoint, Start, Step, Upkeep
+from tests.programs.readers import MoreReaders
 from tests.programs.surroundings import BatchTime, Told, close_workers, copy_tree
 from tests.programs.values import KEY_COLUMNS, KEYS, text_of
 
@@ -56,7 +57,7 @@ class Running:
         self.batch_id = 0
         self.put_out: list[tuple[int, list[str]]] = []
         self.failing_output = 0
-        self.is_copied = False
+        self.is_copied = self.is_swept = False
 
     def run(self) -> None:
         """All steps, each followed by a look. Raises `WrongError`, or what the library raises."""
@@ -84,14 +85,14 @@ class Running:
                 self.start(step)
             case Batch():
                 self.batch(step)
-            case Edit():
-                self.edit(step)
-            case Savepoint():
-                self.savepoint(step)
-            case Upkeep():
-                self.upkeep(step)
-            case Look():
-                self.look(step)
+            case Edit() if self.kept:
+                beside.edit(self, step)
+            case Savepoint() if self.kept:
+                beside.savepoint(self, step)
+            case Upkeep() if self.kept:
+                beside.upkeep(self, step)
+            case Look() if self.kept:
+                beside.look(self, step)
 
     # --------------------------------------------------------------------------------------------------------- the job
 
@@ -102,8 +103,8 @@ class Running:
         places = {"primary": f"file://{self.home}/primary", "local": local, "table_dir": str(self.home / "tables")}
         return sb.Settings(job="program", **(QUIET | places | given))
 
-    def readers(self) -> Readers:
-        return Readers(self.settings, self.job)
+    def readers(self) -> MoreReaders:
+        return MoreReaders(self.settings, self.job)
 
     def start(self, step: Start) -> None:
         """End the run before as the step says, and make the sink of the next one."""
@@ -173,7 +174,6 @@ class Running:
         batch_id, self.batch_id = self.batch_id, self.batch_id + 1
         self.clock.now_s += 7.5
         held, expected, late = self.applied(step, batch_id)
-        self.told.checkpoint_ids.clear()
         self.told.late = 0
         self.put_out.clear()
         if step.mishap:
@@ -182,12 +182,16 @@ class Running:
         self.sink(self.frame(step, batch_id), batch_id)
         if step.mishap == "" and self.told.late != late:
             check("late rows", self.told.late, late)
-        if not self.told.checkpoint_ids:
-            raise WrongError(f"batch {batch_id} was not committed")
         self.held = held
-        self.kept[self.told.checkpoint_ids[-1]] = held.copy()
-        check("commits of the batch", len(self.told.checkpoint_ids), 1)
+        self.kept[self.newest_id(batch_id)] = held.copy()
         self.check_output(batch_id, expected)
+
+    def newest_id(self, batch_id: int) -> int:
+        """The checkpoint that the batch made. Raises `WrongError` if it made none, or several."""
+        opened = self.sink._job.result()
+        found = int(getattr(opened, "coordinator", opened).next_checkpoint_id) - 1
+        check(f"checkpoint of batch {batch_id}", found, max(self.kept, default=-1) + 1 if self.kept else found)
+        return found
 
     def with_mishap(self, step: Batch, batch_id: int) -> None:
         if step.mishap in ("output raises", "publish raises"):
@@ -317,75 +321,6 @@ class Running:
             raise WrongError(f"nothing was put out for batch {batch_id}")
         for rows in found:
             check(f"output of batch {batch_id}", rows, list(expected))
-
-    # ------------------------------------------------------------------------------------------------- beside the run
-
-    def edit(self, step: Edit) -> None:
-        """Open the job by hand, change it, commit, without a word of it to the stream."""
-        if not self.kept or (self.job.clock != "none" and self.held.before == float("-inf") == self.held.now):
-            return
-        self.sink.close()
-        held = self.held.copy()
-        held.before = held.now
-        states = {each.name: each for each in self.job.states}
-        kind = self.program.keys
-        keys = KEYS[kind]
-
-        async def work() -> list[int]:
-            made = []
-            async with sb.open_backend(self.settings) as backend:
-                for _ in range(step.commits):
-                    opened = {
-                        name: declare(backend, each, self.job, self.program.keys) for name, each in states.items()
-                    }
-                    for item in step.items:
-                        for do in item.does:
-                            key = keys[item.key % len(keys)]
-                            act(opened[do.state], states[do.state], key, do, backend.clock_s or 0.0)
-                            held.act(states[do.state], key, do)
-                    held.known |= states.keys()
-                    made.append(backend.next_checkpoint_id)
-                    await backend.checkpoint(made[-1])
-                    self.kept[made[-1]] = held.copy()
-            return made
-
-        asyncio.run(work())
-        self.held = held
-
-    def savepoint(self, step: Savepoint) -> None:
-        if not self.kept or step.name in self.savepoints:
-            return
-        asyncio.run(sb.savepoint(self.settings, step.name))
-        self.savepoints[step.name] = max(self.kept)
-
-    def upkeep(self, step: Upkeep) -> None:
-        if not self.kept:
-            return
-        match step.what:
-            case "sweep":
-                asyncio.run(sb.sweep(self.settings, dry_run=False, min_age_s=0.0))
-            case "repair" if self.settings.local:
-                with suppress(InputError):  # no local copies yet
-                    check("repairs", list(asyncio.run(sb.repair(self.settings, dry_run=False))), [])
-            case "verify":
-                found = asyncio.run(sb.verify(self.settings)).damages
-                # A job that was left open has the local root: what its successor could not copy there is another's.
-                check("damages", [each for each in found if each.copy != "local" or not self.left], [])
-            case "drop savepoints":
-                for name in self.savepoints:
-                    asyncio.run(sb.drop_savepoint(self.settings, name))
-                self.savepoints.clear()
-
-    def look(self, step: Look) -> None:
-        if not self.kept:
-            return
-        readers = self.readers()
-        match step.reader:
-            case "parts":
-                readers.look_in_parts(self.held, step.number % 127)
-            case "keys":
-                keys = KEYS[self.program.keys]
-                readers.look_at_keys(self.held, [keys[(step.number + place) % len(keys)] for place in range(3)])
 
 
 def run(program: Program) -> None:

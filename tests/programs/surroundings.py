@@ -14,12 +14,10 @@ class Told(sb.Observer):
     """What the sink tells while it works."""
 
     def __init__(self) -> None:
-        self.checkpoint_ids: list[int] = []
         self.late = 0
         self.on_commit: Callable[[], None] | None = None
 
     def checkpoint_committed(self, info: Any) -> None:
-        self.checkpoint_ids.append(info.checkpoint_id)
         if self.on_commit is not None:
             self.on_commit()
 

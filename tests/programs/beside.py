@@ -1,0 +1,141 @@
+"""What happens beside the stream: edits by hand, savepoints, upkeep, and readers."""
+
+import asyncio
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import statebackend as sb
+from statebackend.errors import CheckpointNotFoundError, InputError
+from tests.programs.dictionaries import NEVER
+from tests.programs.looking import check
+from tests.programs.operations import act, declare
+from tests.programs.program import Edit, Look, Savepoint, Upkeep
+from tests.programs.readers import MoreReaders
+from tests.programs.spark_reading import look_at_feed, look_in_spark
+from tests.programs.values import KEYS
+
+if TYPE_CHECKING:
+    from tests.programs.running import Running
+
+
+def edit(running: "Running", step: Edit) -> None:
+    """Open the job by hand, change it, commit, without a word of it to the stream."""
+    job, kind = running.job, running.program.keys
+    if job.clock != "none" and running.held.now == NEVER:
+        return  # nothing of a time-to-live could be written
+    running.sink.close()
+    held = running.held.copy()
+    held.before = held.now
+    states = {each.name: each for each in job.states}
+    keys = KEYS[kind]
+
+    async def work() -> None:
+        async with sb.open_backend(running.settings) as backend:
+            for _ in range(step.commits):
+                opened = {name: declare(backend, each, job, kind) for name, each in states.items()}
+                for item in step.items:
+                    for do in item.does:
+                        key = keys[item.key % len(keys)]
+                        act(opened[do.state], states[do.state], key, do, backend.clock_s or 0.0)
+                        held.act(states[do.state], key, do)
+                held.known |= states.keys()
+                checkpoint_id = backend.next_checkpoint_id
+                await backend.checkpoint(checkpoint_id)
+                running.kept[checkpoint_id] = held.copy()
+
+    asyncio.run(work())
+    running.held = held
+
+
+def savepoint(running: "Running", step: Savepoint) -> None:
+    """Name the newest commit."""
+    if step.name not in running.savepoints:
+        asyncio.run(sb.savepoint(running.settings, step.name))
+        running.savepoints[step.name] = max(running.kept)
+
+
+def upkeep(running: "Running", step: Upkeep) -> None:
+    """What an operator does now and then."""
+    settings = running.settings
+    match step.what:
+        case "sweep":
+            running.is_swept = True
+            asyncio.run(sb.sweep(settings, dry_run=False, min_age_s=0.0))
+        case "repair" if settings.local:
+            with suppress(InputError):  # no local copies yet
+                check("repairs", list(asyncio.run(sb.repair(settings, dry_run=False))), [])
+        case "verify":
+            found = asyncio.run(sb.verify(settings)).damages
+            # A job that was left open has the local root: what its successor could not copy there is another's.
+            check("damages", [each for each in found if each.copy != "local" or not running.left], [])
+        case "drop savepoints":
+            for name in running.savepoints:
+                asyncio.run(sb.drop_savepoint(settings, name))
+            running.savepoints.clear()
+
+
+def look(running: "Running", step: Look) -> None:
+    """What a reader sees of the newest commit, or of an earlier one."""
+    READERS[step.reader](running, MoreReaders(running.settings, running.job), step.number)
+
+
+def _look_at_keys(running: "Running", readers: MoreReaders, number: int) -> None:
+    keys = KEYS[running.program.keys]
+    readers.look_at_keys(running.held, [keys[(number + place) % len(keys)] for place in range(3)])
+
+
+def _look_at_earlier(running: "Running", readers: MoreReaders, number: int) -> None:
+    checkpoint_id = _earlier(running, number)
+    with perhaps_swept(running, checkpoint_id):
+        asyncio.run(readers.look_whole(running.kept[checkpoint_id], checkpoint_id=checkpoint_id))
+
+
+def _look_at_savepoints(running: "Running", readers: MoreReaders, number: int) -> None:
+    for name, checkpoint_id in running.savepoints.items():
+        asyncio.run(readers.look_whole(running.kept[checkpoint_id], savepoint=name))
+
+
+def _look_at_differences(running: "Running", readers: MoreReaders, number: int) -> None:
+    earlier, newest = _earlier(running, number), max(running.kept)
+    with perhaps_swept(running, earlier):
+        asyncio.run(readers.look_at_differences((earlier, newest), running.kept[earlier], running.held))
+
+
+def _look_at_feed(running: "Running", readers: MoreReaders, number: int) -> None:
+    checkpoint_id = _earlier(running, number)
+    before = [each for each in running.kept if each < checkpoint_id]
+    if before:
+        with perhaps_swept(running, min(running.kept)):
+            states = running.kept[max(before)], running.kept[checkpoint_id]
+            look_at_feed(running.settings, running.job, running.held, states, checkpoint_id)
+
+
+READERS: Mapping[str, Callable[["Running", MoreReaders, int], None]] = {
+    "parts": lambda running, readers, number: readers.look_in_parts(running.held, number % 127),
+    "keys": _look_at_keys,
+    "checkpoint": _look_at_earlier,
+    "savepoint": _look_at_savepoints,
+    "rows": lambda running, readers, number: asyncio.run(readers.look_at_rows(running.held)),
+    "differences": _look_at_differences,
+    "export": lambda running, readers, number: asyncio.run(readers.export(running.held, running.home.parent, number)),
+    "commands": lambda running, readers, number: readers.look_by_commands(running.held, number),
+    "spark": lambda running, readers, number: look_in_spark(running.settings, running.job, running.held),
+    "feed": _look_at_feed,
+}
+
+
+def _earlier(running: "Running", number: int) -> int:
+    """One of the commits there were."""
+    ids = sorted(running.kept)
+    return ids[number % len(ids)]
+
+
+@contextmanager
+def perhaps_swept(running: "Running", checkpoint_id: int) -> Generator[None]:
+    """In this context the checkpoint may not be found any more, if a sweep may have deleted it."""
+    try:
+        yield
+    except CheckpointNotFoundError:
+        if not running.is_swept or checkpoint_id == max(running.kept):
+            raise

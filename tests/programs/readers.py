@@ -1,0 +1,104 @@
+"""More readers, which the library has beside `read_state`: rows, differences, files, commands, earlier checkpoints."""
+
+import csv
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow.parquet as pq
+
+import statebackend as sb
+from statebackend._upkeep.rows import plain
+from statebackend.cli.commands import main
+from tests.programs.dictionaries import NEVER, Dictionaries
+from tests.programs.looking import Readers, check, expected_rows, rows_in
+from tests.programs.program import Declared
+from tests.programs.values import key_read, text_of
+
+Json = msgspec.json.encode
+
+
+def key_in_json(key: Any) -> str:
+    return Json(plain(key)).decode()
+
+
+class MoreReaders(Readers):
+    async def look_at_rows(self, held: Dictionaries) -> None:
+        """`open_rows`: the keys of all states. What has expired may still be there."""
+        names = [each.name for each in self.known(held, self.keyed)]
+        if not names:
+            return
+        async with sb.open_rows(self.settings, states=names) as rows:
+            found: dict[str, set[str]] = {name: set() for name in names}
+            for row in rows:
+                found[row.state].add(Json(row.key).decode())
+        for declared in self.known(held, self.keyed):
+            expected = {key_in_json(key) for key in held.rows(declared)}
+            check(f"missing rows of {declared.name}", sorted(expected - found[declared.name]), [])
+            if declared.ttl_s is None:
+                check(f"rows of {declared.name}", sorted(found[declared.name]), sorted(expected))
+
+    async def look_at_differences(self, ids: tuple[int, int], before: Dictionaries, after: Dictionaries) -> None:
+        """`diff`: which keys of which states are others. Not of states from which values expire: those show as well."""
+        states = [each for each in self.keyed if each.ttl_s is None and each.name in before.known & after.known]
+        if not states:
+            return
+        found: dict[str, str] = {}
+        async for each in sb.diff(self.settings, *ids, states=[state.name for state in states]):
+            found[f"{each.state} {Json(each.key).decode()}"] = each.change
+        expected: dict[str, str] = {}
+        for declared in states:
+            was, now = (self._by_json(declared, held) for held in (before, after))
+            for key in was.keys() | now.keys():
+                if was.get(key) != now.get(key):
+                    change = "added" if key not in was else "removed" if key not in now else "changed"
+                    expected[f"{declared.name} {key}"] = change
+        check("differences", found, expected)
+
+    def _by_json(self, declared: Declared, held: Dictionaries) -> dict[str, str]:
+        by_text = expected_rows(held, declared)
+        keys = {text_of(key_read(key)): key for key in held.rows(declared)}
+        return {key_in_json(keys[text]): value for text, value in by_text.items()}
+
+    async def export(self, held: Dictionaries, folder: Path, number: int) -> None:
+        """A file of each format, read again."""
+        for declared in self.known(held, self.keyed):
+            kind = ("parquet", "csv", "jsonl")[number % 3]
+            path = folder / f"{declared.name}.{kind}"
+            path.unlink(missing_ok=True)
+            ttl = None if held.now == NEVER else self.job.ttl(declared)
+            report = await sb.export(self.settings, declared.name, path, format=kind, ttl=ttl)
+            expected = expected_rows(held, declared)
+            check(f"rows of {path.name}", report.rows, len(expected))
+            if kind == "parquet":
+                check(path.name, rows_in(declared, pq.read_table(path).to_pylist()), expected)
+            elif kind == "csv":
+                with path.open(newline="", encoding="utf-8") as file:
+                    check(path.name, sum(1 for _ in csv.reader(file)) - 1, len(expected))
+            else:
+                check(path.name, len(path.read_bytes().splitlines()), len(expected))
+
+    def command(self, *words: str) -> tuple[int, str]:
+        """The exit status of a command, and what it prints."""
+        out, errors = StringIO(), StringIO()
+        job = ["--primary", self.settings.primary, "--job", self.settings.job]
+        for root in self.settings.local:
+            job += ["--local", root]
+        with redirect_stdout(out), redirect_stderr(errors):
+            status = main([*words, *job])
+        return status, out.getvalue() + errors.getvalue()
+
+    def look_by_commands(self, held: Dictionaries, number: int) -> None:
+        """The commands: those that look at the job, and one that reads."""
+        word = ("inspect", "report", "savepoints", "dump", "scan")[number % 5]
+        states = [each for each in self.known(held, self.keyed) if each.ttl_s is None]
+        if word in ("dump", "scan"):
+            for declared in states:
+                words = ("dump", "--state", declared.name) if word == "dump" else ("scan", declared.name)
+                status, text = self.command(*words)
+                check(f"{words}: {text}", (status, len(text.splitlines())), (0, len(held.rows(declared))))
+            return
+        status, text = self.command(word)
+        check(f"{word}: {text}", status, 0)

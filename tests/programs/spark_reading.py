@@ -1,0 +1,176 @@
+"""Spark's reader of the library, without Spark: the state, and the change feed with old values.
+
+The data source is called as Spark's Python workers call it: a schema, partitions, and the batches of each.
+"""
+
+import datetime as dt
+from collections.abc import Iterator
+from typing import Any
+
+import statebackend as sb
+from statebackend.errors import KeyTypeError
+from statebackend.spark.reading.sources import StateSource
+from tests.programs.dictionaries import NEVER, Dictionaries
+from tests.programs.looking import WrongError, as_read, check, read_of
+from tests.programs.program import Declared, Job
+from tests.programs.values import key_read, text_of
+
+
+def rows_of(settings: sb.Settings, **options: object) -> Iterator[dict[str, Any]]:
+    """The rows of a query with these options."""
+    given = {name: str(value) for name, value in options.items() if value is not None}
+    source = StateSource({"job": settings.job, "primary": settings.primary, **given})
+    schema = source.schema()
+    reader = source.reader(schema)
+    for partition in reader.partitions():
+        for batch in reader.read(partition):
+            yield from batch.to_pylist()
+
+
+def look_in_spark(settings: sb.Settings, job: Job, held: Dictionaries) -> None:
+    """Every state, as `spark.read` has it."""
+    for declared in (each for each in job.states if each.name in held.known):
+        ttl_s = None if held.now == NEVER else declared.ttl_s
+        options = {"stateVarName": declared.name, "flattenCollectionTypes": "false", "ttl": ttl_s}
+        rows = list(rows_of(settings, **options))
+        what = f"{declared.name} in Spark"
+        if declared.kind in ("split", "broadcast"):
+            check(what, sorted(row["value"]["value"] for row in rows), sorted(held.operator[declared.name]))
+        else:
+            check(what, by_key(declared, rows), expected_in_spark(held, declared))
+
+
+def by_key(declared: Declared, rows: list[dict[str, Any]]) -> dict[str, str]:
+    """The values of rows, as texts, by the texts of their keys. Raises `WrongError` for a key that comes twice."""
+    found: dict[str, Any] = {}
+    for row in rows:
+        key = text_of(row["key"])
+        if declared.kind == "timers":
+            found.setdefault(key, []).append(row["expiration_timestamp_ms"])
+            continue
+        if key in found:
+            raise WrongError(f"{declared.name} has the key {key} twice in Spark")
+        found[key] = value_in(declared, row)
+    return {key: text_of(sorted(value) if declared.kind == "timers" else value) for key, value in found.items()}
+
+
+def value_in(declared: Declared, row: dict[str, Any]) -> Any:
+    match declared.kind:
+        case "list":
+            return row["list_value"]
+        case "map":
+            return None if row["map_value"] is None else entries_of(row["map_value"])
+    return row["value"]
+
+
+def entries_of(pairs: Any) -> Any:
+    return sorted([text_of(name), text_of(value)] for name, value in pairs)
+
+
+def expected_in_spark(held: Dictionaries, declared: Declared) -> dict[str, str]:
+    return {text_of(key_struct(key)): text_of(in_spark(declared, found)) for key, found in held.rows(declared).items()}
+
+
+def key_struct(key: Any) -> Any:
+    read = key_read(key)
+    return read if isinstance(read, dict) else {"value": read}
+
+
+def in_spark(declared: Declared, found: Any) -> Any:
+    match declared.kind:
+        case "value" | "reducing":
+            return struct_of(declared.type, found)
+        case "aggregating":
+            return {"_1": found[0], "_2": found[1]}
+        case "list":
+            return [struct_of(declared.type, each) for each in found]
+        case "map":
+            cells = found.values()
+            return entries_of(
+                (struct_of(declared.names, cell.name), struct_of(declared.type, cell.value)) for cell in cells
+            )
+        case "timers":
+            return sorted(round(at * 1000) for at in found)
+    return found
+
+
+def struct_of(type_: str, value: Any) -> Any:
+    """As Spark's state store has it: what is no struct is one with the one field `value`."""
+    read = read_of(type_, value)
+    if isinstance(read, dict) or read is None:
+        return read
+    return {"value": _plain_time(read)}
+
+
+# ------------------------------------------------------------------------------------------------------ the change feed
+
+
+def look_at_feed(
+    settings: sb.Settings, job: Job, newest: Dictionaries, states: tuple[Dictionaries, Dictionaries], checkpoint_id: int
+) -> None:
+    """What one commit has changed, with the old values: they lead from what was before to what is after it.
+
+    Not for a state with a time-to-live: what has expired is dropped some time later.
+    """
+    before, after = states
+    for declared in job.states:
+        is_timed = declared.ttl_s is not None
+        if declared.name not in before.known or declared.kind in ("split", "broadcast", "timers") or is_timed:
+            continue
+        options = {
+            "stateVarName": declared.name,
+            "readChangeFeed": "true",
+            "changeStartCheckpointId": checkpoint_id,
+            "changeEndCheckpointId": checkpoint_id,
+            "flattenCollectionTypes": "false",
+            "oldValues": "true",
+        }
+        try:
+            rows = list(rows_of(settings, **options))
+        except KeyTypeError:
+            if newest.rows(declared):  # without keys the newest commit does not tell their type
+                raise
+        else:
+            _check_changes(declared, rows, before, after)
+
+
+def _check_changes(declared: Declared, rows: list[dict[str, Any]], before: Dictionaries, after: Dictionaries) -> None:
+    was = {text_of(key_struct(key)): in_spark(declared, found) for key, found in before.rows(declared).items()}
+    now = expected_in_spark(after, declared)
+    is_many = declared.kind in ("list", "map")
+    olds = {key: text_of(value) for key, value in was.items()}
+    if is_many:  # as `read_state` has them
+        olds = {
+            text_of(key_struct(key)): text_of(as_read(declared, each)) for key, each in before.rows(declared).items()
+        }
+    reached = dict(was)
+    for row in rows:
+        key = text_of(row["key"])
+        old = row["old_value"]
+        check(f"old value of {declared.name}", old_text(declared, old), olds.get(key, text_of(None)))
+        match row["change_type"], declared.kind:
+            case "update", "map":
+                changed = dict(map(tuple, reached.get(key, [])))
+                changed |= dict(map(tuple, value_in(declared, row)))
+                reached[key] = sorted(map(list, changed.items()))
+            case "delete", "map" if row["map_value"] is not None:
+                gone = {name for name, _ in value_in(declared, row)}
+                reached[key] = [each for each in reached.get(key, []) if each[0] not in gone]
+            case "append", _:
+                reached[key] = [*reached.get(key, []), *value_in(declared, row)]
+            case "update", _:
+                reached[key] = value_in(declared, row)
+            case "delete", _:
+                reached.pop(key, None)
+    shown = {key: text_of(value) for key, value in reached.items() if value or not is_many}
+    check(f"changes of {declared.name}", shown, now)
+
+
+def old_text(declared: Declared, old: Any) -> str:
+    if declared.kind in ("list", "map") and old is not None:
+        old = entries_of(old["value"]) if declared.kind == "map" else old["value"]
+    return text_of(old)
+
+
+def _plain_time(value: Any) -> Any:
+    return value.isoformat("microseconds") if isinstance(value, dt.time) else value
