@@ -42,17 +42,16 @@ def edit(running: "Running", step: Edit) -> None:
                 held.known |= states.keys()
                 checkpoint_id = backend.next_checkpoint_id
                 await backend.checkpoint(checkpoint_id)
-                running.kept[checkpoint_id] = held.copy()
+                running.committed(checkpoint_id, held, None)
 
     asyncio.run(work())
-    running.held = held
 
 
 def savepoint(running: "Running", step: Savepoint) -> None:
     """Name the newest commit."""
     if step.name not in running.savepoints:
         asyncio.run(sb.savepoint(running.settings, step.name))
-        running.savepoints[step.name] = max(running.kept)
+        running.savepoints[step.name] = running.line[-1]
 
 
 def upkeep(running: "Running", step: Upkeep) -> None:
@@ -92,8 +91,8 @@ def _look_at_earlier(running: "Running", readers: MoreReaders, number: int) -> N
 
 
 def _look_at_savepoints(running: "Running", readers: MoreReaders, number: int) -> None:
-    for name, checkpoint_id in running.savepoints.items():
-        asyncio.run(readers.look_whole(running.kept[checkpoint_id], savepoint=name))
+    for name, kept in running.savepoints.items():
+        asyncio.run(readers.look_whole(running.kept[kept.checkpoint_id], savepoint=name))
 
 
 def _look_at_differences(running: "Running", readers: MoreReaders, number: int) -> None:
@@ -104,10 +103,10 @@ def _look_at_differences(running: "Running", readers: MoreReaders, number: int) 
 
 def _look_at_feed(running: "Running", readers: MoreReaders, number: int) -> None:
     checkpoint_id = _earlier(running, number)
-    before = [each for each in running.kept if each < checkpoint_id]
-    if before:
-        with perhaps_swept(running, min(running.kept)):
-            states = running.kept[max(before)], running.kept[checkpoint_id]
+    line = [each.checkpoint_id for each in running.line]
+    if checkpoint_id in line[1:]:
+        with perhaps_swept(running, line[0]):
+            states = running.kept[line[line.index(checkpoint_id) - 1]], running.kept[checkpoint_id]
             look_at_feed(running.settings, running.job, running.held, states, checkpoint_id)
 
 

@@ -88,12 +88,22 @@ class _Conf:
 
 
 class Frame:
-    """Rows of a session, in pieces of `rows_max`. `partitions`: the rows of each, once they were placed."""
+    """Rows of a session, in pieces of `rows_max`. `partitions`: the rows of each, once they were placed.
+
+    `plan`: says which frames have the same one; by default no other has.
+    """
 
     def __init__(
-        self, session: Session, table: pa.Table, *, rows_max: int = 0, partitions: Sequence[pa.Table] | None = None
+        self,
+        session: Session,
+        table: pa.Table,
+        *,
+        rows_max: int = 0,
+        partitions: Sequence[pa.Table] | None = None,
+        plan: object = None,
     ) -> None:
         self.sparkSession = session
+        self.plan = object() if plan is None else plan
         self._table = table
         self._rows_max = rows_max
         self._partitions = partitions
@@ -109,6 +119,10 @@ class Frame:
 
     def __getitem__(self, name: str) -> "Column":
         return Column(lambda table: table.column(name))
+
+    def sameSemantics(self, other: "Frame") -> bool:  # noqa: N802
+        """True for a frame that was made of the same plan."""
+        return self.plan == other.plan
 
     # ------------------------------------------------------------------------------------------------------ actions
 

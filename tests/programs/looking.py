@@ -62,9 +62,15 @@ def rows_in(declared: Declared, batches: Any) -> dict[str, str]:
         check("key group", row["key_group"], key_group(plain, 128) if row["key_group"] is not None else None)
         value = {name: row[name] for name in declared.columns} if declared.kind == "columns" else row.get("value")
         if declared.kind == "map":
-            value = sorted([text_of(name), text_of(each)] for name, each in value)
+            value = entries_in(value)
         found[key] = text_of(value)
     return found
+
+
+def entries_in(pairs: Iterable[Any]) -> list[list[str]]:
+    """The entries of a map, which is a list of records where Arrow has no map for its names."""
+    found = (tuple(each.values()) if isinstance(each, dict) else each for each in pairs)
+    return sorted([text_of(name), text_of(value)] for name, value in found)
 
 
 class Readers:

@@ -8,7 +8,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 
-from tests.programs.program import Batch, Edit, Look, Program, Savepoint, Start, Upkeep
+from tests.programs.program import (
+    Batch,
+    Edit,
+    Look,
+    Program,
+    Slip,
+    Start,
+    Step,
+    Upkeep,
+)
 
 IMPOSSIBLE: frozenset[tuple[str, str]] = frozenset(
     {
@@ -39,14 +48,21 @@ def _traits(program: Program) -> Iterator[str]:
                 yield f"pieces: {step.pieces or 'one'}"
                 yield f"mishap: {step.mishap or 'none'}"
                 yield from (f"op: {do.op}" for item in step.items for do in item.does)
-            case Edit():
-                yield f"beside: edit x {step.commits}"
-            case Savepoint():
-                yield "beside: savepoint"
-            case Upkeep():
-                yield f"beside: {step.what}"
-            case Look():
-                yield f"beside: look at {step.reader}"
+            case _:
+                yield _beside(step)
+
+
+def _beside(step: Step) -> str:
+    match step:
+        case Edit():
+            return f"beside: edit x {step.commits}"
+        case Upkeep():
+            return f"beside: {step.what}"
+        case Look():
+            return f"beside: look at {step.reader}"
+        case Slip():
+            return f"slip: {step.what}"
+    return f"beside: {type(step).__name__}"
 
 
 def _of_job(step: Start) -> Iterator[str]:
@@ -58,6 +74,7 @@ def _of_job(step: Start) -> Iterator[str]:
     yield f"output: {job.output}"
     yield f"clock: {job.clock}"
     yield f"zone: {job.zone}"
+    yield f"on_rewind: {job.on_rewind}"
     yield f"times: {job.times}"
     if job.late is not None:
         yield f"late: {job.late}"

@@ -1,7 +1,7 @@
 """A program: what a user writes and what then happens to it, as a value that is drawn from a seed and printed as code.
 
     Program     = keys of one type, and steps
-    step        = Start: a run of the job, with its declarations and settings | Batch | Edit | Savepoint | Sweep | ...
+    step        = Start: a run of the job, with its declarations and settings | Batch | Edit | Rewind | Slip | ...
     batch       = rows, each with what the processor does to the states of its key; and a mishap
 
 Numbers stand for values: `Do("v1", "put", 3)` puts the fourth value of the state's type, see `values.py`.
@@ -134,6 +134,27 @@ class Upkeep(Shown, frozen=True):
     what: Literal["sweep", "repair", "verify", "drop savepoints"]
 
 
+class Rewind(Shown, frozen=True):
+    """Spark's checkpoint is put back by so many batches, and what it delivers then has these rows."""
+
+    back: int
+    batch: Batch = Batch()
+
+
+class FromSavepoint(Shown, frozen=True):
+    """The next run starts from a savepoint, with the Spark checkpoint that goes with it."""
+
+    name: str
+    batch: Batch = Batch()
+
+
+class Slip(Shown, frozen=True):
+    """Somebody does something wrong, and goes on rightly after the error that this must be."""
+
+    what: str
+    batch: Batch = Batch()
+
+
 class Look(Shown, frozen=True):
     """Everything that this reader can read is compared."""
 
@@ -141,7 +162,7 @@ class Look(Shown, frozen=True):
     number: int = 0
 
 
-Step = Start | Batch | Edit | Savepoint | Upkeep | Look
+Step = Start | Batch | Edit | Savepoint | Upkeep | Rewind | FromSavepoint | Slip | Look
 
 
 class Program(Shown, frozen=True):

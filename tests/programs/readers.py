@@ -18,6 +18,7 @@ from tests.programs.program import Declared
 from tests.programs.values import key_read, text_of
 
 Json = msgspec.json.encode
+csv.field_size_limit(1 << 24)  # some values have more than a megabyte
 
 
 def key_in_json(key: Any) -> str:

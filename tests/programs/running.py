@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -22,12 +22,26 @@ import pyarrow as pa
 import statebackend as sb
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import StateBackendError
-from tests.programs import beside
+from tests.programs import beside, moves, slips
 from tests.programs.dictionaries import Dictionaries
 from tests.programs.frames import Frame, Session, without_jvm
 from tests.programs.looking import WrongError, check
 from tests.programs.processors import FAILING, OnPurposeError, fail, work_of
-from tests.programs.program import Batch, Edit, Item, Job, Look, Program, Savepoint, Start, Step, Upkeep
+from tests.programs.program import (
+    Batch,
+    Edit,
+    FromSavepoint,
+    Item,
+    Job,
+    Look,
+    Program,
+    Rewind,
+    Savepoint,
+    Slip,
+    Start,
+    Step,
+    Upkeep,
+)
 from tests.programs.readers import MoreReaders
 from tests.programs.surroundings import BatchTime, Told, close_workers, copy_tree
 from tests.programs.values import KEY_COLUMNS, KEYS, text_of
@@ -35,6 +49,14 @@ from tests.programs.values import KEY_COLUMNS, KEYS, text_of
 QUIET: dict[str, Any] = {"persist_delay_s": 0.0, "sweep_interval_s": 0.0, "materialize_interval_s": 0.0}
 RAISING = {"raises first": 0, "raises in the middle": 1, "raises in the end": -1, "killed before the commit": -1}
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+class Committed(NamedTuple):
+    """A commit of the line that the job is on. `newest_batch`: the newest of the query that its state has."""
+
+    checkpoint_id: int
+    newest_batch: int | None
+    is_edit: bool
 
 
 class Running:
@@ -47,7 +69,8 @@ class Running:
         self.job = Job()
         self.held = Dictionaries()
         self.kept: dict[int, Dictionaries] = {}
-        self.savepoints: dict[str, int] = {}
+        self.line: list[Committed] = []
+        self.savepoints: dict[str, Committed] = {}
         self.told = Told()
         self.clock = BatchTime()
         self.session = Session()
@@ -93,6 +116,12 @@ class Running:
                 beside.upkeep(self, step)
             case Look() if self.kept:
                 beside.look(self, step)
+            case Rewind() if self.kept:
+                moves.rewind(self, step)
+            case FromSavepoint() if step.name in self.savepoints:
+                moves.from_savepoint(self, step)
+            case Slip():
+                slips.slip(self, step)
 
     # --------------------------------------------------------------------------------------------------------- the job
 
@@ -129,8 +158,15 @@ class Running:
         self.runs += 1
         self.session.begin_run(self.runs, "query")
 
-    def make_sink(self) -> Any:
-        job = self.job
+    def next_run(self, **options: Any) -> None:
+        """Another run of the same program, with a sink of its own; `options` of that differ."""
+        with suppress(StateBackendError):
+            self.sink.close()
+        self.begin_run()
+        self.sink = self.make_sink(**options)
+
+    def make_sink(self, job: Job | None = None, **other: Any) -> Any:
+        job = job or self.job
         options: dict[str, Any] = {"on_rewind": job.on_rewind, "observer": self.told}
         if job.parallelism:
             options |= {"execution": "executors", "parallelism": job.parallelism}
@@ -144,7 +180,7 @@ class Running:
             options |= {"event_time": "at", "lateness_s": job.lateness_s, "late": job.late}
         elif job.clock == "batch":
             options["clock"] = "batch"
-        sink = sb.spark.StatefulSink(work_of(job, self.program.keys), self.settings, **options)
+        sink = sb.spark.StatefulSink(work_of(job, self.program.keys), self.settings, **(options | other))
         if job.clock == "batch":
             vars(sink._execution)["_clock"]._clock = self.clock
         return sink
@@ -182,15 +218,22 @@ class Running:
         self.sink(self.frame(step, batch_id), batch_id)
         if step.mishap == "" and self.told.late != late:
             check("late rows", self.told.late, late)
-        self.held = held
-        self.kept[self.newest_id(batch_id)] = held.copy()
+        self.committed(self.newest_id(batch_id), held, batch_id)
         self.check_output(batch_id, expected)
+
+    def committed(self, checkpoint_id: int, held: Dictionaries, batch_id: int | None) -> None:
+        """The job has a new commit; `batch_id`: `None` for one by hand."""
+        self.held = held
+        self.kept[checkpoint_id] = held.copy()
+        before = self.line[-1].newest_batch if self.line else None
+        self.line.append(Committed(checkpoint_id, before if batch_id is None else batch_id, is_edit=batch_id is None))
 
     def newest_id(self, batch_id: int) -> int:
         """The checkpoint that the batch made. Raises `WrongError` if it made none, or several."""
         opened = self.sink._job.result()
         found = int(getattr(opened, "coordinator", opened).next_checkpoint_id) - 1
-        check(f"checkpoint of batch {batch_id}", found, max(self.kept, default=-1) + 1 if self.kept else found)
+        if found <= max(self.kept, default=-1):
+            raise WrongError(f"batch {batch_id} was not committed")
         return found
 
     def with_mishap(self, step: Batch, batch_id: int) -> None:
@@ -239,7 +282,7 @@ class Running:
         self.is_copied = False
 
     def frame(self, step: Batch, batch_id: int, *, raises: bool = False) -> Frame:
-        return Frame(self.session, self.table(step, raises=raises), rows_max=step.pieces)
+        return Frame(self.session, self.table(step, raises=raises), rows_max=step.pieces, plan=(batch_id, self.runs))
 
     def table(self, step: Batch, *, raises: bool) -> pa.Table:
         """The rows as Spark has them: instants in the session's zone."""

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tests.programs.program import Batch, Declared, Edit, Item, Job, Program, Start, Step
+from tests.programs.program import Batch, Declared, Edit, FromSavepoint, Item, Job, Program, Rewind, Slip, Start, Step
 
 T = TypeVar("T")
 TRIES_MAX = 600
@@ -53,6 +53,8 @@ def _without(step: Step, name: str) -> Step:
             return Start(_with(step.job, states=states), step.after)
         case Batch() | Edit():
             return _with(step, items=tuple(_with(item, does=_others(item, name)) for item in step.items))
+        case Rewind() | FromSavepoint() | Slip():
+            return _with(step, batch=_without(step.batch, name))
     return step
 
 
@@ -64,6 +66,9 @@ def _smaller_step(step: Step) -> Iterator[Step]:
     if isinstance(step, Start):
         for job in _smaller_job(step.job):
             yield Start(job, step.after)
+    if isinstance(step, Rewind | FromSavepoint | Slip):
+        for batch in _smaller_step(step.batch):
+            yield _with(step, batch=batch)
     if isinstance(step, Batch | Edit):
         yield from _plainer(step, type(step)(items=step.items), skip=("items",))
         half = len(step.items) // 2

@@ -11,7 +11,7 @@ import statebackend as sb
 from statebackend.errors import KeyTypeError
 from statebackend.spark.reading.sources import StateSource
 from tests.programs.dictionaries import NEVER, Dictionaries
-from tests.programs.looking import WrongError, as_read, check, read_of
+from tests.programs.looking import WrongError, as_read, check, entries_in, read_of
 from tests.programs.program import Declared, Job
 from tests.programs.values import key_read, text_of
 
@@ -59,12 +59,8 @@ def value_in(declared: Declared, row: dict[str, Any]) -> Any:
         case "list":
             return row["list_value"]
         case "map":
-            return None if row["map_value"] is None else entries_of(row["map_value"])
+            return None if row["map_value"] is None else entries_in(row["map_value"])
     return row["value"]
-
-
-def entries_of(pairs: Any) -> Any:
-    return sorted([text_of(name), text_of(value)] for name, value in pairs)
 
 
 def expected_in_spark(held: Dictionaries, declared: Declared) -> dict[str, str]:
@@ -86,7 +82,7 @@ def in_spark(declared: Declared, found: Any) -> Any:
             return [struct_of(declared.type, each) for each in found]
         case "map":
             cells = found.values()
-            return entries_of(
+            return entries_in(
                 (struct_of(declared.names, cell.name), struct_of(declared.type, cell.value)) for cell in cells
             )
         case "timers":
@@ -168,7 +164,7 @@ def _check_changes(declared: Declared, rows: list[dict[str, Any]], before: Dicti
 
 def old_text(declared: Declared, old: Any) -> str:
     if declared.kind in ("list", "map") and old is not None:
-        old = entries_of(old["value"]) if declared.kind == "map" else old["value"]
+        old = entries_in(old["value"]) if declared.kind == "map" else old["value"]
     return text_of(old)
 
 
