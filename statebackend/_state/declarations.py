@@ -2,19 +2,21 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, get_args
 
 from msgspec import UNSET, UnsetType
 
 from statebackend._state.descriptors import Declaration, declaration_of
 from statebackend._state.kinds import aggregating_state, list_state, map_state, reducing_state, value_state
 from statebackend._state.kinds.aggregating_state import Aggregate, AggregatingState, accumulator_type
+from statebackend._state.kinds.every_kind import KeyedState
 from statebackend._state.kinds.list_state import ListState
 from statebackend._state.kinds.map_state import EntryKeys, MapState
 from statebackend._state.kinds.operator_state import Mode, OperatorState
 from statebackend._state.kinds.reducing_state import ReducingState
 from statebackend._state.kinds.value_state import ValueState
 from statebackend._state.time import timers
+from statebackend._state.time.job_clock import JobClock
 from statebackend._state.time.timers import Timers
 from statebackend._state.time.ttl import TimeToLive
 from statebackend._state.values import Upcast, Values
@@ -24,18 +26,43 @@ from statebackend.ids import ClockKind
 
 if TYPE_CHECKING:
     from statebackend._state.columnar.columnar_state import ColumnarState
-    from statebackend._state.declared import KeyedStates
 
 V = TypeVar("V")
 K = TypeVar("K")
 R = TypeVar("R")
 
 
+S = TypeVar("S", bound="KeyedState[Any, Any] | ColumnarState")
+
+
+class Declares(Protocol):
+    """The states of a backend, in which each is declared by its name: `KeyedStates`, which stands above this file."""
+
+    @property
+    def clock(self) -> JobClock:
+        """The job's clock, by which time-to-live and timers go."""
+        ...
+
+    def declare(self, name: str, class_: type[S], types: tuple[Any, ...], declaration: Declaration) -> S:
+        """The state of this name as a `class_`, the same object each time."""
+        ...
+
+    def declare_columns(
+        self, name: str, schema: Any, key: Any, ttl: TimeToLive | None, defaults: Mapping[str, Any]
+    ) -> "ColumnarState":
+        """The columnar state of this name."""
+        ...
+
+    def declare_operator(self, name: str, types: tuple[Any, ...], mode: Mode, values: Values[V]) -> OperatorState[V]:
+        """The operator state of this name."""
+        ...
+
+
 class StateDeclarations(ABC):
     """A method for each kind of state, which declares a state by its name."""
 
     @abstractmethod
-    def _declaring(self) -> "KeyedStates":
+    def _declaring(self) -> Declares:
         """The states to declare in. Called first; raises where none may be declared any more."""
 
     def value_state(
@@ -187,6 +214,6 @@ class StateDeclarations(ABC):
         return state
 
 
-def _timed(ttl: TimeToLive | None, states: "KeyedStates") -> TimeToLive | None:
+def _timed(ttl: TimeToLive | None, states: Declares) -> TimeToLive | None:
     """A time-to-live on the job's clock unless it has a function. What is none goes on, to be refused."""
     return ttl.going_by(states.clock) if isinstance(cast("object", ttl), TimeToLive) and ttl is not None else ttl
