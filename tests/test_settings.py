@@ -111,8 +111,9 @@ def test_the_defaults_are_legal_and_only_job_and_primary_are_needed() -> None:
     """The least a person has to say."""
     made = settings()
     assert (made.job, made.primary, made.local, made.max_parallelism) == ("fleet", "memory://fleet", (), 128)
-    with pytest.raises(TypeError):
+    with pytest.raises(SettingsError, match="missing") as caught:
         Settings(job="fleet")  # type: ignore[call-arg]
+    assert caught.value.facts == {"name": "primary"}
 
 
 def test_every_number_has_its_bounds_tested_here() -> None:
@@ -406,6 +407,10 @@ def test_credentials_are_not_shown_whatever_the_scheme() -> None:
         lambda unfit: {"cache_dir": f"/data/{unfit}"},
         lambda unfit: {"table_dir": f"/data/{unfit}"},
         lambda unfit: {"job": unfit},
+        lambda unfit: {"local": unfit},
+        lambda unfit: {"local": [1, unfit]},
+        lambda unfit: {"compression": unfit},
+        lambda unfit: {"persist_delay_s": unfit},
     ],
 )
 def test_a_text_that_no_file_can_be_named_by_is_refused_at_once(
@@ -413,10 +418,11 @@ def test_a_text_that_no_file_can_be_named_by_is_refused_at_once(
 ) -> None:
     """Not by an error of `open` or of an encoder, when the stream has run for an hour. It names the setting."""
     (name,) = changed(unfit)
-    with pytest.raises(SettingsError) as caught:
-        settings(**changed(unfit))
-    assert name in str(caught.value)
-    str(caught.value).encode()  # it can be printed
+    for make in (settings, lambda **given: Settings.from_mapping({**BASE, **given})):
+        with pytest.raises(SettingsError) as caught:
+            make(**changed(unfit))
+        assert name in str(caught.value)
+        str(caught.value).encode()  # it can be printed
 
 
 def test_a_secret_that_no_header_can_have_is_refused_and_not_shown() -> None:
@@ -535,6 +541,36 @@ def test_an_unknown_name_is_refused_with_the_closest_known_one(name: str, closes
         Settings.from_mapping({**BASE, name: 1})
     assert caught.value.facts["name"] == name
     assert repr(closest) in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("record", "name", "closest"),
+    [
+        (Settings, "checkpoint_retained", "checkpoints_retained"),
+        (Settings, "ranges_kept", "ranges_cached_max"),
+        (Settings, "s3_region", "s3=S3Settings(region=...)"),
+        (Settings, "s3.region", "s3=S3Settings(region=...)"),
+        (Settings, "secret_access_key", "s3=S3Settings(secret_access_key=...)"),
+        (S3Settings, "regio", "region"),
+        (AzureSettings, "account_keys", "account_key"),
+        (UploadSettings, "upload_timeout_s", "timeout_s"),
+        (Prices, "put_usd_per_thousand", "put_usd_per_1000"),
+    ],
+)
+def test_an_unknown_argument_is_refused_as_an_unknown_name_is(record: Any, name: str, closest: str) -> None:
+    """With the closest one, or the new one, as it is written there; not by a bare `TypeError`."""
+    needed = BASE if record is Settings else {}
+    with pytest.raises(UnknownSettingError) as caught:
+        record(**needed, **{name: 1})
+    assert caught.value.facts == {"name": name}
+    assert repr(closest) in caught.value.message
+
+
+@pytest.mark.parametrize("record", [Settings, S3Settings, AzureSettings, UploadSettings, Prices])
+def test_settings_without_their_names_are_refused(record: Any) -> None:
+    """Nobody remembers an order of fifty."""
+    with pytest.raises(SettingsError, match=f"by name, as {record.__name__}"):
+        record("fleet", "memory://fleet")
 
 
 def test_an_unknown_name_that_is_like_no_other_is_refused_with_all_known_ones() -> None:

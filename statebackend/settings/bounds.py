@@ -77,7 +77,18 @@ def _texts(value: Any) -> Iterable[str]:
         value = value.reveal() or ""
     if isinstance(value, str):
         return (value,)
-    return cast("tuple[str, ...]", value) if isinstance(value, tuple) else ()
+    items = cast("Sequence[object]", value) if isinstance(value, tuple | list) else ()
+    return [each for each in items if isinstance(each, str)]
+
+
+def check_text(name: str, value: Any, *, is_shown: bool) -> None:
+    """Raise `SettingsError` for a text that nothing can be named by: no encoder takes it, nor does msgspec."""
+    if any(map(_UNFIT.search, texts := [*_texts(value)])):
+        is_shown = is_shown and not any("@" in text for text in texts)  # before an "@" there may be a password
+        raise SettingsError(
+            f"{name} has a NUL or a lone surrogate in it: no file, URL or header can have that",
+            **({name: value} if is_shown else {}),
+        )
 
 
 def check_fields(record: msgspec.Struct, prefix: str = "") -> None:
@@ -91,18 +102,13 @@ def check_fields(record: msgspec.Struct, prefix: str = "") -> None:
             if not isinstance(value, inner):  # not shown: it may hold a secret
                 raise SettingsError(f"{name} must be of the type {inner.__name__}")
             continue
+        check_text(name, value, is_shown=kind != _SECRET)
         try:
             converted = msgspec.convert(value, kind, dec_hook=secret_of)
         except msgspec.ValidationError as error:
             facts = {} if kind == _SECRET else {name: value}
             raise SettingsError(f"{name} has a wrong type or value: {error}", **facts) from error
         msgspec.structs.force_setattr(record, field, converted)  # a list of roots becomes a tuple
-        if any(map(_UNFIT.search, texts := [*_texts(converted)])):
-            hidden = kind == _SECRET or any("@" in text for text in texts)  # before an "@" there may be a password
-            raise SettingsError(
-                f"{name} has a NUL or a lone surrogate in it: no file, URL or header can have that",
-                **({} if hidden else {name: converted}),
-            )
         for bound in bounds:
             if not bound.holds(converted):
                 raise SettingsError(f"{name} must be {bound.says}", **{name: converted})

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from typing import Final, Literal
 from urllib.parse import SplitResult, urlsplit
 
-import msgspec
-
 from statebackend.errors import SettingsError
 from statebackend.settings.bounds import Count, Deadline, Pause, Price, Rate, check_fields
+from statebackend.settings.record import SettingsRecord
 from statebackend.settings.secret import Secret
 
 KiB: Final = 1024
@@ -25,7 +24,7 @@ S3Addressing = Literal["auto", "path", "virtual"]
 """The ways to name a bucket: in the path of a URL, or as a part of its host."""
 
 
-class CloudSettings(msgspec.Struct, frozen=True, kw_only=True):
+class CloudSettings(SettingsRecord, frozen=True, kw_only=True):
     """The settings that every cloud has: where it is, and how hard to press it."""
 
     endpoint: str = ""
@@ -126,7 +125,7 @@ class AzureSettings(CloudSettings, frozen=True, kw_only=True):
             )
 
 
-class UploadSettings(msgspec.Struct, frozen=True, kw_only=True):
+class UploadSettings(SettingsRecord, frozen=True, kw_only=True):
     """How often and how long an upload, or a commit, is tried."""
 
     attempts_max: Count = 3
@@ -147,7 +146,7 @@ PUTS: Final = ("put", "put_if_absent")
 """The methods of `ObjectStore` that a budget for PUTs counts."""
 
 
-class Prices(msgspec.Struct, frozen=True, kw_only=True):
+class Prices(SettingsRecord, frozen=True, kw_only=True):
     """Prices of requests to the primary. The defaults are those of S3 Standard, us-east-1, November 2026.
 
     Requests are counted by the method of `ObjectStore` that makes them. Other methods cost nothing.

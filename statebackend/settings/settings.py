@@ -24,6 +24,7 @@ from statebackend.settings.bounds import (
     check_fields,
     within,
 )
+from statebackend.settings.record import SettingsRecord
 from statebackend.settings.records import AzureSettings, KiB, MiB, Prices, S3Settings, UploadSettings
 from statebackend.settings.secret import secret_of
 from statebackend.settings.sources import as_spark, as_variable, from_spark, from_variables, nested, toml_table
@@ -84,10 +85,11 @@ _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class Settings(SettingsRecord, frozen=True, kw_only=True):
     """A job's name, the places of its two copies, and how fast and how much at once it works.
 
-    Raises `SettingsError`, or its subclass for the setting at fault, for a value out of bounds.
+    Raises `SettingsError`, or its subclass for the setting at fault, for a value out of bounds, and for a name that no
+    setting has.
     """
 
     job: str

@@ -9,14 +9,15 @@ successor: a misspelt setting that is silently ignored is the worst of all.
 import difflib
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
 
 from statebackend.errors import SettingsError, UnknownSettingError
-from statebackend.settings.bounds import record_type
+from statebackend.settings.bounds import check_text, record_type
 
 ENVIRONMENT_PREFIX: Final = "STATEBACKEND_"
 """Variables that begin with it are settings."""
@@ -50,7 +51,7 @@ def nested(
     """`values` as mappings inside a mapping, one for each record of `kind`, which may be given either way.
 
     Raises `UnknownSettingError`, in which `spelt` makes the source's spelling of a name, and `SettingsError` for a
-    name that is given twice, or is no text. No error shows a value.
+    name that is given twice, or is no text, and for a text that nothing can be named by. No error shows a value.
     """
     given = cast("object", values)  # callers may be untyped
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in cast("Mapping[object, Any]", given)):
@@ -60,6 +61,7 @@ def nested(
     for name, value in _pairs(values, {name.partition(".")[0] for name in known if "." in name}):
         if name not in known:
             raise _unknown(name, known, spelt)
+        check_text(name, value, is_shown=False)
         if name in plain:
             raise SettingsError("the setting is given twice", name=name)
         plain[name] = value
@@ -79,6 +81,24 @@ def dotted_names(kind: type[msgspec.Struct]) -> tuple[str, ...]:
         else:
             names.append(field.name)
     return tuple(names)
+
+
+def check_arguments(kind: type[msgspec.Struct], values: Sequence[object], fields: Mapping[str, object]) -> None:
+    """Raise `SettingsError` unless a record of `kind` can be made of these arguments, whatever their values are."""
+    if values:
+        raise SettingsError(f"settings are given by name, as {kind.__name__}({kind.__struct_fields__[0]}=...)")
+    for name in fields:
+        if name not in kind.__struct_fields__:
+            raise _unknown(name, dotted_names(kind), partial(_as_argument, kind))
+    if missing := [field.name for field in msgspec.structs.fields(kind) if field.required and field.name not in fields]:
+        raise SettingsError("a setting is missing that has no default", name=", ".join(missing))
+
+
+def _as_argument(kind: type[msgspec.Struct], name: str) -> str:
+    """The setting `s3.region` as an argument of `kind`: s3=S3Settings(region=...)."""
+    record, _, field = name.rpartition(".")
+    found = next((record_type(each.type) for each in msgspec.structs.fields(kind) if each.name == record), None)
+    return field if found is None else f"{record}={found.__name__}({field}=...)"
 
 
 def toml_table(path: str | os.PathLike[str], table: str) -> dict[str, Any]:
@@ -133,6 +153,8 @@ def _pairs(values: Mapping[str, Any], records: set[str]) -> Iterable[tuple[str, 
 
 
 def _unknown(name: str, known: tuple[str, ...], spelt: Callable[[str], str]) -> UnknownSettingError:
+    if name in known:  # and no argument, as it has a dot
+        return UnknownSettingError(f"the setting is in a record: {spelt(name)!r}", name=name)
     if name in RENAMED:
         return UnknownSettingError(f"the setting has a new name: {spelt(RENAMED[name])!r}", name=name)
     closest = difflib.get_close_matches(name, known, n=1)
