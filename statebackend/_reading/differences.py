@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, cast
 import msgspec
 
 from statebackend._codec.commit import Commit
+from statebackend._codec.plain import plain
 from statebackend._columns.arrow import RecordBatch, plain_of
 from statebackend._log.position import FoundCommit
 from statebackend._reading.asked import can_read, check_known
@@ -19,7 +20,6 @@ from statebackend._reading.rows.layouts import KEY, KEY_GROUP, VALUE
 from statebackend._state.declared import COLUMNAR
 from statebackend._state.values import Upcast
 from statebackend._upkeep.primary import JobPrimary, open_job_primary
-from statebackend._upkeep.rows import plain
 from statebackend._upkeep.sizes import sizes_by_state
 from statebackend.abc import ObjectStore
 from statebackend.errors import InputError

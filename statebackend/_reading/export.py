@@ -10,13 +10,13 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
+from statebackend._codec.plain import plain
 from statebackend._columns.arrow import Array, RecordBatch, Schema, pa, plain_of
 from statebackend._reading.reader import open_batches
 from statebackend._reading.reports import ExportReport
 from statebackend._tasks import finish
 from statebackend._threads import FileThreads
 from statebackend._upkeep.progress import Tell
-from statebackend._upkeep.rows import plain
 from statebackend.abc import ObjectStore
 from statebackend.errors import InputError, StateBackendError
 from statebackend.settings import Settings

@@ -4,16 +4,12 @@ What msgspec wrote is decoded as MessagePack: a struct becomes a dict. What a us
 Values are shown as they are stored: no upcast is applied, and an expired value is shown until it is dropped.
 """
 
-import base64
-import datetime as dt
 import importlib
-import math
 import struct
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from decimal import Decimal
 from itertools import chain, groupby
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -24,6 +20,7 @@ from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._codec.commit import Commit
 from statebackend._codec.messagepack import decode_any
+from statebackend._codec.plain import plain
 from statebackend._codec.serializers import OWN
 from statebackend._state.declared import COLUMNAR
 from statebackend._state.kinds import list_state, map_state
@@ -147,41 +144,6 @@ def _wanted_states(commit: Commit, names: Sequence[str]) -> Sequence[StateDescri
     return [known[name] for name in dict.fromkeys(names)] if names else commit.states
 
 
-def key_from(text: str) -> Key:
-    """The key that JSON `text` stands for; other text is the key itself. `7` is an int, `"7"` and `N7` are strings."""
-    try:
-        return _key(msgspec.json.decode(text))
-    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
-        return text
-
-
-def plain(value: Any) -> Any:
-    """The value in types that JSON has."""
-    if isinstance(value, Mapping):
-        pairs = [(plain(key), plain(each)) for key, each in cast("Mapping[Any, Any]", value).items()]
-        return dict(pairs) if all(type(key) is str for key, _ in pairs) else pairs
-    if isinstance(value, list | tuple):
-        return list(map(plain, cast("Sequence[Any]", value)))
-    match value:
-        case bytes():
-            return {"base64": base64.b64encode(value).decode()}
-        case float() if not math.isfinite(value):  # which JSON has no numbers for
-            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-        case msgspec.msgpack.Ext():
-            return {"extension": value.code, **plain(bytes(value.data))}
-        case _:
-            return _plain_of_columns(value)
-
-
-def _plain_of_columns(value: Any) -> Any:
-    """The values that only columns have; any other as it is."""
-    if isinstance(value, dt.date | dt.time):
-        return value.isoformat()
-    if isinstance(value, dt.timedelta):
-        return value.total_seconds() + getattr(value, "nanoseconds", 0) / 1e9  # pandas has those apart
-    return str(value) if isinstance(value, Decimal) else value
-
-
 def _value(state: StateDescriptor, data: Sequence[bytes]) -> Any:
     """The plain value. `data` holds the parts of a list or the entries of a map; for every other kind, one value."""
     decode = _decoder_of(state.schema)
@@ -208,16 +170,3 @@ def _decoded(data: bytes) -> Any:
         return decode_any(data)
     except (ValueError, RecursionError) as error:
         raise ValueDecodeError(f"a stored value is not MessagePack: {error}", size_bytes=len(data)) from error
-
-
-def _key(found: Any) -> Key:
-    """Undo what `plain` does to a key. Raises `ValueError` if `found` cannot be a key."""
-    match found:
-        case str() | int() if type(found) is not bool:
-            return found
-        case {"base64": str(text)}:
-            return base64.b64decode(text, validate=True)
-        case list() if found:
-            return tuple(map(_key, cast("list[Any]", found)))
-        case _:
-            raise ValueError("not a key")

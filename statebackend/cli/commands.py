@@ -15,13 +15,14 @@ from typing import Any, Final, TextIO, TypeVar, cast
 import anyio
 import msgspec
 
+from statebackend._codec.plain import key_from
 from statebackend._tasks import finish
 from statebackend._threads import FileThreads
 from statebackend._upkeep.inspect import inspect
 from statebackend._upkeep.repair import repair
 from statebackend._upkeep.report import report
 from statebackend._upkeep.rewrite import rewrite
-from statebackend._upkeep.rows import key_from, open_rows
+from statebackend._upkeep.rows import open_rows
 from statebackend._upkeep.savepoints import drop_savepoint, savepoint, savepoints
 from statebackend._upkeep.sweep import sweep
 from statebackend._upkeep.verify import verify

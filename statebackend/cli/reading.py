@@ -8,11 +8,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
+from statebackend._codec.plain import key_from, plain
 from statebackend._reading.watching import watch
 from statebackend._state.declared import COLUMNAR
 from statebackend._state.values import Upcast
 from statebackend._upkeep.primary import open_job_primary
-from statebackend._upkeep.rows import key_from, plain
 from statebackend.cli.progress import shown, size
 from statebackend.cli.text import json_text, restored_line
 from statebackend.errors import InputError, SavepointNotFoundError

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import statebackend as sb
+from statebackend._codec.plain import plain
 from statebackend._tables.key_groups import key_group
-from statebackend._upkeep.rows import plain
 from statebackend.errors import (
     CheckpointNotFoundError,
     DataError,

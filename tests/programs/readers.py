@@ -10,7 +10,7 @@ import msgspec
 import pyarrow.parquet as pq
 
 import statebackend as sb
-from statebackend._upkeep.rows import plain
+from statebackend._codec.plain import plain
 from statebackend.cli.commands import main
 from tests.programs.dictionaries import NEVER, Dictionaries
 from tests.programs.looking import Readers, check, expected_rows, rows_in

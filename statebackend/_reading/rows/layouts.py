@@ -18,6 +18,7 @@ from statebackend._codec.cells import Cell, split, unpack
 from statebackend._codec.change_sets.changes import KeyGroups
 from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._codec.columns import Fixed, Flags
+from statebackend._codec.plain import plain
 from statebackend._codec.serializers import OWN, decode_many, serializer_of
 from statebackend._columns.arrow import Array, DataType, RecordBatch, Schema, array_from, array_of, pa
 from statebackend._columns.schema import ColumnSchema, TableSchema, read_schema, stored_columns, type_in
@@ -28,7 +29,6 @@ from statebackend._state.columnar.expiring_rows import WRITTEN
 from statebackend._state.kinds import list_state, map_state
 from statebackend._state.time import timers
 from statebackend._state.values import Upcast, upcast
-from statebackend._upkeep.rows import plain
 from statebackend.errors import InputError, KeyTypeError, ValueDecodeError
 from statebackend.ids import Key, StateDescriptor
 

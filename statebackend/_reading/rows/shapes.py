@@ -27,10 +27,10 @@ from typing import Any, Final, cast
 import msgspec
 
 from statebackend._codec.messagepack import decode_any
+from statebackend._codec.plain import plain
 from statebackend._codec.serializers import OWN
 from statebackend._columns.arrow import Array, DataType, pa
 from statebackend._reading.asked import check_known
-from statebackend._upkeep.rows import plain
 from statebackend.errors import UnsupportedVersionError, ValueDecodeError
 
 _UTC: Final = pa.timestamp("us", tz="UTC")

@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
+from statebackend._codec.plain import key_from
 from statebackend._state.time.ttl import TimeToLive
-from statebackend._upkeep.rows import key_from
 from statebackend.errors import InputError
 from statebackend.ids import Key
 from statebackend.settings import Settings

@@ -11,9 +11,9 @@ import anyio
 import msgspec
 
 from statebackend._codec.commit import Commit
+from statebackend._codec.plain import plain
 from statebackend._reading.reader import open_batches
 from statebackend._state.time.ttl import TimeToLive
-from statebackend._upkeep.rows import plain
 from statebackend.abc import ObjectStore
 from statebackend.errors import (
     CheckpointNotFoundError,

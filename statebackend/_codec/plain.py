@@ -1,0 +1,60 @@
+"""Values in types that JSON has, as the command line and exports show them, and keys back from such text. Pure."""
+
+import base64
+import datetime as dt
+import math
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, cast
+
+import msgspec
+
+from statebackend.ids import Key
+
+
+def key_from(text: str) -> Key:
+    """The key that JSON `text` stands for; other text is the key itself. `7` is an int, `"7"` and `N7` are strings."""
+    try:
+        return _key(msgspec.json.decode(text))
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        return text
+
+
+def plain(value: Any) -> Any:
+    """The value in types that JSON has."""
+    if isinstance(value, Mapping):
+        pairs = [(plain(key), plain(each)) for key, each in cast("Mapping[Any, Any]", value).items()]
+        return dict(pairs) if all(type(key) is str for key, _ in pairs) else pairs
+    if isinstance(value, list | tuple):
+        return list(map(plain, cast("Sequence[Any]", value)))
+    match value:
+        case bytes():
+            return {"base64": base64.b64encode(value).decode()}
+        case float() if not math.isfinite(value):  # which JSON has no numbers for
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case msgspec.msgpack.Ext():
+            return {"extension": value.code, **plain(bytes(value.data))}
+        case _:
+            return _plain_of_columns(value)
+
+
+def _plain_of_columns(value: Any) -> Any:
+    """The values that only columns have; any other as it is."""
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    if isinstance(value, dt.timedelta):
+        return value.total_seconds() + getattr(value, "nanoseconds", 0) / 1e9  # pandas has those apart
+    return str(value) if isinstance(value, Decimal) else value
+
+
+def _key(found: Any) -> Key:
+    """Undo what `plain` does to a key. Raises `ValueError` if `found` cannot be a key."""
+    match found:
+        case str() | int() if type(found) is not bool:
+            return found
+        case {"base64": str(text)}:
+            return base64.b64decode(text, validate=True)
+        case list() if found:
+            return tuple(map(_key, cast("list[Any]", found)))
+        case _:
+            raise ValueError("not a key")
