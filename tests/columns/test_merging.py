@@ -123,6 +123,47 @@ def test_a_sum_that_overflows_is_refused(type_: Any, values: list[Any], in_one_b
     assert state.rows == before
 
 
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        (pa.int64(), [2**62, 2**62 - 1]),
+        (pa.int64(), [-(2**62), -(2**62)]),
+        (pa.uint64(), [2**63, 2**63 - 1]),
+        (pa.int8(), [100, 27]),
+        (pa.int8(), [-100, -28]),
+        (pa.decimal128(3, 1), [Decimal("99.8"), Decimal("0.1")]),
+        (pa.decimal128(38, 0), [-(10**37), 1 - 9 * 10**37]),
+    ],
+    ids=name_of,
+)
+@pytest.mark.parametrize("in_one_batch", [True, False])
+def test_a_sum_may_reach_the_end_of_its_type(type_: Any, values: list[Any], in_one_batch: bool) -> None:
+    """Exactly there it fits, and one more does not: within a batch, and with what the state has."""
+    step = 1 if values[0] > 0 else -1
+    step = Decimal(step).scaleb(-type_.scale) if pa.types.is_decimal(type_) else step
+    for last, fits in ((values[1], True), (values[1] + step, False)):
+        state = Merged(pa.schema({"s": type_}))
+        *before, rest = [[values[0], last]] if in_one_batch else [[values[0]], [last]]
+        for some in before:
+            state.merge(batch(key=["a"], v=pa.array(some, type_)), {"s": ("sum", "v")})
+        rows = batch(key=["a"] * len(rest), v=pa.array(rest, type_))
+        if fits:
+            state.merge(rows, {"s": ("sum", "v")})
+            assert state.rows["a"]["s"] == sum(values)
+        else:
+            with pytest.raises(InputError, match="widen"):
+                state.merge(rows, {"s": ("sum", "v")})
+
+
+def test_the_key_and_the_number_that_do_not_fit_are_named() -> None:
+    """Of several keys that at fault, and what it would have come to."""
+    state = Merged(pa.schema({"s": pa.int8()}))
+    state.merge(batch(key=["b"], v=pa.array([100], pa.int8())), {"s": ("sum", "v")})
+    with pytest.raises(InputError) as caught:
+        state.merge(batch(key=["a", "b", "c"], v=pa.array([1, 100, 3], pa.int8())), {"s": ("sum", "v")})
+    assert {"column": "s", "type": "int8", "key": "b", "number": 200}.items() <= caught.value.facts.items()
+
+
 def test_a_sum_may_leave_the_type_on_its_way() -> None:
     """Only the outcome has to fit."""
     state = Merged(pa.schema({"s": pa.int64()}))
@@ -170,6 +211,31 @@ def test_order_by_text_decimals_and_floats() -> None:
         state.merge(batch(key=["a"] * 3, at=pa.array(values, type_), v=[0, 1, 2]), how, order_by="at")
         state.merge(batch(key=["a"], at=pa.array(values[:1], type_), v=[3]), how, order_by="at")
         assert state.rows["a"]["v"] == 1
+
+
+@pytest.mark.parametrize("kind", ["first", "last"])
+@pytest.mark.parametrize("in_one_batch", [True, False])
+@pytest.mark.parametrize("zeros", [[0.0, -0.0], [-0.0, 0.0], [float("nan"), -float("nan")]], ids=name_of)
+def test_floats_that_are_equal_have_one_place_in_the_order(zeros: list[float], in_one_batch: bool, kind: str) -> None:
+    """So the row that arrived last is the last one, and the first the first: for 0.0 and -0.0, and for any two NaN."""
+    state = Merged(pa.schema({"at": pa.float64(), "v": pa.int64()}))
+    how: How = {"at": ("max" if kind == "last" else "min", "at"), "v": (kind, "v")}
+    for some in [[0, 1]] if in_one_batch else [[0], [1]]:
+        rows = batch(key=["a"] * len(some), at=[zeros[place] for place in some], v=some)
+        state.merge(rows, how, order_by="at")
+    assert state.rows["a"]["v"] == (1 if kind == "last" else 0)
+
+
+@pytest.mark.parametrize("keys", [["a", "b", "c"], ["a", "a", "c"]])
+def test_a_row_without_an_order_is_passed_over(keys: list[str]) -> None:
+    """The first of a batch too, whether or not a key comes twice."""
+    for type_, one, other in ((pa.int64(), 3, 5), (pa.string(), "x", "y"), (pa.float64(), -1.0, 2.0)):
+        state = Merged(pa.schema({"at": type_, "v": pa.int64()}))
+        how: How = {"at": ("max", "at"), "v": ("last", "v")}
+        state.merge(batch(key=["a"], at=pa.array([one], type_), v=[7]), how, order_by="at")
+        state.merge(batch(key=keys, at=pa.array([None, one, other], type_), v=[1, 2, 3]), how, order_by="at")
+        expected = {"a": {"at": one, "v": 2 if keys[1] == "a" else 7}, "c": {"at": other, "v": 3}}
+        assert state.rows == (expected | {"b": {"at": one, "v": 2}} if keys[1] == "b" else expected)
 
 
 def test_functions_see_old_and_grouped_columns() -> None:
@@ -370,6 +436,18 @@ def test_a_null_within_a_key_is_refused() -> None:
     keys = pa.array([{"carrier": "x", "day": None}], PAIR)
     with pytest.raises(InputError, match="null"):
         keys_of(pa.table({"key": keys}), "key", PAIR)
+
+
+@pytest.mark.parametrize(("keys", "nulls"), [(["a", None, "b", None], 2), ([None] * 3, 3)])
+def test_the_rows_without_a_key_are_counted(keys: list[str | None], nulls: int) -> None:
+    """In a key of one column, and in each part of one of several."""
+    with pytest.raises(InputError) as caught:
+        keys_of(pa.table({"key": pa.array(keys, pa.string())}), "key", pa.string())
+    assert caught.value.facts == {"column": "key", "rows": nulls}
+    days = pa.array([None if key is None else 1 for key in keys], pa.int64())
+    with pytest.raises(InputError) as caught:
+        keys_of(pa.table({"c": ["x"] * len(keys), "d": days}), ["c", "d"], PAIR)
+    assert caught.value.facts == {"column": "d", "rows": nulls}
 
 
 def test_distinct_values_are_counted_by_sketch() -> None:

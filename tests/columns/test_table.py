@@ -4,9 +4,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from statebackend._codec.change_sets.changes import PART_RECORDS_MAX
 from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._codec.xxh64 import Hashes
-from statebackend._columns.keys import Parts, count_of, hash_parts
+from statebackend._columns.key_rows import ADDED_AT_ONCE
+from statebackend._columns.keys import KEY_BYTES_MAX, Parts, count_of, hash_parts
 from statebackend._columns.schema import table_schema
 from statebackend._columns.table import ColumnTable
 from statebackend._tables.key_groups import OwnedKeys, key_group
@@ -127,6 +129,98 @@ def test_what_was_written_is_drained_once() -> None:
     )
     again, _ = of.find_or_add(pa.array(["d", "e"]))
     assert sorted(again.tolist()) == sorted(rows[:2].tolist()), "now they are"
+
+
+def test_a_row_that_is_written_twice_in_one_call_is_drained_once() -> None:
+    """A key occurs once in a change; the last values count."""
+    of = table()
+    rows, _ = of.find_or_add(pa.array(["a", "b", "a"]))
+    of.scatter(rows, batch(n=[1, 2, 3]))
+    (drained,) = of.drain(7)
+    assert (drained.records, drained.drops) == (2, 0)
+    assert content(restored([drained])) == content(of) == {"a": {"n": 3, "name": None}, "b": {"n": 2, "name": None}}
+    of.scatter(rows, batch(n=[4, 5, 6]))
+    (drained,) = of.drain(7)
+    assert drained.records == 2
+
+
+@pytest.mark.parametrize(("dropped", "written"), [(PART_RECORDS_MAX + 5, 10), (10, PART_RECORDS_MAX + 5), (20_000, 0)])
+def test_drops_are_drained_however_many_there_are(dropped: int, written: int) -> None:
+    """Behind the rows that were written, in as many parts as it takes."""
+    of = table()
+    rows, _ = of.find_or_add(pa.array([f"k{number}" for number in range(dropped + written + 3)]))
+    of.scatter(rows, batch(n=[1] * len(rows)))
+    drained = list(of.drain(7))
+    of.drop(rows[:dropped])
+    of.scatter(rows[dropped : dropped + written], batch(n=[2] * written))
+    more = list(of.drain(7))
+    assert sum(each.drops for each in more) == dropped
+    assert sum(each.sets for each in more) == written
+    assert max(each.records for each in more) <= PART_RECORDS_MAX
+    assert content(restored([*drained, *more])) == content(of)
+
+
+def test_drops_are_replayed_into_a_table_that_has_got_a_column() -> None:
+    """Beside rows, which have its default there: a part has fewer of these than records."""
+    of = table()
+    rows, _ = of.find_or_add(pa.array(["a", "b", "c"]))
+    of.scatter(rows, batch(n=[1, 2, 3]))
+    drained = list(of.drain(7))
+    of.drop(rows[:1])
+    of.scatter(rows[2:], batch(n=[4]))
+    drained += of.drain(7)
+    assert [(each.sets, each.drops) for each in drained] == [(3, 0), (1, 1)]
+    wider = pa.schema({"n": pa.int64(), "x": pa.float64(), "text": pa.string()})
+    described = table_schema(wider, TEXT, {"x": 0.5, "text": "none"})
+    found = ColumnTable(described, OwnedKeys(all_key_groups(16), 16))
+    for changes in drained:
+        found.apply(changes)
+    added = {"x": 0.5, "text": "none"}
+    assert content(found) == {"b": {"n": 2, **added}, "c": {"n": 4, **added}}
+
+
+@pytest.mark.parametrize("count", [ADDED_AT_ONCE - 1, ADDED_AT_ONCE, ADDED_AT_ONCE + 1, 2 * ADDED_AT_ONCE + 3])
+def test_keys_are_found_or_added_however_many_there_are(count: int) -> None:
+    """As many as are added in one go, and more: a key that comes again is as new as the first time."""
+    of = table(pa.int64())
+    numbers = np.arange(count)
+    numbers[-1], numbers[1] = 0, -5
+    known, _ = of.find_or_add(pa.array([-5]))
+    rows, is_new = of.find_or_add(pa.array(numbers))
+    assert rows[0] == rows[-1]
+    assert rows[1] == known[0]
+    assert len(set(rows.tolist())) == of.num_rows == count - 1
+    assert np.flatnonzero(~is_new).tolist() == [1]
+    assert of.keys(rows).to_pylist() == numbers.tolist()
+
+
+def test_a_key_may_be_so_long_and_no_longer() -> None:
+    """Its length has 24 bits beside the place of its bytes."""
+    of = table()
+    longest = "x" * KEY_BYTES_MAX
+    rows, _ = of.find_or_add(pa.array([longest, "after"]))
+    assert of.keys(rows).to_pylist() == [longest, "after"]
+    with pytest.raises(KeyTypeError, match="too long") as caught:
+        of.find(pa.array(["short", longest + "x"]))
+    assert caught.value.facts == {"bytes_max": KEY_BYTES_MAX}
+
+
+def test_a_key_of_another_owner_is_named_by_its_group() -> None:
+    """The first of them, beside how many there are, at the edges of what is owned too."""
+    keys = list(range(300))
+    for owned in (KeyGroupRange(0, 7), KeyGroupRange(5, 5), KeyGroupRange(15, 15)):
+        of = table(pa.int64(), owned=owned)
+        foreign = [key_group(key, 16) for key in keys if key_group(key, 16) not in owned]
+        own = [key for key in keys if key_group(key, 16) in owned]
+        with pytest.raises(KeyGroupError) as caught:
+            of.find(pa.array([*own[:1], *keys]))
+        assert caught.value.facts == {"keys": len(foreign), "key_group": foreign[0], "owned": str(owned)}
+        assert of.find(pa.array(own)).tolist() == [-1] * len(own)
+        for other in (owned.first - 1, owned.last + 1):
+            if 0 <= other < 16:
+                key = next(key for key in keys if key_group(key, 16) == other)
+                with pytest.raises(KeyGroupError):
+                    of.find(pa.array([key]))
 
 
 def test_a_key_that_is_dropped_again_and_again_is_dropped_once() -> None:
