@@ -1,13 +1,24 @@
 """Output rows as a table of `output_schema`, refused before they are committed if they do not fit."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+import datetime as dt
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, cast
 
 import pyarrow as pa
 
 from statebackend.errors import InputError
 
 _pa: Any = pa  # it ships no types
+_types: Any = _pa.types
+
+_WHOLE: Final[tuple[tuple[Callable[[Any], bool], type], ...]] = (
+    (_types.is_integer, int),
+    (_types.is_floating, float),
+    (_types.is_string, str),
+    (_types.is_binary, bytes),
+    (_types.is_timestamp, dt.datetime),
+    (_types.is_date32, dt.date),
+)
 
 
 def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
@@ -23,11 +34,49 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
             raise InputError(
                 "an output row must have exactly the columns of output_schema", row=row, expected=schema.names
             )
+    columns = [_column([row[field.name] for row in rows], field) for field in schema]
+    return checked_nulls(_pa.table(columns, schema=schema))
+
+
+def _column(values: list[Any], field: Any) -> Any:
+    """The values as an array. Arrow itself would cut 1.5 to the integer 1, and a time to a day."""
     try:
-        columns = [_pa.array([row[field.name] for row in rows], type=field.type) for field in schema]
+        array = _pa.array(values, type=field.type)
+        is_same = {*map(type, values)} <= _taken_whole(field.type) or _is_same(array.to_pylist(), values)
     except (_pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"an output row does not fit output_schema: {error}") from error
-    return checked_nulls(_pa.table(columns, schema=schema))
+    if not is_same:
+        raise InputError(
+            "a value of an output row would become another one in its column: convert it, or change output_schema",
+            column=field.name,
+            type=str(field.type),
+        )
+    return array
+
+
+def _taken_whole(type_: Any) -> set[type]:
+    """The Python types of which Arrow keeps every value in such a column: there is nothing to compare then."""
+    whole = next((python for is_one, python in _WHOLE if is_one(type_)), type(None))
+    return set() if _types.is_timestamp(type_) and type_.unit in {"s", "ms"} else {type(None), whole}
+
+
+def _is_same(read: Any, given: Any) -> bool:
+    """True if Arrow reads back what it was given. A float may be rounded; a time without a zone is one of UTC."""
+    if isinstance(given, Mapping):  # a struct may have more fields; a map has its pairs
+        read, given = dict(read), cast("Mapping[Any, Any]", given)
+        return all(name in read and _is_same(read[name], given[name]) for name in given)
+    if isinstance(read, dict):  # a struct that was given as pairs
+        return _is_same(cast("object", read), dict(given))
+    if isinstance(read, list | tuple):
+        parts = cast("Sequence[Any]", read)
+        return all(map(_is_same, parts, given))
+    if isinstance(read, dt.datetime) and isinstance(given, dt.datetime):
+        return _in_utc(read) == _in_utc(given)
+    return read is None or isinstance(read, float) or bool(read == given)
+
+
+def _in_utc(at: dt.datetime) -> dt.datetime:
+    return at.replace(tzinfo=dt.UTC) if at.utcoffset() is None else at.astimezone(dt.UTC)
 
 
 def fitted(table: Any, schema: Any) -> Any:
@@ -69,14 +118,14 @@ def _forbidden_null(field: Any, array: Any) -> str | None:
     """The name of the field at fault, behind those that it lies in."""
     if not field.nullable and array.null_count:
         return cast("str", field.name)
-    types, type_ = _pa.types, field.type
-    if types.is_struct(type_):
+    type_ = field.type
+    if _types.is_struct(type_):
         inner = [*zip(type_, array.drop_null().flatten(), strict=True)]  # below a null struct anything may lie
-    elif types.is_map(type_):
+    elif _types.is_map(type_):
         present = array.drop_null()
         items = _pa.ListArray.from_arrays(present.offsets, present.items)  # a map itself cannot be flattened
         inner = [(type_.item_field, items.flatten())]
-    elif types.is_nested(type_) and type_.num_fields == 1 and not types.is_union(type_):
+    elif _types.is_nested(type_) and type_.num_fields == 1 and not _types.is_union(type_):
         inner = [(type_.field(0), array.flatten())]
     else:
         return None

@@ -1,8 +1,11 @@
 """Output rows that do not fit `output_schema` fail the batch: nothing of it is committed."""
 
+import datetime as dt
+from decimal import Decimal
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -73,6 +76,59 @@ def test_so_it_is_in_a_table(row: Any) -> None:
         with pytest.raises(InputError, match="null"):
             tester.batch([{"key": "a"}])
         assert not tester.backend().value_state("counts", int)
+
+
+HALF_AN_HOUR = dt.timedelta(minutes=30)
+OTHER_VALUES: dict[str, tuple[Any, Any]] = {
+    "a whole number cut from a float": (pa.int64(), 1.5),
+    "a whole number cut from a decimal": (pa.int32(), Decimal("1.5")),
+    "seconds cut from a time": (pa.timestamp("s"), dt.datetime(2013, 1, 1, 0, 0, 0, 5)),  # noqa: DTZ001
+    "seconds cut from a duration": (pa.duration("s"), dt.timedelta(microseconds=5)),
+    "seconds cut from a time of day": (pa.time32("s"), dt.time(1, 1, 1, 5)),
+    "a day cut from a time": (pa.date32(), dt.datetime(2013, 1, 1, 5)),  # noqa: DTZ001
+    "a time from seconds since 1970": (pa.timestamp("us"), 1_700_000_000),
+    "text from bytes": (pa.string(), b"x"),
+    "in a list": (pa.list_(pa.int64()), [1, 1.5]),
+    "in a map": (pa.map_(pa.string(), pa.int64()), {"a": 1.5}),
+    "in a struct": (pa.struct([("a", pa.int64())]), {"a": 1.5}),
+    "a field that the struct lacks": (pa.struct([("a", pa.int64())]), {"a": 1, "b": 1}),
+}
+SAME_VALUES: dict[str, tuple[Any, Any, Any]] = {
+    "a whole float": (pa.int64(), 2.0, 2),
+    "a decimal with fewer digits": (pa.decimal128(5, 2), Decimal(1), Decimal("1.00")),
+    "a float that has no such float32": (pa.float32(), 0.5000000001, 0.5),
+    "not a number": (pa.list_(pa.float64()), [float("inf")], [float("inf")]),
+    "a time without a zone": (
+        pa.timestamp("us", "UTC"), dt.datetime(2013, 1, 1), dt.datetime(2013, 1, 1, tzinfo=dt.UTC),  # noqa: DTZ001
+    ),
+    "a time of another zone": (
+        pa.timestamp("us", "UTC"),
+        dt.datetime(2013, 1, 1, tzinfo=dt.timezone(HALF_AN_HOUR)),
+        dt.datetime(2013, 1, 1, tzinfo=dt.UTC) - HALF_AN_HOUR,
+    ),
+    "a tuple": (pa.list_(pa.int64()), (1, 2), [1, 2]),
+    "an array of numpy": (pa.list_(pa.int64()), np.array([1, 2]), [1, 2]),
+    "a dictionary": (pa.map_(pa.string(), pa.int64()), {"a": 1}, [("a", 1)]),
+    "pairs": (pa.map_(pa.string(), pa.list_(pa.int64())), [("a", (1,))], [("a", [1])]),
+    "a struct without a field": (pa.struct([("a", pa.int64()), ("b", pa.int64())]), {"a": 1}, {"a": 1, "b": None}),
+    "null": (pa.int64(), None, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("type_", "value"), OTHER_VALUES.values(), ids=OTHER_VALUES)
+def test_a_value_that_would_become_another_one_is_refused(type_: Any, value: Any) -> None:
+    """Arrow takes it, cuts it, and says nothing."""
+    with ProcessorTester(Putting(pa.field("x", type_), {"x": value}), key="key") as tester:
+        with pytest.raises(InputError, match=r"would become another.*column='x'"):
+            tester.batch([{"key": "a"}])
+        assert not tester.backend().value_state("counts", int)
+
+
+@pytest.mark.parametrize(("type_", "value", "put_out"), SAME_VALUES.values(), ids=SAME_VALUES)
+def test_a_value_that_is_only_written_in_another_way_is_put_out(type_: Any, value: Any, put_out: Any) -> None:
+    """A float is the next one that its column has; a time without a zone is one of UTC."""
+    with ProcessorTester(Putting(pa.field("x", type_), {"x": value}), key="key") as tester:
+        assert tester.batch([{"key": "a"}]) == [{"x": put_out}]
 
 
 @pytest.mark.parametrize("row", [None, ("sure", 1), msgspec.defstruct("Row", [("sure", int)])(1)])
