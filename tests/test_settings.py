@@ -510,6 +510,12 @@ def test_a_value_of_the_wrong_type_is_a_settings_error_that_names_the_setting(na
     assert caught.value.facts == {name: value}
 
 
+def test_a_wrong_type_is_told_in_the_words_of_python() -> None:
+    """Not in those of JSON."""
+    with pytest.raises(SettingsError, match="local has a wrong type or value: Expected `list`, got `str`"):
+        settings(local="/data/a")
+
+
 def test_settings_are_frozen_values_that_can_be_sent_to_a_worker() -> None:
     """Nobody changes them under a running backend, and a pickled copy is equal."""
     made = settings(local=("/data/a",), persist_delay_s=1)

@@ -11,6 +11,7 @@ from typing import Any, Final, Generic, TypeGuard, TypeVar, cast
 import msgspec
 
 from statebackend._codec.schema import check_depth, misread, schema_of
+from statebackend._words import in_python_words
 from statebackend.abc import Buffer, Serializer
 from statebackend.errors import InputError, ValueDecodeError, ValueEncodeError
 from statebackend.settings import MiB
@@ -28,6 +29,9 @@ BLOCK_VALUES: Final = 4096
 
 TRIMMED_BYTES_MAX: Final = MiB
 """More bytes than this are not trimmed together, since for a moment that takes twice as many again."""
+
+NAME_CHARACTERS_MAX: Final = 80
+"""A longer name of a type is cut off in an error."""
 
 _SELF_EVIDENT: Final = (str, bytes, bool, int, float)
 """Types of which every instance either fails to encode, or decodes to an equal value: no proof is needed."""
@@ -75,7 +79,9 @@ class MsgspecSerializer(Generic[T]):
                     raise TypeError("a part of it would be lost")
         except (TypeError, ValueError, OverflowError, AttributeError, RecursionError) as error:
             raise ValueEncodeError(
-                f"not a value of the declared type: {error}", value_type=type(value).__name__
+                f"not a value of the declared type: {in_python_words(error)}",
+                value_type=type(value).__name__,
+                declared=_name_of(self._type),
             ) from error
         if len(data) > self._bytes_max:
             raise ValueEncodeError("the value is too large", size_bytes=len(data), bytes_max=self._bytes_max)
@@ -103,7 +109,9 @@ class MsgspecSerializer(Generic[T]):
         try:
             return self._decode_list(_array_head(count) + data)
         except (ValueError, RecursionError) as error:
-            raise ValueDecodeError(f"stored values do not decode: {error}", schema=self.schema) from error
+            raise ValueDecodeError(
+                f"stored values do not decode: {in_python_words(error)}", schema=self.schema
+            ) from error
 
     def decode_row(self, count: int, row: Buffer) -> list[T]:
         """Return `count` fresh values of a row that `count_small` has counted. Raises `ValueDecodeError`, naming none.
@@ -116,7 +124,9 @@ class MsgspecSerializer(Generic[T]):
         try:
             return list(decode(_array_head(2 * count) + row)[1::2])
         except (ValueError, RecursionError) as error:
-            raise ValueDecodeError(f"stored values do not decode: {error}", schema=self.schema) from error
+            raise ValueDecodeError(
+                f"stored values do not decode: {in_python_words(error)}", schema=self.schema
+            ) from error
 
     def _decode_block(self, many: Sequence[bytes]) -> list[T]:
         try:
@@ -148,7 +158,12 @@ class MsgspecSerializer(Generic[T]):
         try:
             return self._decode(data)
         except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-            raise ValueDecodeError(f"the stored value does not decode: {error}", schema=self.schema) from error
+            raise ValueDecodeError(
+                f"the stored value does not decode: {in_python_words(error)}", schema=self.schema
+            ) from error
+
+    def _undecodable(self, said: str, error: Exception) -> ValueDecodeError:
+        return ValueDecodeError(f"{said}: {in_python_words(error)}", schema=self.schema)
 
 
 class BoundedSerializer(Generic[T]):
@@ -242,3 +257,7 @@ def _same(one: Any, other: Any) -> bool:
         items, other_items = cast("list[Any]", one), cast("list[Any]", other)
         return len(items) == len(other_items) and all(map(_same, items, other_items))
     return bool(one == other or (one != one and other != other))  # noqa: PLR0124  # both are NaN
+
+
+def _name_of(type_: object) -> str:
+    return type_.__name__ if isinstance(type_, type) else repr(type_)[:NAME_CHARACTERS_MAX]

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, cast, get_args
 
 import msgspec
 
+from statebackend._words import in_python_words
 from statebackend.errors import SettingsError
 from statebackend.settings.secret import Secret, secret_of
 
@@ -107,7 +108,7 @@ def check_fields(record: msgspec.Struct, prefix: str = "") -> None:
             converted = msgspec.convert(value, kind, dec_hook=secret_of)
         except msgspec.ValidationError as error:
             facts = {} if kind == _SECRET else {name: value}
-            raise SettingsError(f"{name} has a wrong type or value: {error}", **facts) from error
+            raise SettingsError(f"{name} has a wrong type or value: {in_python_words(error)}", **facts) from error
         msgspec.structs.force_setattr(record, field, converted)  # a list of roots becomes a tuple
         for bound in bounds:
             if not bound.holds(converted):

@@ -177,6 +177,28 @@ def test_value_that_is_not_of_the_type_is_refused(type_: Any, value: Any) -> Non
     assert caught.value.facts["value_type"] == type(value).__name__
 
 
+@pytest.mark.parametrize(
+    ("type_", "value", "said"),
+    [
+        (dict, 5, "Expected `dict`, got `int`"),
+        (dict[str, dict[str, int]], {"object": 5}, "Expected `dict`, got `int` - at `$[...]`"),
+        (list, {}, "Expected `list`, got `dict`"),
+        (int, [], "Expected `int`, got `list`"),
+        (list[int] | None, 5, "Expected `list | None`, got `int`"),
+        (Trip, Trip([], {1: 5}), "Expected `dict`, got `int` - at `$.by_day[...]`"),
+    ],
+)
+def test_a_value_of_another_type_is_told_in_the_words_of_python(type_: Any, value: Any, said: str) -> None:
+    """With the type that was declared; a dict is no `object` there, as it is in JSON. What is stored, too."""
+    with pytest.raises(ValueEncodeError) as caught:
+        MsgspecSerializer(type_).encode(value)
+    assert caught.value.message.endswith(f": {said}")
+    assert caught.value.facts["declared"] == (type_.__name__ if isinstance(type_, type) else str(type_))
+    with pytest.raises(ValueDecodeError) as undecoded:
+        MsgspecSerializer(type_).decode(msgspec.msgpack.encode(value))
+    assert undecoded.value.message.endswith(f": {said}")
+
+
 def test_value_that_contains_itself_is_refused() -> None:
     """It has no end to encode."""
     endless: list[Any] = []
