@@ -39,7 +39,7 @@ def edit(running: "Running", step: Edit) -> None:
                         key = keys[item.key % len(keys)]
                         act(opened[do.state], states[do.state], key, do, backend.clock_s or 0.0)
                         held.act(states[do.state], key, do)
-                held.known |= states.keys()
+                held.known |= states
                 checkpoint_id = backend.next_checkpoint_id
                 await backend.checkpoint(checkpoint_id)
                 running.committed(checkpoint_id, held, None)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tests.programs.operations import column_of, row_of
 from tests.programs.processors import BROADCAST, LATER_S
 from tests.programs.program import Declared, Do, Job
-from tests.programs.values import TYPES, text_of
+from tests.programs.values import TYPES, evolved, text_of
 
 NEVER = -math.inf
 MISSING = object()
@@ -31,8 +31,8 @@ class Dictionaries:
     def __init__(self) -> None:
         self.keyed: dict[str, dict[Any, Any]] = {}
         self.operator: dict[str, list[int]] = {}
-        self.known: frozenset[str] = frozenset()
-        """The states that a commit knows: those that were declared where it was made."""
+        self.known: dict[str, Declared] = {}
+        """The states that a commit knows: as they were declared where it was made."""
         self.now = self.before = NEVER
 
     def copy(self) -> "Dictionaries":
@@ -42,7 +42,7 @@ class Dictionaries:
             for name, entries in self.keyed.items()
         }
         found.operator = {name: list(elements) for name, elements in self.operator.items()}
-        found.known, found.now, found.before = self.known, self.now, self.before
+        found.known, found.now, found.before = dict(self.known), self.now, self.before
         return found
 
     # ------------------------------------------------------------------------------------------------------ one batch
@@ -172,7 +172,8 @@ class Dictionaries:
             found.pop(text_of(one[0]), None)
         if op == "swap":
             lives = {text: cell for text, cell in found.items() if self._lives(declared, cell)}
-            entries[key] = {text: self._cell(declared, cell.value, cell.name) for text, cell in lives.items()}
+            values = {text: evolved(declared.type, cell.value) for text, cell in lives.items()}
+            entries[key] = {text: self._cell(declared, values[text], cell.name) for text, cell in lives.items()}
 
     def _columns(self, declared: Declared, entries: dict[Any, Any], key: Any, do: Do) -> None:
         row = row_of(declared, do.value)
@@ -203,7 +204,7 @@ class Dictionaries:
             case None:
                 return MISSING
             case Cell():
-                return found.value if self._lives(declared, found) else MISSING
+                return _row(declared, found.value) if self._lives(declared, found) else MISSING
             case set():
                 return sorted(found)
             case list():
@@ -231,13 +232,18 @@ class Dictionaries:
         """What a processor sees, as `processors.look` has it."""
         found = self._read(declared, key)
         match declared.kind:
-            case "list" | "timers":
+            case "timers":
                 return [] if found is MISSING else found
+            case "list":
+                return [] if found is MISSING else [evolved(declared.type, each) for each in found]
             case "map":
                 entries = {} if found is MISSING else found
-                return sorted([text, text_of(cell.value)] for text, cell in entries.items())
+                cells = entries.items()
+                return sorted([text, text_of(evolved(declared.type, cell.value))] for text, cell in cells)
             case "value" if found is MISSING and declared.default:
                 return TYPES[declared.type].values[0]
+            case "value" | "reducing" if found is not MISSING:
+                return evolved(declared.type, found)
         return None if found is MISSING else found
 
     def seen(self, job: Job, key: Any) -> str:
@@ -250,3 +256,8 @@ class Dictionaries:
 
     def keys(self, declared: Declared) -> Iterable[Any]:
         return self.rows(declared).keys()
+
+
+def _row(declared: Declared, value: Any) -> Any:
+    """A row of columns as it is declared now: null where a column has come since."""
+    return {name: value.get(name) for name in declared.columns} if declared.kind == "columns" else value

@@ -25,7 +25,7 @@ from tests.programs.program import (
     Upkeep,
 )
 from tests.programs.slips import SLIPS
-from tests.programs.values import ENTRY_KEYS, KEYS, TYPES
+from tests.programs.values import ENTRY_KEYS, KEYS, LEGS, TYPES
 
 BEGIN_S = 1_700_000_000.0
 PLAIN = {"has_local": False} | {
@@ -55,6 +55,9 @@ READERS = (
     "feed",
     "feed",
 )
+TIMED = ("value", "list", "map", "reducing", "aggregating", "columns")
+"""The kinds that may have a time-to-live."""
+COLUMNS = tuple(name for name, type_ in TYPES.items() if type_.arrow is not None and name != "large")
 MISHAPS = (
     "delivered again",
     "raises first",
@@ -99,6 +102,7 @@ class _Drawing:
         self.keys = chance.choice(tuple(KEYS))
         self.now_s = BEGIN_S
         self.drawn = Job()
+        self.dropped = set[str]()
 
     def job(self) -> Job:
         chance = self.chance
@@ -152,28 +156,41 @@ class _Drawing:
         job = self.job()
         while job.clock != was.clock:
             job = self.job()
-        states = was.states if chance.random() < 0.6 else (*was.states, self.state(len(was.states), was.clock))
+        states = tuple(map(self.state_again, was.states))
+        if chance.random() < 0.4:
+            states = (*states, self.state(len(states), was.clock))
         self.drawn = msgspec.structs.replace(job, states=states, times=was.times)
+
+    def state_again(self, state: Declared) -> Declared:
+        """The state as it is declared the next time: its type may have evolved, and a time-to-live come, or shrunk."""
+        chance, changes = self.chance, dict[str, Any]()
+        versions = list(LEGS)
+        if state.type in LEGS and chance.random() < 0.7:
+            changes["type"] = chance.choice(versions[versions.index(state.type) :])
+        if state.kind == "columns" and chance.random() < 0.4:
+            others = [name for name in COLUMNS if name not in (*state.columns, *self.dropped)]
+            kept = state.columns[1:] if len(state.columns) > 1 and chance.random() < 0.5 else state.columns
+            self.dropped |= {*state.columns} - {*kept}
+            changes["columns"] = (*kept, *others[:1])
+        if state.kind in TIMED and self.drawn.clock != "none" and chance.random() < 0.3:
+            changes["ttl_s"] = 3600.0 if state.ttl_s is None else min(state.ttl_s, chance.choice((1.0, 20.0)))
+            changes["on_read"] = chance.random() < 0.3
+        return msgspec.structs.replace(state, **changes)
 
     def state(self, number: int, clock: str) -> Declared:
         chance = self.chance
-        kind = chance.choice(
-            KEYED if chance.random() < 0.85 else (self.one_of("broadcast", ("split", "broadcast"), ("split",)),)
-        )
+        kinds = KEYED if chance.random() < 0.85 else (self.one_of("broadcast", ("split", "broadcast"), ("split",)),)
+        kind = chance.choice(kinds)
         if kind == "timers" and clock == "none":
             kind = "value"
-        ttl_s = (
-            chance.choice((None, 1.0, 20.0, 3600.0))
-            if clock != "none" and kind not in ("timers", "split", "broadcast")
-            else None
-        )
-        columns = tuple(name for name, type_ in TYPES.items() if type_.arrow is not None and name != "large")
+        is_timed = clock != "none" and kind in TIMED
+        ttl_s = chance.choice((None, 1.0, 20.0, 3600.0)) if is_timed else None
         return Declared(
             f"{kind[:1]}{number}",
             kind,
             type=self.type() if kind in ("value", "list", "map", "reducing") else "int",
             names=self.names() if kind == "map" else "str",
-            columns=tuple(chance.sample(columns, chance.choice((1, 2, 4)))) if kind == "columns" else (),
+            columns=tuple(chance.sample(COLUMNS, chance.choice((1, 2, 4)))) if kind == "columns" else (),
             ttl_s=ttl_s,
             on_read=ttl_s is not None and chance.random() < 0.3,
             default=kind == "value" and chance.random() < 0.3,
@@ -184,7 +201,7 @@ class _Drawing:
         return self.chance.choice(settled if what in self.held_back else values)
 
     def type(self) -> str:
-        name = self.chance.choice(tuple(TYPES))
+        name = "leg 0" if self.chance.random() < 0.15 else self.chance.choice(tuple(TYPES))
         return "str" if name == "large" and self.chance.random() < 0.7 else name
 
     def names(self) -> str:

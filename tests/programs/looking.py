@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 import statebackend as sb
 from statebackend._tables.key_groups import key_group
 from tests.programs.dictionaries import NEVER, Dictionaries
 from tests.programs.program import Declared, Job
-from tests.programs.values import TYPES, key_read, short, text_of
+from tests.programs.values import TYPES, key_read, read_of, short, text_of
 
 
 class WrongError(AssertionError):
@@ -47,10 +49,6 @@ def as_read(declared: Declared, found: Any) -> Any:
     raise AssertionError(declared)
 
 
-def read_of(type_: str, value: Any) -> Any:
-    return None if value is None else TYPES[type_].read(value)
-
-
 def rows_in(declared: Declared, batches: Any) -> dict[str, str]:
     """The rows of `read_state`, as texts. Raises `WrongError` for a key that comes twice, or in a wrong group."""
     found: dict[str, str] = {}
@@ -82,7 +80,8 @@ class Readers:
 
     def read(self, held: Dictionaries, declared: Declared, **options: Any) -> list[dict[str, Any]]:
         ttl = None if held.now == NEVER else self.job.ttl(declared)  # a commit without a clock is told
-        return sb.read_state(self.settings, declared.name, ttl=ttl, **options).read_all().to_pylist()
+        migrate = TYPES[declared.type].upcasts
+        return sb.read_state(self.settings, declared.name, ttl=ttl, migrate=migrate, **options).read_all().to_pylist()
 
     async def look_whole(self, held: Dictionaries, one: int | None = None, **options: Any) -> None:
         """Every state, or one of them by its number, read as a whole."""
@@ -90,7 +89,9 @@ class Readers:
         for declared in states if one is None or not states else [states[one % len(states)]]:
             rows: list[dict[str, Any]] = []
             ttl = None if held.now == NEVER else self.job.ttl(declared)
-            async with sb.open_batches(self.settings, declared.name, ttl=ttl, **options) as batches:
+            migrate = TYPES[declared.type].upcasts
+            opening = sb.open_batches(self.settings, declared.name, ttl=ttl, migrate=migrate, **options)
+            async with opening as batches:
                 async for batch in batches:
                     rows += batch.to_pylist()
             what = f"{declared.name} as a whole {options or ''}"
@@ -116,7 +117,12 @@ class Readers:
             check(f"{declared.name} at keys", found, {key: expected[key] for key in asked if key in expected})
 
     def known(self, held: Dictionaries, states: Iterable[Declared]) -> list[Declared]:
-        return [each for each in states if each.name in held.known]
+        """The states, of the types that the commit knows them by."""
+        return [
+            msgspec.structs.replace(each, type=held.known[each.name].type, columns=held.known[each.name].columns)
+            for each in states
+            if each.name in held.known
+        ]
 
     @property
     def keyed(self) -> list[Declared]:

@@ -173,16 +173,17 @@ def declare(backend: Any, declared: Declared, job: Job, keys: str) -> Any:
     """Declare the state as the job does, on a backend or in the context of a processor."""
     name, kind, type_ = declared.name, declared.kind, TYPES[declared.type]
     timed = {"ttl": job.ttl(declared)}
+    evolving = timed | {"migrate": type_.upcasts}
     if kind == "value":
         default = type_.values[0] if declared.default else msgspec.UNSET
-        return backend.value_state(name, type_.annotation, default=default, **timed)
+        return backend.value_state(name, type_.annotation, default=default, **evolving)
     if kind == "columns":
         schema = pa.schema([(column, TYPES[column].arrow) for column in declared.columns])
         return backend.columnar_state(name, schema, key=KEY_ARROW[keys], **timed)
     made: Mapping[str, Callable[[], Any]] = {
-        "list": lambda: backend.list_state(name, type_.annotation, **timed),
-        "map": lambda: backend.map_state(name, TYPES[declared.names].annotation, type_.annotation, **timed),
-        "reducing": lambda: backend.reducing_state(name, type_.annotation, newer, **timed),
+        "list": lambda: backend.list_state(name, type_.annotation, **evolving),
+        "map": lambda: backend.map_state(name, TYPES[declared.names].annotation, type_.annotation, **evolving),
+        "reducing": lambda: backend.reducing_state(name, type_.annotation, newer, **evolving),
         "aggregating": lambda: backend.aggregating_state(name, Count(), **timed),
         "timers": lambda: backend.timers(name),
     }

@@ -15,7 +15,7 @@ from statebackend.cli.commands import main
 from tests.programs.dictionaries import NEVER, Dictionaries
 from tests.programs.looking import Readers, check, expected_rows, rows_in
 from tests.programs.program import Declared
-from tests.programs.values import key_read, text_of
+from tests.programs.values import TYPES, key_read, text_of
 
 Json = msgspec.json.encode
 csv.field_size_limit(1 << 24)  # some values have more than a megabyte
@@ -43,11 +43,12 @@ class MoreReaders(Readers):
 
     async def look_at_differences(self, ids: tuple[int, int], before: Dictionaries, after: Dictionaries) -> None:
         """`diff`: which keys of which states are others. Not of states from which values expire: those show as well."""
-        states = [each for each in self.keyed if each.ttl_s is None and each.name in before.known & after.known]
+        states = [each for each in self.known(after, self.keyed) if each.ttl_s is None and each.name in before.known]
         if not states:
             return
         found: dict[str, str] = {}
-        async for each in sb.diff(self.settings, *ids, states=[state.name for state in states]):
+        migrate = {state.name: TYPES[state.type].upcasts for state in states}
+        async for each in sb.diff(self.settings, *ids, states=[state.name for state in states], migrate=migrate):
             found[f"{each.state} {Json(each.key).decode()}"] = each.change
         expected: dict[str, str] = {}
         for declared in states:
@@ -70,7 +71,8 @@ class MoreReaders(Readers):
             path = folder / f"{declared.name}.{kind}"
             path.unlink(missing_ok=True)
             ttl = None if held.now == NEVER else self.job.ttl(declared)
-            report = await sb.export(self.settings, declared.name, path, format=kind, ttl=ttl)
+            migrate = TYPES[declared.type].upcasts
+            report = await sb.export(self.settings, declared.name, path, format=kind, ttl=ttl, migrate=migrate)
             expected = expected_rows(held, declared)
             check(f"rows of {path.name}", report.rows, len(expected))
             if kind == "parquet":

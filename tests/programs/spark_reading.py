@@ -11,15 +11,17 @@ import statebackend as sb
 from statebackend.errors import KeyTypeError
 from statebackend.spark.reading.sources import StateSource
 from tests.programs.dictionaries import NEVER, Dictionaries
-from tests.programs.looking import WrongError, as_read, check, entries_in, read_of
+from tests.programs.looking import Readers, WrongError, as_read, check, entries_in
 from tests.programs.program import Declared, Job
-from tests.programs.values import key_read, text_of
+from tests.programs.values import TYPES, key_read, read_of, text_of
 
 
-def rows_of(settings: sb.Settings, **options: object) -> Iterator[dict[str, Any]]:
-    """The rows of a query with these options."""
+def rows_of(settings: sb.Settings, declared: Declared, **options: object) -> Iterator[dict[str, Any]]:
+    """The rows of a query with these options, for a state that was registered with its upcasts."""
+    migrate = {settings.job: {declared.name: TYPES[declared.type].upcasts}}
+    registered: Any = type("Registered", (StateSource,), {"jobs": {settings.job: settings}, "migrate": migrate})
     given = {name: str(value) for name, value in options.items() if value is not None}
-    source = StateSource({"job": settings.job, "primary": settings.primary, **given})
+    source = registered({"job": settings.job, "stateVarName": declared.name, **given})
     schema = source.schema()
     reader = source.reader(schema)
     for partition in reader.partitions():
@@ -29,10 +31,10 @@ def rows_of(settings: sb.Settings, **options: object) -> Iterator[dict[str, Any]
 
 def look_in_spark(settings: sb.Settings, job: Job, held: Dictionaries) -> None:
     """Every state, as `spark.read` has it."""
-    for declared in (each for each in job.states if each.name in held.known):
+    for declared in Readers(settings, job).known(held, job.states):
         ttl_s = None if held.now == NEVER else declared.ttl_s
-        options = {"stateVarName": declared.name, "flattenCollectionTypes": "false", "ttl": ttl_s}
-        rows = list(rows_of(settings, **options))
+        options = {"flattenCollectionTypes": "false", "ttl": ttl_s}
+        rows = list(rows_of(settings, declared, **options))
         what = f"{declared.name} in Spark"
         if declared.kind in ("split", "broadcast"):
             check(what, sorted(row["value"]["value"] for row in rows), sorted(held.operator[declared.name]))
@@ -109,12 +111,11 @@ def look_at_feed(
     Not for a state with a time-to-live: what has expired is dropped some time later.
     """
     before, after = states
-    for declared in job.states:
+    for declared in Readers(settings, job).known(newest, job.states):
         is_timed = declared.ttl_s is not None
         if declared.name not in before.known or declared.kind in ("split", "broadcast", "timers") or is_timed:
             continue
         options = {
-            "stateVarName": declared.name,
             "readChangeFeed": "true",
             "changeStartCheckpointId": checkpoint_id,
             "changeEndCheckpointId": checkpoint_id,
@@ -122,7 +123,7 @@ def look_at_feed(
             "oldValues": "true",
         }
         try:
-            rows = list(rows_of(settings, **options))
+            rows = list(rows_of(settings, declared, **options))
         except KeyTypeError:
             if newest.rows(declared):  # without keys the newest commit does not tell their type
                 raise

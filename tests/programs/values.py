@@ -21,9 +21,57 @@ LARGE = 1 << 20
 UTC = dt.UTC
 
 
-class Leg(msgspec.Struct):
+class Leg0(msgspec.Struct):
     n: int
     s: str | None = None
+
+
+class Leg1(msgspec.Struct):
+    """A field was added."""
+
+    n: int
+    s: str | None = None
+    more: int = 5
+
+
+class Leg2(msgspec.Struct):
+    """A field was removed."""
+
+    n: int
+    more: int = 5
+
+
+class Leg3(msgspec.Struct):
+    """It came back, with another default."""
+
+    n: int
+    more: int = 5
+    s: str | None = "again"
+
+
+class Leg4(msgspec.Struct):
+    """A field was renamed, which takes an upcast."""
+
+    m: int
+    more: int = 5
+    s: str | None = "again"
+
+
+def renamed(old: dict[str, Any]) -> dict[str, Any]:
+    """From `Leg3`, as builtins, to `Leg4`."""
+    return {"m": old["n"] + 1} | {name: value for name, value in old.items() if name != "n"}
+
+
+LEGS: Mapping[str, tuple[type[msgspec.Struct], int]] = {
+    "leg 0": (Leg0, 0),
+    "leg 1": (Leg1, 0),
+    "leg 2": (Leg2, 0),
+    "leg 3": (Leg3, 0),
+    "leg 4": (Leg4, 1),
+}
+"""The versions of one type, oldest first, and how many upcasts each has."""
+UPCASTS = (renamed,)
+_UPCASTS_OF = dict(LEGS.values())
 
 
 class Stop(msgspec.Struct, frozen=True):
@@ -41,6 +89,7 @@ class Type(NamedTuple):
     read: Callable[[Any], Any] = lambda value: value
     arrow: Any = None
     """Its column in a columnar state, if there can be one."""
+    upcasts: Sequence[Callable[[Any], Any]] = ()
 
 
 def _fields(value: Any) -> Any:
@@ -78,7 +127,16 @@ TYPES: Mapping[str, Type] = {
     "decimal": Type(Decimal, (Decimal("1.0"), Decimal("1.00"), Decimal("-0"), Decimal("1E+30")), str),
     "maybe": Type(int | None, (None, 0, 5)),
     "maybe text": Type(str | None, (None, "", "None")),
-    "leg": Type(Leg, (Leg(1), Leg(2, ""), Leg(-5, "x")), _fields),
+    **{
+        name: Type(class_, (class_(1), class_(2, 9), class_(-5)), _fields, upcasts=UPCASTS[:upcasts])
+        for name, (class_, upcasts) in LEGS.items()
+        if class_ is Leg2
+    },
+    **{
+        name: Type(class_, (class_(1), class_(2, s=""), class_(-5, s="x")), _fields, upcasts=UPCASTS[:upcasts])
+        for name, (class_, upcasts) in LEGS.items()
+        if class_ is not Leg2
+    },
     "stop": Type(Stop, (Stop("EWR"), Stop("", 1)), _fields),
     "pair": Type(tuple[int, str], ((0, ""), (1, "b")), lambda value: {"_1": value[0], "_2": value[1]}),
     "ints": Type(list[int], ([], [1], [3, 2, 1])),
@@ -111,6 +169,27 @@ KEY_ARROW = {
 def key_read(key: Any) -> Any:
     """A key as readers in Arrow show it."""
     return {f"_{place}": part for place, part in enumerate(key, 1)} if isinstance(key, tuple) else key
+
+
+def stored_fields(type_: str, value: Any) -> dict[str, Any]:
+    """The fields that a stored value has of this version of its type: those that it was written with, upcast."""
+    class_, upcasts = LEGS[type_]
+    fields = msgspec.structs.asdict(value)
+    for upcast in UPCASTS[_UPCASTS_OF[type(value)] : upcasts]:
+        fields = upcast(fields)
+    return {name: fields[name] for name in class_.__struct_fields__ if name in fields}
+
+
+def evolved(type_: str, value: Any) -> Any:
+    """A stored value as a program reads it that declares this version of its type."""
+    return LEGS[type_][0](**stored_fields(type_, value)) if type_ in LEGS else value
+
+
+def read_of(type_: str, value: Any) -> Any:
+    """A stored value as readers in Arrow show it, by this version of its type: what it lacks is null there."""
+    if type_ in LEGS and value is not None:
+        return dict.fromkeys(LEGS[type_][0].__struct_fields__) | stored_fields(type_, value)
+    return None if value is None else TYPES[type_].read(value)
 
 
 def text_of(value: Any) -> str:
