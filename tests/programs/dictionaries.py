@@ -94,11 +94,12 @@ class Dictionaries:
                 times.add(max(at + LATER_S, self.now))
         return f"timer {name} {at} {sorted(times)}"
 
-    def end(self, job: Job, batch_id: int, owners: int) -> None:
+    def end(self, job: Job, batch_id: int, owners: int, opened: int) -> None:
+        """Operator state: what each owner adds that has rows or due timers, and what is there once one was opened."""
         for each in job.states:
             if each.kind == "split":
                 self.operator[each.name] += [batch_id] * owners
-            elif each.kind == "broadcast" and owners:
+            elif each.kind == "broadcast" and opened:
                 self.operator[each.name] = list(BROADCAST)
 
     # ----------------------------------------------------------------------------------------------------- operations

@@ -43,6 +43,9 @@ class Work:
         self.job = job
         self.states = {each.name: declare(declaring, each, job, keys) for each in job.states}
         self.declared = {each.name: each for each in job.states}
+        for name, each in self.declared.items():
+            if each.kind == "broadcast" and not len(self.states[name]):  # each owner has a copy, and fills its own
+                self.states[name].replace(BROADCAST)
 
     def row(self, key: sb.Key, row: Mapping[str, Any], context: Any) -> None:
         if (raises := row["raises"]) is not None:
@@ -61,8 +64,6 @@ class Work:
         for name, each in self.declared.items():
             if each.kind == "split":
                 self.states[name].append(batch_id)
-            elif each.kind == "broadcast" and not len(self.states[name]):
-                self.states[name].replace(BROADCAST)
 
     def timer(self, key: sb.Key, at: float, name: str, context: Any) -> str:
         """Some timers register their own time again, some delete what an earlier one registered, some go on."""

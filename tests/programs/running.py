@@ -338,7 +338,8 @@ class Running:
         is_function = "function" in job.work
         if not job.parallelism or touched:
             held.known |= {each.name: each for each in job.states}
-        held.end(job, batch_id, int(bool(rows)) if is_function else len(touched))
+        opened = len(touched) if job.parallelism else 1
+        held.end(job, batch_id, int(bool(rows)) if is_function else len(touched), opened)
         return held, sorted(self.put(*each) for each in output), sum(late)
 
     def slot(self, key: Any) -> int:

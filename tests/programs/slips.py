@@ -180,7 +180,7 @@ def renamed_key(running: "Running", step: Slip) -> bool | None:
 
 def null_key(running: "Running", step: Slip) -> bool | None:
     """A row has no key."""
-    if "function" in running.job.work or not step.batch.items:
+    if "function" in running.job.work or not step.batch.items or _has_late(running, step):
         return False
 
     def without(table: pa.Table) -> pa.Table:
@@ -190,6 +190,11 @@ def null_key(running: "Running", step: Slip) -> bool | None:
     with refused(StateBackendError):
         deliver(running, step, without)
     return None
+
+
+def _has_late(running: "Running", step: Slip) -> bool:
+    """True if a row may be dropped before anybody looks at it."""
+    return running.job.clock == "event" and any(item.at_s < running.held.now for item in step.batch.items)
 
 
 def null_time(running: "Running", step: Slip) -> bool | None:
@@ -238,8 +243,7 @@ def no_output(running: "Running", step: Slip) -> bool | None:
     if running.job.late == "output":
         _with_job(running, step, running.job, StateBackendError, output=None)
         return None
-    late = {int(item.at_s * 1e6) < running.held.now * 1e6 for item in step.batch.items}
-    if running.job.clock == "event" and late != {False}:
+    if _has_late(running, step):
         return False
     _with_job(running, step, running.job, StateBackendError, output=None)
     return None

@@ -83,10 +83,9 @@ def in_spark(declared: Declared, found: Any) -> Any:
         case "list":
             return [struct_of(declared.type, each) for each in found]
         case "map":
-            cells = found.values()
-            return entries_in(
-                (struct_of(declared.names, cell.name), struct_of(declared.type, cell.value)) for cell in cells
-            )
+            names = [struct_of(declared.names, cell.name) or {"value": None} for cell in found.values()]  # none is null
+            values = [struct_of(declared.type, cell.value) for cell in found.values()]
+            return entries_in(zip(names, values, strict=True))
         case "timers":
             return sorted(round(at * 1000) for at in found)
     return found
