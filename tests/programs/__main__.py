@@ -8,6 +8,8 @@ import argparse
 import logging
 import os
 import re
+import shutil
+import tempfile
 import time
 import traceback
 from collections.abc import Sequence
@@ -31,8 +33,10 @@ from statebackend.testing.record import (
 from tests.programs.drawing import draw
 from tests.programs.pairs import Pairs
 from tests.programs.program import Batch, Program
+from tests.programs.real_spark import OnSpark
 from tests.programs.running import run
 from tests.programs.shrinking import shrunk
+from tests.spark.conftest import build_session
 
 STEP = 25
 """Seeds between two lines of progress."""
@@ -89,6 +93,24 @@ def show(seed: int) -> None:
     print(*traceback.format_exception(failure_of(program) or error))
 
 
+def on_spark(first: int, count: int) -> None:
+    """Run these seeds on a real session. Exit status 1 if one is broken."""
+    broken, begun_s = list[Found](), time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="programs-") as folder:
+        spark = build_session(Path(folder, "warehouse"))
+        for seed in range(first, first + count):
+            try:
+                OnSpark(draw(seed), Path(folder, str(seed)), spark).run()
+            except Exception as error:  # noqa: BLE001  # as in `failure_of`
+                broken.append(Found(seed, cause_of(error), str(error)))
+                print(f"seed {seed}: {cause_of(error)}\n    {str(error)[:400]}")
+            shutil.rmtree(Path(folder, str(seed)), ignore_errors=True)
+            print(f"{seed - first + 1:>7,} of {count:,} seeds on Spark, {len(broken)} broken", flush=True)
+        spark.stop()
+    print(*by_cause(broken), f"{time.monotonic() - begun_s:.0f} s", sep="\n")
+    raise SystemExit(1 if broken else 0)
+
+
 def main() -> None:
     """Run the seeds. Exit status 1 if one is broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.programs", description=__doc__)
@@ -96,11 +118,15 @@ def main() -> None:
     parser.add_argument("--first", type=int)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--show", type=int, metavar="SEED", help="shrink a seed that fails, and stop")
+    parser.add_argument("--spark", type=int, metavar="N", help="run so many on a real session of Spark, and stop")
     parser.add_argument("--record", type=Path, metavar="FILE", help="add what came of it to what is there")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
     if arguments.show is not None:
         show(arguments.show)
+        return
+    if arguments.spark is not None:
+        on_spark(arguments.first or 0, arguments.spark)
         return
     before = recorded(arguments.record)
     first = max((piece.end for piece in pieces_of(before)), default=0) if arguments.first is None else arguments.first

@@ -173,6 +173,8 @@ class Dictionaries:
             found.pop(text_of(one[0]), None)
         if op == "swap":
             lives = {text: cell for text, cell in found.items() if self._lives(declared, cell)}
+            if len({cell.name for cell in lives.values()}) < len(lives):
+                return  # no dict can hold them
             values = {text: evolved(declared.type, cell.value) for text, cell in lives.items()}
             entries[key] = {text: self._cell(declared, values[text], cell.name) for text, cell in lives.items()}
 

@@ -66,6 +66,10 @@ class Session(SparkSession):
         if self.is_stopped:
             raise RuntimeError(STOPPED)
 
+    def frame(self, table: pa.Table, *, pieces: int = 0, plan: object = None) -> "Frame":
+        """The rows of a batch, in pieces of so many rows."""
+        return Frame(self, table, rows_max=pieces, plan=plan)
+
     def createDataFrame(self, table: pa.Table) -> "Frame":  # type: ignore[override]  # noqa: N802
         unfit = [field for field in table.schema if pa.types.is_unsigned_integer(field.type)]
         if unfit:

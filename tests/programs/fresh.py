@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.programs.drawing import draw
 from tests.programs.running import run
 
-SEEDS = int(os.environ.get("STATEBACKEND_PROGRAMS", "300"))
+SEEDS = int(os.environ.get("PROGRAMS", "300"))
 IN_A_TEST = 15
 SEEDS_PER_COMMIT = 100_000
 

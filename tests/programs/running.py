@@ -24,7 +24,7 @@ from statebackend._tables.key_groups import key_group
 from statebackend.errors import StateBackendError
 from tests.programs import beside, moves, slips
 from tests.programs.dictionaries import Dictionaries
-from tests.programs.frames import Frame, Session, without_jvm
+from tests.programs.frames import Session, without_jvm
 from tests.programs.looking import WrongError, check
 from tests.programs.processors import FAILING, OnPurposeError, fail, work_of
 from tests.programs.program import (
@@ -73,7 +73,8 @@ class Running:
         self.savepoints: dict[str, Committed] = {}
         self.told = Told()
         self.clock = BatchTime()
-        self.session = Session()
+        self.session: Any = None
+        self.frame_of_batch: Any = None
         self.sink: Any = None
         self.left: list[Any] = []
         self.runs = 0
@@ -141,7 +142,7 @@ class Running:
             self.end(step.after)
         self.job = step.job
         self.held.declare(self.job)
-        self.session = Session(self.job.zone, "query")
+        self.session = self.new_session(self.job.zone)
         self.begin_run()
         self.sink = self.make_sink()
 
@@ -152,7 +153,12 @@ class Running:
             self.left.append(self.sink)
         else:
             self.copy_home()
-            self.go_back()
+            if self.is_copied:
+                self.go_back()
+
+    def new_session(self, zone: str) -> Any:
+        """The session of Spark in which the query runs."""
+        return Session(zone, "query")
 
     def begin_run(self) -> None:
         self.runs += 1
@@ -256,7 +262,8 @@ class Running:
             FAILING.pop("now", None)
         if self.is_copied:
             self.go_back()
-            self.sink = self.make_sink()
+        if step.mishap.startswith("killed"):
+            self.next_run()
 
     def die(self) -> None:
         self.copy_home()
@@ -281,8 +288,11 @@ class Running:
         self.copied.rename(self.home)
         self.is_copied = False
 
-    def frame(self, step: Batch, batch_id: int, *, raises: bool = False) -> Frame:
-        return Frame(self.session, self.table(step, raises=raises), rows_max=step.pieces, plan=(batch_id, self.runs))
+    def frame(self, step: Batch, batch_id: int, *, raises: bool = False) -> Any:
+        self.frame_of_batch = self.session.frame(
+            self.table(step, raises=raises), pieces=step.pieces, plan=(batch_id, self.runs)
+        )
+        return self.frame_of_batch
 
     def table(self, step: Batch, *, raises: bool) -> pa.Table:
         """The rows as Spark has them: instants in the session's zone."""

@@ -20,7 +20,6 @@ from statebackend.errors import (
     StateGoneError,
     WrongQueryError,
 )
-from tests.programs.frames import Frame
 from tests.programs.looking import WrongError
 from tests.programs.program import Declared, Job, Slip
 
@@ -47,8 +46,7 @@ def slip(running: "Running", step: Slip) -> None:
 
 def deliver(running: "Running", step: Slip, table: Callable[[pa.Table], pa.Table] = lambda table: table) -> None:
     """Deliver the next batch, with rows that are changed so."""
-    frame = Frame(running.session, table(running.table(step.batch, raises=False)))
-    running.sink(frame, running.batch_id)
+    running.sink(running.session.frame(table(running.table(step.batch, raises=False))), running.batch_id)
 
 
 def _with_job(running: "Running", step: Slip, job: Job, *kinds: type[StateBackendError], **options: Any) -> None:
@@ -68,7 +66,7 @@ def twice(running: "Running", step: Slip) -> bool | None:
     kept = running.line[-1]
     deliver(running, step, lambda table: table.slice(0, 1))
     with refused(InputError):
-        running.sink(Frame(running.session, table.slice(1)), running.batch_id)
+        running.sink(running.session.frame(table.slice(1)), running.batch_id)
     name = f"before-{running.batch_id}-{running.runs}"
     asyncio.run(sb.savepoint(running.settings, name, checkpoint_id=kept.checkpoint_id))
     running.next_run(savepoint=name)
@@ -81,8 +79,7 @@ def same_frame_twice(running: "Running", step: Slip) -> bool | None:
     running.batch(step.batch)
     if step.batch.mishap:
         return None
-    batch_id = running.batch_id - 1
-    running.sink(running.frame(step.batch, batch_id), batch_id)
+    running.sink(running.frame_of_batch, running.batch_id - 1)
     return None
 
 
@@ -120,8 +117,9 @@ def edited_beside(running: "Running", step: Slip) -> bool | None:
 
 
 def forgotten_clock(running: "Running", step: Slip) -> bool | None:
-    """The program is started without the clock that the job goes by."""
-    if running.job.clock == "none" or running.held.now == float("-inf"):
+    """The program is started without the clock that the job goes by. A function with no rows may not have moved it."""
+    has_rows = bool(step.batch.items) or "function" not in running.job.work
+    if running.job.clock == "none" or running.held.now == float("-inf") or not has_rows:
         return False
     job = msgspec.structs.replace(running.job, clock="none", late=None, lateness_s=0.0)
     _with_job(running, step, job, StateBackendError)
