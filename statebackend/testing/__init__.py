@@ -4,6 +4,7 @@ ObjectStoreConformance, UploaderConformance     subclass one, say what to test, 
 FaultyStore, FaultyUploader                     wrappers that apply a plan of faults: Fail, Hold, Slow, Throttle, Torn
 CrashStore                                      objects that outlive the process that writes them, and its crashes
 ProcessorTester                                 a processor on rows, without Spark, files and threads
+compare                                         a processor beside a plain model, on drawn rows, through kills
 run_virtual, VirtualClock, VirtualTimeLoop      virtual time, so that a test about delays takes no time
 
 This is the only room that imports pytest, and nothing else in the library imports this room.
@@ -40,6 +41,7 @@ from statebackend.testing.kits.uploaders import UploaderConformance  # noqa: E40
 from statebackend.testing.virtual_time import VirtualClock, VirtualTimeLoop, run_virtual  # noqa: E402
 
 if TYPE_CHECKING:
+    from statebackend.testing.against_a_model import compare
     from statebackend.testing.processor_tester import ProcessorTester
 
 __all__ = [
@@ -61,11 +63,15 @@ __all__ = [
     "UploaderUnderTest",
     "VirtualClock",
     "VirtualTimeLoop",
+    "compare",
     "run_virtual",
 ]
 
 
+_WITH_ARROW = {"ProcessorTester": "processor_tester", "compare": "against_a_model"}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "ProcessorTester":  # on first use: it imports pyarrow, which not every process has
-        return importlib.import_module("statebackend.testing.processor_tester").ProcessorTester
+    if name in _WITH_ARROW:  # on first use: it imports pyarrow, which not every process has
+        return getattr(importlib.import_module(f"statebackend.testing.{_WITH_ARROW[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

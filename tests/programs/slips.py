@@ -217,7 +217,9 @@ def other_type(running: "Running", step: Slip) -> bool | None:
     if not states or (running.job.parallelism and not step.batch.items):
         return False
     state = states[0]
-    other = msgspec.structs.replace(state, type="int" if state.type.startswith("leg") else "leg 0", default=False)
+    other = msgspec.structs.replace(
+        state, type="int" if state.type.startswith(("leg", "stop")) else "leg 0", default=False
+    )
     states = [other if each.name == state.name else each for each in running.job.states]
     _with_job(running, step, msgspec.structs.replace(running.job, states=tuple(states)), StateBackendError)
     return None
