@@ -140,7 +140,7 @@ def other_clock(running: "Running", step: Slip) -> bool | None:
 
 def no_clock_for_timers(running: "Running", step: Slip) -> bool | None:
     """A processor with timers in a sink without a clock."""
-    if running.kept or "function" in running.job.work:
+    if (running.kept and running.job.clock != "none") or "function" in running.job.work:
         return False
     states = (*running.job.states, Declared("late", "timers"))
     job = msgspec.structs.replace(running.job, clock="none", late=None, lateness_s=0.0, states=states)
@@ -163,7 +163,7 @@ def shared_name(running: "Running", step: Slip) -> bool | None:
     if "function" in running.job.work:
         return False
     with refused(InputError, sb.StateBackendError):
-        deliver(running, step, lambda table: table.append_column("seq", table.column("seq")))
+        deliver(running, step, lambda table: table.append_column("does", table.column("does")))
     return None
 
 

@@ -1,0 +1,78 @@
+"""Programs that once failed, as they were shrunk, and what was wrong. As values they outlive a change of the draws."""
+
+import pytest
+
+from tests.programs.program import Batch, Declared, Do, Item, Job, Look, Program, Slip, Start
+from tests.programs.running import run
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+def one(job: Job, *batches: tuple[Item, ...], keys: str = "str", reader: str = "parts") -> Program:
+    """A program of one run, with a look at the end."""
+    return Program(keys, (Start(job), *map(Batch, batches), Look(reader)))
+
+
+KEPT = {
+    "a timer that another one deletes after it registered its own time again fires all the same": one(
+        Job(states=(Declared("t1", "timers"),), output="async outbox", clock="event", lateness_s=3600.7),
+        (
+            Item(2, 1700000012.0, (Do("t1", "register", at_s=5.0),)),
+            Item(2, 1700000016.0),
+            Item(2, 1700000015.0, (Do("t1", "register", at_s=3.0),)),
+        ),
+        (Item(0, 1700000030.000001),),
+    ),
+    "names of a map that Python takes for equal are read as one": one(
+        Job(states=(Declared("m0", "map", names="float"),)),
+        (Item(0, 0.0, (Do("m0", "put", name=0), Do("m0", "put", 1, name=1))),),
+    ),
+    "a map with none among its names cannot be read": one(
+        Job(states=(Declared("m0", "map", names="maybe text"),)),
+        (Item(0, 0.0, (Do("m0", "put", name=0), Do("m0", "put", 1, name=1))),),
+    ),
+    "bases in RocksDB of several owners cannot be read": one(
+        Job(
+            states=(Declared("v0", "value"),),
+            parallelism=3,
+            settings={"table": "rocksdb", "materialize_handles_max": 1},
+        ),
+        *(tuple(Item(key, 0.0, (Do("v0", "put", 3),)) for key in range(8)) for _ in range(3)),
+    ),
+    "broadcast state is read once for each owner": one(
+        Job(states=(Declared("b0", "broadcast"),), parallelism=3), tuple(Item(key, 0.0) for key in range(8))
+    ),
+    "the second part of a batch is dropped as a replay": Program(
+        "str",
+        (
+            Start(Job(states=(Declared("v0", "value"),))),
+            Batch((Item(0, 0.0),)),
+            Slip("twice", Batch((Item(0, 0.0, (Do("v0", "put"),)), Item(1, 0.0, (Do("v0", "put", 1),))))),
+            Look("spark"),
+        ),
+    ),
+    "what an old value reads as depends on whether a base was written": Program(
+        "str",
+        tuple(
+            step
+            for version in ("leg 0", "leg 2", "leg 3")
+            for step in (
+                Start(
+                    Job(
+                        states=(Declared("v0", "value", type=version),),
+                        output="function",
+                        settings={"materialize_handles_max": 1},
+                    )
+                ),
+                Batch((Item(version == "leg 2", 0.0, (Do("v0", "put", 2),) if version != "leg 3" else ()),)),
+                Batch((Item(1, 0.0),)),
+            )
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("program", KEPT.values(), ids=KEPT)
+def test_what_once_was_wrong_is_right(program: Program) -> None:
+    """The name says how it was wrong."""
+    run(program)
