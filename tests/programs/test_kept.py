@@ -51,24 +51,6 @@ KEPT = {
             Look("spark"),
         ),
     ),
-    "what an old value reads as depends on whether a base was written": Program(
-        "str",
-        tuple(
-            step
-            for version in ("leg 0", "leg 2", "leg 3")
-            for step in (
-                Start(
-                    Job(
-                        states=(Declared("v0", "value", type=version),),
-                        output="function",
-                        settings={"materialize_handles_max": 1},
-                    )
-                ),
-                Batch((Item(version == "leg 2", 0.0, (Do("v0", "put", 2),) if version != "leg 3" else ()),)),
-                Batch((Item(1, 0.0),)),
-            )
-        ),
-    ),
 }
 
 

@@ -57,6 +57,21 @@ class Leg4(msgspec.Struct):
     s: str | None = "again"
 
 
+class Leg5(msgspec.Struct):
+    """Removed again, by a type that has an upcast."""
+
+    m: int
+    more: int = 5
+
+
+class Leg6(msgspec.Struct):
+    """And back once more."""
+
+    m: int
+    more: int = 5
+    s: str | None = "third"
+
+
 def renamed(old: dict[str, Any]) -> dict[str, Any]:
     """From `Leg3`, as builtins, to `Leg4`."""
     return {"m": old["n"] + 1} | {name: value for name, value in old.items() if name != "n"}
@@ -68,6 +83,8 @@ LEGS: Mapping[str, tuple[type[msgspec.Struct], int]] = {
     "leg 2": (Leg2, 0),
     "leg 3": (Leg3, 0),
     "leg 4": (Leg4, 1),
+    "leg 5": (Leg5, 1),
+    "leg 6": (Leg6, 1),
 }
 """The versions of one type, oldest first, and how many upcasts each has."""
 UPCASTS = (renamed,)
@@ -130,12 +147,12 @@ TYPES: Mapping[str, Type] = {
     **{
         name: Type(class_, (class_(1), class_(2, 9), class_(-5)), _fields, upcasts=UPCASTS[:upcasts])
         for name, (class_, upcasts) in LEGS.items()
-        if class_ is Leg2
+        if "s" not in class_.__struct_fields__
     },
     **{
         name: Type(class_, (class_(1), class_(2, s=""), class_(-5, s="x")), _fields, upcasts=UPCASTS[:upcasts])
         for name, (class_, upcasts) in LEGS.items()
-        if class_ is not Leg2
+        if "s" in class_.__struct_fields__
     },
     "stop": Type(Stop, (Stop("EWR"), Stop("", 1)), _fields),
     "pair": Type(tuple[int, str], ((0, ""), (1, "b")), lambda value: {"_1": value[0], "_2": value[1]}),
