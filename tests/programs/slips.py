@@ -169,7 +169,8 @@ def shared_name(running: "Running", step: Slip) -> bool | None:
 
 def renamed_key(running: "Running", step: Slip) -> bool | None:
     """The key column has another name."""
-    if "function" in running.job.work or (running.job.parallelism == 0 and not step.batch.items):
+    is_unseen = running.job.parallelism == 0 and (not step.batch.items or _has_late(running, step))
+    if "function" in running.job.work or is_unseen:
         return False
     with refused(StateBackendError):
         deliver(running, step, lambda table: table.rename_columns(["other", *table.column_names[1:]]))
