@@ -87,8 +87,9 @@ class KeyedProcessor:
         """Declare states: `self.legs = context.value_state("legs", Leg)`. Called before the first batch on a state.
 
         Called once on each copy (`copy.copy`) of the processor that the sink was given; the state is opened with a new
-        copy. On executors every attempt at a range has a copy of its own, so what it stores in `self` is gone after the
-        batch.
+        copy, so what a failed batch left in `self` does not count again with the replay. All copies share what
+        `__init__` made and `process` changes in place, such as a list: make it here. On executors every attempt at a
+        range has a copy of its own, so what it stores in `self` is gone after the batch.
         """
 
     def open_batch(self, context: ProcessorContext) -> None:

@@ -31,7 +31,7 @@ def test_every_seed_keeps_every_promise(first: int) -> None:
 
 
 def test_owners_on_one_disk_count_its_bytes_each_for_itself() -> None:
-    """As `docs/decisions/owners-share-a-root.md` has it; the judge once took the bound of one for that of all."""
+    """As `docs/decisions/processes-share-a-host.md` has it; the judge once took the bound of one for that of all."""
     assert simulate(7012).commits
 
 
