@@ -293,19 +293,18 @@ def _clock_after(
     """The clock of the next commit. A commit that is made without one keeps the one that there was."""
     if clock is not None and before is not None and _is_behind(clock, before):
         raise InputError("a job's clock never goes back, and stays of its kind", before=before, clock=clock)
-    clock = clock or before
     for owned in (snapshot.clock for snapshot in snapshots):
-        if owned is not None and (clock is None or _is_behind(clock, owned)):
+        if owned is not None and _is_behind(clock or before, owned):
             raise InputError(
                 "an owner has moved its clock further than the commit would have it: pass that as `clock`",
                 owner=owned,
                 clock=clock,
             )
-    return clock
+    return clock or before
 
 
-def _is_behind(clock: ClockMark, other: ClockMark) -> bool:
-    return clock.kind != other.kind or clock.now_s < other.now_s
+def _is_behind(clock: ClockMark | None, other: ClockMark) -> bool:
+    return clock is None or clock.kind != other.kind or clock.now_s < other.now_s
 
 
 def _check_equal(what: str, expected: int, found: Sequence[int]) -> None:
