@@ -16,6 +16,10 @@ from statebackend.reports import Inspection, JobReport, LogRow, RangeRow, SizeRo
 
 WIDTH: Final = 720
 HEIGHT: Final = 140
+AXIS: Final = 72
+"""The room on the left for the values of the axis."""
+BAR_MAX: Final = 48
+"""No bar is wider, so that a few bars do not look like a wall."""
 COMMITS_MAX: Final = 200
 """The newest commits are drawn: more bars than this would be thinner than a hair."""
 RANGES_MAX: Final = 64
@@ -24,7 +28,8 @@ SIZES_MAX: Final = 200
 _STYLE: Final = """
 :root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}table{border-collapse:collapse;width:100%}
-th,td{text-align:left;padding:.2rem .6rem;border-bottom:1px solid #8886;overflow-wrap:anywhere}
+th,td{text-align:left;padding:.2rem .6rem;border-bottom:1px solid #8886}th{white-space:nowrap}
+td{overflow-wrap:break-word;max-width:30rem}.wide{overflow-x:auto}
 figure{margin:0 0 1rem}figcaption{font-size:.9rem}
 svg{width:100%;height:auto}svg text{font:11px system-ui;fill:currentColor}
 .bar{fill:#4477aa}.more{fill:url(#stripes)}.axis{stroke:currentColor;stroke-width:1}
@@ -34,15 +39,38 @@ _STRIPES: Final = (
     '<rect width="6" height="6" fill="#fff"/><rect width="3" height="6" fill="#4477aa"/></pattern></defs>'
 )
 
+_WORDS: Final = (
+    "<p><small>A <b>checkpoint</b> is the state after a batch, under the number of its commit. An <b>epoch</b> is "
+    "one opening of the job for writing: each gets the next number, and shuts out the ones before. Keys belong to "
+    "<b>key groups</b>, which make up the <b>ranges</b> that are written and restored apart. A range is a "
+    "<b>base</b>, the whole state at some checkpoint, and the <b>changelog</b> behind it, in change sets. A "
+    "<b>restore</b> reads both, from copies on the local disk where they are intact, otherwise from the "
+    "<b>primary</b>, the store that decides. The <b>hint</b> is an object that says where a search for the newest "
+    "entry begins.</small></p>"
+)
+_VERDICTS: Final = {
+    "retained": "an entry of the log that is kept",
+    "needed": "a checkpoint that is kept points into it",
+    "hint": "says where a search in the log begins",
+    "savepoint": "the marker of a savepoint",
+    "live": "its writer may be about to make the commit that points into it",
+    "young": "garbage, and not old enough to be deleted",
+    "foreign": "not of this library, so it is left alone",
+    "superseded": "only what is no longer kept points into it: deleted",
+    "orphan": "made by a writer that is gone, and nothing points into it: deleted",
+}
+
 
 def page(found: JobReport, log: Inspection) -> str:
     """The page on a job, from its report and its log."""
     title = f"job {found.job}"
     commits = [row for row in log.log if row.kind == "commit" and row.on_branch][-COMMITS_MAX:]
+    verdicts = "".join(f"<li>{name}: {_VERDICTS[name]}</li>" for name in found.verdicts if name in _VERDICTS)
     body = "\n".join(
         (
             f"<h1>{escape(title)}</h1>",
             *_summary(found),
+            _WORDS,
             *_history(commits, [row for row in log.log if row.kind == "claim"]),
             *_restores(commits),
             *_ranges(found.ranges),
@@ -50,12 +78,16 @@ def page(found: JobReport, log: Inspection) -> str:
             "<h2>States</h2>",
             _table(("state", "kind", "schema"), ((each.name, each.kind, each.schema) for each in found.states)),
             "<h2>Objects</h2>",
+            "<p>Where the objects lie, by the first part of their names; <code>newest</code> is the hint.</p>",
             _totals("place", found.places),
+            "<p>What a sweep would say of each object now; it deletes what is superseded or an orphan.</p>",
             _totals("verdict of a sweep", found.verdicts),
+            f"<ul>{verdicts}</ul>",
             *_savepoints(found),
         )
     )
-    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
+    metas = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    head = f"{metas}<title>{escape(title)}</title><style>{_STYLE}</style>"
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
 
 
@@ -168,9 +200,9 @@ def _totals(head: str, totals: Mapping[str, tuple[int, int]]) -> str:
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["<table><tr>" + "".join(f"<th>{escape(head)}</th>" for head in heads) + "</tr>"]
+    lines = ['<div class="wide"><table><tr>' + "".join(f"<th>{escape(head)}</th>" for head in heads) + "</tr>"]
     lines += ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
-    return "\n".join((*lines, "</table>"))
+    return "\n".join((*lines, "</table></div>"))
 
 
 def _bars(
@@ -181,26 +213,43 @@ def _bars(
     *,
     more: Sequence[float] = (),
 ) -> str:
-    """A bar for each value, with what is `more` stacked upon it. The caption has the extremes; each bar has a title."""
+    """A bar for each value, with what is `more` stacked upon it; a single value is a sentence.
+
+    The axis has the highest value and its half. The caption has the extremes; each bar has a title.
+    """
     tops = more or [0.0] * len(values)
-    highest = max((value + top for value, top in zip(values, tops, strict=True)), default=0.0) or 1.0
-    step = WIDTH / max(1, len(values))
+    totals = [value + top for value, top in zip(values, tops, strict=True)]
+    titles = [
+        f"{name}: {shown(value)}" + (f" and {shown(top)}" if more else "")
+        for name, value, top in zip(names, values, tops, strict=True)
+    ]
+    if len(totals) <= 1:
+        return f"<p>{escape(caption)}. {escape(titles[0] if titles else 'None')}.</p>"
+    highest = max(totals) or 1.0
+    step = (WIDTH - AXIS) / len(values)
+    width = min(BAR_MAX, max(0.5, step * 0.8))
     drawn: list[str] = []
-    for place, (name, value, top) in enumerate(zip(names, values, tops, strict=True)):
-        title = f"{name}: {shown(value)}" + (f" and {shown(top)}" if more else "")
+    for place, (title, value, top) in enumerate(zip(titles, values, tops, strict=True)):
         low, high = (HEIGHT * part / highest for part in (value, value + top))
-        left, width = place * step, max(0.5, step * 0.8)
+        left = AXIS + place * step
         drawn.append(f"<g><title>{escape(title)}</title>{_rectangle(left, width, 0.0, low, 'bar')}")
         drawn.append(f"{_rectangle(left, width, low, high, 'more') if top else ''}</g>")
-    ends = f'<text x="0" y="{HEIGHT + 16}">{escape(names[0])}</text>' if names else ""
-    if len(names) > 1:
-        ends += f'<text x="{WIDTH}" y="{HEIGHT + 16}" text-anchor="end">{escape(names[-1])}</text>'
-    label = f"{caption}. Highest: {shown(highest)}; last: {shown(values[-1] if values else 0.0)}."
+    last_x = AXIS + (len(values) - 1) * step + width
+    drawn.append(_text(AXIS, HEIGHT + 16, names[0]))
+    drawn.append(_text(max(last_x, AXIS + 2 * BAR_MAX), HEIGHT + 16, names[-1], anchor="end"))
+    drawn.extend(
+        _text(AXIS - 6, HEIGHT * (1 - part) + 4, shown(highest * part), anchor="end") for part in (0.0, 0.5, 1.0)
+    )
+    label = f"{caption}. Highest: {shown(highest if any(totals) else 0.0)}; last: {shown(totals[-1])}."
     return (
-        f'<figure><svg viewBox="0 0 {WIDTH} {HEIGHT + 22}" role="img" aria-label="{escape(label)}">{_STRIPES}'
-        f'{"".join(drawn)}<line class="axis" x1="0" y1="{HEIGHT}" x2="{WIDTH}" y2="{HEIGHT}"/>{ends}</svg>'
+        f'<figure><svg viewBox="0 -8 {WIDTH} {HEIGHT + 30}" role="img" aria-label="{escape(label)}">{_STRIPES}'
+        f'{"".join(drawn)}<line class="axis" x1="{AXIS}" y1="{HEIGHT}" x2="{WIDTH}" y2="{HEIGHT}"/></svg>'
         f"<figcaption>{escape(label)}</figcaption></figure>"
     )
+
+
+def _text(x: float, y: float, said: str, *, anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(said)}</text>'
 
 
 def _rectangle(left: float, width: float, low: float, high: float, kind: str) -> str:

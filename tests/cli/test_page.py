@@ -11,6 +11,8 @@ import pytest
 
 import statebackend as sb
 from statebackend import cli
+from statebackend._log.sweeping.retention import Verdict
+from statebackend.cli.page import _VERDICTS, _bars
 from tests.cli.conftest import Place
 
 HOSTILE = "<script>alert('&\"')</script>"
@@ -45,7 +47,7 @@ class Reader(html.parser.HTMLParser):
 
 @pytest.fixture
 def written(place: Place) -> Path:
-    """The page of a job in which a state and a query have hostile names."""
+    """The page of a job of several checkpoints in which a state and a query have hostile names."""
 
     async def work() -> None:
         async with sb.open_backend(place.settings) as backend:
@@ -89,6 +91,44 @@ def test_a_page_stands_alone_and_escapes_what_users_named(written: Path) -> None
     assert f"{HOSTILE} [0, 127]: 1 keys" in reader.text
     assert "20: " in reader.text  # each bar has its name and number
     assert sorted(path.name for path in written.parent.iterdir()) == ["local", "page.html", "primary"]
+
+
+def test_one_value_is_a_sentence_with_both_of_its_parts(written: Path) -> None:
+    """The only range once read "last: 0 B": all of it was changelog, which stood on top of nothing."""
+    reader = Reader()
+    text = written.read_text(encoding="utf-8")
+    reader.feed(text)
+    said = next(line for line in reader.text.splitlines() if line.startswith("Bytes of each range"))
+    assert re.search(r"\[0, 127\]: .+ and (?!0 B)", said)
+    assert "last: 0 B" not in reader.text
+    figures = text.split("<figure>")[1:]
+    assert all(len(re.findall("<g>", figure)) > 1 for figure in figures)
+
+
+def test_a_page_explains_its_words_before_they_are_used(written: Path) -> None:
+    """Whoever is sent the page has not read the glossary."""
+    text = written.read_text(encoding="utf-8")
+    used = text.index("<h2>")
+    for word in ("checkpoint", "epoch", "key groups", "base", "changelog", "restore", "primary", "hint"):
+        assert text.index(f"<b>{word}</b>") < used
+    reader = Reader()
+    reader.feed(text)
+    for verdict in ("retained", "needed", "hint"):
+        assert f"{verdict}: " in reader.text
+
+
+def test_every_verdict_is_explained() -> None:
+    """A new one would be shown without a word."""
+    assert set(_VERDICTS) == {verdict.value for verdict in Verdict}
+
+
+def test_the_axis_of_a_chart_has_values() -> None:
+    """The lowest, the highest and what lies half way, so that a bar can be read without a pointer."""
+    drawn = _bars("Bytes", ["a", "b"], [4.0, 8.0], "{:.0f} B".format)
+    assert [text for text in re.findall(r">([^<>]+)</text>", drawn) if text.endswith(" B")] == ["0 B", "4 B", "8 B"]
+    assert "Highest: 8 B; last: 8 B" in drawn
+    stacked = _bars("Bytes", ["a", "b"], [4.0, 0.0], "{:.0f} B".format, more=[0.0, 8.0])
+    assert "last: 8 B" in stacked
 
 
 def test_a_page_that_cannot_be_written_is_told(place: Place) -> None:

@@ -1,5 +1,6 @@
 """The program in the README, on a real session, and what it says about a second run."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,16 @@ def test_the_program_counts_and_goes_on_in_its_next_run(
         counted = sb.read_state(settings, "clicks").read_all().select(["key", "value"]).to_pylist()
         expected = {f"user-{user}": len(range(user, run * 1000, 7)) for user in range(7)}
         assert {row["key"]: row["value"] for row in counted} == expected
+
+
+def test_what_a_user_sees_is_said_as_it_is() -> None:
+    """A thousand rows do not divide by seven: the page once gave everybody the same number."""
+    said = README.split("Each run takes the next")[1].split("\n\n")[0]
+    for run in (1, 2):
+        clicks = [len(range(user, run * 1000, 7)) for user in range(7)]
+        assert {str(count) for count in clicks} <= set(re.findall(r"\d+", said))
+        fewer = {f"user-{user}" for user, count in enumerate(clicks) if count < max(clicks)}
+        assert fewer == set(re.findall(r"user-\d", said.split(";")[run - 1]))
 
 
 def test_the_program_is_short() -> None:
