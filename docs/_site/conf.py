@@ -22,7 +22,7 @@ author = "The authors of statebackend"
 release = version = statebackend.__version__
 html_title = f"statebackend {release}"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "contents", "docstrings", "inline"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "contents", "docstrings", "files", "inline"]
 exclude_patterns = ["_site"]
 html_theme = "furo"
 html_static_path = ["static"]

@@ -1,36 +1,22 @@
-"""Generates `docs/reference/files.md`, which says in a line what each file of the library has, room by room.
+"""Fills `docs/reference/files.md` in the site: a line for what each file of the library has, room by room.
 
 The line is the first paragraph of the file's own docstring, and the rooms come in the order of the layers in
-`pyproject.toml`. `python docs/_site/files.py` writes the page again; a test compares them.
+`pyproject.toml`. The text is made while the site is built and kept nowhere; `python docs/_site/files.py` prints it.
 """
 
 import ast
 import re
+import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[2]
 LIBRARY: Final = ROOT / "statebackend"
 PAGE: Final = ROOT / "docs" / "reference" / "files.md"
-
-HEAD: Final = """# Every file
-
-Each file of `statebackend/` in the words of its own docstring: a map for those who read the code. A folder is called a
-*room*; those that begin with an underscore are private. [The tour](../explanation/internals.md) walks through them with
-one row of data, and [the decisions](../decisions/README.md) are listed by room.
-
-The rooms stand from the top down. An import only ever points down this list, rooms on one line do not import each
-other, and `nox -s layers` fails if one does.
-
-```text
-{layers}
-```
-
-{rooms}
-This page is generated from the docstrings, by `python docs/_site/files.py`.
-"""
+DOCNAME: Final = "reference/files"
+PLACE: Final = "<!-- filled while the site is built -->"
 
 
 def layers() -> list[list[str]]:
@@ -71,12 +57,24 @@ def layer_of(rooms: Sequence[str]) -> Iterator[str]:
         yield "\n".join([*(f"- `{file}`: {sentence_of(LIBRARY / file)}" for file in files), ""])
 
 
-def page_of(rooms: Sequence[Sequence[str]]) -> str:
-    """The whole page, given the rooms of each layer."""
-    block = "\n".join(" | ".join(layer) for layer in rooms)
-    parts = [part for layer in rooms for part in layer_of(layer)]
-    return HEAD.format(layers=block, rooms="\n".join(parts))
+def page_of(text: str, rooms: Sequence[Sequence[str]]) -> str:
+    """The whole page, given what is kept of it and the rooms of each layer. Raises `ValueError` if it has no place."""
+    if text.count(PLACE) != 1:
+        raise ValueError(f"{PAGE} has no line {PLACE}")
+    block = "\n".join(["```text", *(" | ".join(layer) for layer in rooms), "```", ""])
+    return text.replace(PLACE, "\n".join([block, *(part for layer in rooms for part in layer_of(layer))]))
+
+
+def _read(_app: Any, docname: str, source: list[str]) -> None:
+    if docname == DOCNAME:
+        source[0] = page_of(source[0], layers())
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Sphinx calls this."""
+    app.connect("source-read", _read)
+    return {"parallel_read_safe": True}
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page_of(layers()), encoding="utf-8")
+    sys.stdout.write(page_of(PAGE.read_text(encoding="utf-8"), layers()))

@@ -6,6 +6,8 @@ import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -36,9 +38,27 @@ TOP_LEVEL = frozenset(
 MAY_TAKE_SETTINGS = frozenset({"__init__.py", "_backend", "_ranges", "_reading", "_upkeep", "cli", "spark", "testing"})
 
 
-def test_every_file_is_on_the_page_of_files_in_the_words_of_its_docstring() -> None:
-    """If not: `python docs/_site/files.py`. The page has the layers of the contract in `pyproject.toml`, too."""
-    assert files.PAGE.read_text(encoding="utf-8") == files.page_of(files.layers())
+def test_the_site_has_every_file_in_the_words_of_its_docstring() -> None:
+    """The page is filled while the site is built, with the layers of the contract in `pyproject.toml`."""
+    page = files.page_of(files.PAGE.read_text(encoding="utf-8"), files.layers())
+    paths = [path for path in LIBRARY.rglob("*.py") if path.name != "__init__.py"]
+    lines = [f"- `{path.relative_to(LIBRARY).as_posix()}`: {files.sentence_of(path)}" for path in paths]
+    assert lines
+    assert [line for line in lines if page.count(f"{line}\n") != 1] == []
+    folders = [path.parent for path in LIBRARY.glob("*/__init__.py")]
+    assert [folder.name for folder in folders if f"## `{folder.name}/`\n\n" not in page] == []
+    with pytest.raises(ValueError, match=r"files\.md"):
+        files.page_of("# Every file\n", files.layers())
+
+
+def test_files_are_written_where_sphinx_reads_their_page() -> None:
+    """Other pages are left as they are."""
+    hooks: dict[str, Any] = {}
+    files.setup(SimpleNamespace(connect=hooks.__setitem__))
+    for docname in (files.DOCNAME, "reference/glossary"):
+        source = [f"{files.PLACE}\n"]
+        hooks["source-read"](None, docname, source)
+        assert (files.PLACE in source[0]) == (docname != files.DOCNAME)
 
 
 def test_a_file_without_a_docstring_is_refused(tmp_path: Path) -> None:
