@@ -137,6 +137,16 @@ class KeyedProcessor:
     def close_batch(self, context: ProcessorContext) -> None:
         """End a batch, before its checkpoint. Called once for each `open_batch`, unless the batch has failed."""
 
+    def close(self) -> Awaitable[None] | None:
+        """Close what `open` has made, such as a client. Called once for each `open` that did not raise.
+
+        In the driver that is when the state is closed: with the sink, after a failed batch, when the query ends or is
+        started again with the same sink. On executors it is after every attempt at a range, whether it failed or not.
+        Using a state raises `BackendClosedError`. It may be `async def`, and then has 10 s; it runs on the event loop
+        if it is, or if `process` is. What it raises is logged and changes nothing. Not called if the process is
+        killed, so what must not be lost belongs into `close_batch`.
+        """
+
 
 def overrides(processor: KeyedProcessor, method: str) -> bool:
     """True if the processor has that method of its own."""

@@ -14,7 +14,7 @@ import contextlib
 import copy
 import inspect
 import itertools
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast
 
@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from statebackend._checkpoint.backend import KeyedBackend
 from statebackend._processing.calls import Batch, KeyCall
+from statebackend._processing.closing import OnLoop, check_close, close_copies
 from statebackend._processing.column_names import check_distinct, twice_in
 from statebackend._processing.concurrently import for_each
 from statebackend._processing.event_time import EventTime
@@ -40,9 +41,6 @@ _pa: Any = pa  # it ships no types
 
 CONCURRENCY: Final = 64
 """Keys that are under way at a time in an asynchronous `process`, unless the sink says another number."""
-
-OnLoop = Callable[[Callable[[], Awaitable[Any]]], Any]
-"""Runs a coroutine function on a loop, from another thread: returns or raises its outcome."""
 
 SLAB_ROWS_ON_LOOP: Final = 2_048
 """As `grouping.SLAB_ROWS`, where making the objects keeps the event loop waiting: some milliseconds."""
@@ -117,6 +115,7 @@ class ProcessorRunner:
             raise SettingsError(
                 "output_schema names a column twice: rename one", processor=type(processor), columns=twice
             )
+        check_close(processor)
         self.is_async: Final = _is_async(processor, "process")
         self._concurrency = _checked_concurrency(processor, concurrency, is_async=self.is_async)
         if event_time is not None and event_time.late == "output" and not has_output:
@@ -126,6 +125,8 @@ class ProcessorRunner:
         self.late_rows = 0
         """How many rows of the last batch were late."""
         self._opened: dict[KeyGroupRange, _OpenedCopy] = {}
+        self._replaced: list[KeyedProcessor] = []
+        """Copies whose state has been closed by others, to be closed with the next ones."""
 
     def __call__(self, table: Any, batch_id: int, backend: KeyedBackend, on_loop: OnLoop | None = None) -> Any:
         """Process rows of one batch, a `pyarrow.Table`, on `backend`, which owns their keys; its clock was moved.
@@ -202,19 +203,26 @@ class ProcessorRunner:
         """Output rows as a table of `output_schema`; `None` if the sink has no output. Raises `InputError`."""
         return table_of_rows(rows, self.processor.output_schema) if self._has_output else None
 
-    def close(self) -> None:
-        """Drop the copies of the processor, and with them the states that they declared."""
-        self._opened = {}
+    def close(self, on_loop: OnLoop | None = None) -> None:
+        """Close the copies of the processor, and drop them, and with them the states that they declared.
+
+        `on_loop` is that of `__call__`. What `close` of the processor raises is logged.
+        """
+        copies = [*self._replaced, *(opened.processor for opened in self._opened.values())]
+        self._opened, self._replaced = {}, []
+        close_copies(copies, is_async=self.is_async, on_loop=on_loop)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_opened": {}}
+        return {**vars(self), "_opened": {}, "_replaced": []}
 
     def _open_on(self, backend: KeyedBackend, batch_id: int) -> _OpenedCopy:
         opened = self._opened.get(backend.key_groups)
         if opened is None or opened.backend is not backend:
             # On an executor other ranges may have closed meanwhile: their states must not stay in memory.
-            self._opened = {owned: each for owned, each in self._opened.items() if each.context.is_usable}
+            left = dict(self._opened)
+            self._opened = {owned: each for owned, each in left.items() if each.context.is_usable}
             self._opened.pop(backend.key_groups, None)
+            self._replaced += [each.processor for owned, each in left.items() if owned not in self._opened]
             own = OwnStates(backend) if self.is_async else None
             context = ProcessorContext(backend if own is None else cast("KeyedBackend", own))
             opened = _OpenedCopy(copy.copy(self.processor), context, backend, own)

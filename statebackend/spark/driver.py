@@ -148,9 +148,9 @@ class InDriver:
             Observers(self._observer).rows_late(rows)
 
     def close(self) -> None:
-        """Drop the opened copy of the processor."""
+        """Close the opened copy of the processor, and drop it."""
         if isinstance(self._work, ProcessorRunner):
-            self._work.close()
+            self._work.close(process_portal().call)
 
 
 def _committed_clock(job: StateBackend) -> ClockMark | None:

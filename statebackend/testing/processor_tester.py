@@ -305,7 +305,7 @@ class ProcessorTester:
 
     def _close(self) -> None:
         self._opened, opened = None, self._opened
-        self._runner.close()
+        self._runner.close(self._run)
         if opened is not None:
             self._run(self._end, opened)
 

@@ -187,7 +187,8 @@ def _attempt(job: _OpenJob, task: RangeTask, rows: Callable[[], Any], batch_id: 
         try:
             output = job.spec.runner(table, batch_id, attempt.backend, process_portal().call)
         finally:
-            job.spec.runner.close()  # an iterator that the processor has kept would keep the range's files open
+            # Now, as an iterator that the processor has kept would keep the range's files open.
+            job.spec.runner.close(process_portal().call)
         begun = clock.monotonic()
         staged = None
         if job.spec.stages_output and (to_stage := rows_to_stage(output)) is not None:
