@@ -327,12 +327,14 @@ class SnapshotResult(msgspec.Struct, frozen=True):
 class SourceMark(msgspec.Struct, frozen=True):
     """The micro-batch that a commit holds: Spark's query id and batch id, and the run that delivered it.
 
-    The pair (query id, batch id) decides whether a delivery is a replay. The run id is for people only.
+    The pair (query id, batch id) decides whether a delivery is a replay. The run id is for people only. `time_zone`:
+    that of the session, in which dates and hours were made of the batch's times; unset where it is not known.
     """
 
     query_id: str
     batch_id: int
     run_id: str = ""
+    time_zone: str | UnsetType = UNSET
 
 
 class ClockMark(msgspec.Struct, frozen=True):

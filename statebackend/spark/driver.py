@@ -22,6 +22,7 @@ from statebackend._processing.event_time import EventTime
 from statebackend._processing.output_rows import has_rows
 from statebackend._processing.processor import KeyedProcessor
 from statebackend._processing.runner import ProcessorRunner
+from statebackend._processing.time_zones import in_zone, zone_of
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import BatchError, InputError, SettingsError
 from statebackend.ids import CheckpointId, ClockMark, SourceMark
@@ -86,7 +87,7 @@ class InDriver:
             if self._clock is None:
                 self._keep_clock(job)
             if isinstance(self._work, ProcessorRunner):
-                result = self._processed(self._work, df, delivered.batch_id, job, query)
+                result = self._processed(self._work, df, delivered, job, query)
             else:
                 result = self._called(self._work, df, delivered.batch_id, job, query)
             output = rows_to_stage(result) if self._stages_output else None
@@ -113,14 +114,16 @@ class InDriver:
         return result
 
     def _processed(
-        self, runner: ProcessorRunner, df: DataFrame, batch_id: int, job: StateBackend, query: QueryThread
+        self, runner: ProcessorRunner, df: DataFrame, delivered: SourceMark, job: StateBackend, query: QueryThread
     ) -> Any:
         """Process one batch, and return the output rows unless the output function receives them."""
+        batch_id = delivered.batch_id
         if self._clock is None:
             table = collected(df)
         else:
             table, to_s = self._clock.rows_of(df)
             job.advance_clock(to_s, self._clock.kind)
+        table = in_zone(table, zone_of(delivered))
         rows = runner(table, batch_id, job, lambda calls: attend(process_portal().start(calls, once=True), query))
         self._tell_late(runner.late_rows)
         if self._output is None:

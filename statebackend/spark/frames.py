@@ -18,6 +18,7 @@ from pyspark import SparkContext, inheritable_thread_target  # pyright: ignore[r
 from pyspark.sql import DataFrame, SparkSession
 
 from statebackend._portal import as_exception
+from statebackend._processing.time_zones import UTC, zone_named
 from statebackend._tasks import in_thread
 from statebackend.errors import InputError, SettingsError
 from statebackend.ids import SourceMark
@@ -32,6 +33,8 @@ RUN_ID_PROPERTY: Final = "spark.jobGroup.id"
 """The job group of a streaming query is its run id: Spark cancels it when the query is stopped."""
 ADAPTIVE: Final = "spark.sql.adaptive.enabled"
 """Spark's setting of adaptive planning."""
+TIME_ZONE: Final = "spark.sql.session.timeZone"
+"""Spark's setting of the zone in which a session makes dates, hours and texts of instants."""
 ACTIONS_MAX: Final = 8
 """Spark actions that one batch's asynchronous function may run at a time, each on a thread.
 
@@ -62,7 +65,9 @@ def context_of(df: DataFrame) -> SparkContext | None:
 
 
 def source_mark(df: DataFrame, batch_id: int, query_id: str | None) -> SourceMark:
-    """The query, batch and run that `df` belongs to. For Spark's callback thread. A given `query_id` takes precedence.
+    """The query, batch, run and time zone that `df` belongs to. For Spark's callback thread.
+
+    A given `query_id` takes precedence.
 
     Raises `SettingsError` if Spark does not name the query: on Spark Connect, or outside a streaming query; and
     `InputError` after `spark.stop()`, and for another id than that of the batch that Spark is at.
@@ -85,7 +90,8 @@ def source_mark(df: DataFrame, batch_id: int, query_id: str | None) -> SourceMar
             "your own, the same at every start of the query",
             batch_id=batch_id,
         )
-    return SourceMark(query_id=query_id, batch_id=batch_id, run_id=run_id or "")
+    zone = zone_named(df.sparkSession.conf.get(TIME_ZONE) or UTC)
+    return SourceMark(query_id=query_id, batch_id=batch_id, run_id=run_id or "", time_zone=zone)
 
 
 def frame_of(table: Any, session: SparkSession) -> DataFrame:

@@ -29,6 +29,7 @@ from statebackend._processing.clockless import check_hooks
 from statebackend._processing.event_time import Late, event_time_of
 from statebackend._processing.processor import KeyedProcessor
 from statebackend._processing.runner import ProcessorRunner
+from statebackend._processing.time_zones import check_zone
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import InputError, SettingsError, StateGoneError
 from statebackend.ids import CheckpointId, SourceMark, StagedOutput
@@ -96,6 +97,10 @@ class StatefulSink:
     like any others, with `late="output"` given to `process_late`. A function, and executors, cost one more Spark job
     for the largest time of each batch.
 
+    A processor sees instants in the time zone of the session, `spark.sql.session.timeZone`, which each commit keeps: a
+    session of another zone is refused, because dates and hours made of the same instants would differ. `time_zone`: the
+    zone that the session has to have, and that the job goes on with, whichever it had.
+
     `query_id`: names the query where Spark does not (Spark Connect); takes precedence where it does.
     `on_rewind="rollback"`: if Spark returns to an earlier batch, take the state back with it, unless that would undo
     commits of another hand; by default raise `RewindError`. `adopt`: the id of another query, to continue from its
@@ -129,6 +134,7 @@ class StatefulSink:
         lateness_s: float | None = None,
         late: Late | None = None,
         clock: ClockMode | None = None,
+        time_zone: str | None = None,
         output: OutputFunction | Outbox | None = None,
         execution: ExecutionMode = "driver",
         parallelism: int | None = None,
@@ -152,12 +158,15 @@ class StatefulSink:
         if isinstance(work, ProcessorRunner):
             check_hooks(work.processor, event_time=times, late=late, clock=clock)
         check_policies(on_rewind, adopt, first_batch_id)
+        if not isinstance(cast("object", time_zone), str | None):
+            raise SettingsError("time_zone must be the name of a zone, or left out", time_zone=repr(time_zone))
         _check_place(work, execution, parallelism)
         self.settings: Final = settings
         self._query_id = query_id
         self._on_rewind: OnRewind = on_rewind
         self._adopt: Adopt = adopt
         self._first_batch_id: FirstBatch = first_batch_id
+        self._time_zone = time_zone
         self._start = StartFromSavepoint(savepoint, settings, store, on_rewind)
         self._requests = SavepointRequests()
         self._observer = observer
@@ -276,24 +285,29 @@ class StatefulSink:
 
     def _apply(self, df: DataFrame, delivered: SourceMark, query: QueryThread) -> None:
         job = self._job_of(df, delivered, query)
-        marks = attend(
-            process_portal().start(lambda: newest_marks(job.history(), delivered.query_id, adopt=self._adopt)), query
-        )
+        marks = self._marks(job, delivered, query)
         step = self._decide(delivered, marks, "any" if job.fell_back else self._first_batch_id, query)
         if step is Step.ROLL_BACK:
             job = self._roll_back(job, delivered, query)
+            marks = self._marks(job, delivered, query)
         elif (after := gap_after(delivered, marks.own)) is not None:
             attend(process_portal().start(self._tell_missed, delivered, after), query)
         self._publish(df, job, query)  # left by an earlier run, and to come before anything newer
         if step is Step.SKIP:
             drain(df)
             return
+        check_zone(delivered, marks.newest, told=self._time_zone)
         if self._start.is_due:
             attend(process_portal().start(self._start.record, job.epoch), query)
         self._execution.apply(df, delivered, job, query)
         if self._requests:
             attend(process_portal().start(self._requests.make, job), query)
         self._publish(df, job, query)
+
+    def _marks(self, job: OpenedJob, delivered: SourceMark, query: QueryThread) -> Marks:
+        return attend(
+            process_portal().start(lambda: newest_marks(job.history(), delivered.query_id, adopt=self._adopt)), query
+        )
 
     def _decide(self, delivered: SourceMark, marks: Marks, first_batch_id: FirstBatch, query: QueryThread) -> Step:
         try:

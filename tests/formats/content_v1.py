@@ -170,6 +170,12 @@ MARKS: dict[str, Any] = {
     ],
 }
 """Made by hand, on top of the batches of two queries."""
+ZONE: dict[str, Any] = {
+    **COMMIT,
+    "source": {"query_id": "a1c4", "batch_id": 8, "run_id": "77aa", "time_zone": "America/New_York"},
+    "marks": [{"query_id": "6e2f", "batch_id": 41, "run_id": "9c01", "time_zone": "UTC"}],
+}
+"""Made for a batch whose session had a time zone, on top of another query's."""
 CLOCK: dict[str, Any] = {
     **COMMIT,
     "ranges": [

@@ -77,6 +77,7 @@ def golden_files() -> dict[str, bytes]:
         ).body,
         "commit-v1-sizes.bin": encode_entry(msgspec.convert(content_v1.SIZES, Commit), "commit-v1-sizes.bin").body,
         "commit-v1-marks.bin": encode_entry(msgspec.convert(content_v1.MARKS, Commit), "commit-v1-marks.bin").body,
+        "commit-v1-zone.bin": encode_entry(msgspec.convert(content_v1.ZONE, Commit), "commit-v1-zone.bin").body,
         "commit-v5-clock.bin": encode_entry(msgspec.convert(content_v1.CLOCK, Commit), "commit-v5-clock.bin").body,
         "local-snapshot-v1-native.bin": encode_local_snapshot(msgspec.convert(content_v1.LOCAL_NATIVE, LocalSnapshot)),
         "output-v1.bin": output(),

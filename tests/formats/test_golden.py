@@ -60,6 +60,7 @@ def test_every_golden_file_is_tested() -> None:
         "commit-v4-columns.bin",
         "commit-v1-sizes.bin",
         "commit-v1-marks.bin",
+        "commit-v1-zone.bin",
         "commit-v5-clock.bin",
         "local-snapshot-v1-native.bin",
         "output-v1.bin",
@@ -270,11 +271,23 @@ def test_commit_with_marks_holds_what_was_written() -> None:
     assert commit.summary.newest_mark == SourceMark("6e2f", 41, "9c01")
 
 
+def test_commit_with_time_zones_holds_what_was_written() -> None:
+    """By both readers."""
+    data = (GOLDEN / "commit-v1-zone.bin").read_bytes()
+    assert grammar_v1.read_commit(data) == content_v1.ZONE
+    commit = decode_entry(data, "commit-v1-zone.bin", job="fleet")
+    assert isinstance(commit, Commit)
+    assert commit.source == SourceMark("a1c4", 8, "77aa", "America/New_York")
+    assert commit.marks == (SourceMark("6e2f", 41, "9c01", "UTC"),)
+
+
 def test_commits_from_before_marks_do_not_know_them() -> None:
     """Which is not the same as none."""
     commit = decode_entry((GOLDEN / "commit-v1.bin").read_bytes(), "commit-v1.bin", job="fleet")
     assert isinstance(commit, Commit)
     assert commit.marks is None
+    assert commit.source is not None
+    assert commit.source.time_zone is UNSET
 
 
 def test_commits_from_before_sizes_do_not_know_them() -> None:
@@ -324,6 +337,7 @@ def test_local_snapshot_holds_what_was_written(name: str, content: dict[str, Any
         "commit-v4-columns.bin",
         "commit-v1-sizes.bin",
         "commit-v1-marks.bin",
+        "commit-v1-zone.bin",
         "commit-v5-clock.bin",
         "local-snapshot-v1-native.bin",
         "output-v1.bin",

@@ -71,7 +71,7 @@ MISHAPS = (
 )
 
 
-HELD_BACK = frozenset({"zones"})
+HELD_BACK = frozenset[str]()
 """Combinations that are known to be wrong today: they are not drawn before they are mended."""
 
 
@@ -159,7 +159,9 @@ class _Drawing:
         states = tuple(map(self.state_again, was.states))
         if chance.random() < 0.4:
             states = (*states, self.state(len(states), was.clock))
-        self.drawn = msgspec.structs.replace(job, states=states, times=was.times)
+        zone = was.zone if chance.random() < 0.6 else job.zone
+        is_told = was.zone_told or zone != was.zone
+        self.drawn = msgspec.structs.replace(job, states=states, times=was.times, zone=zone, zone_told=is_told)
 
     def state_again(self, state: Declared) -> Declared:
         """The state as it is declared the next time: its type may have evolved, and a time-to-live come, or shrunk."""

@@ -74,6 +74,8 @@ def _of_job(step: Start) -> Iterator[str]:
     yield f"output: {job.output}"
     yield f"clock: {job.clock}"
     yield f"zone: {job.zone}"
+    if job.zone_told:
+        yield "zone: another than before"
     yield f"on_rewind: {job.on_rewind}"
     yield f"times: {job.times}"
     if job.late is not None:

@@ -88,6 +88,8 @@ class Job(Shown, frozen=True):
     lateness_s: float = 0.0
     late: Literal["drop", "keep", "output"] | None = None
     zone: str = "UTC"
+    zone_told: bool = False
+    """True if the sink is told the zone, since the one before it had another."""
     times: Literal["instant", "naive"] = "instant"
     concurrency: int | None = None
     settings: dict[str, Any] = msgspec.field(default_factory=dict)

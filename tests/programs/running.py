@@ -178,6 +178,8 @@ class Running:
             options |= {"execution": "executors", "parallelism": job.parallelism}
         if "function" not in job.work:
             options |= {"key": tuple(KEY_COLUMNS[self.program.keys]), "order_by": "seq"}
+        if job.zone_told:
+            options["time_zone"] = job.zone
         if job.concurrency is not None:
             options["concurrency"] = job.concurrency
         if job.output != "none":
@@ -363,9 +365,10 @@ class Running:
         return text_of({**dict(zip(names, parts, strict=True)), "seen": seen, "whens": whens})
 
     def when(self, item: Item) -> str:
-        """The time of a row in the session's zone, as a user prints it."""
+        """The time of a row in the session's zone, as a user prints it; a function gets what `toArrow` gives: UTC."""
+        zone = ZoneInfo("UTC" if "function" in self.job.work else self.job.zone)
         at = EPOCH + dt.timedelta(microseconds=in_us(item))
-        return str(at.replace(tzinfo=None) if self.job.times == "naive" else at.astimezone(ZoneInfo(self.job.zone)))
+        return str(at.replace(tzinfo=None) if self.job.times == "naive" else at.astimezone(zone))
 
     def check_output(self, batch_id: int, expected: Sequence[str]) -> None:
         if self.job.output == "none":

@@ -268,6 +268,20 @@ def other_query(running: "Running", step: Slip) -> bool | None:
     return None
 
 
+def other_zone(running: "Running", step: Slip) -> bool | None:
+    """The program is started on a machine, or with a setting, that makes other days of the same instants."""
+    if running.job.zone_told or not running.kept or running.line[-1].newest_batch is None:
+        return False
+    running.sink.close()
+    running.session = running.new_session("Asia/Tokyo")
+    running.begin_run()
+    with refused(SettingsError):
+        running.sink = running.make_sink()
+        deliver(running, step)
+    running.session = running.new_session(running.job.zone)
+    return None
+
+
 SLIPS: Mapping[str, Callable[["Running", Slip], bool | None]] = {
     "twice": twice,
     "same frame twice": same_frame_twice,
@@ -286,4 +300,5 @@ SLIPS: Mapping[str, Callable[["Running", Slip], bool | None]] = {
     "no output": no_output,
     "gap": gap,
     "other query": other_query,
+    "other zone": other_zone,
 }

@@ -11,13 +11,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
+def session_in(zone: str) -> Any:
+    """A session of this time zone, of another class than the classic one."""
+    return SimpleNamespace(conf=SimpleNamespace(get={"spark.sql.session.timeZone": zone}.get))
+
+
 class Frame:
     """A frame with the rows of an Arrow table. Two with equal rows come from the same plan."""
 
-    sparkSession = object()  # noqa: N815 - Spark's name
-
-    def __init__(self, table: Any) -> None:
+    def __init__(self, table: Any, zone: str = "UTC") -> None:
         self.table = table
+        self._zone = zone
+        self.sparkSession = session_in(zone)
 
     @property
     def columns(self) -> list[str]:
@@ -28,7 +33,7 @@ class Frame:
         """The rows of which `column = 'text'` is true."""
         found = re.fullmatch(r"(\w+) = '(\w+)'", condition)
         assert found, condition
-        return Frame(self.table.filter(pc.field(found[1]) == found[2]))
+        return Frame(self.table.filter(pc.field(found[1]) == found[2]), self._zone)
 
     def isEmpty(self) -> bool:  # noqa: N802 - Spark's name
         return not self.table.num_rows
@@ -49,6 +54,6 @@ class Frame:
         return write
 
 
-def frame_of(keys: str, column: str = "key") -> Any:
-    """A frame of one column, a row for each letter."""
-    return Frame(pa.table({column: pa.array(list(keys), pa.string())}))
+def frame_of(keys: str, column: str = "key", zone: str = "UTC") -> Any:
+    """A frame of one column, a row for each letter, in a session of this time zone."""
+    return Frame(pa.table({column: pa.array(list(keys), pa.string())}), zone)

@@ -18,6 +18,7 @@ from statebackend.spark import batch_clock
 from statebackend.spark.batch_clock import BatchClock
 from statebackend.spark.executors.batch_job import OnExecutors
 from tests.ranges.parts import open_run
+from tests.spark.frames_without_spark import session_in
 
 SETTINGS = sb.Settings(job="fleet", primary="memory://unused", local=(), persist_delay_s=0.0)
 ROWS = pa.table({"key": ["a"], "at": pa.array([5_000_000], pa.timestamp("us"))})
@@ -38,7 +39,7 @@ class WallClock:
 class Frame:
     """A frame of one row, which takes Spark an hour to work out."""
 
-    sparkSession = object()  # noqa: N815 - Spark's name
+    sparkSession = session_in("UTC")  # noqa: N815 - Spark's name
 
     def __init__(self, wall: WallClock, rows: Any = ROWS) -> None:
         self._wall = wall

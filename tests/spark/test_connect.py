@@ -15,6 +15,7 @@ import pytest
 
 import statebackend as sb
 from statebackend.errors import SettingsError
+from tests.spark.frames_without_spark import session_in
 from tests.spark.test_cluster import only_long
 
 HERE = Path(__file__).parent
@@ -81,7 +82,7 @@ def test_what_is_not_there_says_so(told) -> None:
 class Frame:
     """A batch's frame whose session is not one of the usual kind."""
 
-    sparkSession = None  # noqa: N815 - Spark's word
+    sparkSession = session_in("UTC")  # noqa: N815 - Spark's word
 
 
 class Nothing(sb.spark.KeyedProcessor):

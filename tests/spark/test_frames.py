@@ -16,10 +16,13 @@ from statebackend.errors import BatchError, InputError, SettingsError
 from statebackend.spark import frames
 from statebackend.spark.bridge import QueryThread
 from tests.spark.conftest import configured
+from tests.spark.frames_without_spark import session_in
 
 
 class ConnectSession:
     """A Spark Connect session: another class than the classic one, without a context."""
+
+    conf = session_in("Etc/UTC").conf
 
 
 class ConnectFrame:
@@ -41,7 +44,7 @@ def test_on_connect_the_query_has_to_be_named() -> None:
     """Nothing there tells which query a batch belongs to; guessing would apply batches twice."""
     with pytest.raises(SettingsError):
         frames.source_mark(ConnectFrame(), 3, None)
-    assert frames.source_mark(ConnectFrame(), 3, "mine") == sb.SourceMark("mine", 3, "")
+    assert frames.source_mark(ConnectFrame(), 3, "mine") == sb.SourceMark("mine", 3, "", "UTC")
 
 
 def test_on_connect_there_is_no_stop_to_ask_for_and_no_job_group_to_cancel() -> None:

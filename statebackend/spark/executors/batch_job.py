@@ -23,6 +23,7 @@ from statebackend._observers import Observers
 from statebackend._processing.clockless import check_clock_moves
 from statebackend._processing.column_names import check_distinct
 from statebackend._processing.runner import ProcessorRunner
+from statebackend._processing.time_zones import zone_of
 from statebackend._ranges.equal_ranges import ranges_of
 from statebackend._ranges.idle import ranges_with_due_timers
 from statebackend._ranges.owners import Contribution, RangeTask
@@ -163,10 +164,11 @@ class OnExecutors:
             base=committed_base(coordinator, self._ranges, body_bytes_max=BASE_BYTES_MAX),
             clock=clock,
         )
-        batch = pickled(BatchSpec(task, run.placement.salts, tuple(df.columns), delivered.batch_id, wakes=bool(due)))
+        columns, zone = tuple(df.columns), zone_of(delivered)
+        spec = BatchSpec(task, run.placement.salts, columns, delivered.batch_id, wakes=bool(due), time_zone=zone)
         wake = [self._ranges.index(each) for each in due]
         placed: Any = run.placement.place(df, wake=wake)  # the types of mapInArrow are pyarrow's, which has none
-        job: DataFrame = placed.mapInArrow(task_of(run.spec, batch, __version__), RESULT_SCHEMA)
+        job: DataFrame = placed.mapInArrow(task_of(run.spec, pickled(spec), __version__), RESULT_SCHEMA)
         try:
             with without_adaptive_planning(df):
                 rows = job.collect()

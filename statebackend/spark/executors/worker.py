@@ -29,6 +29,7 @@ from statebackend._clock import SystemClock
 from statebackend._log.outbox import Staged
 from statebackend._portal import OpenContext
 from statebackend._processing.runner import ProcessorRunner
+from statebackend._processing.time_zones import UTC, in_zone
 from statebackend._ranges.owners import Contribution, RangeOwners, RangeTask, open_range_owners
 from statebackend.abc import Observer
 from statebackend.errors import BatchError
@@ -75,6 +76,8 @@ class BatchSpec(msgspec.Struct, frozen=True):
     batch_id: int
     wakes: bool = False
     """True if there are rows that only wake their range: see `Placement.place`."""
+    time_zone: str = UTC
+    """The zone in which the processor sees instants."""
 
 
 class TaskResult(msgspec.Struct, frozen=True):
@@ -173,7 +176,7 @@ def _gathered(batches: Iterable[Any], salt: int, batch: BatchSpec) -> Any:
         raise BatchError("Spark has put rows of several slots into one partition: please report it", salts=found)
     if batch.wakes:
         table = table.filter(table.column(WAKE).is_null()).drop_columns([WAKE])
-    return table.drop_columns([SALT]).rename_columns(batch.columns)
+    return in_zone(table.drop_columns([SALT]).rename_columns(batch.columns), batch.time_zone)
 
 
 def _attempt(job: _OpenJob, task: RangeTask, rows: Callable[[], Any], batch_id: int) -> TaskResult:
