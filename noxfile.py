@@ -109,7 +109,7 @@ def demo(session: nox.Session) -> None:
 def simulation(session: nox.Session) -> None:
     """The whole backend on a virtual clock, in bad weather: `nox -s simulation -- --seeds 10000`."""
     session.install("-e", ".[bench]")
-    session.run("python", "-m", "statebackend.testing.simulation", *session.posargs)
+    session.run("python", "-m", "tests.simulation", *session.posargs)
 
 
 @nox.session

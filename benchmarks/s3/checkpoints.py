@@ -14,7 +14,7 @@ import statebackend as sb
 from benchmarks.contest import Line, Report
 from benchmarks.s3.places import BUCKET, settings_of
 from benchmarks.servers import Server, make_bucket, open_client
-from statebackend.testing.http_proxy import open_fault_proxy
+from tests.cloud.http_proxy import open_fault_proxy
 
 LATENCY_S = 0.020
 CHECKPOINTS = 40

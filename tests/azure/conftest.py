@@ -16,8 +16,8 @@ from statebackend import Settings
 pytest.importorskip("azure.storage.blob", reason="no extra `azure`")
 
 from benchmarks.azurite import AZURITE_ROOT, Azurite, make_container, run_azurite
-from statebackend.testing.http_proxy import FaultProxy
 from tests.azure.clients import settings_for
+from tests.cloud.http_proxy import FaultProxy
 from tests.cloud.proxies import proxy_to
 from tests.knobs import replaced
 

@@ -24,8 +24,8 @@ from statebackend.errors import (
 from statebackend.objectstore.azure import open_azure_store
 from statebackend.settings import AzureSettings, MiB, Secret
 from statebackend.testing.faults import Moment
-from statebackend.testing.http_proxy import Answer, Cut, FaultProxy
 from tests.azure.clients import settings_for
+from tests.cloud.http_proxy import Answer, Cut, FaultProxy
 from tests.cloud.network import AnyCloud
 from tests.knobs import replaced
 

@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from statebackend._codec.commit import Commit
 from statebackend._log.names import HINT_KEY, entry_key, floor_key
 from statebackend.ids import RocksDBFile
-from statebackend.testing.invariants import Objects, commits_of, read_log
+from tests.invariants import Objects, commits_of, read_log
 
 
 def newest_of(objects: Objects, job: str) -> Commit:

@@ -20,8 +20,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import statebackend as sb
-from statebackend.testing import Fail, invariants, run_virtual
+from statebackend.testing import Fail, run_virtual
 from statebackend.testing.virtual_time import settle
+from tests import invariants
 from tests.backend.rocksdb_job import JOB, MAX_PARALLELISM, RocksDBJob, commit, contents
 from tests.mortal_store import MortalStore
 

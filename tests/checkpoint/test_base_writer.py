@@ -17,8 +17,9 @@ from statebackend.errors import (
     UploadError,
 )
 from statebackend.objectstore import MemoryStore
-from statebackend.testing import Fail, FaultyStore, Hold, invariants, run_virtual
+from statebackend.testing import Fail, FaultyStore, Hold, run_virtual
 from statebackend.testing.virtual_time import settle
+from tests import invariants
 from tests.checkpoint.bases import JOB, Job, checkpoint, keys_in, shape
 
 NO_ANSWER = StoreUnavailableError("no answer")

@@ -18,8 +18,9 @@ import statebackend as sb
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import InputError, MaterializationError, StoreUnavailableError
 from statebackend.objectstore import MemoryStore
-from statebackend.testing import invariants, run_virtual
+from statebackend.testing import run_virtual
 from statebackend.testing.virtual_time import settle
+from tests import invariants
 from tests.checkpoint.bases import JOB, Job
 from tests.mortal_store import MortalStore
 

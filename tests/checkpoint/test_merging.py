@@ -8,7 +8,8 @@ import statebackend as sb
 from statebackend._checkpoint import restore
 from statebackend._checkpoint.materialization.tiers import members
 from statebackend.objectstore import MemoryStore
-from statebackend.testing import Fail, FaultyStore, invariants, run_virtual
+from statebackend.testing import Fail, FaultyStore, run_virtual
+from tests import invariants
 from tests.checkpoint.bases import JOB, Job, checkpoint
 from tests.checkpoint.test_base_writer import contents
 

@@ -27,7 +27,8 @@ from statebackend.errors import CorruptSegmentError, MissingObjectError
 from statebackend.ids import ChangeSetHandle, CommitSequence, Handle, RangeState
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore, ScopedStore
-from statebackend.testing import FaultyStore, Hold, invariants, run_virtual
+from statebackend.testing import FaultyStore, Hold, run_virtual
+from tests import invariants
 from tests.backend.conftest import local_segments
 from tests.changes import set_of_rows
 from tests.checkpoint.bases import JOB, Job, checkpoint, keys_in, shape

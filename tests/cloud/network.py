@@ -13,8 +13,8 @@ from statebackend._log.names import PROBE_KEY
 from statebackend.errors import ObjectExistsError, ObjectNotFoundError, StoreUnavailableError, UnfitStoreError
 from statebackend.objectstore.cloud.store import CloudStore
 from statebackend.testing.faults import Moment
-from statebackend.testing.http_proxy import Answer, Cut, FaultProxy, HttpFault, Silence
 from statebackend.testing.kits.cancellation import cancelled
+from tests.cloud.http_proxy import Answer, Cut, FaultProxy, HttpFault, Silence
 from tests.knobs import replaced
 
 PATIENCE_S = 60.0

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from statebackend.testing.http_proxy import FaultProxy, open_fault_proxy
+from tests.cloud.http_proxy import FaultProxy, open_fault_proxy
 
 
 @asynccontextmanager

@@ -13,8 +13,8 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
 
-from statebackend.testing.record import record_of, write_record
 from tests.crash.cuts import TABLES, Count, CutPower
+from tests.proof.record import record_of, write_record
 
 
 def run_seed(seed: int, table: str, lives: int, steps: int, most: int) -> tuple[str, Count, str]:

@@ -13,10 +13,10 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from benchmarks.servers import ServerError
-from statebackend.testing.record import record_of, write_record
 from tests.explore import spin
 from tests.explore.rows import HEAD, Row, break_it, check_break, check_scenario, explore, explore_ledger
 from tests.explore.scenarios import LARGE, LONG_MUTANTS, MUTANTS, SMALL
+from tests.proof.record import record_of, write_record
 
 SHORT_SPIN = 2
 """So many of Spin's scenarios and breaks belong to the short form."""

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from statebackend._codec.commit import Claim, Commit
 from statebackend._log.names import entry_key, floor_of, marker_of, sequence_of
-from statebackend.testing import invariants
+from tests import invariants
 from tests.explore.contents import Objects, apply
 from tests.explore.processes import Node, Processes, Request, run_alone
 from tests.explore.programs import content_of, entry_of, find_end

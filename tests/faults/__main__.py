@@ -15,9 +15,9 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Final
 
-from statebackend.testing.record import ProofRecord, record_of, write_record
 from tests.faults.file_operations import FileCase, file_cases, run_file_cases
 from tests.faults.operations import Case, cases, run_case
+from tests.proof.record import ProofRecord, record_of, write_record
 
 BROKEN: Final = "BROKEN"
 PLACES: Final = {

@@ -29,8 +29,9 @@ from statebackend.abc import Body, ObjectInfo
 from statebackend.errors import FencedError, StateBackendError, StoreError
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import ScopedStore
-from statebackend.testing import Fault, FaultyStore, invariants
+from statebackend.testing import Fault, FaultyStore
 from statebackend.testing.virtual_time import run_virtual, settle
+from tests import invariants
 from tests.knobs import settings_with
 from tests.log.swept import HandClock
 

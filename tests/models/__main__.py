@@ -20,9 +20,9 @@ from random import Random
 from hypothesis import HealthCheck, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from statebackend.testing.record import record_of, write_record
 from tests.models.killing import Killing
 from tests.models.machine import InMemoryMachine, Machine, OnDiskMachine, OnTablesMachine
+from tests.proof.record import record_of, write_record
 
 ROUND = 20
 """Examples between two signs of life."""

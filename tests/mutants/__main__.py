@@ -128,7 +128,7 @@ def main() -> None:
 
 def _put(path: Path, outcome: Outcome) -> None:
     """Put its row into the record, in the place of an older one of that mutant; those that are gone leave it."""
-    recording = importlib.import_module("statebackend.testing.record")
+    recording = importlib.import_module("tests.proof.record")
     before = recording.read_record(path).table if path.exists() else ()
     rows = {row[0]: row for row in (*before, outcome.row(recording.current_commit())) if len(row) == len(HEAD)}
     rows = [rows[each.name] for each in MUTANTS if each.name in rows]
@@ -139,7 +139,7 @@ def _record(rows: Sequence[Any], seconds: float) -> Any:
     """The record of these rows. The library is imported only here: no mutant is planted any more."""
     killed = [row for row in rows if isinstance(row[6], int)]
     told = f"{len(killed)} of {len(rows)} mutants were noticed, by {len({row[3] for row in killed})} invariants"
-    return importlib.import_module("statebackend.testing.record").record_of(
+    return importlib.import_module("tests.proof.record").record_of(
         "nox -s mutants",
         seconds=seconds,
         broken=len(rows) - len(killed),

@@ -51,9 +51,9 @@ def _hangs(_signal: int, _frame: FrameType | None) -> None:
 
 def _switch_off(names: Sequence[str]) -> None:
     places = (
-        importlib.import_module("statebackend.testing.invariants"),
-        importlib.import_module("statebackend.testing.simulation.job").SimulatedJob,
-        vars(importlib.import_module("statebackend.testing.simulation.world"))["_World"],
+        importlib.import_module("tests.invariants"),
+        importlib.import_module("tests.simulation.job").SimulatedJob,
+        vars(importlib.import_module("tests.simulation.world"))["_World"],
     )
     for name in names:
         place = next(each for each in places if hasattr(each, name))
@@ -67,7 +67,7 @@ async def _wait_for_nothing(*_: object, **__: object) -> None: ...
 
 
 def _by_simulation(mutant: Mutant) -> Iterator[tuple[int, BaseException]]:
-    simulation = importlib.import_module("statebackend.testing.simulation")
+    simulation = importlib.import_module("tests.simulation.world")
     for number in range(mutant.tries):
         try:
             simulation.simulate(mutant.first + number)

@@ -21,9 +21,9 @@ NAMED = re.compile(
     r"assert_\w+|_?judge_\w+|acknowledge\w*|decide|check_end|check_invariants|_watch\w*|_lose_newest|_sweep_clean"
 )
 WITH_INVARIANTS = (
-    "statebackend/testing/invariants.py",
+    "tests/invariants.py",
     "statebackend/_changelog/ledger.py",
-    "statebackend/testing/simulation",
+    "tests/simulation",
     "tests/models/invariants.py",
 )
 """Files and folders that have the named invariants."""

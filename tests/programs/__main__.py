@@ -18,7 +18,13 @@ from pathlib import Path
 
 import msgspec
 
-from statebackend.testing.record import (
+from tests.programs.drawing import draw
+from tests.programs.pairs import Pairs
+from tests.programs.program import Batch, Program
+from tests.programs.real_spark import OnSpark
+from tests.programs.running import run
+from tests.programs.shrinking import shrunk
+from tests.proof.record import (
     PIECES_HEAD,
     ProofRecord,
     SeedPiece,
@@ -30,12 +36,6 @@ from statebackend.testing.record import (
     record_of,
     write_record,
 )
-from tests.programs.drawing import draw
-from tests.programs.pairs import Pairs
-from tests.programs.program import Batch, Program
-from tests.programs.real_spark import OnSpark
-from tests.programs.running import run
-from tests.programs.shrinking import shrunk
 from tests.spark.conftest import build_session
 
 STEP = 25

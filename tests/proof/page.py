@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from statebackend.testing.record import ProofRecord, read_record, table_of
-from statebackend.testing.simulation.coverage import Coverage
+from tests.proof.record import ProofRecord, read_record, table_of
+from tests.simulation.coverage import Coverage
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "explanation" / "how-it-is-proven.md"

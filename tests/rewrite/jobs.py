@@ -10,7 +10,7 @@ import pyarrow as pa
 import statebackend as sb
 from statebackend._codec.commit import Commit
 from statebackend._tables.key_groups import key_group
-from statebackend.testing import invariants
+from tests import invariants
 from tests.aggregates import Mean
 from tests.knobs import settings_with
 

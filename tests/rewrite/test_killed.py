@@ -8,7 +8,8 @@ import pytest
 import statebackend as sb
 from statebackend.errors import StateBackendError
 from statebackend.objectstore import MemoryStore
-from statebackend.testing import CrashStore, Fail, FaultyStore, Moment, invariants, run_virtual
+from statebackend.testing import CrashStore, Fail, FaultyStore, Moment, run_virtual
+from tests import invariants
 from tests.rewrite.jobs import JOB, SAMPLE, Write, assert_placed, newest_commit, objects_of, read, settings_of, work
 
 SMALL: dict[str, Any] = {

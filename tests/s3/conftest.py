@@ -15,7 +15,7 @@ import pytest
 from benchmarks.radosgw import CEPH_ROOT, run_radosgw
 from benchmarks.servers import MINISTACK_PYTHON, Server, make_bucket, run_ministack
 from statebackend import Settings
-from statebackend.testing.http_proxy import FaultProxy
+from tests.cloud.http_proxy import FaultProxy
 from tests.cloud.proxies import proxy_to
 from tests.knobs import replaced
 from tests.s3.clients import settings_for

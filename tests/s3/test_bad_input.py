@@ -25,7 +25,7 @@ from statebackend.errors import (
     UnsupportedVersionError,
 )
 from statebackend.objectstore.s3 import open_s3_store
-from statebackend.testing.http_proxy import Answer, FaultProxy
+from tests.cloud.http_proxy import Answer, FaultProxy
 from tests.knobs import replaced
 from tests.s3.clients import objects_of, place_of, settings_for
 

@@ -11,7 +11,7 @@ from statebackend._log.writer import HINT_EVERY
 from statebackend.abc import CountsRequests
 from statebackend.objectstore.s3 import open_s3_store
 from statebackend.settings import MiB
-from statebackend.testing.http_proxy import FaultProxy
+from tests.cloud.http_proxy import FaultProxy
 
 
 async def test_an_upload_in_parts_is_charged_for_each_request(settings: Settings) -> None:

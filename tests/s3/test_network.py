@@ -11,8 +11,8 @@ from statebackend import Settings
 from statebackend.errors import StoreUnavailableError
 from statebackend.objectstore.s3 import open_s3_store
 from statebackend.settings import MiB
-from statebackend.testing.http_proxy import Answer, Cut, FaultProxy, FlipBit, HttpFault, Silence
 from statebackend.testing.kits.cancellation import cancelled
+from tests.cloud.http_proxy import Answer, Cut, FaultProxy, FlipBit, HttpFault, Silence
 from tests.cloud.network import PATIENCE_S, AnyCloud
 from tests.knobs import replaced
 from tests.s3.clients import objects_of, uploads_of

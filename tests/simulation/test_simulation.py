@@ -11,8 +11,9 @@ import pytest
 import statebackend as sb
 from statebackend._backend.sweeping import AT_ONCE_EVERY
 from statebackend.objectstore.scoped import ScopedStore
-from statebackend.testing.simulation import BrokenError, Sabotage, simulate
-from statebackend.testing.simulation.scenario import SMALL_FROM, draw_scenario, draw_small
+from tests.simulation.judged import Sabotage
+from tests.simulation.scenario import SMALL_FROM, draw_scenario, draw_small
+from tests.simulation.world import BrokenError, simulate
 
 pytestmark = pytest.mark.usefixtures("quiet")
 SEEDS_IN_A_TEST = 15

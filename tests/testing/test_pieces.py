@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statebackend.errors import InputError
-from statebackend.testing.record import (
+from tests.proof.record import (
     PIECES_HEAD,
     SeedPiece,
     distinct_seeds,
@@ -17,8 +17,8 @@ from statebackend.testing.record import (
     record_of,
     write_record,
 )
-from statebackend.testing.simulation.__main__ import in_all, recorded
-from statebackend.testing.simulation.coverage import NEVER, Coverage
+from tests.simulation.__main__ import in_all, recorded
+from tests.simulation.coverage import NEVER, Coverage
 
 
 def test_a_piece_that_goes_on_makes_the_one_before_it_longer() -> None:

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from statebackend.testing.record import ProofRecord
 from tests.proof.page import PAGE, ROOT, generated, records, shown
+from tests.proof.record import ProofRecord
 from tests.tidy.test_failure_matrix import names_in
 
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -21,10 +21,10 @@ from statebackend.errors import (
 )
 from statebackend.objectstore.scoped import ScopedStore
 from statebackend.settings import Settings
-from statebackend.testing.simulation.job import ROOT, SimulatedJob
-from statebackend.testing.simulation.owners import savepoints_of
-from statebackend.testing.simulation.scenario import KeepPlan, SweepPlan
 from statebackend.testing.virtual_time import VirtualClock
+from tests.simulation.job import ROOT, SimulatedJob
+from tests.simulation.owners import savepoints_of
+from tests.simulation.scenario import KeepPlan, SweepPlan
 
 GIVES_UP_S: Final = 2000.0
 """Some requests are never answered."""

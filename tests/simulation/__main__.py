@@ -1,4 +1,4 @@
-"""`python -m statebackend.testing.simulation --seeds 10000`: runs many seeds and reports the broken ones.
+"""`python -m tests.simulation --seeds 10000`: runs many seeds and reports the broken ones.
 
 At the end it says which events have happened, in how many of the runs, and which have never met. With `--record FILE`
 runs add up: without `--first` one goes on behind the last seed that is recorded there.
@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from statebackend._clock import SystemClock
-from statebackend.testing.record import (
+from tests.proof.record import (
     PIECES_HEAD,
     ProofRecord,
     SeedPiece,
@@ -26,8 +26,8 @@ from statebackend.testing.record import (
     record_of,
     write_record,
 )
-from statebackend.testing.simulation import BrokenError, simulate
-from statebackend.testing.simulation.coverage import Coverage
+from tests.simulation.coverage import Coverage
+from tests.simulation.world import BrokenError, simulate
 
 STEP = 100
 """Seeds between two lines of progress."""
@@ -59,7 +59,7 @@ def print_trace(seed: int) -> None:
 
 def main() -> None:
     """Run the given seeds. Exit status 1 if one is broken."""
-    parser = argparse.ArgumentParser(prog="python -m statebackend.testing.simulation", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--first", type=int)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)

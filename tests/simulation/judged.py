@@ -25,17 +25,17 @@ from statebackend.errors import (
 )
 from statebackend.ids import CommitSummary, Key
 from statebackend.settings import Settings
-from statebackend.testing import invariants
-from statebackend.testing.simulation.gauges import Gauges
-from statebackend.testing.simulation.job import ROOT, CheckpointCall, Outcome, SimulatedJob
-from statebackend.testing.simulation.scenario import DISK_CALL_MAX_S, LifePlan
-from statebackend.testing.simulation.store import Connection, Place
-from statebackend.testing.simulation.timed import (
+from statebackend.testing.virtual_time import VirtualClock
+from tests import invariants
+from tests.simulation.gauges import Gauges
+from tests.simulation.job import ROOT, CheckpointCall, Outcome, SimulatedJob
+from tests.simulation.scenario import DISK_CALL_MAX_S, LifePlan
+from tests.simulation.store import Connection, Place
+from tests.simulation.timed import (
     JobTime,
     TimePlan,
     open_runner,
 )
-from statebackend.testing.virtual_time import VirtualClock
 
 PATIENCE_S: Final = 2000.0
 """A call that takes longer never ends: the retries, timeouts and grace periods of all uploads in turn take less."""
@@ -97,14 +97,14 @@ class JudgedLife:
         self._primary = primary
         self._local = local
         self._clock = clock
-        self._chance = Random(f"{world.seed} life {plan.number}")  # noqa: S311  # to be replayed
-        self._naming = Random(f"{world.seed} savepoints {plan.number}")  # noqa: S311  # as above
+        self._chance = Random(f"{world.seed} life {plan.number}")  # to be replayed
+        self._naming = Random(f"{world.seed} savepoints {plan.number}")  # as above
         self._base: Commit | None = None  # the older commit that it asks for
         self._gauges = Gauges(world.job, world.settings, world.tell)
         self._scope = anyio.CancelScope()
         self._task: asyncio.Task[Any] | None = None
-        self._ticking = Random(f"{world.seed} ticks {plan.number}")  # noqa: S311  # as above
-        self._cancelling = Random(f"{world.seed} cancels {plan.number}")  # noqa: S311  # as above
+        self._ticking = Random(f"{world.seed} ticks {plan.number}")  # as above
+        self._cancelling = Random(f"{world.seed} cancels {plan.number}")  # as above
         self._timing = None if plan.is_timeless else world.timing
         self._runner = None if self._timing is None else open_runner(self._timing)
         self._time = JobTime()

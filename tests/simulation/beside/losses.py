@@ -10,7 +10,7 @@ from random import Random
 
 from statebackend._codec.commit import Claim, Commit, Entry
 from statebackend._log.names import HINT_KEY, entry_key, parse_hint
-from statebackend.testing.simulation.store import Place
+from tests.simulation.store import Place
 
 
 @dataclass(frozen=True)

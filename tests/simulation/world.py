@@ -1,4 +1,30 @@
-"""Starts the lives of a scenario one after the other, lets them overlap, and asks one more at the end."""
+"""A simulation of the whole backend: processes work on one job on a virtual clock, over unreliable stores.
+
+    simulate(1234)                                               one seed; raises `BrokenError` if an invariant breaks
+    python -m tests.simulation --seeds 10000                     many seeds
+    STATEBACKEND_SEED=1234 nox -s simulation                     one seed again, with its trace
+
+A process that works on the job is called a life. The seed decides a run: the settings, how the stores behave (the
+weather), what each life writes, when it is cancelled, by a scope or by `task.cancel()`, when it crashes, and which
+lives continue as zombies while the next ones work. Half of the seeds also have savepoints, sweeps beside the lives, and
+nights after which a sweep finds everything old; savepoints are made of the next commit, of the newest behind it, and of
+older ones from outside, and lives start from them. In one of eight the job is opened again for each batch; in one of
+three its newest commit may be damaged or lost between two lives, while a host's disk has a good copy. In half of the
+seeds the job is read beside all that, by readers quick and slow; in one of three its change feed is followed.
+
+Two thirds of the jobs have a clock, by the times of their rows or by that of their batches, with late rows, timers and
+values that expire. Some lives work in ranges, as Spark's executors do, and are woken by the timers of idle ranges.
+
+The model is a dictionary for each attempt at a checkpoint; the truth is what the primary holds. The invariants are
+checked at every write that reaches the primary, at every answer that a life gets, and at the end, when the weather
+clears up and one more life has to open, commit and leave.
+
+anyio cancels tasks in the order of a set, that is by address. So nothing is drawn in an order that depends on it: the
+fate of a request is drawn from its name. Only the lines of a trace at the same instant may change places from run to
+run; sorted, the trace of a seed is always the same.
+
+This file starts the lives one after the other, lets them overlap, and asks one more at the end.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -21,17 +47,18 @@ from statebackend.errors import (
 )
 from statebackend.ids import KeyGroupRange, SourceMark
 from statebackend.settings import Settings
-from statebackend.testing import invariants
 from statebackend.testing.crash_store import Write
-from statebackend.testing.simulation.beside.followers import Follower
-from statebackend.testing.simulation.beside.losses import draw_loss
-from statebackend.testing.simulation.beside.maintenance import Maintenance
-from statebackend.testing.simulation.beside.readers import Reader
-from statebackend.testing.simulation.job import JOB, SimulatedJob
-from statebackend.testing.simulation.judged import PATIENCE_S, Sabotage
-from statebackend.testing.simulation.life import Life
-from statebackend.testing.simulation.owners import commit_in_parts, savepoints_of
-from statebackend.testing.simulation.scenario import (
+from statebackend.testing.virtual_time import VirtualClock, run_virtual
+from tests import invariants
+from tests.simulation.beside.followers import Follower
+from tests.simulation.beside.losses import draw_loss
+from tests.simulation.beside.maintenance import Maintenance
+from tests.simulation.beside.readers import Reader
+from tests.simulation.job import JOB, SimulatedJob
+from tests.simulation.judged import PATIENCE_S, Sabotage
+from tests.simulation.life import Life
+from tests.simulation.owners import commit_in_parts, savepoints_of
+from tests.simulation.scenario import (
     CALM,
     CALM_DISK,
     NIGHT_S,
@@ -48,10 +75,9 @@ from statebackend.testing.simulation.scenario import (
     draw_upkeep,
     draw_ways,
 )
-from statebackend.testing.simulation.states import assert_part
-from statebackend.testing.simulation.store import Connection, Names, Place, Weather
-from statebackend.testing.simulation.timed import assert_time, draw_time
-from statebackend.testing.virtual_time import VirtualClock, run_virtual
+from tests.simulation.states import assert_part
+from tests.simulation.store import Connection, Names, Place, Weather
+from tests.simulation.timed import assert_time, draw_time
 
 HOSTS: Final = 2
 NIGHT_EVERY: Final = 5
@@ -70,7 +96,7 @@ class BrokenError(AssertionError):
         super().__init__(
             f"seed {seed}: {type(cause).__name__}: {cause}\n"
             f"replay: STATEBACKEND_SEED={seed} nox -s simulation\n"
-            f"    or: python -m statebackend.testing.simulation --first {seed} --seeds 1 --trace"
+            f"    or: python -m tests.simulation --first {seed} --seeds 1 --trace"
         )
         self.seed: Final = seed
         self.trace: Final = trace
@@ -153,7 +179,7 @@ class _World:
 
     def _drawing(self, what: str) -> Random:
         """Chance of its own: what is drawn from it moves nothing else."""
-        return Random(f"{self.seed} {what}")  # noqa: S311  # to be replayed
+        return Random(f"{self.seed} {what}")  # to be replayed
 
     async def run(self) -> None:
         """Run every life, then the last one, then the judgement."""

@@ -26,10 +26,10 @@ from statebackend.errors import (
     StoreUnavailableError,
 )
 from statebackend.settings import Settings
-from statebackend.testing.simulation.beside.readers import shown, shown_key
-from statebackend.testing.simulation.job import SimulatedJob
-from statebackend.testing.simulation.scenario import NIGHT_S, ReaderPlan
-from statebackend.testing.simulation.states import COLUMNS, STATES
+from tests.simulation.beside.readers import shown, shown_key
+from tests.simulation.job import SimulatedJob
+from tests.simulation.scenario import NIGHT_S, ReaderPlan
+from tests.simulation.states import COLUMNS, STATES
 
 GIVES_UP_S: Final = 20 * NIGHT_S
 """Some requests are never answered."""
@@ -53,7 +53,7 @@ class Follower:
         self._settings = settings
         self._store = store
         self._tell = tell
-        self._state = Random(seed).choice(STATES)  # noqa: S311  # to be replayed
+        self._state = Random(seed).choice(STATES)  # to be replayed
         self._at: int | None = None
         """The commit that it has, `None` before it has one."""
         self._rows: dict[Any, Any] = {}

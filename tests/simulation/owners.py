@@ -31,11 +31,11 @@ from statebackend.abc import Clock, ObjectStore
 from statebackend.ids import ClockMark, KeyGroupRange, SnapshotResult, SourceMark
 from statebackend.objectstore.scoped import ScopedStore
 from statebackend.settings import Settings
-from statebackend.testing import invariants
-from statebackend.testing.simulation.job import JOB, ROOT, SimulatedJob
-from statebackend.testing.simulation.states import Change, assert_part, change, owned_by, states_of, value_in
-from statebackend.testing.simulation.store import Place
-from statebackend.testing.simulation.timed import Fired, TimedBatch, put_out
+from tests import invariants
+from tests.simulation.job import JOB, ROOT, SimulatedJob
+from tests.simulation.states import Change, assert_part, change, owned_by, states_of, value_in
+from tests.simulation.store import Place
+from tests.simulation.timed import Fired, TimedBatch, put_out
 
 BASE_BYTES_MAX: Final = 1 << 10
 """Small, so that of some commits each attempt reads its own part, and others go along."""

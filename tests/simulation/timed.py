@@ -20,7 +20,7 @@ from statebackend._state.time.job_clock import NOT_BEGUN
 from statebackend._state.time.ttl import TimeToLive
 from statebackend._tables.key_groups import key_group
 from statebackend.ids import ClockKind, ClockMark, Key, KeyGroupRange
-from statebackend.testing.invariants import Contents, Stamped, assert_same_contents, living
+from tests.invariants import Contents, Stamped, assert_same_contents, living
 
 RECENT: Final = "recent"
 FIRED: Final = "fired"
@@ -81,7 +81,7 @@ def draw_time(chance: Random) -> TimePlan | None:
 
 def rows_of(seed: int, batch: int) -> Sequence[TimedRow]:
     """The rows of a batch: some far ahead of the others, some late, and now and then none."""
-    chance = Random(f"{seed} rows {batch}")  # noqa: S311  # to be replayed
+    chance = Random(f"{seed} rows {batch}")  # to be replayed
     return [
         TimedRow(
             number,

@@ -23,12 +23,12 @@ from statebackend._log.names import (
 )
 from statebackend.abc import CheckpointInfo
 from statebackend.ids import ClockMark
-from statebackend.testing import invariants
 from statebackend.testing.crash_store import Write
-from statebackend.testing.invariants import Contents
-from statebackend.testing.simulation.beside.losses import Loss
-from statebackend.testing.simulation.store import Place
-from statebackend.testing.simulation.timed import IDLE, TTL_S, JobTime
+from tests import invariants
+from tests.invariants import Contents
+from tests.simulation.beside.losses import Loss
+from tests.simulation.store import Place
+from tests.simulation.timed import IDLE, TTL_S, JobTime
 
 JOB: Final = "simulated"
 ROOT: Final = f"{JOB}/"

@@ -9,8 +9,8 @@ import msgspec
 
 from statebackend._backend.sweeping import AT_ONCE_EVERY
 from statebackend.settings import KiB, MiB, Settings, UploadSettings
-from statebackend.testing.simulation.job import JOB
-from statebackend.testing.simulation.store import LATE_S, Weather
+from tests.simulation.job import JOB
+from tests.simulation.store import LATE_S, Weather
 
 Ending = Literal["leaves", "crashes", "cancelled by scope", "cancelled by task", "cancelled by task twice"]
 ENDINGS: Final[tuple[Ending, ...]] = (

@@ -8,7 +8,7 @@ from statebackend._checkpoint.backend import KeyedBackend
 from statebackend._columns.arrow import pa
 from statebackend._tables.key_groups import key_group
 from statebackend.ids import Key, KeyGroupRange
-from statebackend.testing.invariants import Contents, assert_same_contents
+from tests.invariants import Contents, assert_same_contents
 
 COLUMNS: Final = "columns"
 STATES: Final = ("first", "second", COLUMNS)

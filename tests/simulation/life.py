@@ -29,15 +29,15 @@ from statebackend.errors import (
     UploadError,
 )
 from statebackend.ids import Epoch, Key, SourceMark
-from statebackend.testing import invariants
 from statebackend.testing.kits.cancellation import TURNS, How, cancelled, turns
-from statebackend.testing.simulation.gauges import ledger_of
-from statebackend.testing.simulation.job import JOB, ROOT
-from statebackend.testing.simulation.judged import OPENING_S, PATIENCE_S, JudgedLife
-from statebackend.testing.simulation.owners import RangesAtWork, savepoints_of
-from statebackend.testing.simulation.scenario import SAVEPOINTS
-from statebackend.testing.simulation.states import STATES, change, draw_changes, expect, states_of
-from statebackend.testing.simulation.timed import (
+from tests import invariants
+from tests.simulation.gauges import ledger_of
+from tests.simulation.job import JOB, ROOT
+from tests.simulation.judged import OPENING_S, PATIENCE_S, JudgedLife
+from tests.simulation.owners import RangesAtWork, savepoints_of
+from tests.simulation.scenario import SAVEPOINTS
+from tests.simulation.states import STATES, change, draw_changes, expect, states_of
+from tests.simulation.timed import (
     TimedBatch,
     assert_fired_once,
     assert_time,

@@ -140,5 +140,5 @@ def _shown(cell: Cell) -> str:
 
 def current_commit() -> str:
     """The commit of the sources in the current directory; "?" outside of a repository."""
-    asked = subprocess.run(("git", "rev-parse", "--short", "HEAD"), capture_output=True, text=True, check=False)  # noqa: S607
+    asked = subprocess.run(("git", "rev-parse", "--short", "HEAD"), capture_output=True, text=True, check=False)
     return asked.stdout.strip() or "?"

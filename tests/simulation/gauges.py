@@ -8,9 +8,9 @@ from statebackend._changelog.ledger import Ledger
 from statebackend._checkpoint.backend import StateBackend
 from statebackend.abc import Observer
 from statebackend.settings import Settings
-from statebackend.testing import invariants
-from statebackend.testing.simulation.job import SimulatedJob
-from statebackend.testing.simulation.states import KEYS, STATES, VALUE_CHARACTERS_MAX
+from tests import invariants
+from tests.simulation.job import SimulatedJob
+from tests.simulation.states import KEYS, STATES, VALUE_CHARACTERS_MAX
 
 DIRTY_BYTES_MAX: Final = 40 * len(KEYS) * len(STATES) * (VALUE_CHARACTERS_MAX + 100)
 """More than one upload can hold: all that a life of many batches leaves unsent if every checkpoint is cancelled."""
@@ -70,4 +70,4 @@ class Gauges(Observer):
 
 def ledger_of(backend: StateBackend) -> Ledger:
     """The ledger of a backend's one writer: the only private access."""
-    return backend._writer._ledger  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # nobody else has a use for it
+    return backend._writer._ledger  # pyright: ignore[reportPrivateUsage]  # nobody else has a use for it

@@ -328,7 +328,7 @@ class Connection:
         what = f"{operation} {self._name(operation, key)}"
         self._counts[what] += 1
         label = f"{self._label} {what} {self._counts[what]}"
-        return Random(xxhash.xxh64_intdigest(label.encode(), seed=self._seed))  # noqa: S311  # to be replayed
+        return Random(xxhash.xxh64_intdigest(label.encode(), seed=self._seed))  # to be replayed
 
     def _fate(self, operation: Operation, chance: Random) -> _Fate:
         weather = self._weather

@@ -25,11 +25,11 @@ from statebackend.errors import (
 )
 from statebackend.ids import Key
 from statebackend.settings import Settings
-from statebackend.testing import invariants
-from statebackend.testing.simulation.job import SimulatedJob
-from statebackend.testing.simulation.scenario import NIGHT_S, SAVEPOINTS, ReaderPlan
-from statebackend.testing.simulation.states import COLUMNS, STATES
-from statebackend.testing.simulation.timed import IDLE, RECENT, TIMED_STATES, TTL_S, text_of
+from tests import invariants
+from tests.simulation.job import SimulatedJob
+from tests.simulation.scenario import NIGHT_S, SAVEPOINTS, ReaderPlan
+from tests.simulation.states import COLUMNS, STATES
+from tests.simulation.timed import IDLE, RECENT, TIMED_STATES, TTL_S, text_of
 
 GIVES_UP_S: Final = 20 * NIGHT_S
 """Some requests are never answered."""
@@ -46,7 +46,7 @@ class Reader:
         self._settings = settings
         self._store = store
         self._tell = tell
-        self._chance = Random(seed)  # noqa: S311  # to be replayed
+        self._chance = Random(seed)  # to be replayed
 
     async def run(self) -> None:
         """Read again and again."""
