@@ -15,13 +15,13 @@ from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit
 from statebackend._log.names import entry_key
 from statebackend._ranges.cached_in_process import CachedRange, Start
-from statebackend._ranges.contribution import Contribution, Found, reported_to
+from statebackend._ranges.contribution import Contribution, Found, opened_with
 from statebackend._ranges.range_backend import RangeBackend
 from statebackend._ranges.range_task import RangeTask, TaskBase
 from statebackend._ranges.shared_local_copies import copying_base
 from statebackend._state.declared import KeyedStates
 from statebackend.abc import RestoreReport
-from statebackend.ids import KeyGroupRange, OperatorElements, RangeState, RocksDBBase
+from statebackend.ids import RangeState, RocksDBBase
 from statebackend.settings import KiB, Settings
 from statebackend.settings.settings import INLINE_BYTES
 
@@ -126,6 +126,7 @@ async def begun(
 def states_of(task: RangeTask, base: Commit | None, start: Start) -> KeyedStates:
     """The cached states themselves if they are at the base; otherwise new ones on the tables that the attempt has."""
     cached = start.cached
+    reported, among = opened_with(base, task.key_groups, task.owners, task.epoch)
     if (
         cached is not None
         and cached.states is not None
@@ -133,17 +134,12 @@ def states_of(task: RangeTask, base: Commit | None, start: Start) -> KeyedStates
         and not start.missing
         and cached.epoch == base.epoch == task.epoch
         and cached.states.descriptors == base.states
-        and _operator_in(base, task.key_groups) == cached.states.operator_report()  # a lineage says nothing of it
+        and [part.operator for part in reported] == [cached.states.operator_report()]  # a lineage says nothing of it
     ):
         cached.states.forget_types()
         cached.states.clock.stand_at(base.clock)
         return cached.states
-    reported, among = reported_to(base, task.key_groups, task.owners, task.epoch)
     return empty_states(task.settings, task.key_groups, base, reported=reported, owners=among, open_table=start.tables)
-
-
-def _operator_in(base: Commit, key_groups: KeyGroupRange) -> tuple[OperatorElements, ...] | None:
-    return next((part.operator for part in base.ranges if part.key_groups == key_groups), None)
 
 
 async def _caught_up(opened: Opened, start: Start, at_hand: Mapping[str, bytes]) -> Restored:

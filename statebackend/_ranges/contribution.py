@@ -12,7 +12,7 @@ from msgspec import UNSET
 from statebackend._checkpoint.lineage import lineage_of
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import IN_HERE, Commit
-from statebackend._state.kinds.operator_state import OperatorStates
+from statebackend._state.kinds.operator_state import OperatorStates, with_copies
 from statebackend.abc import RestoreReport
 from statebackend.errors import InputError
 from statebackend.ids import (
@@ -123,6 +123,22 @@ def _operator(
 ) -> tuple[OperatorElements, ...]:
     reported, among = reported_to(base, key_groups, owners, epoch)
     return OperatorStates(key_groups, () if base is None else base.states, reported, among).report()
+
+
+def opened_with(
+    base: Commit | None, key_groups: KeyGroupRange, owners: Sequence[KeyGroupRange], epoch: Epoch
+) -> tuple[Sequence[RangeState], Sequence[KeyGroupRange]]:
+    """As `reported_to`, for a range that is opened, not only carried on: it gets what only others have of a broadcast.
+
+    A range may be opened in any batch of an epoch, and others have begun the state by then. Until it is opened it has
+    no copy, so that it takes over the newest, and nobody takes over an old one of it.
+    """
+    reported, among = reported_to(base, key_groups, owners, epoch)
+    if base is None or base.epoch != epoch:
+        return reported, among
+    return [
+        with_copies(each, base.ranges, base.states) if each.key_groups == key_groups else each for each in reported
+    ], among
 
 
 def reported_to(

@@ -2,7 +2,8 @@
 
     small         its bytes come along with every task
     large         each task reads the part of its own range, whose place and checksum come along
-    otherwise     each task reads the whole: when ranges were cut anew, or operator state is to be divided among all
+    otherwise     each task reads the whole: when ranges were cut anew, or operator state is to be divided among all,
+                  or copied to a range that has none yet
 
 The whole is what a task falls back on. One task of a host reads it if it carries changes, for a local copy of it.
 """
@@ -22,7 +23,7 @@ from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.names import entry_key, sequence_of
 from statebackend._log.reader import LogReader
 from statebackend._ranges.shared_local_copies import HostCopies
-from statebackend._state.kinds.operator_state import mode_of
+from statebackend._state.kinds.operator_state import lack_copies, mode_of
 from statebackend.errors import CorruptCommitError, ObjectNotFoundError
 from statebackend.ids import CheckpointId, ClockMark, Epoch, KeyGroupRange
 from statebackend.settings import Settings
@@ -74,7 +75,11 @@ def committed_base(
     key = entry_key(base.sequence)
     if len(body) <= body_bytes_max:
         return CommittedBase(key, body)
-    keeps_own = base.epoch == coordinator.epoch or all(mode_of(state.kind) is None for state in base.states)
+    keeps_own = (
+        not lack_copies(base.ranges, base.states)
+        if base.epoch == coordinator.epoch
+        else all(mode_of(state.kind) is None for state in base.states)
+    )
     if keeps_own and [part.key_groups for part in base.ranges] == list(owners):
         return CommittedBase(key, parts=parts_of(base, key, body))
     return CommittedBase(key)

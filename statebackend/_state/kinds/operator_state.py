@@ -12,6 +12,8 @@ which owner takes over what. The names of the modes are stored, as the kinds `op
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeVar, cast, get_args, overload
 
+import msgspec
+
 from statebackend._state.bulk_arguments import as_list
 from statebackend._state.values import Values
 from statebackend.errors import InputError
@@ -191,6 +193,20 @@ def gathered(ranges: Iterable[RangeState], modes: Mapping[int, Mode]) -> Report:
     return redistribute(_reports_of(ranges), modes, 1)[0]
 
 
+def lack_copies(ranges: Sequence[RangeState], known: Iterable[StateDescriptor]) -> bool:
+    """True if some of the ranges have reported a broadcast state that others have not."""
+    reports, broadcast = _reports_of(ranges), _broadcast(known)
+    return any(0 < sum(state_id in report for report in reports) < len(reports) for state_id in broadcast)
+
+
+def with_copies(mine: RangeState, ranges: Sequence[RangeState], known: Iterable[StateDescriptor]) -> RangeState:
+    """`mine`, one of the ranges, with a copy of each broadcast state that only others have reported."""
+    place = sorted(part.key_groups for part in ranges).index(mine.key_groups)
+    copies = redistribute(_reports_of(ranges), _broadcast(known), len(ranges))[place]
+    (own,) = _reports_of([mine])
+    return msgspec.structs.replace(mine, operator=elements_of({**copies, **own}))
+
+
 def elements_of(report: Report) -> tuple[OperatorElements, ...]:
     """The report as a commit has it."""
     return tuple(OperatorElements(state_id, elements) for state_id, elements in sorted(report.items()))
@@ -199,6 +215,10 @@ def elements_of(report: Report) -> tuple[OperatorElements, ...]:
 def _reports_of(ranges: Iterable[RangeState]) -> Sequence[Report]:
     ordered = sorted(ranges, key=lambda part: part.key_groups)
     return [{found.state_id: found.elements for found in part.operator} for part in ordered]
+
+
+def _broadcast(known: Iterable[StateDescriptor]) -> Mapping[int, Mode]:
+    return {found.state_id: "broadcast" for found in known if mode_of(found.kind) == "broadcast"}
 
 
 def mode_of(kind: str) -> Mode | None:
