@@ -11,8 +11,8 @@
     Output, StagedOutput            rows that are committed with the state, and published after it
     spark.StatefulSink              the callable for `foreachBatch` (needs the extra `spark`)
     CheckpointInfo, RestoreReport, CommitSummary    what happened; `statebackend.observers` counts it
-    inspect, report, verify, open_rows      look at a job from outside, beside a running stream
-    read_state, open_batches, export, diff      the state of a job as columns, in Arrow or files, and what changed in it
+    inspect, report, verify, read_rows      look at a job from outside, beside a running stream
+    read_state, read_batches, export, diff      the state of a job as columns, in Arrow or files, and what changed in it
                                     (need the extra `columns`)
     watch                           each checkpoint as it is made
     repair                          put damaged commits back from local copies
@@ -56,7 +56,7 @@ from statebackend._upkeep.inspect import inspect
 from statebackend._upkeep.repair import repair
 from statebackend._upkeep.report import report
 from statebackend._upkeep.rewrite import rewrite
-from statebackend._upkeep.rows import open_rows
+from statebackend._upkeep.rows import read_rows
 from statebackend._upkeep.savepoints import drop_savepoint, savepoint, savepoints
 from statebackend._upkeep.sweep import sweep
 from statebackend._upkeep.verify import verify
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from statebackend import spark as spark
     from statebackend._reading.differences import diff
     from statebackend._reading.export import export
-    from statebackend._reading.reader import open_batches, read_state
+    from statebackend._reading.reader import read_batches, read_state
     from statebackend._state.columnar.columnar_state import ColumnarState
 
 __all__ = [
@@ -113,8 +113,8 @@ __all__ = [
     "export",
     "inspect",
     "open_backend",
-    "open_batches",
-    "open_rows",
+    "read_batches",
+    "read_rows",
     "read_state",
     "repair",
     "report",
@@ -131,7 +131,7 @@ _WITH_ARROW = {
     "ColumnarState": "statebackend._state.columnar.columnar_state",
     "diff": "statebackend._reading.differences",
     "export": "statebackend._reading.export",
-    "open_batches": "statebackend._reading.reader",
+    "read_batches": "statebackend._reading.reader",
     "read_state": "statebackend._reading.reader",
 }
 

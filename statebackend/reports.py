@@ -1,15 +1,15 @@
 """The records that upkeep returns: what was found, what was done, and how far a long call is.
 
-    sweep       SweepReport, made of Classified objects with a Verdict each, and SweepFailure
+    sweep       SweepReport, made of an ObjectReport with a SweepReason for each object, and SweepFailure
     verify      VerifyReport, made of Damage
     repair      Repair
     inspect     Inspection, made of LogRow and SizeRow
-    report      JobReport, made of RangeRow, SizeRow and Pace
+    report      JobReport, made of RangeRow, SizeRow and RequestRate
     size_totals SizeTotal, from the SizeRow of either
-    open_rows   Row
+    read_rows   Row
     export      ExportReport
     diff        Difference
-    watch       LogBeat
+    watch       LogEntry
     rewrite     RewriteReport
     savepoints  SavepointInfo
     tell=...    Progress
@@ -18,41 +18,41 @@ Each is frozen, and `msgspec.json.encode` writes it: the command line prints the
 """
 
 from statebackend._log.savepoints import SavepointInfo
-from statebackend._log.sweeping.retention import Classified, Verdict
+from statebackend._log.sweeping.retention import ObjectReport, SweepReason
 from statebackend._log.sweeping.sweep import SweepReport
 from statebackend._log.sweeping.sweep_requests import SweepFailure
 from statebackend._reading.reports import Difference, ExportReport
-from statebackend._reading.watching import LogBeat
+from statebackend._reading.watching import LogEntry
 from statebackend._upkeep.inspect import Inspection, LogRow
 from statebackend._upkeep.progress import Progress
 from statebackend._upkeep.repair import Repair
-from statebackend._upkeep.report import JobReport, Pace, RangeRow
+from statebackend._upkeep.report import JobReport, RangeRow, RequestRate
 from statebackend._upkeep.rewrite import RewriteReport
 from statebackend._upkeep.rows import Row
 from statebackend._upkeep.sizes import SizeRow, SizeTotal, size_totals
 from statebackend._upkeep.verify import Damage, VerifyReport
 
 __all__ = [
-    "Classified",
     "Damage",
     "Difference",
     "ExportReport",
     "Inspection",
     "JobReport",
-    "LogBeat",
+    "LogEntry",
     "LogRow",
-    "Pace",
+    "ObjectReport",
     "Progress",
     "RangeRow",
     "Repair",
+    "RequestRate",
     "RewriteReport",
     "Row",
     "SavepointInfo",
     "SizeRow",
     "SizeTotal",
     "SweepFailure",
+    "SweepReason",
     "SweepReport",
-    "Verdict",
     "VerifyReport",
     "size_totals",
 ]

@@ -12,7 +12,7 @@ import msgspec
 
 from statebackend._codec.plain import plain
 from statebackend._columns.arrow import Array, RecordBatch, Schema, pa, plain_of
-from statebackend._reading.reader import open_batches
+from statebackend._reading.reader import read_batches
 from statebackend._reading.reports import ExportReport
 from statebackend._tasks import finish
 from statebackend._threads import FileThreads
@@ -60,7 +60,7 @@ async def export(
     threads = FileThreads(1)
     rows = 0
     with _new_file(path) as partial:
-        async with open_batches(settings, state, store=store, tell=tell, **options) as batches:
+        async with read_batches(settings, state, store=store, tell=tell, **options) as batches:
             # `finish`: a cancelled task waits for its thread, or that would write to a file that is closed.
             writer = await finish(threads.io, _WRITERS[format], partial, batches.schema)
             try:

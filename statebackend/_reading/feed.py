@@ -129,16 +129,16 @@ async def open_changes(
     shown_as: StateDescriptor | None = None,
     store: ObjectStore | None = None,
 ) -> AsyncGenerator[Batches]:
-    """Yield the changes of one state in some commits, as batches with the columns of `open_batches` and more.
+    """Yield the changes of one state in some commits, as batches with the columns of `read_batches` and more.
 
     `sequences`: of neighbouring commits of one branch, oldest first, and at least one; `before`: of the commit before
     them. The first columns are `checkpoint_id`, `batch_id` and `change_type`; with `old_values` there is an `old_value`
     behind the others. A commit that does not have the state yet has no changes of it.
 
     All values, old and new, are as the last of the commits reads them; or as `shown_as`, a later declaration. Those of
-    an earlier version need `migrate`, as in `open_batches`.
+    an earlier version need `migrate`, as in `read_batches`.
 
-    Raises `InputError` as `open_batches`, and `CheckpointNotFoundError`, also in the middle, if a commit was swept.
+    Raises `InputError` as `read_batches`, and `CheckpointNotFoundError`, also in the middle, if a commit was swept.
     """
     if old_values and key_as_json:
         raise InputError("old values are looked up by their keys, which keys as JSON do not tell: choose one of them")

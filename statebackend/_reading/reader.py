@@ -105,7 +105,7 @@ class Batches:
 
 
 @asynccontextmanager
-async def open_batches(
+async def read_batches(
     settings: Settings,
     state: str,
     *,
@@ -144,7 +144,7 @@ async def open_batches(
 async def open_batches_of(
     found: FoundCommit, state: StateDescriptor, asked: AskedOfState, primary: JobPrimary, *, tell: Tell = lambda _: None
 ) -> AsyncGenerator[Batches]:
-    """As `open_batches`, of a commit that was found.
+    """As `read_batches`, of a commit that was found.
 
     `state`: as the commit declares it, or as a later declaration that can read it.
     """
@@ -241,7 +241,7 @@ def read_state(
     object and the offset; `ValueDecodeError`, `KeyTypeError`. An error in the middle ends the stream: what
     came before it is no result.
     """
-    opening = open_batches(
+    opening = read_batches(
         settings,
         state,
         key_groups=key_groups,

@@ -18,7 +18,7 @@ from statebackend.settings import Settings
 LOOK_EVERY_S: Final = 1.0
 
 
-class LogBeat(msgspec.Struct, frozen=True):
+class LogEntry(msgspec.Struct, frozen=True):
     """One entry of the log. `kind`: "commit"; or "claim", when a writer opened the job and restored it.
 
     `since_s`: after the commit before it. `new_bytes`, `new_objects`: those it points into, and that commit did not.
@@ -47,7 +47,7 @@ async def watch(
     every_s: float = LOOK_EVERY_S,
     store: ObjectStore | None = None,
     clock: Clock | None = None,
-) -> AsyncIterator[LogBeat]:
+) -> AsyncIterator[LogEntry]:
     """Yield the newest entry of the job's log, and then each new one, for ever. It looks every `every_s` seconds.
 
     Where a sweep was quicker, the entries that it deleted are passed over. Raises `InputError` if there is no such job,
@@ -64,31 +64,31 @@ async def watch(
             assert end is not None
             end.check()
             for sequence in range(end.sequence if seen < 0 else seen + 1, end.sequence + 1):
-                beat, before = await _beat(primary, sequence, before, clock)
-                if beat is not None:
-                    yield beat
+                told, before = await _told(primary, sequence, before, clock)
+                if told is not None:
+                    yield told
             seen = end.sequence
             await anyio.sleep(every_s)
 
 
-async def _beat(
+async def _told(
     primary: JobPrimary, sequence: int, before: Commit | None, clock: Clock
-) -> tuple[LogBeat | None, Commit | None]:
+) -> tuple[LogEntry | None, Commit | None]:
     try:
         entry = await primary.log.load(sequence)
     except MissingObjectError:
         return None, before  # swept meanwhile
     except CorruptCommitError as error:
-        return LogBeat(sequence, "damaged", at_s=clock.time(), lag_s=0.0, problem=str(error)), before
+        return LogEntry(sequence, "damaged", at_s=clock.time(), lag_s=0.0, problem=str(error)), before
     if isinstance(entry, Claim):
         at_s = entry.claimed_at_s
-        return LogBeat(sequence, "claim", at_s, max(0.0, clock.time() - at_s), entry.epoch), before
+        return LogEntry(sequence, "claim", at_s, max(0.0, clock.time() - at_s), entry.epoch), before
     old = set[Handle]() if before is None else {handle for part in before.ranges for handle in part.objects()}
     new = {handle for part in entry.ranges for handle in part.objects()} - old
     keys = {handle.key for handle in new}
     changes = sum(each.records for part in entry.ranges for each in part.changelog if each.segment.key in keys)
     return (
-        LogBeat(
+        LogEntry(
             sequence,
             "commit",
             entry.committed_at_s,

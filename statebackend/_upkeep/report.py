@@ -12,7 +12,7 @@ from statebackend._codec.commit import Commit
 from statebackend._cost import MONTH_S
 from statebackend._log.names import data_name_of, sequence_of
 from statebackend._log.savepoints import SavepointInfo
-from statebackend._log.sweeping.retention import Classified
+from statebackend._log.sweeping.retention import ObjectReport
 from statebackend._upkeep.inspect import place_of, totals
 from statebackend._upkeep.primary import open_job_primary
 from statebackend._upkeep.sizes import SizeRow, size_rows
@@ -38,7 +38,7 @@ class RangeRow(msgspec.Struct, frozen=True):
     operator_bytes: int
 
 
-class Pace(msgspec.Struct, frozen=True):
+class RequestRate(msgspec.Struct, frozen=True):
     """How fast PUTs are spent: those of the objects that were made in the `seconds` that the log spans.
 
     `usd_month`: what 30 days cost at that rate. It is a lower bound: objects deleted since, other requests and storage
@@ -71,7 +71,7 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     savepoints: tuple[SavepointInfo, ...]
     places: Mapping[str, tuple[int, int]]
     verdicts: Mapping[str, tuple[int, int]]
-    pace: Pace | None
+    pace: RequestRate | None
 
 
 async def report(settings: Settings, *, store: ObjectStore | None = None, clock: Clock | None = None) -> JobReport:
@@ -89,7 +89,7 @@ async def report(settings: Settings, *, store: ObjectStore | None = None, clock:
 
 
 def _report(
-    newest: Commit, objects: Sequence[Classified], savepoints: Iterable[SavepointInfo], prices: Prices
+    newest: Commit, objects: Sequence[ObjectReport], savepoints: Iterable[SavepointInfo], prices: Prices
 ) -> JobReport:
     ranges = tuple(map(_range_row, newest.ranges))
     base_bytes = sum(row.base_bytes for row in ranges)
@@ -126,11 +126,11 @@ def _live_bytes(base: Base | RocksDBBase) -> int:
     return size_bytes * base.live // written if written else size_bytes
 
 
-def _pace(objects: Iterable[Classified], prices: Prices) -> Pace | None:
+def _pace(objects: Iterable[ObjectReport], prices: Prices) -> RequestRate | None:
     made = [each for each in objects if sequence_of(each.key) is not None or data_name_of(each.key) is not None]
     entries = [each.modified_s for each in made if sequence_of(each.key) is not None]
     first_s, last_s = min(entries), max(entries)
     if last_s - first_s < WINDOW_S_MIN:
         return None
     puts = sum(first_s < each.modified_s <= last_s for each in made)
-    return Pace(puts, last_s - first_s, prices.usd({"put": puts}) / (last_s - first_s) * MONTH_S)
+    return RequestRate(puts, last_s - first_s, prices.usd({"put": puts}) / (last_s - first_s) * MONTH_S)

@@ -56,7 +56,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def open_rows(
+async def read_rows(
     settings: Settings,
     *,
     checkpoint_id: int | None = None,

@@ -7,7 +7,7 @@ import msgspec
 from statebackend._backend.sweeping import open_sweep
 from statebackend._clock import SystemClock
 from statebackend._log.sweeping.local_sweep import LocalFile, sweep_roots
-from statebackend._log.sweeping.retention import CLOCK_SKEW_MAX_S, ENTRY_AGE_MIN_S, Classified, Verdict
+from statebackend._log.sweeping.retention import CLOCK_SKEW_MAX_S, ENTRY_AGE_MIN_S, ObjectReport, SweepReason
 from statebackend._log.sweeping.sweep import MIN_AGE_S, SweepReport
 from statebackend._log.sweeping.sweep_requests import SweepFailure
 from statebackend._upkeep.primary import check_exists, open_job_primary
@@ -67,13 +67,13 @@ def _with_local(report: SweepReport, files: Sequence[LocalFile], *, deleting: bo
     )
 
 
-def _classified(file: LocalFile) -> Classified:
+def _classified(file: LocalFile) -> ObjectReport:
     if file.needed:
-        verdict, reason = Verdict.NEEDED, "a copy of an object that stays in the primary"
+        verdict, reason = SweepReason.NEEDED, "a copy of an object that stays in the primary"
     elif file.foreign:
-        verdict, reason = Verdict.FOREIGN, "not one of our names"
+        verdict, reason = SweepReason.FOREIGN, "not one of our names"
     elif not file.owned:
-        verdict, reason = Verdict.LIVE, "a living process owns this root"
+        verdict, reason = SweepReason.LIVE, "a living process owns this root"
     else:
-        verdict, reason = Verdict.ORPHAN, "a copy of no object that stays in the primary"
-    return Classified(file.path, file.info.size_bytes, file.info.modified_s, verdict, reason)
+        verdict, reason = SweepReason.ORPHAN, "a copy of no object that stays in the primary"
+    return ObjectReport(file.path, file.info.size_bytes, file.info.modified_s, verdict, reason)

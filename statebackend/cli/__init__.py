@@ -2,9 +2,9 @@
 
     statebackend inspect        sb.inspect          the log, its branches and savepoints, the states, what lies where
     statebackend report         sb.report           one page: the newest checkpoint, garbage, what a month of PUTs costs
-    statebackend dump           sb.open_rows        a checkpoint's state in plain values, a line of JSON for each key
-    statebackend get STATE KEY  sb.open_rows        the value of one key
-    statebackend scan STATE     sb.open_batches     the keys of a state, by prefix, with their values or without
+    statebackend dump           sb.read_rows        a checkpoint's state in plain values, a line of JSON for each key
+    statebackend get STATE KEY  sb.read_rows        the value of one key
+    statebackend scan STATE     sb.read_batches     the keys of a state, by prefix, with their values or without
     statebackend export STATE   sb.export           a state as Parquet, CSV or lines of JSON
     statebackend diff A B       sb.diff             keys that were added, changed and removed between two checkpoints
     statebackend watch          sb.watch            a line for each checkpoint as it is made

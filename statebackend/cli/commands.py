@@ -22,7 +22,7 @@ from statebackend._upkeep.inspect import inspect
 from statebackend._upkeep.repair import repair
 from statebackend._upkeep.report import report
 from statebackend._upkeep.rewrite import rewrite
-from statebackend._upkeep.rows import open_rows
+from statebackend._upkeep.rows import read_rows
 from statebackend._upkeep.savepoints import drop_savepoint, savepoint, savepoints
 from statebackend._upkeep.sweep import sweep
 from statebackend._upkeep.verify import verify
@@ -132,7 +132,7 @@ async def _sweep(settings: Settings, options: argparse.Namespace) -> int:
 
 
 async def _get(settings: Settings, options: argparse.Namespace) -> int:
-    opening = open_rows(
+    opening = read_rows(
         settings,
         checkpoint_id=options.checkpoint_id,
         savepoint=options.savepoint,
@@ -180,7 +180,7 @@ async def _dump(settings: Settings, options: argparse.Namespace) -> int:
     if options.limit is not None and options.limit < 0:
         raise InputError("the limit must not be negative", limit=options.limit)
     with shown() as tell:
-        opening = open_rows(
+        opening = read_rows(
             settings,
             checkpoint_id=options.checkpoint_id,
             savepoint=options.savepoint,

@@ -16,7 +16,7 @@ from statebackend._upkeep.primary import open_job_primary
 from statebackend.cli.progress import shown, size
 from statebackend.cli.text import json_text, restored_line
 from statebackend.errors import InputError, SavepointNotFoundError
-from statebackend.reports import Difference, ExportReport, LogBeat
+from statebackend.reports import Difference, ExportReport, LogEntry
 from statebackend.settings import Settings
 
 Print = Callable[[str], None]
@@ -87,13 +87,13 @@ def export_lines(done: ExportReport) -> Sequence[str]:
 async def scan(settings: Settings, options: argparse.Namespace, tell: Print) -> None:
     """Print the keys of a state, and their values unless `--keys-only`: a line of JSON for each."""
     from statebackend._columns.arrow import plain_of  # noqa: PLC0415  # pyarrow is an extra
-    from statebackend._reading.reader import open_batches  # noqa: PLC0415
+    from statebackend._reading.reader import read_batches  # noqa: PLC0415
 
     limit = sys.maxsize if options.limit is None else options.limit
     if limit < 0:
         raise InputError("the limit must not be negative", limit=options.limit)
     migrate = migrate_from(options.migrate, [options.state]).get(options.state, ())
-    opening = open_batches(settings, options.state, key_as_json=True, migrate=migrate, **_which(options))
+    opening = read_batches(settings, options.state, key_as_json=True, migrate=migrate, **_which(options))
     async with opening as batches:
         async for batch in batches:
             rows: list[dict[str, Any]] = plain_of(batch.select(["key"] if options.keys_only else batch.schema.names))
@@ -172,22 +172,22 @@ async def follow(settings: Settings, options: argparse.Namespace, tell: Print) -
     left = options.count
     if left is not None and left <= 0:
         raise InputError("the count must be positive", count=left)
-    async for beat in watch(settings, every_s=options.every_s):
-        tell(json_text(beat) if options.json else beat_line(beat))
+    async for entry in watch(settings, every_s=options.every_s):
+        tell(json_text(entry) if options.json else entry_line(entry))
         if left is not None and (left := left - 1) == 0:
             return
 
 
-def beat_line(beat: LogBeat) -> str:
+def entry_line(entry: LogEntry) -> str:
     """One entry, for people."""
-    if beat.kind == "claim":
-        return f"epoch {beat.epoch}: opened by a writer, which restored the newest checkpoint"
-    if beat.problem is not None:
-        return f"entry {beat.sequence} cannot be read: {beat.problem}"
-    batch = "-" if beat.source is None else str(beat.source.batch_id)
-    since = "" if beat.since_s is None else f"{beat.since_s:.1f} s after the one before, "
-    restored = "" if beat.restored is None else f"; before it {restored_line(beat.restored)}"
+    if entry.kind == "claim":
+        return f"epoch {entry.epoch}: opened by a writer, which restored the newest checkpoint"
+    if entry.problem is not None:
+        return f"entry {entry.sequence} cannot be read: {entry.problem}"
+    batch = "-" if entry.source is None else str(entry.source.batch_id)
+    since = "" if entry.since_s is None else f"{entry.since_s:.1f} s after the one before, "
+    restored = "" if entry.restored is None else f"; before it {restored_line(entry.restored)}"
     return (
-        f"checkpoint {beat.checkpoint_id}, batch {batch}: {since}{beat.changes} changes, {size(beat.new_bytes)} in "
-        f"{beat.new_objects} objects, seen {beat.lag_s:.1f} s later{restored}"
+        f"checkpoint {entry.checkpoint_id}, batch {batch}: {since}{entry.changes} changes, {size(entry.new_bytes)} in "
+        f"{entry.new_objects} objects, seen {entry.lag_s:.1f} s later{restored}"
     )

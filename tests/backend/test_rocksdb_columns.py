@@ -171,7 +171,7 @@ async def test_outside_of_the_job_columns_are_verified_and_read(job: RocksDBJob)
     state = await with_a_base(job)
     report = await sb.verify(job.settings)
     assert report.damages == ()
-    async with sb.open_rows(job.settings) as rows:
+    async with sb.read_rows(job.settings) as rows:
         found = [(row.state, row.key, row.value) for row in rows]
     assert {key: value for name, key, value in found if name == "rows"} == ROWS
     assert {key: value for name, key, value in found if name == "n"} == state

@@ -165,7 +165,7 @@ async def test_a_long_list_is_shown_whole() -> None:
     async with sb.open_backend(settings, store=store) as backend:
         backend.list_state("hops", str)["k"] = hops
         await backend.checkpoint(1)
-    async with sb.open_rows(settings, store=store) as found:
+    async with sb.read_rows(settings, store=store) as found:
         assert [(row.key, row.value) for row in found] == [("k", hops)]
 
 
@@ -305,6 +305,6 @@ async def test_a_key_is_found_by_reading_its_own_key_group() -> None:
         await backend.checkpoint(0)
     await sb.rewrite(settings_of(100, compression="none"), store=store)
     told: list[sb.reports.Progress] = []
-    async with sb.open_rows(settings, key=7, store=store, tell=told.append) as rows:
+    async with sb.read_rows(settings, key=7, store=store, tell=told.append) as rows:
         assert [(row.key, row.value) for row in rows] == [(7, "x" * 1000)]
     assert told[-1].changes < 200

@@ -21,10 +21,10 @@ FUNCTIONS = {
     "verify": "verify",
     "repair": "repair",
     "sweep": "sweep",
-    "dump": "open_rows",
-    "restore": "open_rows",
-    "get": "open_rows",
-    "scan": "open_batches",
+    "dump": "read_rows",
+    "restore": "read_rows",
+    "get": "read_rows",
+    "scan": "read_batches",
     "export": "export",
     "diff": "diff",
     "watch": "watch",
@@ -54,7 +54,7 @@ MEASURED = frozenset({"lag_s", "seconds", "requests", "usd"})
 
 
 async def rows(settings: sb.Settings) -> list[reports.Row]:
-    async with sb.open_rows(settings) as found:
+    async with sb.read_rows(settings) as found:
         return list(found)
 
 
@@ -70,10 +70,10 @@ async def differences(settings: sb.Settings) -> list[reports.Difference]:
     return [each async for each in sb.diff(settings, "before-migration", 13)]
 
 
-async def newest_beat(settings: sb.Settings) -> list[reports.LogBeat]:
-    async with aclosing(sb.watch(settings)) as beats:
-        async for beat in beats:
-            return [beat]
+async def newest_entry(settings: sb.Settings) -> list[reports.LogEntry]:
+    async with aclosing(sb.watch(settings)) as entries:
+        async for entry in entries:
+            return [entry]
     raise AssertionError("there is no end to it")
 
 
@@ -92,7 +92,7 @@ CALLS: list[tuple[tuple[str, ...], Callable[[sb.Settings], Coroutine[Any, Any, A
     (("dump",), rows),
     (("export", "legs", "legs.parquet"), exported),
     (("diff", "before-migration", "13"), differences),
-    (("watch", "--count", "1"), newest_beat),
+    (("watch", "--count", "1"), newest_entry),
     (("rewrite", "--max-parallelism", "7", "--dry-run"), rewrite_dry),
     (("savepoints",), sb.savepoints),
     (("savepoint", "by-hand"), savepoint_for_a_moment),
@@ -175,7 +175,7 @@ def test_every_record_is_in_the_public_room(place: Place, monkeypatch: pytest.Mo
     place.segments()[0].write_bytes(b"damaged")
     found.append(anyio.run(sb.verify, place.settings))
     kinds = {type(record) for record in records_in(found)}
-    assert {kind.__name__ for kind in kinds} >= {"Row", "Damage", "Classified", "LogRow", "SavepointInfo", "RangeRow"}
+    assert {kind.__name__ for kind in kinds} >= {"Row", "Damage", "ObjectReport", "LogRow", "SavepointInfo", "RangeRow"}
     for kind in kinds:
         if kind.__module__.startswith("statebackend._"):
             assert kind.__name__ in reports.__all__

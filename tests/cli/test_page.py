@@ -11,7 +11,7 @@ import pytest
 
 import statebackend as sb
 from statebackend import cli
-from statebackend._log.sweeping.retention import Verdict
+from statebackend._log.sweeping.retention import SweepReason
 from statebackend.cli.page import _VERDICTS, _bars
 from tests.cli.conftest import Place
 
@@ -119,7 +119,7 @@ def test_a_page_explains_its_words_before_they_are_used(written: Path) -> None:
 
 def test_every_verdict_is_explained() -> None:
     """A new one would be shown without a word."""
-    assert set(_VERDICTS) == {verdict.value for verdict in Verdict}
+    assert set(_VERDICTS) == {verdict.value for verdict in SweepReason}
 
 
 def test_the_axis_of_a_chart_has_values() -> None:

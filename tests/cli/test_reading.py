@@ -18,7 +18,7 @@ import pytest
 import statebackend as sb
 from statebackend import cli
 from statebackend._reading import export as exporting
-from statebackend.cli.reading import beat_line
+from statebackend.cli.reading import entry_line
 from tests.cli.conftest import Place
 
 
@@ -389,7 +389,7 @@ def test_a_diff_of_what_cannot_be_compared_is_told(fleet: Place) -> None:
 
 def test_watch_prints_each_checkpoint_as_it_is_made(fleet: Place) -> None:
     """From the newest on; with its batch, its age, and what it added."""
-    beats: list[sb.reports.LogBeat] = []
+    entries: list[sb.reports.LogEntry] = []
 
     async def write(backend: sb.StateBackend, number: int) -> None:
         backend.value_state("legs", int)["k"] = number
@@ -397,24 +397,24 @@ def test_watch_prints_each_checkpoint_as_it_is_made(fleet: Place) -> None:
 
     async def run() -> None:
         async with sb.open_backend(fleet.settings) as backend:
-            async for beat in sb.watch(fleet.settings, every_s=0.001):
-                beats.append(beat)
-                if len(beats) == 3:
+            async for entry in sb.watch(fleet.settings, every_s=0.001):
+                entries.append(entry)
+                if len(entries) == 3:
                     return
-                await write(backend, 30 + len(beats))
+                await write(backend, 30 + len(entries))
 
     anyio.run(run)
-    assert [(beat.kind, beat.checkpoint_id) for beat in beats] == [("claim", None), ("commit", 31), ("commit", 32)]
-    assert [beat.source and beat.source.batch_id for beat in beats] == [None, 31, 32]
-    assert beats[2].since_s is not None
-    assert (beats[2].changes, beats[2].new_objects) == (1, 1)
+    assert [(entry.kind, entry.checkpoint_id) for entry in entries] == [("claim", None), ("commit", 31), ("commit", 32)]
+    assert [entry.source and entry.source.batch_id for entry in entries] == [None, 31, 32]
+    assert entries[2].since_s is not None
+    assert (entries[2].changes, entries[2].new_objects) == (1, 1)
     status, printed = fleet.run("watch", "--count", "1")
     assert (status, printed.startswith("checkpoint 32, batch 32: ")) == (cli.OK, True)
-    assert [beat.restored is None for beat in beats] == [True, False, True], "only the first after an opening"
-    restored = beats[1].restored
+    assert [entry.restored is None for entry in entries] == [True, False, True], "only the first after an opening"
+    restored = entries[1].restored
     assert restored is not None
     assert (restored.files_local > 0, restored.files_primary) == (True, 0)
-    assert f"; before it {restored.files_local} files (" in beat_line(beats[1])
+    assert f"; before it {restored.files_local} files (" in entry_line(entries[1])
     assert fleet.run("watch", "--count", "0")[0] == cli.WRONG_CALL
     assert fleet.run("watch", "--every-s", "0", "--count", "1")[0] == cli.WRONG_CALL
     assert fleet.run("watch", job="nothing")[0] == cli.WRONG_CALL

@@ -241,16 +241,16 @@ async def test_rows_are_read_from_outside(settings: sb.Settings) -> None:
         backend.columnar_state("fleet", SCHEMA, key=KEY).merge(batch(0, 3), on="k", how=HOW)
         backend.value_state("other", int)["k1"] = 1
         await backend.checkpoint(1)
-    async with sb.open_rows(settings) as rows:
+    async with sb.read_rows(settings) as rows:
         found = {(row.state, str(row.key)): row for row in rows}
     assert len(found) == 6
     expected = {"day": "2026-01-02", "price": "1.50", "raw": {"base64": "AA=="}, "took": 90.0}
     assert found["pairs", "['x', 1]"].value == expected
     assert found["pairs", "['y', 2]"].value == dict.fromkeys(expected)
     assert found["pairs", "['x', 1]"].kind == "columnar"
-    async with sb.open_rows(settings, states=["fleet"], key="k1") as rows:
+    async with sb.read_rows(settings, states=["fleet"], key="k1") as rows:
         assert [(row.key, row.value) for row in rows] == [("k1", {"n": 1, "name": "name of k1"})]
-    async with sb.open_rows(settings, states=["pairs"], key=("x", 1)) as rows:
+    async with sb.read_rows(settings, states=["pairs"], key=("x", 1)) as rows:
         assert [row.value for row in rows] == [expected]
 
 

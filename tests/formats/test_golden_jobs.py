@@ -176,7 +176,7 @@ async def test_it_is_opened_in_tables_of_the_other_kind(left: sb.Settings, job: 
 @pytest.mark.parametrize("job", WRITERS)
 async def test_its_rows_are_read_without_its_classes(left: sb.Settings, job: str) -> None:
     """By the door that the command line uses."""
-    async with sb.open_rows(left) as rows:
+    async with sb.read_rows(left) as rows:
         found = list(rows)
     names = {"columns": {"fleet"}, "ranges": {"sum", "rows"}}.get(job, {*content_jobs.STATES, "offsets"})
     assert {row.state for row in found} == names

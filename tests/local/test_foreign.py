@@ -74,7 +74,7 @@ async def test_only_names_of_ours_are_pruned_and_swept(tmp_path: Path) -> None:
     report = await sb.sweep(settings, dry_run=False)
     assert not left.exists()
     assert all(path.read_bytes() == b"somebody's" for path in notes)
-    foreign = {Path(each.key).name for each in report.local if each.verdict is sb.reports.Verdict.FOREIGN}
+    foreign = {Path(each.key).name for each in report.local if each.verdict is sb.reports.SweepReason.FOREIGN}
     assert foreign == {"notes.txt", "0001"}
 
 

@@ -15,7 +15,7 @@ from statebackend._log.sweeping.retention import (
     Ages,
     LogPlan,
     Reach,
-    Verdict,
+    SweepReason,
     classify,
     plan_log,
 )
@@ -64,7 +64,7 @@ def commit(sequence: int, *keys: str) -> Commit:
     )
 
 
-def verdicts(keys: Iterable[str], *, age_s: float = 86_400.0, **options: Any) -> list[Verdict]:
+def verdicts(keys: Iterable[str], *, age_s: float = 86_400.0, **options: Any) -> list[SweepReason]:
     """The verdict on each key, in order."""
     given_ = {"log": LogPlan({}, ()), "reach": Reach(), "known": {}, "epoch": Epoch(3), "ages": NEW, **options}
     return [each.verdict for each in classify([ObjectInfo(key, 1, NOW_S - age_s) for key in keys], **given_)]
@@ -174,12 +174,12 @@ def test_data_is_judged_by_what_points_into_it_and_by_its_epoch() -> None:
     reach.add(commit(4, both, dropped), stays=False)
     names = [f"segments/{epoch:08d}-00000009-{HEX}" for epoch in (2, 3, 4)]
     assert verdicts([needed, both, dropped, *names], reach=reach) == [
-        Verdict.NEEDED,
-        Verdict.NEEDED,
-        Verdict.SUPERSEDED,
-        Verdict.ORPHAN,
-        Verdict.LIVE,
-        Verdict.LIVE,
+        SweepReason.NEEDED,
+        SweepReason.NEEDED,
+        SweepReason.SUPERSEDED,
+        SweepReason.ORPHAN,
+        SweepReason.LIVE,
+        SweepReason.LIVE,
     ]
 
 
@@ -188,7 +188,7 @@ def test_what_an_attempt_made_is_live_until_a_commit_of_its_epoch_lies_behind_it
     bases = (None, commit(4), commit(6), commit(7), commit(8))
     names = [data_name(Epoch(3), 999_999, HEX, position=log_position(base)) for base in bases]
     assert [data_name_of(name) for name in names] == [DataName(Epoch(3), position) for position in (0, 5, 7, 8, 9)]
-    live, orphan = Verdict.LIVE, Verdict.ORPHAN
+    live, orphan = SweepReason.LIVE, SweepReason.ORPHAN
     assert verdicts(names, newest=7) == [orphan, orphan, orphan, live, live]
     assert verdicts(names) == [live] * 5
     assert verdicts(names, newest=7, epoch=Epoch(2)) == [live] * 5
@@ -202,9 +202,9 @@ def test_an_object_of_any_name_is_ours_while_a_commit_points_into_it() -> None:
     reach.add(commit(7, "mine/a"), stays=True)
     reach.add(commit(6, "mine/b"), stays=False)
     assert verdicts(["mine/a", "mine/b", "mine/c"], reach=reach) == [
-        Verdict.NEEDED,
-        Verdict.SUPERSEDED,
-        Verdict.FOREIGN,
+        SweepReason.NEEDED,
+        SweepReason.SUPERSEDED,
+        SweepReason.FOREIGN,
     ]
 
 
@@ -227,26 +227,26 @@ def test_an_object_of_any_name_is_ours_while_a_commit_points_into_it() -> None:
 )
 def test_what_does_not_bear_one_of_our_names_is_foreign(key: str) -> None:
     """However close it comes, and however old it is: never garbage."""
-    assert verdicts([key]) == [Verdict.FOREIGN]
-    assert not Verdict.FOREIGN.is_garbage
+    assert verdicts([key]) == [SweepReason.FOREIGN]
+    assert not SweepReason.FOREIGN.is_garbage
 
 
 def test_garbage_is_young_until_it_has_the_minimum_age() -> None:
     """What a commit pointed into is as old as that commit, which has had its own minimum."""
     ages = Ages(newest_s=NOW_S, now_s=NOW_S, min_age_s=100.0)
     orphan = f"segments/00000001-00000001-{HEX}"
-    assert verdicts([orphan], ages=ages, age_s=99.0) == [Verdict.YOUNG]
-    assert verdicts([orphan], ages=ages, age_s=100.0) == [Verdict.ORPHAN]
+    assert verdicts([orphan], ages=ages, age_s=99.0) == [SweepReason.YOUNG]
+    assert verdicts([orphan], ages=ages, age_s=100.0) == [SweepReason.ORPHAN]
     reach = Reach()
     reach.add(commit(4, orphan), stays=False)
-    assert verdicts([orphan], ages=ages, age_s=0.0, reach=reach) == [Verdict.SUPERSEDED]
+    assert verdicts([orphan], ages=ages, age_s=0.0, reach=reach) == [SweepReason.SUPERSEDED]
 
 
 def test_an_entry_that_was_made_while_the_sweep_looked_stays() -> None:
     """It is in the listing of all that lies there, and was not in that of the log."""
     log = LogPlan({5: "kept"}, (4,))
     assert verdicts([entry_key(4), entry_key(5), entry_key(6)], log=log) == [
-        Verdict.SUPERSEDED,
-        Verdict.RETAINED,
-        Verdict.RETAINED,
+        SweepReason.SUPERSEDED,
+        SweepReason.RETAINED,
+        SweepReason.RETAINED,
     ]

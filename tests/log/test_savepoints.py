@@ -184,7 +184,7 @@ async def test_a_mark_whose_commit_is_being_made_is_left_alone() -> None:
         tasks.start_soon(commit)
         await hold.reached.wait()
         report = await job.sweep()
-        assert report.total(sb.reports.Verdict.LIVE)[0] == 2  # the mark and the segment
+        assert report.total(sb.reports.SweepReason.LIVE)[0] == 2  # the mark and the segment
         hold.release()
     assert await job.read(savepoint="s") == 1
 

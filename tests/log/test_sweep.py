@@ -80,7 +80,7 @@ async def test_what_no_retained_commit_needs_goes() -> None:
     report = await job.sweep()
     await assert_swept(job)
     assert (
-        report.total(sb.reports.Verdict.SUPERSEDED)[0] == len(report.deleted) == 11
+        report.total(sb.reports.SweepReason.SUPERSEDED)[0] == len(report.deleted) == 11
     )  # a claim, five commits, their objects
     assert report.failures == ()
     assert report.stopped is None
@@ -193,7 +193,7 @@ async def test_an_entry_stays_that_carries_change_sets_of_newer_commits() -> Non
     report = await job.sweep()
     assert carrier in await job.keys()
     (kept,) = [each for each in report.objects if each.key == carrier]
-    assert kept.verdict is sb.reports.Verdict.NEEDED
+    assert kept.verdict is sb.reports.SweepReason.NEEDED
     commits = await job.commits()
     assert not commits[2].segments() <= set(await job.keys())
     with pytest.raises(CheckpointNotFoundError):
@@ -238,7 +238,7 @@ async def test_what_a_killed_writer_left_goes_when_its_epoch_is_over() -> None:
             await put(backend, 1)
     (left,) = await job.keys("segments/")
     (found,) = [each for each in (await job.sweep()).objects if each.key == left]
-    assert found.verdict is sb.reports.Verdict.LIVE
+    assert found.verdict is sb.reports.SweepReason.LIVE
     await job.commit(2)
     report = await job.sweep()
     assert left in report.deleted
@@ -254,7 +254,7 @@ async def test_what_is_uploaded_and_not_yet_committed_stays() -> None:
         tasks.start_soon(_commit_held, job, hold)
         await hold.reached.wait()
         report = await job.sweep()
-        assert report.total(sb.reports.Verdict.LIVE)[0] == 1
+        assert report.total(sb.reports.SweepReason.LIVE)[0] == 1
         hold.release()
     assert await job.read() == 7
     await assert_whole(job)
@@ -269,10 +269,10 @@ async def test_the_minimum_age_is_honoured() -> None:
     """Garbage is named as such, and stays until it has that age."""
     job = await worked()
     await job.store.put(f"{JOB}/segments/00000001-00000099-{HEX}", [b"left"])
-    assert (await job.sweep(min_age_s=1.0)).total(sb.reports.Verdict.YOUNG) == (1, 4)
+    assert (await job.sweep(min_age_s=1.0)).total(sb.reports.SweepReason.YOUNG) == (1, 4)
     job.pass_time(2.0)
     await job.commit(7)
-    assert (await job.sweep(min_age_s=1.0)).total(sb.reports.Verdict.ORPHAN) == (1, 4)
+    assert (await job.sweep(min_age_s=1.0)).total(sb.reports.SweepReason.ORPHAN) == (1, 4)
 
 
 @pytest.mark.parametrize("min_age_s", [-1.0, float("nan")])
@@ -291,7 +291,7 @@ async def test_what_is_not_ours_is_reported_and_stays() -> None:
     job.pass_time(10 * 86_400.0)
     await job.commit(1)
     report = await job.sweep()
-    found = [each.key for each in report.objects if each.verdict is sb.reports.Verdict.FOREIGN]
+    found = [each.key for each in report.objects if each.verdict is sb.reports.SweepReason.FOREIGN]
     assert sorted(f"{JOB}/{key}" for key in found) == sorted(foreign)
     assert all(any(key in line for line in report.lines()) for key in found)
     for key in (*foreign, f"{JOB}2/segments/x"):
@@ -571,7 +571,7 @@ async def test_a_backend_sweeps_behind_its_checkpoints() -> None:
         assert sorted(commits) == [value for value in range(14) if (13 - value) * 600.0 < 3600.0]
         report = await job.sweep(dry_run=True)
         needed = {key for commit in commits.values() for key in commit.segments()}
-        live = {each.key for each in report.objects if each.verdict is sb.reports.Verdict.LIVE}
+        live = {each.key for each in report.objects if each.verdict is sb.reports.SweepReason.LIVE}
         assert set(await job.keys("segments/")) == needed | live
         assert len(live) <= 1  # the base that the next commit takes
         assert any(part.bases for part in commits[13].ranges)
@@ -800,7 +800,7 @@ async def test_a_root_that_a_living_process_owns_is_left_alone(with_local: Job, 
         assert owner.owned
         report = await with_local.sweep()
     assert copies(tmp_path / "local") == before
-    assert {each.verdict for each in report.local} == {sb.reports.Verdict.NEEDED, sb.reports.Verdict.LIVE}
+    assert {each.verdict for each in report.local} == {sb.reports.SweepReason.NEEDED, sb.reports.SweepReason.LIVE}
 
 
 async def test_a_sweep_makes_no_directories(tmp_path: Path) -> None:

@@ -486,7 +486,7 @@ class Machine(RuleBasedStateMachine):
         store = self.places.primary() if self.crew is None else self.store
 
         async def read() -> list[dict[str, Any]]:
-            opening = sb.open_batches(self.settings, state, key_as_json=state != "rows", savepoint=name, store=store)
+            opening = sb.read_batches(self.settings, state, key_as_json=state != "rows", savepoint=name, store=store)
             async with opening as batches:
                 return [row async for batch in batches for row in batch.to_pylist()]
 

@@ -101,8 +101,8 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
     Mutant(
         "what commits need is swept",
         "statebackend._log.sweeping.retention",
-        'return Verdict.NEEDED, f"commit',
-        'return Verdict.SUPERSEDED, f"commit',
+        'return SweepReason.NEEDED, f"commit',
+        'return SweepReason.SUPERSEDED, f"commit',
         "_judge_delete",
     ),
     Mutant(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from statebackend.errors import StoreUnavailableError
 from statebackend.objectstore.cloud.cutting import parts
-from statebackend.objectstore.cloud.limited import RequestRate
+from statebackend.objectstore.cloud.limited import RateLimit
 from statebackend.objectstore.cloud.retrying import Retries
 from statebackend.objectstore.cloud.settled import CANCEL_GRACE_S
 from statebackend.objectstore.s3.bucket import Bucket
@@ -43,7 +43,7 @@ class Client:
 
 
 def bucket_of(client: Client, *, timeout_s: float = 60.0) -> Bucket:
-    rate = RequestRate(1e6)
+    rate = RateLimit(1e6)
     retries = Retries(rate, retries_per_s_max=1e6, outage_s=0.0, chance=random.Random(1))
     return Bucket(client, "bucket", retries=retries, timeout_s=timeout_s)
 

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from statebackend.errors import StoreAccessError, StoreFullError, StoreThrottledError, StoreUnavailableError
-from statebackend.objectstore.cloud.limited import DOUBLING_S, RATE_MIN_PER_S, RequestRate
+from statebackend.objectstore.cloud.limited import DOUBLING_S, RATE_MIN_PER_S, RateLimit
 from statebackend.objectstore.cloud.retrying import PAUSE_MAX_S, PAUSE_MIN_S, Retries
 from statebackend.testing import run_virtual
 
@@ -28,13 +28,13 @@ class Place:
 
 
 def retries(*, rate: float = 1e6, retries_per_s_max: float = 1e6, outage_s: float = 60.0) -> Retries:
-    return Retries(RequestRate(rate), retries_per_s_max=retries_per_s_max, outage_s=outage_s, chance=random.Random(7))
+    return Retries(RateLimit(rate), retries_per_s_max=retries_per_s_max, outage_s=outage_s, chance=random.Random(7))
 
 
 @run_virtual
 async def test_no_second_has_more_requests_than_the_bound() -> None:
     """However many ask at once: the first tenth of a second's worth at once, the others as the rate allows."""
-    rate = RequestRate(20.0)
+    rate = RateLimit(20.0)
     sent: list[float] = []
 
     async def one() -> None:
@@ -51,7 +51,7 @@ async def test_no_second_has_more_requests_than_the_bound() -> None:
 @run_virtual
 async def test_a_throttled_rate_falls_below_what_was_sent_and_comes_back() -> None:
     """Not below half of a bound that was never reached, but below what the store just refused."""
-    rate = RequestRate(3000.0)
+    rate = RateLimit(3000.0)
     at = 0.0
     for _ in range(100):
         at = await rate.turn()
@@ -70,7 +70,7 @@ async def test_a_throttled_rate_falls_below_what_was_sent_and_comes_back() -> No
 @run_virtual
 async def test_a_rate_never_falls_to_nothing() -> None:
     """A small job is not brought to a standstill by a busy neighbour."""
-    rate = RequestRate(3000.0)
+    rate = RateLimit(3000.0)
     for _ in range(50):
         rate.throttled(await rate.turn())
         await anyio.sleep(0.5)

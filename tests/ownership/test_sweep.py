@@ -181,7 +181,9 @@ async def test_what_is_not_ours_is_not_swept(disk: Disk) -> Fate:
     path.write_bytes(b"theirs")
     watch = Watch([path])
     report = await sweep(disk)
-    assert [each.key for each in report.objects if each.verdict is sb.reports.Verdict.FOREIGN] == ["segments/notes.txt"]
+    assert [each.key for each in report.objects if each.verdict is sb.reports.SweepReason.FOREIGN] == [
+        "segments/notes.txt"
+    ]
     return watch.fate()
 
 

@@ -90,7 +90,7 @@ class Readers:
             rows: list[dict[str, Any]] = []
             ttl = None if held.now == NEVER else self.job.ttl(declared)
             migrate = TYPES[declared.type].upcasts
-            opening = sb.open_batches(self.settings, declared.name, ttl=ttl, migrate=migrate, **options)
+            opening = sb.read_batches(self.settings, declared.name, ttl=ttl, migrate=migrate, **options)
             async with opening as batches:
                 async for batch in batches:
                     rows += batch.to_pylist()

@@ -27,11 +27,11 @@ def key_in_json(key: Any) -> str:
 
 class MoreReaders(Readers):
     async def look_at_rows(self, held: Dictionaries) -> None:
-        """`open_rows`: the keys of all states. What has expired may still be there."""
+        """`read_rows`: the keys of all states. What has expired may still be there."""
         names = [each.name for each in self.known(held, self.keyed)]
         if not names:
             return
-        async with sb.open_rows(self.settings, states=names) as rows:
+        async with sb.read_rows(self.settings, states=names) as rows:
             found: dict[str, set[str]] = {name: set() for name in names}
             for row in rows:
                 found[row.state].add(Json(row.key).decode())

@@ -1,4 +1,4 @@
-"""What `open_batches` reads, as the values that the states themselves have."""
+"""What `read_batches` reads, as the values that the states themselves have."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from statebackend.ids import Key
 
 async def table_of(settings: sb.Settings, state: str, **options: Any) -> pa.Table:
     """All rows of a state."""
-    async with sb.open_batches(settings, state, **options) as batches:
+    async with sb.read_batches(settings, state, **options) as batches:
         found = [batch async for batch in batches]
         return pa.Table.from_batches(found, batches.schema)
 

@@ -110,13 +110,13 @@ async def _diff(store: MemoryStore, out: Path) -> object:
 
 
 async def _dump(store: MemoryStore, out: Path) -> object:
-    async with sb.open_rows(SETTINGS, store=store) as rows:
+    async with sb.read_rows(SETTINGS, store=store) as rows:
         return len(list(rows))
 
 
 async def _watch(store: MemoryStore, out: Path) -> object:
-    async for beat in sb.watch(SETTINGS, store=store):
-        return beat.checkpoint_id
+    async for entry in sb.watch(SETTINGS, store=store):
+        return entry.checkpoint_id
     return None
 
 

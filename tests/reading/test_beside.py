@@ -92,7 +92,7 @@ async def test_damage_in_the_middle_is_told_with_its_place() -> None:
     content = bytearray(await store.get(damaged))
     content[len(content) // 2] ^= 1
     await store.put(damaged, (bytes(content),))
-    async with sb.open_batches(settings, "n", store=store) as batches:
+    async with sb.read_batches(settings, "n", store=store) as batches:
         rows = (await anext(batches)).num_rows
         with pytest.raises(errors.CorruptSegmentError) as caught:
             await drained(batches)
@@ -109,7 +109,7 @@ async def test_a_checkpoint_that_is_swept_beneath_a_read_is_told() -> None:
         settings = await with_bases(store, clock)
         async with sb.open_backend(settings, store=store, clock=clock) as backend:
             await backend.checkpoint(3, savepoint=savepoint)
-        async with sb.open_batches(settings, "n", store=store, checkpoint_id=3) as batches:
+        async with sb.read_batches(settings, "n", store=store, checkpoint_id=3) as batches:
             rows = (await anext(batches)).num_rows
             await with_bases_again(settings, store, clock)
             if error is None:
@@ -231,7 +231,7 @@ async def test_a_read_beside_writers_and_sweeps_is_never_mixed(seconds: int) -> 
         while True:
             await anyio.sleep(1000)
             try:
-                async with sb.open_batches(settings, state, store=slow) as batches:
+                async with sb.read_batches(settings, state, store=slow) as batches:
                     found = [(row["key"], row[column]) async for batch in batches for row in batch.to_pylist()]
                     number = batches.checkpoint_id
             except errors.CheckpointNotFoundError:

@@ -1,7 +1,7 @@
 """What may be written can be read: each kind of state, in each table, by any number of owners, by every reader.
 
 `odd_states.py` draws what is written and says what has to be read, `odd_job.py` where it lies. The readers are
-`open_batches`, the change feed, `diff`, `export` and the commands `scan` and `dump`; Spark's is in
+`read_batches`, the change feed, `diff`, `export` and the commands `scan` and `dump`; Spark's is in
 `tests/spark/test_reading_kinds.py`.
 """
 

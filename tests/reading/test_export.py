@@ -81,7 +81,7 @@ async def test_all_batches_are_written_and_counted(kind: Format, tmp_path: Path)
     """One behind the other, each key once."""
     store, path = MemoryStore(), tmp_path / f"n.{kind}"
     settings = await with_bases(store)
-    async with sb.open_batches(settings, "n", store=store) as batches:
+    async with sb.read_batches(settings, "n", store=store) as batches:
         assert len([batch async for batch in batches]) > 1
     report = await sb.export(settings, "n", path, format=kind, store=store)
     assert (report.rows, report.size_bytes) == (5000 * GROUPS, path.stat().st_size)
@@ -113,7 +113,7 @@ async def test_progress_adds_up_to_all_that_is_read(bases: int) -> None:
     stored = sum(base.size_bytes for base in part.all_bases)
     for groups in ((0, GROUPS - 1), (0, 1), (3, 3)):
         told = list[sb.reports.Progress]()
-        async with sb.open_batches(settings, "n", store=store, tell=told.append, key_groups=groups) as batches:
+        async with sb.read_batches(settings, "n", store=store, tell=told.append, key_groups=groups) as batches:
             rows = sum([batch.num_rows async for batch in batches])
         assert [each.phase for each in told] == ["reading"] * len(told)
         shares = [each.share for each in told]

@@ -34,7 +34,7 @@ async def test_a_state_is_read_in_a_part_of_its_size() -> None:
     rows, arrow_bytes = 0, 0
     tracemalloc.start()
     try:
-        async with sb.open_batches(settings, "n", store=store) as batches:
+        async with sb.read_batches(settings, "n", store=store) as batches:
             async for batch in batches:
                 rows += batch.num_rows
                 arrow_bytes = max(arrow_bytes, pa.total_allocated_bytes())
@@ -101,7 +101,7 @@ async def test_what_is_held_of_a_list_state_does_not_grow_with_its_keys() -> Non
     rows, held_bytes = 0, list[int]()
     tracemalloc.start()
     try:
-        async with sb.open_batches(settings, "n", store=store) as batches:
+        async with sb.read_batches(settings, "n", store=store) as batches:
             async for batch in batches:
                 rows += batch.num_rows
                 held_bytes.append(tracemalloc.get_traced_memory()[0])

@@ -11,7 +11,7 @@ from statebackend import errors
 from statebackend._log.names import HINT_KEY, entry_key, floor_key, hint_of
 from statebackend._log.position import Pin
 from statebackend._reading.differences import diff
-from statebackend._reading.reader import open_batches
+from statebackend._reading.reader import read_batches
 from statebackend._upkeep.primary import open_job_primary
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, FaultyStore
@@ -49,7 +49,7 @@ async def before_state(store: FaultyStore, read: Read) -> list[str]:
 
 def of_state(**which: Any) -> Read:
     async def read(store: FaultyStore) -> None:
-        async with open_batches(SETTINGS, "n", store=store, **which) as batches:
+        async with read_batches(SETTINGS, "n", store=store, **which) as batches:
             assert sum([batch.num_rows async for batch in batches]) == 1
 
     return read

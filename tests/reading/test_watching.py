@@ -16,30 +16,30 @@ async def stored_bytes(store: MemoryStore) -> dict[str, int]:
 
 
 @run_virtual
-async def test_each_beat_counts_what_its_own_commit_added() -> None:
+async def test_each_entry_counts_what_its_own_commit_added() -> None:
     """Objects, bytes and changes that the commit before had not; seconds since that one, and until it was seen."""
     clock = HandClock()
     settings, store = settings_of(4, inline_bytes_max=0, compression="none"), MemoryStore(clock=clock)
     before, before_unseen_s = dict[str, int](), 0.0
     async with (
         sb.open_backend(settings, store=store, clock=clock) as backend,
-        aclosing(sb.watch(settings, store=store, clock=clock)) as beats,
+        aclosing(sb.watch(settings, store=store, clock=clock)) as entries,
     ):
-        assert (await anext(beats)).kind == "claim"
+        assert (await anext(entries)).kind == "claim"
         for number, (changes, wait_s, unseen_s) in enumerate(((3, 0.0, 0.5), (7, 60.0, 0.0), (0, 5.0, 2.0))):
             clock.now_s += wait_s
             backend.value_state("n", int).update(dict.fromkeys(range(changes), number))
             await backend.checkpoint(number, source=sb.SourceMark("query", 10 + number))
             committed_at_s = clock.now_s
             clock.now_s += unseen_s
-            beat: Any = await anext(beats)
+            entry: Any = await anext(entries)
             found = await stored_bytes(store)
             added = found.keys() - before.keys()
-            assert (beat.kind, beat.checkpoint_id, beat.source.batch_id) == ("commit", number, 10 + number)
-            assert (beat.at_s, beat.lag_s) == (committed_at_s, unseen_s)
-            assert beat.since_s == (None if not number else wait_s + before_unseen_s)
-            assert (beat.new_objects, beat.new_bytes) == (len(added), sum(found[key] for key in added))
-            assert beat.changes == changes
+            assert (entry.kind, entry.checkpoint_id, entry.source.batch_id) == ("commit", number, 10 + number)
+            assert (entry.at_s, entry.lag_s) == (committed_at_s, unseen_s)
+            assert entry.since_s == (None if not number else wait_s + before_unseen_s)
+            assert (entry.new_objects, entry.new_bytes) == (len(added), sum(found[key] for key in added))
+            assert entry.changes == changes
             before, before_unseen_s = found, unseen_s
 
 
@@ -50,10 +50,10 @@ async def test_a_look_at_a_job_of_many_commits_begins_with_the_newest() -> None:
     async with sb.open_backend(settings, store=store) as backend:
         for number in range(3):
             await backend.checkpoint(number)
-        async with aclosing(sb.watch(settings, store=store)) as beats:
-            seen = [await anext(beats)]
+        async with aclosing(sb.watch(settings, store=store)) as entries:
+            seen = [await anext(entries)]
             for number in (3, 4):
                 await backend.checkpoint(number)
-            seen += [await anext(beats), await anext(beats)]
-    assert [beat.checkpoint_id for beat in seen] == [2, 3, 4]
-    assert [beat.sequence for beat in seen] == [3, 4, 5]
+            seen += [await anext(entries), await anext(entries)]
+    assert [entry.checkpoint_id for entry in seen] == [2, 3, 4]
+    assert [entry.sequence for entry in seen] == [3, 4, 5]

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from statebackend import Output, Settings, SourceMark, open_backend, sweep
-from statebackend.reports import Verdict
+from statebackend.reports import SweepReason
 from statebackend.settings import MiB
 from tests.knobs import replaced
 
@@ -31,5 +31,5 @@ async def test_what_is_put_out_is_published_by_whoever_opens_the_job_next(
         await backend.checkpoint(1)
     report = await sweep(settings, dry_run=True)
     verdicts = {each.key: each.verdict for each in report.objects if each.key.startswith("outbox/")}
-    assert set(verdicts.values()) == (set() if inline_bytes_max else {Verdict.NEEDED})
+    assert set(verdicts.values()) == (set() if inline_bytes_max else {SweepReason.NEEDED})
     assert len(verdicts) == (0 if inline_bytes_max else 2)

@@ -2,7 +2,7 @@
 
 from statebackend import Settings, open_backend, sweep
 from statebackend._log.names import PROBE_KEY
-from statebackend._log.sweeping.retention import Verdict
+from statebackend._log.sweeping.retention import SweepReason
 
 
 async def test_a_sweep_of_a_bucket_knows_every_object_of_the_job(settings: Settings) -> None:
@@ -14,5 +14,5 @@ async def test_a_sweep_of_a_bucket_knows_every_object_of_the_job(settings: Setti
             await backend.checkpoint(checkpoint)
     report = await sweep(settings, dry_run=True)
     verdicts = {each.key: each.verdict for each in report.objects}
-    assert verdicts[PROBE_KEY] is Verdict.HINT
-    assert Verdict.FOREIGN not in verdicts.values()
+    assert verdicts[PROBE_KEY] is SweepReason.HINT
+    assert SweepReason.FOREIGN not in verdicts.values()

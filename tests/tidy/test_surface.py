@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 FRONT_DOOR = """
-    Aggregate AggregatingState CheckpointInfo Clock ColumnarState CommitSummary Key ListState MapState ObjectStore
-    Observer OperatorState Output ReducingState RestoreReport Serializer Settings SourceMark StagedOutput
-    StateBackend StateBackendError StateChangeUploader TimeToLive Timers ValueState __version__ diff drop_savepoint
-    export inspect open_backend open_batches open_rows read_state repair report rewrite savepoint savepoints sweep
-    verify watch
+    __version__ Aggregate AggregatingState CheckpointInfo Clock ColumnarState CommitSummary Key ListState MapState
+    ObjectStore Observer OperatorState Output ReducingState RestoreReport Serializer Settings SourceMark StagedOutput
+    StateBackend StateBackendError StateChangeUploader Timers TimeToLive ValueState diff drop_savepoint export inspect
+    open_backend read_batches read_rows read_state repair report rewrite savepoint savepoints sweep verify watch
 """
 IMPLEMENTERS = """
     Body Buffer Capability ChangeSetHandle CheckpointInfo Clock CountsRequests DeletesMany Fallback Handle ObjectInfo
@@ -22,8 +21,9 @@ OWNERS = """
     open_download_cache
 """
 REPORTS = """
-    Classified Damage Difference ExportReport Inspection JobReport LogBeat LogRow Pace Progress RangeRow Repair
-    RewriteReport Row SavepointInfo SizeRow SizeTotal SweepFailure SweepReport Verdict VerifyReport size_totals
+    Damage Difference ExportReport Inspection JobReport LogEntry LogRow ObjectReport Progress RangeRow Repair
+    RequestRate RewriteReport Row SavepointInfo SizeRow SizeTotal SweepFailure SweepReason SweepReport VerifyReport
+    size_totals
 """
 ROOMS = {
     "statebackend": FRONT_DOOR,

@@ -22,11 +22,11 @@ from statebackend._log.names import (
 )
 from statebackend._log.reader import LogReader
 from statebackend._log.savepoints import Savepoints
-from statebackend._log.sweeping.retention import Verdict
+from statebackend._log.sweeping.retention import SweepReason
 from statebackend.abc import Capability, ObjectInfo, ObjectStore
 from statebackend.errors import InputError
 
-_Verdicts = dict[str, tuple[Verdict, str]]
+_Verdicts = dict[str, tuple[SweepReason, str]]
 
 
 class Inventory(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class Inventory(msgspec.Struct, frozen=True):
     end: Entry | None
     retained: tuple[Commit, ...]
     pinned: Mapping[int, str]
-    known: Mapping[str, tuple[Verdict, str]]
+    known: Mapping[str, tuple[SweepReason, str]]
     hint: int | None
     """The entry that the hint names."""
     begun_s: float
@@ -96,8 +96,8 @@ async def take_inventory(
         known={
             **known,
             **_judge_floors(objects),
-            HINT_KEY: (Verdict.HINT, "where a search for the end begins"),
-            PROBE_KEY: (Verdict.HINT, "shows that the store keeps put-if-absent"),
+            HINT_KEY: (SweepReason.HINT, "where a search for the end begins"),
+            PROBE_KEY: (SweepReason.HINT, "shows that the store keeps put-if-absent"),
         },
         hint=None if hint is None else hint.sequence,
         begun_s=begun_s,
@@ -113,22 +113,22 @@ async def _judge_markers(
     for marker in filter(None, (marker_of(info.key) for info in objects)):
         if (commit := await savepoints.commit_of(marker)) is not None:
             pinned[commit.sequence] = f"savepoint {marker.name!r}"
-            known[marker.key] = Verdict.SAVEPOINT, f"keeps commit {marker.sequence}"
+            known[marker.key] = SweepReason.SAVEPOINT, f"keeps commit {marker.sequence}"
         elif marker.sequence > end:
-            known[marker.key] = Verdict.LIVE, f"commit {marker.sequence} may be about to be made"
+            known[marker.key] = SweepReason.LIVE, f"commit {marker.sequence} may be about to be made"
         else:
-            known[marker.key] = Verdict.ORPHAN, f"commit {marker.sequence} was not made with it"
-    kept = {key for key, (verdict, _) in known.items() if verdict is Verdict.SAVEPOINT}
+            known[marker.key] = SweepReason.ORPHAN, f"commit {marker.sequence} was not made with it"
+    kept = {key for key, (verdict, _) in known.items() if verdict is SweepReason.SAVEPOINT}
     for beside in (found for info in objects if (found := beside_marker(info.key)) is not None):
         marker = beside.marker
         if isinstance(beside, SavepointPin):  # even one that was left behind keeps its commit, from this sweep
             if (commit := await savepoints.commit_of(marker)) is not None:
                 pinned.setdefault(commit.sequence, f"savepoint {marker.name!r} is being made")
-            known[beside.key] = Verdict.ORPHAN, f"it did not come to a savepoint of commit {marker.sequence}"
+            known[beside.key] = SweepReason.ORPHAN, f"it did not come to a savepoint of commit {marker.sequence}"
         elif marker.key in kept:
-            known[beside.key] = Verdict.SAVEPOINT, f"epoch {beside.epoch} goes on from commit {marker.sequence}"
+            known[beside.key] = SweepReason.SAVEPOINT, f"epoch {beside.epoch} goes on from commit {marker.sequence}"
         else:
-            known[beside.key] = Verdict.ORPHAN, f"commit {marker.sequence} is no savepoint any more"
+            known[beside.key] = SweepReason.ORPHAN, f"commit {marker.sequence} is no savepoint any more"
     return pinned, known
 
 
@@ -137,8 +137,8 @@ def _judge_floors(objects: Iterable[ObjectInfo]) -> _Verdicts:
     floors = {info.key: floor for info in objects if (floor := floor_of(info.key)) is not None}
     highest = max(floors.values(), default=0)
     return {
-        key: (Verdict.HINT, "how far the log was swept")
+        key: (SweepReason.HINT, "how far the log was swept")
         if floor == highest
-        else (Verdict.SUPERSEDED, "the log was swept further since")
+        else (SweepReason.SUPERSEDED, "the log was swept further since")
         for key, floor in floors.items()
     }

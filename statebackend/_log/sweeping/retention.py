@@ -31,7 +31,7 @@ CLOCK_SKEW_MAX_S: Final = 86_400.0
 """How far this host's clock may be ahead of the store's. In an idle job, nothing gets old any sooner than that."""
 
 
-class Verdict(enum.Enum):
+class SweepReason(enum.Enum):
     """The classes of objects that a sweep tells apart. It deletes the last two."""
 
     RETAINED = "retained"
@@ -56,16 +56,16 @@ class Verdict(enum.Enum):
     @property
     def is_garbage(self) -> bool:
         """True if a sweep deletes it."""
-        return self in (Verdict.SUPERSEDED, Verdict.ORPHAN)
+        return self in (SweepReason.SUPERSEDED, SweepReason.ORPHAN)
 
 
-class Classified(msgspec.Struct, frozen=True):
+class ObjectReport(msgspec.Struct, frozen=True):
     """An object with the verdict on it and the reason. Times are the store's."""
 
     key: str
     size_bytes: int
     modified_s: float
-    verdict: Verdict
+    verdict: SweepReason
     reason: str
 
 
@@ -162,44 +162,44 @@ def classify(
     *,
     log: LogPlan,
     reach: Reach,
-    known: Mapping[str, tuple[Verdict, str]],
+    known: Mapping[str, tuple[SweepReason, str]],
     epoch: Epoch,
     ages: Ages,
     newest: int = -1,
-) -> Iterator[Classified]:
+) -> Iterator[ObjectReport]:
     """Yield a verdict on each object. `known`: verdicts on the hint, savepoint markers and sweep floors, by key.
 
     `epoch`: the current one, that of the log's last entry. `newest`: the newest commit of that epoch, if it has one.
     """
-    entries = {entry_key(sequence): (Verdict.RETAINED, reason) for sequence, reason in log.keep.items()}
-    entries.update((entry_key(sequence), (Verdict.SUPERSEDED, "not retained")) for sequence in log.remove)
+    entries = {entry_key(sequence): (SweepReason.RETAINED, reason) for sequence, reason in log.keep.items()}
+    entries.update((entry_key(sequence), (SweepReason.SUPERSEDED, "not retained")) for sequence in log.remove)
     for info in objects:
         verdict, reason = entries.get(info.key) or known.get(info.key) or _judge(info.key, reach, epoch, newest)
-        if verdict is Verdict.ORPHAN and not ages.is_old(info.modified_s):
-            verdict, reason = Verdict.YOUNG, f"{reason}, but younger than {ages.min_age_s:g} s"
-        yield Classified(info.key, info.size_bytes, info.modified_s, verdict, reason)
+        if verdict is SweepReason.ORPHAN and not ages.is_old(info.modified_s):
+            verdict, reason = SweepReason.YOUNG, f"{reason}, but younger than {ages.min_age_s:g} s"
+        yield ObjectReport(info.key, info.size_bytes, info.modified_s, verdict, reason)
 
 
-def _judge(key: str, reach: Reach, epoch: Epoch, newest: int) -> tuple[Verdict, str]:
+def _judge(key: str, reach: Reach, epoch: Epoch, newest: int) -> tuple[SweepReason, str]:
     """Of a data object, or of something foreign."""
     if (needed_by := reach.needed.get(key)) is not None:
-        return Verdict.NEEDED, f"commit {needed_by} points into it"
+        return SweepReason.NEEDED, f"commit {needed_by} points into it"
     if (used_by := reach.superseded.get(key)) is not None:
-        return Verdict.SUPERSEDED, f"commit {used_by} was the last to point into it"
+        return SweepReason.SUPERSEDED, f"commit {used_by} was the last to point into it"
     if (entry := sequence_of(key)) is not None:
-        return Verdict.RETAINED, f"entry {entry} was made while the sweep looked"
+        return SweepReason.RETAINED, f"entry {entry} was made while the sweep looked"
     if (name := data_name_of(key)) is None:
-        return Verdict.FOREIGN, "not one of our names"
+        return SweepReason.FOREIGN, "not one of our names"
     return _judge_unreached(name, epoch, newest)
 
 
-def _judge_unreached(name: DataName, epoch: Epoch, newest: int) -> tuple[Verdict, str]:
+def _judge_unreached(name: DataName, epoch: Epoch, newest: int) -> tuple[SweepReason, str]:
     if name.epoch < epoch:
-        return Verdict.ORPHAN, f"no commit points into it, and epoch {name.epoch} is over"
+        return SweepReason.ORPHAN, f"no commit points into it, and epoch {name.epoch} is over"
     # An attempt is committed right after its base or never: a newer commit of its epoch has settled that.
     if name.epoch == epoch and name.position is not None and name.position <= newest:
-        return Verdict.ORPHAN, "no commit points into it, and another attempt was committed in place of its own"
-    return Verdict.LIVE, f"the writer of epoch {name.epoch} may be about to commit it"
+        return SweepReason.ORPHAN, "no commit points into it, and another attempt was committed in place of its own"
+    return SweepReason.LIVE, f"the writer of epoch {name.epoch} may be about to commit it"
 
 
 def left_behind(keys: Collection[str], needed: Container[str], newest: Commit | None, epoch: Epoch) -> frozenset[str]:

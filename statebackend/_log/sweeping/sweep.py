@@ -27,7 +27,7 @@ from statebackend._log.names import data_name_of, entry_key, floor_of, sequence_
 from statebackend._log.reader import LogReader
 from statebackend._log.sweeping.inventory import Inventory, check_can_list, take_inventory
 from statebackend._log.sweeping.long_log import Clearing, LongLog, plan_clearing
-from statebackend._log.sweeping.retention import Ages, Classified, LogPlan, Reach, Verdict, classify, plan_log
+from statebackend._log.sweeping.retention import Ages, LogPlan, ObjectReport, Reach, SweepReason, classify, plan_log
 from statebackend._log.sweeping.sweep_requests import SweepFailure, SweepRequests
 from statebackend.abc import Clock, ObjectStore
 from statebackend.errors import InputError, StoreFullError
@@ -49,31 +49,31 @@ class SweepReport(msgspec.Struct, frozen=True):
     """
 
     dry_run: bool
-    objects: tuple[Classified, ...]
+    objects: tuple[ObjectReport, ...]
     deleted: tuple[str, ...] = ()
     failures: tuple[SweepFailure, ...] = ()
     stopped: str | None = None
-    local: tuple[Classified, ...] = ()
+    local: tuple[ObjectReport, ...] = ()
     cleared: int = 0
 
     @property
-    def garbage(self) -> tuple[Classified, ...]:
+    def garbage(self) -> tuple[ObjectReport, ...]:
         """The objects that are not needed, oldest first."""
         found = [each for each in (*self.objects, *self.local) if each.verdict.is_garbage]
         return tuple(sorted(found, key=lambda each: (each.modified_s, each.key)))
 
-    def total(self, verdict: Verdict) -> tuple[int, int]:
+    def total(self, verdict: SweepReason) -> tuple[int, int]:
         """How many objects have that verdict, local copies included, and their bytes."""
         sizes = [each.size_bytes for each in (*self.objects, *self.local) if each.verdict is verdict]
         return len(sizes), sum(sizes)
 
     def lines(self) -> Iterator[str]:
         """Yield lines for people: totals, then garbage and foreign objects with reasons, then what went wrong."""
-        for verdict in Verdict:
+        for verdict in SweepReason:
             count, size_bytes = self.total(verdict)
             if count:
                 yield f"{verdict.value:<12}{count:>10} objects{size_bytes:>16} bytes"
-        foreign = [each for each in (*self.objects, *self.local) if each.verdict is Verdict.FOREIGN]
+        foreign = [each for each in (*self.objects, *self.local) if each.verdict is SweepReason.FOREIGN]
         for each in (*self.garbage, *foreign):
             yield f"{each.verdict.value:<12}{each.size_bytes:>16}  {each.key}  ({each.reason})"
         for failure in self.failures:
@@ -214,7 +214,7 @@ class Sweep:
         deleted, failures = await self._requests.delete_all([entry_key(sequence) for sequence in log.remove])
         data = [each for each in report.garbage if sequence_of(each.key) is None]
         if failures:  # an entry is still there: then so must be what it points into
-            data = [each for each in data if each.verdict is Verdict.ORPHAN]
+            data = [each for each in data if each.verdict is SweepReason.ORPHAN]
         data_deleted, data_failures = await self._requests.delete_all([each.key for each in data])
         return msgspec.structs.replace(
             report,
@@ -232,7 +232,7 @@ class Sweep:
         needless = [
             each.key
             for each in report.garbage
-            if each.verdict is Verdict.ORPHAN
+            if each.verdict is SweepReason.ORPHAN
             or floor_of(each.key) is not None
             or ((sequence := sequence_of(each.key)) in claims and sequence is not None and sequence < below)
         ]

@@ -32,7 +32,7 @@ WITH_VALUES_HELD: Final = (list_state.KIND, map_state.KIND)
 
 
 class AskedOfState(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a state that is asked for, as `open_batches` takes it."""
+    """The part of a state that is asked for, as `read_batches` takes it."""
 
     key_groups: KeyGroupRange | None
     keys: frozenset[Key] | None

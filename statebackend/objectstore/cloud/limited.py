@@ -20,7 +20,7 @@ _WINDOW_S: Final = 1.0
 _BURST_S: Final = 0.1  # a tenth of a second's requests may go at once
 
 
-class RequestRate:
+class RateLimit:
     """Gives requests their turns, first come, first served, by the running loop's time."""
 
     def __init__(self, max_per_s: float) -> None:

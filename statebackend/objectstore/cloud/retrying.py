@@ -12,7 +12,7 @@ from typing import Final, Self, TypeVar
 import anyio
 
 from statebackend.errors import StoreFullError, StoreThrottledError, StoreUnavailableError
-from statebackend.objectstore.cloud.limited import RequestRate
+from statebackend.objectstore.cloud.limited import RateLimit
 from statebackend.settings.records import CloudSettings
 
 T = TypeVar("T")
@@ -28,9 +28,9 @@ class Retries:
     often says that it is busy. `chance` spreads the pauses: requests that failed together must not return together.
     """
 
-    def __init__(self, rate: RequestRate, *, retries_per_s_max: float, outage_s: float, chance: random.Random) -> None:
+    def __init__(self, rate: RateLimit, *, retries_per_s_max: float, outage_s: float, chance: random.Random) -> None:
         self._rate = rate
-        self._budget = RequestRate(retries_per_s_max)
+        self._budget = RateLimit(retries_per_s_max)
         self._outage_s = outage_s
         self._chance = chance
 
@@ -38,7 +38,7 @@ class Retries:
     def of(cls, settings: CloudSettings) -> Self:
         """As the settings of a store say, with pauses drawn at random."""
         return cls(
-            RequestRate(settings.requests_per_s_max),
+            RateLimit(settings.requests_per_s_max),
             retries_per_s_max=settings.retries_per_s_max,
             outage_s=settings.outage_s,
             chance=random.Random(),  # noqa: S311  # spreads pauses

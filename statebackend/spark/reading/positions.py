@@ -14,7 +14,7 @@ from statebackend._codec.commit import Commit
 from statebackend._log.position import Pin
 from statebackend._reading.asked import check_known, groups_of
 from statebackend._reading.feed import Stretch, own_change_sets, stretch, stretch_after
-from statebackend._reading.reader import open_batches, range_from
+from statebackend._reading.reader import range_from, read_batches
 from statebackend._state.time import timers
 from statebackend._state.values import Upcast
 from statebackend._upkeep.primary import JobPrimary, open_job_primary
@@ -86,7 +86,7 @@ def state_asked_for(options: StateOptions, commit: Commit) -> StateDescriptor:
 
 async def schema_of(options: StateOptions, name: str, pin: Pin, migrate: Sequence[Upcast]) -> Any:
     """The Arrow schema of the state's own batches, which depends on its keys."""
-    async with open_batches(
+    async with read_batches(
         options.settings,
         name,
         pin=pin,

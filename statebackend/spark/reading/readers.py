@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from statebackend._log.position import Pin
 from statebackend._portal import Portal
 from statebackend._reading.feed import open_changes
-from statebackend._reading.reader import open_batches
+from statebackend._reading.reader import read_batches
 from statebackend._state.values import Upcast
 from statebackend.ids import Key, StateDescriptor
 from statebackend.spark.reading.columns import SparkColumns
@@ -74,7 +74,7 @@ class StateReader(DataSourceReader):
         """The rows of the partition. Raises as `sb.read_state`."""
         plan = self._plan
         opening = partial(
-            open_batches,
+            read_batches,
             plan.options.settings,
             plan.state.name,
             pin=plan.pin,

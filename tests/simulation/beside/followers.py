@@ -14,7 +14,7 @@ import anyio
 from statebackend._codec.commit import Commit
 from statebackend._reading.changed import APPEND, CHANGE_TYPE, CHECKPOINT_ID, DELETE
 from statebackend._reading.feed import Stretch, open_changes, stretch_after
-from statebackend._reading.reader import open_batches
+from statebackend._reading.reader import read_batches
 from statebackend._upkeep.primary import open_job_primary
 from statebackend.abc import ObjectStore
 from statebackend.errors import (
@@ -85,7 +85,7 @@ class Follower:
             await self._follow(found)
 
     async def _begin(self) -> None:
-        async with open_batches(
+        async with read_batches(
             self._settings, self._state, store=self._store, key_as_json=self._state != COLUMNS
         ) as batches:
             rows = [row async for batch in batches for row in batch.to_pylist()]

@@ -12,7 +12,7 @@ import msgspec
 
 from statebackend._codec.commit import Commit
 from statebackend._codec.plain import plain
-from statebackend._reading.reader import open_batches
+from statebackend._reading.reader import read_batches
 from statebackend._state.time.ttl import TimeToLive
 from statebackend.abc import ObjectStore
 from statebackend.errors import (
@@ -63,7 +63,7 @@ class Reader:
         options |= {} if state == COLUMNS else {"key_as_json": True}
         floor = self._job.floor
         try:
-            async with open_batches(self._settings, state, store=self._store, **asked, **options) as batches:
+            async with read_batches(self._settings, state, store=self._store, **asked, **options) as batches:
                 opened_at = self._job.newest
                 rows = [row async for batch in batches for row in batch.to_pylist()]
         except StateBackendError as error:
