@@ -42,6 +42,7 @@ class Job:
         clock: Clock,
         checkpoint_id: int | None = None,
         savepoint: str | None = None,
+        at_s: float | None = None,
         any_parallelism: bool = False,
         copies: ObjectStore | None = None,
         unrestorable: Mapping[int, DataError] | None = None,
@@ -68,14 +69,14 @@ class Job:
         self._primary = primary
         self._settings = settings
         self._threads = threads
-        self._asked = checkpoint_id, savepoint
+        self._asked = checkpoint_id, savepoint, at_s
 
     async def look(self) -> Position:
         """The position of the job now, for a claim to go behind. Raises as `Positions.look`."""
-        checkpoint_id, savepoint = self._asked
-        check_asked(checkpoint_id, savepoint)
+        checkpoint_id, savepoint, at_s = self._asked
+        check_asked(checkpoint_id, savepoint, at_s)
         end = await self._writer.find_end()
-        return await self._positions.behind(end, checkpoint_id=checkpoint_id, savepoint=savepoint)
+        return await self._positions.behind(end, checkpoint_id=checkpoint_id, savepoint=savepoint, at_s=at_s)
 
     async def claim(self, position: Position) -> Position:
         """Claim the job, and say where it was then: nothing is committed between that position and the claim."""

@@ -25,6 +25,7 @@ from statebackend._local.range_directories import remove_ranges
 from statebackend._local.removal import LocalRetention
 from statebackend._local.scratch import scratch_parent
 from statebackend._log.fresh_names import new_names
+from statebackend._log.moments import Moment, moment_s
 from statebackend._log.names import changelog_id
 from statebackend._observers import Observers
 from statebackend._tasks import open_tasks, open_tasks_apart
@@ -51,6 +52,7 @@ def open_backend(
     key_groups: None = None,
     checkpoint_id: int | None = None,
     savepoint: str | None = None,
+    at: Moment | None = None,
     store: ObjectStore | None = None,
     local_stores: Sequence[ObjectStore] | None = None,
     uploader: StateChangeUploader | OpenUploader | None = None,
@@ -69,6 +71,7 @@ def open_backend(
     owners: Sequence[KeyGroupRange] | None = None,
     checkpoint_id: int | None = None,
     savepoint: str | None = None,
+    at: Moment | None = None,
     store: ObjectStore | None = None,
     local_stores: Sequence[ObjectStore] | None = None,
     uploader: StateChangeUploader | OpenUploader | None = None,
@@ -87,6 +90,7 @@ async def open_backend(
     owners: Sequence[KeyGroupRange] | None = None,
     checkpoint_id: int | None = None,
     savepoint: str | None = None,
+    at: Moment | None = None,
     store: ObjectStore | None = None,
     local_stores: Sequence[ObjectStore] | None = None,
     uploader: StateChangeUploader | OpenUploader | None = None,
@@ -99,7 +103,8 @@ async def open_backend(
 
     Opening claims the job, by an entry in its log. A backend that had it open before is fenced: its next checkpoint
     raises `FencedError`. With `read_only` nothing is written, neither to the primary nor to the local copy, nobody is
-    fenced, and `checkpoint` raises `InputError`.
+    fenced, and `checkpoint` raises `InputError`. Only then may it be `at` a moment, as in `read_state`: the newest
+    checkpoint that is not later. To go on from there, open that one by its id.
 
     `store` replaces the store that `settings.primary` names. `local_stores` replace the directories of
     `settings.local`, one for each; only owners of other parts may write to them, too. `uploader`: your own, or a
@@ -122,6 +127,7 @@ async def open_backend(
         owners=owners,
         checkpoint_id=checkpoint_id,
         savepoint=savepoint,
+        at=at,
         store=store,
         local_stores=local_stores,
         uploader=uploader,
@@ -154,6 +160,7 @@ class _Asked:
     owners: Sequence[KeyGroupRange] | None
     checkpoint_id: int | None
     savepoint: str | None
+    at: Moment | None
     store: ObjectStore | None
     local_stores: Sequence[ObjectStore] | None
     uploader: StateChangeUploader | OpenUploader | None
@@ -171,7 +178,13 @@ class _Asked:
     def may_pass_over(self) -> bool:
         """True if an older commit will do. Each owner of a part would have to go back to the same one."""
         is_exact = self.key_groups is not None or self.checkpoint_id is not None or self.savepoint is not None
+        is_exact = is_exact or self.at is not None
         return self.settings.fall_back_to_older and not is_exact
+
+    @property
+    def at_s(self) -> float | None:
+        """The moment in seconds, if one is asked for. Raises `InputError`."""
+        return None if self.at is None else moment_s(self.at, now_s=self.clock.time())
 
     @property
     def owned(self) -> KeyGroupRange:
@@ -189,6 +202,10 @@ class _Asked:
         for one, following in pairwise(sorted(self.owners or ())):
             if following.first <= one.last:  # operator state would be dealt to one owner too many
                 raise SettingsError("owners overlap: give each range once", owners=[str(one), str(following)])
+        if self.at is not None and not self.read_only:
+            raise SettingsError(
+                "a moment is only read: add read_only=True, or go on from a checkpoint by its id", at=str(self.at)
+            )
         if self.cache is not None and self.cache.job != self.settings.job:
             raise SettingsError(
                 "the download cache is that of another job: open one with these settings",
@@ -323,6 +340,7 @@ def _job_of(asked: _Asked, primary: ObjectStore, threads: WorkerThreads, unresto
         clock=asked.clock,
         checkpoint_id=asked.checkpoint_id,
         savepoint=asked.savepoint,
+        at_s=asked.at_s,
         copies=readable_copies(asked.settings, asked.local_stores, threads),
         unrestorable=unrestorable,
     )

@@ -1,7 +1,7 @@
 """Where a job stands, asked of its log: its newest commit, and the one to read, or to restore a state from.
 
     end of the log -> the newest commit, or its local copy, or an older one    (the newest is asked for)
-                   -> a retained commit by its id, or by the name of a savepoint
+                   -> a retained commit by its id, by the name of a savepoint, or by a moment
     pin            -> the very commit that was found before, by one request
 
 Nothing is claimed and nothing is written, so a reader asks here as a writer does, beside any number of either.
@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from statebackend._codec.commit import Claim, Commit
+from statebackend._log.moments import ROUNDED_S, iso_of
 from statebackend._log.names import check_checkpoint_id, entry_key
 from statebackend._log.reader import LogEnd, LogReader, pass_over
 from statebackend._log.savepoints import Savepoints
@@ -104,27 +105,36 @@ class Positions:
         self._unrestorable: Mapping[int, DataError] = unrestorable or {}
         self._is_told = False
 
-    async def look(self, *, checkpoint_id: int | None = None, savepoint: str | None = None) -> Position:
-        """The position now, as of the newest checkpoint, of `checkpoint_id` or of `savepoint`.
+    async def look(
+        self, *, checkpoint_id: int | None = None, savepoint: str | None = None, at_s: float | None = None
+    ) -> Position:
+        """The position now, as of the newest checkpoint, of `checkpoint_id`, of `savepoint` or of the moment `at_s`.
 
         Raises `CheckpointNotFoundError` and its like, `SettingsError`, `InputError`, as `LogReader.load`.
         """
-        check_asked(checkpoint_id, savepoint)
-        return await self.behind(await self.log.end(), checkpoint_id=checkpoint_id, savepoint=savepoint)
+        check_asked(checkpoint_id, savepoint, at_s)
+        return await self.behind(await self.log.end(), checkpoint_id=checkpoint_id, savepoint=savepoint, at_s=at_s)
 
     async def behind(
-        self, end: LogEnd | None, *, checkpoint_id: int | None = None, savepoint: str | None = None
+        self,
+        end: LogEnd | None,
+        *,
+        checkpoint_id: int | None = None,
+        savepoint: str | None = None,
+        at_s: float | None = None,
     ) -> Position:
         """As `look`, for a caller that has found the end of the log."""
         spare: Spare | None = None
         passed_over: DataError | None = None
-        if checkpoint_id is None and savepoint is None:
+        if checkpoint_id is None and savepoint is None and at_s is None:
             newest, spare, passed_over = await self.newest(end)
             base, passed_over = await self.restorable(newest, passed_over)
         else:  # perhaps to go back behind damaged commits: the newest that can be read is the newest
             readable = None if end is None else await self.log.readable(end.sequence, end=end)
             if savepoint is not None:
                 base = await self.savepoints.find(savepoint)
+            elif at_s is not None:
+                base = await self.find_at(end, at_s)
             else:
                 base = await self.find(end, check_checkpoint_id(checkpoint_id))
             newest = readable or base
@@ -168,6 +178,44 @@ class Positions:
     async def find(self, end: LogEnd | None, checkpoint_id: CheckpointId) -> Commit:
         """A retained commit by its id, on any branch: from the part of the log that was not swept, or a savepoint."""
         return await self._found(end, checkpoint_id, await self.savepoints.floor())
+
+    async def find_at(self, end: LogEnd | None, at_s: float) -> Commit:
+        """The newest commit of the log that is not later than `at_s`, by the clock of its writer, on any branch.
+
+        It is what a reader would have been given then, also where the job has gone back since. One request for each
+        entry after it. Raises `CheckpointNotFoundError`, which names the oldest commit that is kept, and the error of a
+        damaged entry that may be the one.
+        """
+        floor = await self.savepoints.floor()
+        oldest: Commit | None = None
+        doubt: DataError | None = None  # about what lies between the oldest that was seen and the next
+        for sequence in range(-1 if end is None else end.sequence, floor - 1, -1):
+            assert end is not None
+            try:
+                if sequence == end.sequence:
+                    end.check()
+                entry = (end.entry if sequence == end.sequence else None) or await self.log.load(sequence)
+            except MissingObjectError as error:
+                doubt = doubt or error
+                break
+            except CorruptCommitError as error:
+                doubt = doubt or error
+                continue
+            if isinstance(entry, Claim):
+                continue
+            if entry.committed_at_s <= at_s + ROUNDED_S:
+                if doubt is not None:
+                    raise doubt
+                return entry
+            oldest, doubt = entry, None
+        if doubt is not None and (oldest is None or not isinstance(doubt, MissingObjectError)):
+            raise doubt
+        raise CheckpointNotFoundError(
+            "no commit of that time is kept: ask for a later moment, or for a savepoint",
+            at=iso_of(at_s),
+            oldest_at=None if oldest is None else iso_of(oldest.committed_at_s),
+            oldest_checkpoint_id=None if oldest is None else oldest.checkpoint_id,
+        )
 
     async def find_each(self, checkpoints: Sequence[int | str]) -> list[FoundCommit]:
         """The commits of these checkpoints, by their ids, and of these savepoints, by their names: to be read.
@@ -245,8 +293,15 @@ class Positions:
             )
 
 
-def check_asked(checkpoint_id: int | None, savepoint: str | None) -> None:
-    """Raise `InputError` for what is no checkpoint id, and for a checkpoint beside a savepoint."""
+def check_asked(checkpoint_id: int | None, savepoint: str | None, at: object = None) -> None:
+    """Raise `InputError` for what is no checkpoint id, and for more than one of a checkpoint, a savepoint, a moment."""
+    if at is not None and (checkpoint_id is not None or savepoint is not None):
+        raise InputError(
+            "give a moment, a checkpoint id or a savepoint, and only one of them",
+            at=at,
+            checkpoint_id=checkpoint_id,
+            savepoint=savepoint,
+        )
     if checkpoint_id is not None:
         check_checkpoint_id(checkpoint_id)
         if savepoint is not None:

@@ -1,5 +1,6 @@
 """Compares two checkpoints of a job, key by key."""
 
+import datetime as dt
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
@@ -35,8 +36,8 @@ TEXT_RATIO: Final = 2
 STORED_RATIO: Final = 4
 """The same, with its key, for the compressed bytes of all states, where a commit does not say how large each is."""
 
-Checkpoint = int | str
-"""The id of a checkpoint, or the name of a savepoint."""
+Checkpoint = int | str | dt.datetime
+"""The id of a checkpoint, the name of a savepoint, or a moment."""
 Migrate = Mapping[str, Upcast | Sequence[Upcast]]
 """Of some states, by their names, as in their declarations."""
 
@@ -50,7 +51,8 @@ async def diff(
     migrate: Migrate = MappingProxyType({}),
     store: ObjectStore | None = None,
 ) -> AsyncIterator[Difference]:
-    """Yield what is different `after` from `before`: checkpoints by their ids, or savepoints by their names.
+    """Yield what is different `after` from `before`: checkpoints by their ids, or savepoints by their names;
+    an aware `datetime` stands for the newest checkpoint that is not later.
 
     State by state, so many key groups at a time that the values of one checkpoint take about 256 MiB of memory, beside
     what `read_state` takes; twice as much if all are different. The changelogs are read once for each such part, whose
@@ -65,7 +67,11 @@ async def diff(
     if not isinstance(migrate, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InputError("diff takes `migrate` by the name of the state: give a dict", migrate=migrate)
     async with open_job_primary(settings, store) as primary:
-        found = await primary.positions.find_each([before, after])
+        named = [each for each in (before, after) if not isinstance(each, dt.datetime)]
+        by_name = iter(await primary.positions.find_each(named) if named else ())
+        found = [
+            await primary.find_at(each) if isinstance(each, dt.datetime) else next(by_name) for each in (before, after)
+        ]
         async for difference in _differences(primary, found, states, migrate):
             yield difference
 

@@ -16,6 +16,7 @@ from statebackend._checkpoint.fetch import Fetcher
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._codec.commit import Commit
 from statebackend._columns.arrow import RecordBatch, Schema, pa
+from statebackend._log.moments import Moment
 from statebackend._log.position import FoundCommit, Pin
 from statebackend._portal import OpenContext, Portal
 from statebackend._reading.asked import ReadingStep, groups_of, state_in, steps
@@ -114,6 +115,7 @@ async def read_batches(
     columns: Sequence[str] | None = None,
     checkpoint_id: int | None = None,
     savepoint: str | None = None,
+    at: Moment | None = None,
     ttl: TimeToLive | None = None,
     migrate: Upcast | Sequence[Upcast] = (),
     key_as_json: bool = False,
@@ -134,7 +136,7 @@ async def read_batches(
         migrate=(migrate,) if callable(migrate) else migrate,
     )
     async with open_job_primary(settings, store) as primary:
-        found = await primary.find(checkpoint_id=checkpoint_id, savepoint=savepoint, pin=pin)
+        found = await primary.find(checkpoint_id=checkpoint_id, savepoint=savepoint, at=at, pin=pin)
         declared = state_in(found.commit, state)
         async with open_batches_of(found, declared, asked, primary, tell=tell) as batches:
             yield batches
@@ -213,6 +215,7 @@ def read_state(
     columns: Sequence[str] | None = None,
     checkpoint_id: int | None = None,
     savepoint: str | None = None,
+    at: Moment | None = None,
     ttl: TimeToLive | None = None,
     migrate: Upcast | Sequence[Upcast] = (),
     key_as_json: bool = False,
@@ -223,7 +226,8 @@ def read_state(
         duckdb.sql("select value.origin, count(*) from legs group by 1")     # legs = sb.read_state(settings, "legs")
 
     A row has the `key_group` and `key`, and the `value`: a struct for a record or a tuple, a list, a map. A columnar
-    state has its columns instead. The state is that of the newest checkpoint, of `checkpoint_id` or of `savepoint`.
+    state has its columns instead. The state is that of the newest checkpoint, of `checkpoint_id` or of `savepoint`;
+    or of the newest that is not later than `at`: an aware `datetime`, text in ISO 8601, or seconds since 1970.
     `key_groups`, the first and the last, and `keys` narrow it down: then little more than their share is read. Operator
     state, which has neither, is read whole.
     `columns` are those of a columnar state, or fields of a record; no others are decoded.
@@ -249,6 +253,7 @@ def read_state(
         columns=columns,
         checkpoint_id=checkpoint_id,
         savepoint=savepoint,
+        at=at,
         ttl=ttl,
         migrate=migrate,
         key_as_json=key_as_json,

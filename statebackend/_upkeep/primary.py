@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from statebackend._backend.stores import open_store, open_threads, readable_copies
+from statebackend._clock import SystemClock
+from statebackend._log.moments import Moment, moment_s
 from statebackend._log.position import FoundCommit, Pin, Positions, check_asked
 from statebackend._log.reader import LogReader
 from statebackend._threads import WorkerThreads
@@ -29,18 +31,25 @@ class JobPrimary(msgspec.Struct, frozen=True):
         return self.positions.log
 
     async def find(
-        self, *, checkpoint_id: int | None = None, savepoint: str | None = None, pin: Pin | None = None
+        self,
+        *,
+        checkpoint_id: int | None = None,
+        savepoint: str | None = None,
+        at: Moment | None = None,
+        pin: Pin | None = None,
     ) -> FoundCommit:
-        """The newest commit, that of `checkpoint_id` or of `savepoint`; or the one that was found before, by its pin.
+        """The newest commit, that of `checkpoint_id`, of `savepoint` or of `at`; or one found before, by its pin.
 
         Raises `InputError` if the job has no checkpoint, and as `Positions.look` and `Positions.find_pinned`.
         """
-        check_asked(checkpoint_id, savepoint)
+        check_asked(checkpoint_id, savepoint, at)
         asked = savepoint if checkpoint_id is None else checkpoint_id
         if pin is not None:
             return await self.positions.find_pinned(pin)
         if asked is not None:
             return (await self.positions.find_each([asked]))[0]
+        if at is not None:
+            return await self.find_at(at)
         if (found := await self.positions.find_newest()) is not None:
             return found
         raise InputError(
@@ -48,6 +57,12 @@ class JobPrimary(msgspec.Struct, frozen=True):
             job=self.settings.job,
             primary=self.settings.primary,
         )
+
+    async def find_at(self, at: Moment) -> FoundCommit:
+        """The newest commit not later than that moment. Raises `InputError`, and as `Positions.find_at`."""
+        at_s = moment_s(at, now_s=SystemClock().time())
+        commit = await self.positions.find_at(await self.log.end(), at_s)
+        return FoundCommit(commit, self.log.take_body(commit))
 
 
 @asynccontextmanager

@@ -22,6 +22,7 @@ from statebackend._codec.commit import Commit
 from statebackend._codec.messagepack import decode_any
 from statebackend._codec.plain import plain
 from statebackend._codec.serializers import OWN
+from statebackend._log.moments import Moment
 from statebackend._state.declared import COLUMNAR
 from statebackend._state.kinds import list_state, map_state
 from statebackend._state.kinds.operator_state import mode_of
@@ -61,12 +62,13 @@ async def read_rows(
     *,
     checkpoint_id: int | None = None,
     savepoint: str | None = None,
+    at: Moment | None = None,
     states: Sequence[str] = (),
     key: Key | None = None,
     store: ObjectStore | None = None,
     tell: Tell = lambda _: None,
 ) -> AsyncGenerator[Iterator[Row]]:
-    """Read the state in plain values: of the newest checkpoint, of `checkpoint_id` or of `savepoint`.
+    """Read the state in plain values: of the newest checkpoint, of `checkpoint_id`, `savepoint`, or `at` a moment.
 
     The rows come in the order of their key groups, operator state last. `states` and `key` narrow them down; with a
     key, operator state is left out. Entering the context reads everything that the rows need into a table of the kind
@@ -77,7 +79,7 @@ async def read_rows(
     """
     clock = SystemClock()
     async with open_job_primary(settings, store) as primary:
-        commit, body = await primary.find(checkpoint_id=checkpoint_id, savepoint=savepoint)
+        commit, body = await primary.find(checkpoint_id=checkpoint_id, savepoint=savepoint, at=at)
         wanted, groups = _wanted_states(commit, states), all_key_groups(commit.max_parallelism)
         if key is not None:
             groups = KeyGroupRange(group := key_group(key, commit.max_parallelism), group)

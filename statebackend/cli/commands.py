@@ -136,6 +136,7 @@ async def _get(settings: Settings, options: argparse.Namespace) -> int:
         settings,
         checkpoint_id=options.checkpoint_id,
         savepoint=options.savepoint,
+        at=options.at,
         states=[options.state],
         key=key_from(options.key),
     )
@@ -184,6 +185,7 @@ async def _dump(settings: Settings, options: argparse.Namespace) -> int:
             settings,
             checkpoint_id=options.checkpoint_id,
             savepoint=options.savepoint,
+            at=options.at,
             states=options.state,
             key=None if options.key is None else key_from(options.key),
             tell=tell,

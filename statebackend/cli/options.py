@@ -19,7 +19,7 @@ def parser() -> argparse.ArgumentParser:
         prog="statebackend", description="Look at, read, verify, repair, sweep and rewrite a job's state."
     )
     found.add_argument("--version", action="version", version=__version__)
-    common, checkpoint = _common(), _checkpoint()
+    common, checkpoint = _common(), _checkpoint(is_read=False)
     commands = found.add_subparsers(dest="command", required=True)
     commands.add_parser("inspect", parents=[common], help="show the log, savepoints, states, and what lies where")
     reporting = commands.add_parser(
@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
         "--min-age-s", metavar="S", type=float, default=MIN_AGE_S, help="least age of what is deleted, in seconds"
     )
 
-    _add_readers(commands, common, checkpoint)
+    _add_readers(commands, common, _checkpoint(is_read=True))
 
     rewriting = commands.add_parser(
         "rewrite", parents=[common, checkpoint], help="give the job another number of key groups"
@@ -95,7 +95,9 @@ def _add_readers(
     _add_migrate(exporting)
 
     comparing = commands.add_parser("diff", parents=[common], help="what one checkpoint has and another has not")
-    comparing.add_argument("a", help="a checkpoint's id, or a savepoint's name; id:7 or savepoint:7 if 7 is both")
+    comparing.add_argument(
+        "a", help="a checkpoint's id, a savepoint's name, or at:TIME; id:7 or savepoint:7 if 7 is both"
+    )
     comparing.add_argument("b", help="as a")
     comparing.add_argument("--state", metavar="NAME", action="append", default=[], help="only this state; repeatable")
     _add_migrate(comparing)
@@ -126,11 +128,15 @@ def _common() -> argparse.ArgumentParser:
     return common
 
 
-def _checkpoint() -> argparse.ArgumentParser:
+def _checkpoint(*, is_read: bool) -> argparse.ArgumentParser:
     which = argparse.ArgumentParser(add_help=False)
     either = which.add_mutually_exclusive_group()
     either.add_argument("--checkpoint-id", metavar="ID", type=int, help="this checkpoint, instead of the newest")
     either.add_argument("--savepoint", metavar="NAME", help="this savepoint, instead of the newest checkpoint")
+    if is_read:
+        either.add_argument(
+            "--at", metavar="TIME", help="the newest checkpoint not later than that: 2026-11-24T10:00:00Z, or seconds"
+        )
     which.add_argument("--table", choices=get_args(TableKind), help="rocksdb if the state is larger than memory")
     return which
 

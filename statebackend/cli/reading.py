@@ -1,6 +1,7 @@
 """The commands that read state as columns: `scan`, `export`, `diff`; and `watch`, which follows the log."""
 
 import argparse
+import datetime as dt
 import importlib
 import sys
 from collections.abc import Callable, Sequence
@@ -8,7 +9,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
+from statebackend._clock import SystemClock
 from statebackend._codec.plain import key_from, plain
+from statebackend._log.moments import moment_s
 from statebackend._reading.watching import watch
 from statebackend._state.declared import COLUMNAR
 from statebackend._state.values import Upcast
@@ -23,7 +26,7 @@ Print = Callable[[str], None]
 
 
 def _which(options: argparse.Namespace) -> dict[str, Any]:
-    return {"checkpoint_id": options.checkpoint_id, "savepoint": options.savepoint}
+    return {"checkpoint_id": options.checkpoint_id, "savepoint": options.savepoint, "at": options.at}
 
 
 def _narrowed(options: argparse.Namespace) -> dict[str, Any]:
@@ -124,9 +127,17 @@ async def compare(settings: Settings, options: argparse.Namespace, tell: Print) 
     """Print what is different between two checkpoints."""
     from statebackend._reading.differences import diff  # noqa: PLC0415  # pyarrow is an extra
 
-    before, after = [await checkpoint_from(settings, text) for text in (options.a, options.b)]
+    before, after = [moment_from(text) or await checkpoint_from(settings, text) for text in (options.a, options.b)]
     async for each in diff(settings, before, after, states=options.state, migrate=migrate_from(options.migrate)):
         tell(json_text(each) if options.json else difference_line(each))
+
+
+def moment_from(text: str) -> dt.datetime | None:
+    """The moment of `at:TIME`, `None` for any other text. Raises `InputError`."""
+    if not text.startswith("at:"):
+        return None
+    at_s = moment_s(text.removeprefix("at:"), now_s=SystemClock().time())
+    return dt.datetime.fromtimestamp(at_s, dt.UTC)
 
 
 async def checkpoint_from(settings: Settings, text: str) -> int | str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,6 +21,7 @@ from statebackend import cli
 from statebackend._reading import export as exporting
 from statebackend.cli.reading import entry_line
 from tests.cli.conftest import Place
+from tests.log.swept import HandClock
 
 
 @pytest.fixture
@@ -426,3 +428,33 @@ def test_the_old_name_of_dump_says_so(fleet: Place) -> None:
     assert status == cli.OK
     assert json.loads(printed.splitlines()[0])["value"] == 3
     assert printed.splitlines()[-1] == "statebackend: restore is called dump now"
+
+
+def test_a_command_reads_as_of_a_moment(place: Place) -> None:
+    """Each of two checkpoints is read by the time that `inspect` shows of it."""
+    clock = HandClock()
+
+    async def work() -> None:
+        async with sb.open_backend(msgspec.structs.replace(place.settings, job="dated"), clock=clock) as backend:
+            for number in (1, 2):
+                clock.now_s += 60
+                backend.value_state("legs", int).update({"N1": number, f"M{number}": 0})
+                await backend.checkpoint(number)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        return place.run(*arguments, job="dated")
+
+    anyio.run(work)
+    log = json.loads(run("inspect", "--json")[1])["log"]
+    first, second = (str(row["at_s"]) for row in log if row["kind"] == "commit")
+    assert run("get", "legs", "N1", "--at", first) == (cli.OK, "1\n")
+    assert run("get", "legs", "N1", "--at", second) == (cli.OK, "2\n")
+    assert {row["key"] for row in lines(run("scan", "legs", "--at", first)[1])} == {"N1", "M1"}
+    out = place.directory / "then.parquet"
+    assert run("export", "legs", str(out), "--at", first)[0] == cli.OK
+    assert sorted(pq.read_table(out)["key"].to_pylist()) == ["M1", "N1"]
+    assert run("diff", f"at:{first}", f"at:{second}") == run("diff", "1", "2") == run("diff", "1", f"at:{second}")
+    status, printed = run("get", "legs", "N1", "--at", "99999999999999")
+    assert (status, "milliseconds" in printed) == (cli.WRONG_CALL, True)
+    status, printed = run("get", "legs", "N1", "--at", "1970-01-01T00:00:00Z")
+    assert (status, "oldest_at" in printed) == (cli.WRONG_CALL, True)

@@ -93,6 +93,21 @@ async def test_a_batch_that_only_a_savepoint_keeps_is_found(tmp_path: Path) -> N
             await commit_asked_for(asked(settings, batchId=2), primary)
 
 
+async def test_a_moment_is_that_of_the_newest_commit_not_later(tmp_path: Path) -> None:
+    """The other ways to name a commit, and what is no moment, are refused as everywhere."""
+    settings = await fly(tmp_path, 0)
+    newest, _ = await position(asked(settings))
+    now_s = newest.committed_at_s
+    commit, _ = await position(asked(settings, at=now_s))
+    assert commit.checkpoint_id == 10
+    with pytest.raises(errors.CheckpointNotFoundError, match="oldest_checkpoint_id=10"):
+        await position(asked(settings, at=now_s - 1))
+    with pytest.raises(errors.InputError, match="milliseconds"):
+        await position(asked(settings, at=now_s * 1000))
+    with pytest.raises(errors.InputError, match="exclude each other"):
+        asked(settings, at=now_s, batchId=0)
+
+
 async def test_a_state_that_is_not_there_is_named_with_the_closest(tmp_path: Path) -> None:
     """And no state is taken for granted where there are two."""
     settings = await fly(tmp_path, 0)

@@ -19,7 +19,7 @@ from statebackend.settings.sources import dotted_names
 T = TypeVar("T")
 
 PLACES: Final = ("job", "primary", "path")
-AS_OF: Final = ("batchId", "checkpointId", "savepoint")
+AS_OF: Final = ("batchId", "checkpointId", "savepoint", "at")
 STATE: Final = (
     *("stateVarName", "readRegisteredTimers", "flattenCollectionTypes", "keys", "keyGroups", "columns"),
     *("keyColumns", "keysAsJson", "partitions", "pushFilters", "ttl", "ttlNow"),
@@ -50,6 +50,7 @@ class StateOptions(msgspec.Struct, frozen=True, kw_only=True):
     batch_id: int | None
     checkpoint_id: int | None
     savepoint: str | None
+    at: str | None
     keys: tuple[Key, ...] | None
     key_groups: tuple[int, int] | None
     columns: tuple[str, ...] | None
@@ -73,7 +74,7 @@ class StateOptions(msgspec.Struct, frozen=True, kw_only=True):
 def state_options(options: Mapping[str, str], jobs: Mapping[str, Settings]) -> StateOptions:
     """Check the options of `statebackend`. `jobs`: the registered settings, by job. Raises `InputError`."""
     asked = _GivenOptions(options, (*PLACES, *AS_OF, *STATE, *FEED))
-    asked.refuse_both("batchId", "checkpointId", "savepoint")
+    asked.refuse_both(*AS_OF)
     asked.refuse_both("stateVarName", "readRegisteredTimers")
     is_feed = asked.flag("readChangeFeed", default=False)
     for name in (*AS_OF, "keys", "keyGroups", "pushFilters", "ttl", "ttlNow") if is_feed else FEED[1:]:
@@ -90,6 +91,7 @@ def state_options(options: Mapping[str, str], jobs: Mapping[str, Settings]) -> S
         batch_id=asked.number("batchId"),
         checkpoint_id=asked.number("checkpointId"),
         savepoint=asked.text("savepoint"),
+        at=asked.text("at"),
         keys=asked.made("keys", _keys),
         key_groups=asked.made("keyGroups", _key_groups),
         columns=asked.made("columns", _names),
@@ -148,6 +150,7 @@ class MetadataOptions(msgspec.Struct, frozen=True, kw_only=True):
     batch_id: int | None
     checkpoint_id: int | None
     savepoint: str | None
+    at: str | None
 
 
 VIEWS: Final = ("states", "commits", "savepoints")
@@ -156,7 +159,7 @@ VIEWS: Final = ("states", "commits", "savepoints")
 def metadata_options(options: Mapping[str, str], jobs: Mapping[str, Settings]) -> MetadataOptions:
     """Check the options of `statebackend-metadata`. Raises `InputError`."""
     asked = _GivenOptions(options, (*PLACES, *AS_OF, "view"))
-    asked.refuse_both("batchId", "checkpointId", "savepoint")
+    asked.refuse_both(*AS_OF)
     view = asked.text("view") or VIEWS[0]
     if view not in VIEWS:
         raise InputError(f"there is no such view: there are {', '.join(VIEWS)}{_closest(view, VIEWS)}", view=view)
@@ -168,6 +171,7 @@ def metadata_options(options: Mapping[str, str], jobs: Mapping[str, Settings]) -
         batch_id=asked.number("batchId"),
         checkpoint_id=asked.number("checkpointId"),
         savepoint=asked.text("savepoint"),
+        at=asked.text("at"),
     )
 
 

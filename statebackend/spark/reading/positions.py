@@ -34,7 +34,7 @@ BEGINNING: Final = -1
 
 async def commit_asked_for(options: StateOptions | MetadataOptions, primary: JobPrimary) -> Commit:
     """The commit that the options name, by default the newest. Raises `CheckpointNotFoundError`, `InputError`."""
-    commit, _ = await primary.find(checkpoint_id=options.checkpoint_id, savepoint=options.savepoint)
+    commit, _ = await primary.find(checkpoint_id=options.checkpoint_id, savepoint=options.savepoint, at=options.at)
     return commit if options.batch_id is None else await _with_batch(primary, commit, options.batch_id)
 
 
