@@ -59,7 +59,7 @@ async def store() -> sb.ObjectStore:
 )
 async def test_the_newest_commit_not_later_is_read(store: sb.ObjectStore, at: Any, expected: int) -> None:
     assert await value_at(store, at) == expected
-    async with sb.open_rows(SETTINGS, store=store, at=at) as rows:
+    async with sb.read_rows(SETTINGS, store=store, at=at) as rows:
         assert [row.value for row in rows] == [expected]
     async with sb.open_backend(SETTINGS, store=store, at=at, read_only=True) as backend:
         assert backend.value_state("n", int)["k"] == expected
