@@ -15,6 +15,8 @@
     read_state, read_batches, export, diff      the state of a job as columns, in Arrow or files, and what changed in it
                                     (need the extra `columns`)
     watch                           each checkpoint as it is made
+    follow, follow_in_background, StateFollower     the newest state of a running job, held in memory: it answers reads,
+                                    and can take the job over
     repair                          put damaged commits back from local copies
     sweep                           delete what no retained checkpoint needs
     savepoint, savepoints, drop_savepoint   names that keep a checkpoint
@@ -42,6 +44,8 @@ from statebackend import owners as owners
 from statebackend import reports as reports
 from statebackend._backend.opening import open_backend
 from statebackend._checkpoint.backend import StateBackend
+from statebackend._following.background import follow_in_background
+from statebackend._following.follower import StateFollower, follow
 from statebackend._log.outbox import Output
 from statebackend._reading.watching import watch
 from statebackend._state.kinds.aggregating_state import Aggregate, AggregatingState
@@ -104,6 +108,7 @@ __all__ = [
     "StateBackend",
     "StateBackendError",
     "StateChangeUploader",
+    "StateFollower",
     "TimeToLive",
     "Timers",
     "ValueState",
@@ -111,6 +116,8 @@ __all__ = [
     "diff",
     "drop_savepoint",
     "export",
+    "follow",
+    "follow_in_background",
     "inspect",
     "open_backend",
     "read_batches",

@@ -40,6 +40,7 @@
     │   └── CacheDiskError              the download cache's disk failed: read the primary, or set cache_dir
     ├── UploadError                 the changes are not durable: reopen, and replay the batch
     │   └── MaterializationError        bases cannot be written: see the cause, and the store
+    ├── StaleError                  wait, or look at the store: a follower's answer may be older than asked for
     ├── FencedError                 stop: a newer writer owns this job now
     ├── OutcomeUnknownError         reopen: a commit may or may not have happened
     ├── BackendClosedError          open a new backend: this one is closed or has failed
@@ -247,6 +248,15 @@ class MaterializationError(UploadError):
     """Writing bases failed too often in a row, and the changelog would grow without bound. Nothing of the checkpoint
     that raises this is committed. See its cause, repair the store, then reopen and replay the batch.
     """
+
+
+class StaleError(StateBackendError):
+    """A follower's answer may be older than was asked for. Wait, or look at the store: `position` has its problem."""
+
+    @property
+    def position(self) -> Any:
+        """The position of the follower, a `FollowerPosition`."""
+        return self.facts.get("position")
 
 
 class FencedError(StateBackendError):

@@ -10,6 +10,7 @@
     export      ExportReport
     diff        Difference
     watch       LogEntry
+    follow      FollowerPosition
     rewrite     RewriteReport
     savepoints  SavepointInfo
     tell=...    Progress
@@ -17,6 +18,7 @@
 Each is frozen, and `msgspec.json.encode` writes it: the command line prints the same with `--json`.
 """
 
+from statebackend._following.position import FollowerPosition
 from statebackend._log.savepoints import SavepointInfo
 from statebackend._log.sweeping.retention import ObjectReport, SweepReason
 from statebackend._log.sweeping.sweep import SweepReport
@@ -36,6 +38,7 @@ __all__ = [
     "Damage",
     "Difference",
     "ExportReport",
+    "FollowerPosition",
     "Inspection",
     "JobReport",
     "LogEntry",

@@ -43,11 +43,22 @@ from statebackend.settings import Settings
 _logger = logging.getLogger(__name__)
 
 
+class Restored(msgspec.Struct, frozen=True):
+    """`changed`: the key groups that the changelog has changed since their base.
+
+    `adopted`: the RocksDB base whose files the tables have taken over.
+    """
+
+    report: RestoreReport | None = None
+    changed: Collection[int] = frozenset[int]()
+    adopted: RocksDBBase | None = None
+
+
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
     """All that a backend is made of, and how far it is: `states` are empty until they are restored.
 
     `epoch`: the epoch that what is uploaded belongs to, by `new_name`. `log_id`: the name of the changelog; of an
-    attempt that may have others beside it, one that no other has.
+    attempt that may have others beside it, one that no other has. `held`: of tables that have the state already.
     """
 
     settings: Settings
@@ -60,22 +71,12 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     log_id: str
     states: KeyedStates
     tables: Tables = HEAP
+    held: Restored | None = None
     copies: Copies
     threads: WorkerThreads
     tasks: TaskGroup
     clock: Clock
     observer: Observer
-
-
-class Restored(msgspec.Struct, frozen=True):
-    """`changed`: the key groups that the changelog has changed since their base.
-
-    `adopted`: the RocksDB base whose files the tables have taken over.
-    """
-
-    report: RestoreReport | None = None
-    changed: Collection[int] = frozenset[int]()
-    adopted: RocksDBBase | None = None
 
 
 def empty_states(
@@ -105,7 +106,9 @@ async def restore(opened: Opened, cache: DownloadCache | None) -> Restored:
     If the job has no commit at all, its local copies stay: they may be all that is left of a lost primary.
     """
     base, local, restored = opened.position.base, opened.local, Restored()
-    if base is not None:
+    if opened.held is not None:
+        restored = opened.held
+    elif base is not None:
         at_hand = opened.job.log.take_body(base)
         restored = await fill(opened, base, at_hand=at_hand, cache=cache)
     if opened.position.newest is None:

@@ -2,20 +2,19 @@
 
 import logging
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import KW_ONLY, dataclass
-from itertools import pairwise
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, overload
 
 import anyio
 
+from statebackend._backend.asked import AskedToOpen
 from statebackend._backend.assembly import Opened, empty_states, inline_encoder, machinery_of, restore
 from statebackend._backend.copy_writers import OpenUploader, choose_copies, retain
 from statebackend._backend.job import Job, tell_opened, tell_passed_over
 from statebackend._backend.stores import open_local, open_primary, open_threads, readable_copies, telling_requests
 from statebackend._backend.sweeping import SweepBeside
-from statebackend._backend.tables import open_tables, parents_left, table_parents
+from statebackend._backend.tables import HEAP, Tables, open_tables, parents_left, table_parents
 from statebackend._cache.download_cache import DownloadCache
 from statebackend._checkpoint.backend import Machinery, StateBackend
 from statebackend._checkpoint.owner_backend import OwnerBackend
@@ -25,7 +24,7 @@ from statebackend._local.range_directories import remove_ranges
 from statebackend._local.removal import LocalRetention
 from statebackend._local.scratch import scratch_parent
 from statebackend._log.fresh_names import new_names
-from statebackend._log.moments import Moment, moment_s
+from statebackend._log.moments import Moment
 from statebackend._log.names import changelog_id
 from statebackend._observers import Observers
 from statebackend._tasks import open_tasks, open_tasks_apart
@@ -34,12 +33,10 @@ from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import (
     CorruptObjectError,
     DataError,
-    InputError,
     MissingObjectError,
-    SettingsError,
     TableDiskError,
 )
-from statebackend.ids import Epoch, KeyGroupRange, all_key_groups
+from statebackend.ids import Epoch, KeyGroupRange
 from statebackend.settings import Settings
 
 _logger = logging.getLogger(__name__)
@@ -121,7 +118,7 @@ async def open_backend(
     and logs a warning of them unless an error leaves it. It takes at most twice `close_timeout_s`, for closing and then
     for deleting what no commit needs, and one second more for an upload or a deletion under way.
     """
-    asked = _Asked(
+    asked = AskedToOpen(
         settings,
         key_groups=key_groups,
         owners=owners,
@@ -137,7 +134,7 @@ async def open_backend(
         read_only=read_only,
     )
     asked.check()
-    async with _open_restorable(asked) as backend:
+    async with open_restorable(asked) as backend:
         yield backend
 
 
@@ -150,82 +147,8 @@ class _UnrestorableError(Exception):
         self.reason: Final = reason
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """The arguments of one call of `open_backend`."""
-
-    settings: Settings
-    _: KW_ONLY
-    key_groups: KeyGroupRange | None
-    owners: Sequence[KeyGroupRange] | None
-    checkpoint_id: int | None
-    savepoint: str | None
-    at: Moment | None
-    store: ObjectStore | None
-    local_stores: Sequence[ObjectStore] | None
-    uploader: StateChangeUploader | OpenUploader | None
-    cache: DownloadCache | None
-    clock: Clock
-    observer: Observer
-    read_only: bool
-
-    @property
-    def claims(self) -> bool:
-        """False for an owner, which must not claim: that would fence its coordinator."""
-        return self.key_groups is None and not self.read_only
-
-    @property
-    def may_pass_over(self) -> bool:
-        """True if an older commit will do. Each owner of a part would have to go back to the same one."""
-        is_exact = self.key_groups is not None or self.checkpoint_id is not None or self.savepoint is not None
-        is_exact = is_exact or self.at is not None
-        return self.settings.fall_back_to_older and not is_exact
-
-    @property
-    def at_s(self) -> float | None:
-        """The moment in seconds, if one is asked for. Raises `InputError`."""
-        return None if self.at is None else moment_s(self.at, now_s=self.clock.time())
-
-    @property
-    def owned(self) -> KeyGroupRange:
-        """All key groups, or those of an owner."""
-        return all_key_groups(self.settings.max_parallelism) if self.key_groups is None else self.key_groups
-
-    def check(self) -> None:
-        """Raise `SettingsError` if the arguments contradict each other, `InputError` for what is no key group."""
-        for each in (self.owned, *(self.owners or ())):
-            _check_owned(each, self.settings.max_parallelism)
-        if self.owners is not None and self.key_groups is None:
-            raise SettingsError(
-                "owners share a job: say which key groups are this one's, all of them if it is the only one"
-            )
-        for one, following in pairwise(sorted(self.owners or ())):
-            if following.first <= one.last:  # operator state would be dealt to one owner too many
-                raise SettingsError("owners overlap: give each range once", owners=[str(one), str(following)])
-        if self.at is not None and not self.read_only:
-            raise SettingsError(
-                "a moment is only read: add read_only=True, or go on from a checkpoint by its id", at=str(self.at)
-            )
-        if self.cache is not None and self.cache.job != self.settings.job:
-            raise SettingsError(
-                "the download cache is that of another job: open one with these settings",
-                job=self.settings.job,
-                cache_job=self.cache.job,
-            )
-
-
-def _check_owned(given: object, max_parallelism: int) -> None:
-    every = all_key_groups(max_parallelism)
-    if not isinstance(given, KeyGroupRange) or not given or given.intersection(every) != given:
-        raise InputError(
-            "an owner has a KeyGroupRange of the job's key groups, from first to last: KeyGroupRange(0, 63)",
-            given=given,
-            max_parallelism=max_parallelism,
-        )
-
-
 @asynccontextmanager
-async def _open_restorable(asked: _Asked) -> AsyncGenerator[StateBackend | OwnerBackend]:
+async def open_restorable(asked: AskedToOpen) -> AsyncGenerator[StateBackend | OwnerBackend]:
     """Open what is asked for, on a disk that has room; where that cannot be restored and others will do, one of those.
 
     Raises as `open_backend`.
@@ -246,7 +169,7 @@ async def _open_restorable(asked: _Asked) -> AsyncGenerator[StateBackend | Owner
 
 @asynccontextmanager
 async def _open_once(
-    asked: _Asked, unrestorable: Mapping[int, DataError], parents: Sequence[Path]
+    asked: AskedToOpen, unrestorable: Mapping[int, DataError], parents: Sequence[Path]
 ) -> AsyncGenerator[StateBackend | OwnerBackend]:
     """Open the newest commit that is not `unrestorable`, or the one that was asked for. As `open_backend`.
 
@@ -262,7 +185,8 @@ async def _open_once(
         machinery = machinery_of(opened, restored, retention=retention)
         backend = _backend_of(opened, machinery) if asked.key_groups is None else OwnerBackend(machinery)
         tell_passed_over(position, observer)
-        tell_opened(asked.settings, position, restored.report, asked.clock.monotonic() - begun_s)
+        report = None if asked.warm is not None else restored.report
+        tell_opened(asked.settings, position, report, asked.clock.monotonic() - begun_s)
         async with _closing(backend, retention, _sweep_beside(opened) if asked.claims else None, asked.settings):
             if not asked.read_only:
                 backend.begin_due_bases()
@@ -278,7 +202,7 @@ async def _open_once(
 
 @asynccontextmanager
 async def _open_parts(
-    asked: _Asked, unrestorable: Mapping[int, DataError], parents: Sequence[Path]
+    asked: AskedToOpen, unrestorable: Mapping[int, DataError], parents: Sequence[Path]
 ) -> AsyncGenerator[Opened]:
     """Open the stores and the tables, find the commit, and claim the job if that is asked. The states are empty."""
     settings, clock, observer, owned = asked.settings, asked.clock, asked.observer, asked.owned
@@ -297,12 +221,13 @@ async def _open_parts(
         async with (
             telling_requests(primary.spending),
             opening as local,
-            open_tables(settings, owned, threads, parents) as tables,
+            _tables_of(asked, threads, parents) as empty,
             open_tasks_apart() if is_owner else open_tasks() as tasks,  # owners: many in one process
         ):
             if asked.claims:
                 position = await job.claim(position)
                 await _forget_cached_ranges(settings, position.epoch, threads)
+            tables, held = (empty, None) if asked.warm is None else await asked.warm.at(position.base)
             states = empty_states(
                 settings,
                 owned,
@@ -322,6 +247,7 @@ async def _open_parts(
                 log_id=changelog_id(owned),
                 states=states,
                 tables=tables,
+                held=held,
                 copies=choose_copies(
                     asked.uploader, primary.store, local, settings=settings, tasks=tasks, observer=observer
                 ),
@@ -332,7 +258,17 @@ async def _open_parts(
             )
 
 
-def _job_of(asked: _Asked, primary: ObjectStore, threads: WorkerThreads, unrestorable: Mapping[int, DataError]) -> Job:
+def _tables_of(
+    asked: AskedToOpen, threads: WorkerThreads, parents: Sequence[Path]
+) -> AbstractAsyncContextManager[Tables]:
+    if asked.warm is not None:  # it has its own
+        return nullcontext(HEAP)
+    return open_tables(asked.settings, asked.owned, threads, parents)
+
+
+def _job_of(
+    asked: AskedToOpen, primary: ObjectStore, threads: WorkerThreads, unrestorable: Mapping[int, DataError]
+) -> Job:
     return Job(
         primary,
         asked.settings,
@@ -389,7 +325,7 @@ async def _closing(
 
 
 @contextmanager
-def _passing_over(base: Commit | None, asked: _Asked) -> Generator[None]:
+def _passing_over(base: Commit | None, asked: AskedToOpen) -> Generator[None]:
     """Turn damaged or missing data of `base` into `_UnrestorableError`, if an older commit will do."""
     try:
         yield

@@ -80,6 +80,7 @@ class KeyedStates(StateDeclarations):
         """
         self.clock: Final = JobClock(clock)
         self.key_groups: Final = key_groups
+        self.max_parallelism: Final = max_parallelism
         self._keys = OwnedKeys(key_groups, max_parallelism)
         self._open_table = open_table
         self._descriptors: dict[str, StateDescriptor] = {descriptor.name: descriptor for descriptor in known}
@@ -140,6 +141,15 @@ class KeyedStates(StateDeclarations):
         self._operator.check_owners()
         descriptor = self._describe(name, types, declaration_of(OPERATOR_KINDS[as_mode(mode)], values))
         return self._operator.state(name, descriptor.state_id)
+
+    def declare_anew(self, descriptor: StateDescriptor) -> None:
+        """Have the next declaration of this state make an object of its own, as if it were the first.
+
+        For reading only: what was declared before reads the same entries, and must not change them.
+        """
+        self._declared.pop(descriptor.name, None)
+        self._types.pop(descriptor.name, None)
+        self._descriptors[descriptor.name] = descriptor
 
     def forget_types(self) -> None:
         """Allow states to be declared with other classes from now on, as in another process."""

@@ -167,6 +167,15 @@ class Observer:
         Once, while the backend opens, after `restored`; or while a coordinator opens.
         """
 
+    def commits_followed(self, commits: int, *, changes: int, size_bytes: int, seconds: float) -> None:
+        """A follower has applied some commits at once: `changes` of `size_bytes`, which took so many `seconds`."""
+
+    def follower_jumped(self, reason: str) -> None:
+        """A follower has read the newest commit anew, for that reason, in place of what led to it."""
+
+    def follower_looked(self, staleness_s: float) -> None:
+        """A follower has looked at the log, or has tried to: its answers may be older than now by so many seconds."""
+
     def cache_downloaded(self, size_bytes: int, *, seconds: float) -> None:
         """A download cache has downloaded a file of `size_bytes` in `seconds`. Once per successful download."""
 

@@ -107,6 +107,17 @@ class Metrics(Numbers, Observer):
         "Times that an older checkpoint was opened, because the newest could not be read.", unit="checkpoints"
     )
 
+    followed_commits = Counter("Commits that a follower has applied.", unit="commits")
+    followed_changes = Counter("Changes in the commits that a follower has applied.", unit="changes")
+    followed_bytes = Counter("Stored bytes of the change sets that a follower has applied.", unit="bytes")
+    follow_seconds = Histogram("From finding commits to having applied them, in a follower.", unit="seconds")
+    follower_jumps = CounterByLabel(
+        "Times that a follower read a commit anew in place of what led to it.", unit="jumps", label="reason"
+    )
+    follower_staleness_seconds = Level(
+        "Age of a follower's answers: since a look at the log succeeded and found nothing newer.", unit="seconds"
+    )
+
     cache_downloads = Counter("Files that a download cache fetched from the primary.", unit="files")
     cache_download_failures = Counter("Downloads that failed. A cancelled one does not count.", unit="files")
     cache_downloaded_bytes = Counter("Size of the files that download caches fetched.", unit="bytes")
@@ -215,6 +226,18 @@ class Metrics(Numbers, Observer):
 
     def older_checkpoint_opened(self, checkpoint_id: CheckpointId, reason: Exception) -> None:
         self.record(Metrics.older_checkpoints_opened, 1)
+
+    def commits_followed(self, commits: int, *, changes: int, size_bytes: int, seconds: float) -> None:
+        self.record(Metrics.followed_commits, commits)
+        self.record(Metrics.followed_changes, changes)
+        self.record(Metrics.followed_bytes, size_bytes)
+        self.record(Metrics.follow_seconds, seconds)
+
+    def follower_jumped(self, reason: str) -> None:
+        self._count(Metrics.follower_jumps, reason)
+
+    def follower_looked(self, staleness_s: float) -> None:
+        self.record(Metrics.follower_staleness_seconds, staleness_s)
 
     def cache_downloaded(self, size_bytes: int, *, seconds: float) -> None:
         self.record(Metrics.cache_downloads, 1)

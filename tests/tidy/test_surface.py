@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 FRONT_DOOR = """
-    __version__ Aggregate AggregatingState CheckpointInfo Clock ColumnarState CommitSummary Key ListState MapState
-    ObjectStore Observer OperatorState Output ReducingState RestoreReport Serializer Settings SourceMark StagedOutput
-    StateBackend StateBackendError StateChangeUploader Timers TimeToLive ValueState diff drop_savepoint export inspect
-    open_backend read_batches read_rows read_state repair report rewrite savepoint savepoints sweep verify watch
+    __version__ Aggregate AggregatingState CheckpointInfo Clock ColumnarState CommitSummary diff drop_savepoint export
+    follow follow_in_background inspect Key ListState MapState ObjectStore Observer open_backend OperatorState Output
+    read_batches read_rows read_state ReducingState repair report RestoreReport rewrite savepoint savepoints
+    Serializer Settings SourceMark StagedOutput StateBackend StateBackendError StateChangeUploader StateFollower sweep
+    Timers TimeToLive ValueState verify watch
 """
 IMPLEMENTERS = """
     Body Buffer Capability ChangeSetHandle CheckpointInfo Clock CountsRequests DeletesMany Fallback Handle ObjectInfo
@@ -21,8 +22,9 @@ OWNERS = """
     open_download_cache
 """
 REPORTS = """
-    Damage Difference ExportReport Inspection JobReport LogEntry LogRow ObjectReport Progress RangeRow Repair
-    RequestRate RewriteReport Row SavepointInfo SizeRow SizeTotal SweepFailure SweepReason SweepReport VerifyReport
+    Damage Difference ExportReport FollowerPosition Inspection JobReport LogEntry LogRow ObjectReport Progress
+    RangeRow Repair RequestRate RewriteReport Row SavepointInfo SizeRow SizeTotal SweepFailure SweepReason SweepReport
+    VerifyReport
     size_totals
 """
 ROOMS = {

@@ -35,7 +35,9 @@ TOP_LEVEL = frozenset(
     }
 )
 
-MAY_TAKE_SETTINGS = frozenset({"__init__.py", "_backend", "_ranges", "_reading", "_upkeep", "cli", "spark", "testing"})
+MAY_TAKE_SETTINGS = frozenset(
+    {"__init__.py", "_backend", "_following", "_ranges", "_reading", "_upkeep", "cli", "spark", "testing"}
+)
 
 
 def test_the_site_has_every_file_in_the_words_of_its_docstring() -> None:

@@ -1,0 +1,238 @@
+"""A follower: opened on a job's newest commit, it goes on with each new one, and says how old its answers are.
+
+One task looks at the log; reads are synchronous, on the same loop. A commit is applied between two reads and never
+within one: see `tables.py`. What goes wrong on the way is told by the position, and tried again at the next look.
+"""
+
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from statebackend._checkpoint.backend import StateBackend
+from statebackend._clock import SystemClock
+from statebackend._following.following import Following
+from statebackend._following.position import FollowerPosition
+from statebackend._following.promotion import promoted
+from statebackend._following.states import FollowedStates, Reads
+from statebackend._observers import Observers
+from statebackend._state.declared import KeyedStates
+from statebackend._tasks import HomeProcess, open_tasks
+from statebackend._upkeep.primary import open_job_primary
+from statebackend.abc import Clock, ObjectStore, Observer, RestoreReport
+from statebackend.errors import BackendClosedError, InputError, StaleError
+from statebackend.ids import KeyGroupRange
+from statebackend.settings import Settings
+
+LOOK_EVERY_S: Final = 1.0
+
+
+class StateFollower(FollowedStates, Reads):
+    """The newest committed state of a job, for reading, beside the job. Made by `follow`.
+
+    Declare states and read them as in a backend. Each read is of one commit; `at_one_commit` makes several be of the
+    same. It belongs to the loop that opened it, and to one thread.
+    """
+
+    def __init__(self, following: Following, tasks: TaskGroup, *, max_staleness_s: float | None) -> None:
+        self._following: Final = following
+        self._tasks: Final = tasks
+        self._max_staleness_s: Final = max_staleness_s
+        self._home = HomeProcess()
+        self._closed: str | None = None
+        self._promoting = anyio.Lock()
+        self._backend: StateBackend | None = None
+        self._left = anyio.Event()
+
+    @property
+    def restored(self) -> RestoreReport:
+        """Where the state was read from when the follower was opened, or when it last read a commit anew."""
+        return self._following.restored
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """The key groups that are followed."""
+        return self._following.state.key_groups
+
+    @property
+    def position(self) -> FollowerPosition:
+        """The commit that the answers are of, and how old they may be."""
+        return self._following.position
+
+    @contextmanager
+    def at_one_commit(self, *, max_staleness_s: float | None = None) -> Generator[FollowerPosition]:
+        """Make all reads inside be of the same commit, also beyond an `await`; it yields the position.
+
+        The follower stands still meanwhile: be quick. Raises `StaleError` where the answers are older than
+        `max_staleness_s`, as of entering.
+        """
+        self._check_usable()
+        self._check_fresh(max_staleness_s)
+        with self._following.held():
+            yield self.position
+
+    async def wait_for(
+        self, *, batch_id: int | None = None, checkpoint_id: int | None = None, timeout_s: float = 10.0
+    ) -> FollowerPosition:
+        """Wait until the answers are of this batch or checkpoint, or of a later one: to read what one has written.
+
+        Raises `StaleError`, which has the position, if that takes longer than `timeout_s`.
+        """
+        if (batch_id is None) == (checkpoint_id is None):
+            raise InputError("wait for a batch or for a checkpoint", batch_id=batch_id, checkpoint_id=checkpoint_id)
+
+        def is_there() -> bool:
+            position = self.position
+            if checkpoint_id is not None:
+                return position.checkpoint_id >= checkpoint_id
+            return batch_id is not None and position.batch_id is not None and position.batch_id >= batch_id
+
+        self._check_usable()
+        with anyio.move_on_after(timeout_s):
+            while not is_there():
+                await self._following.moved()
+                self._check_usable()
+        if is_there():
+            return self.position
+        raise self._stale("the follower is not there yet: wait longer", batch_wanted=batch_id, wanted=checkpoint_id)
+
+    async def promote(self) -> StateBackend:
+        """Take the job over: claim it, apply what lies between, and return a backend that goes on from there.
+
+        The state in memory becomes the backend's, and the follower can be read no more. The backend is closed with the
+        follower's context. A driver that has the job open is fenced at its next commit. A second call returns the same
+        backend.
+
+        Raises `InputError` for a follower of some key groups, and as `open_backend`. Then the follower goes on; what
+        it holds is read anew if it was touched. A cancelled call may have claimed the job.
+        """
+        async with self._promoting:
+            if self._backend is None:
+                self._check_usable()
+                if not self._following.is_whole:
+                    raise InputError(
+                        "it follows a part of the job: follow all key groups to take it over",
+                        key_groups=str(self.key_groups),
+                    )
+                if self._following.is_held:
+                    raise InputError("somebody reads at one commit: promote the follower outside of `at_one_commit`")
+                async with self._following.stopped():
+                    self._closed = "the follower is being promoted"
+                    try:
+                        self._backend = await self._tasks.start(self._host)
+                    except BaseException:
+                        self._closed = None
+                        self._following.read_anew("a promotion failed")
+                        raise
+                    self._closed = "the follower was promoted: use the backend"
+            return self._backend
+
+    async def _host(self, *, task_status: TaskStatus[StateBackend]) -> None:
+        """Have the backend open until the follower's context is left, in whichever task it was asked for."""
+        async with promoted(self._following) as backend:
+            task_status.started(backend)
+            await self._left.wait()
+
+    def close(self) -> None:
+        """Refuse reads from now on, and close the backend that it has become."""
+        self._closed = self._closed or "the follower is closed: open a new one"
+        self._left.set()
+
+    # ------------------------------------------------------------------------------------------- what the states ask
+
+    def read_states(self) -> tuple[KeyedStates, object]:
+        """The states to read in, and the commit that they are of."""
+        if self._closed is not None or self._following.state.is_torn:
+            self._check_usable()
+        if self._max_staleness_s is not None:
+            self._check_fresh(self._max_staleness_s)
+        state = self._following.state
+        return state.states, state.commit
+
+    def declared_in(self, states: KeyedStates, name: str) -> KeyedStates:
+        """As `Reads.declared_in`."""
+        state = self._following.state
+        described = next((each for each in state.commit.states if each.name == name), None)
+        if described is not None:
+            states.declare_anew(described)
+            return states
+        empty = KeyedStates(state.key_groups, state.commit.max_parallelism)
+        empty.clock.stand_at(state.commit.clock)
+        return empty
+
+    def _reads(self) -> "StateFollower":
+        return self
+
+    def _check_usable(self) -> None:
+        self._home.check()
+        if self._closed is not None:
+            raise BackendClosedError(self._closed)
+        if self._following.state.is_torn:
+            raise self._stale("a commit could not be applied, and is read anew: wait")
+
+    def _check_fresh(self, max_staleness_s: float | None) -> None:
+        if max_staleness_s is not None and not self._following.staleness_s <= max_staleness_s:
+            raise self._stale(
+                "the answer may be older than that: wait, or look at the store", max_staleness_s=max_staleness_s
+            )
+
+    def _stale(self, message: str, **facts: object) -> StaleError:
+        error = StaleError(message, position=self.position, **facts)
+        error.__cause__ = self._following.problem
+        return error
+
+
+@asynccontextmanager
+async def follow(
+    settings: Settings,
+    *,
+    key_groups: KeyGroupRange | None = None,
+    every_s: float = LOOK_EVERY_S,
+    max_staleness_s: float | None = None,
+    wait: bool = False,
+    store: ObjectStore | None = None,
+    clock: Clock | None = None,
+    observer: Observer | None = None,
+) -> AsyncGenerator[StateFollower]:
+    """Hold the newest committed state of a job for reading, beside the job, and keep up with it.
+
+        async with sb.follow(settings) as fleet:
+            legs = fleet.value_state("legs", Leg)
+            legs["N14228"], fleet.position.staleness_s
+
+    Nothing is written, neither to the primary nor to the local copies, nobody is fenced, and nothing is retained for
+    it: rights to read and list are enough. It is opened as a backend is, from the local copies first, and then looks
+    for a new commit `every_s` seconds. Its settings are those of the job; `max_parallelism` is taken from the commit.
+
+    `key_groups`: follow these alone. `max_staleness_s`: reads raise `StaleError` when their answer may be older.
+    `wait`: wait for a job that has no commit yet, which is refused otherwise. `store`, `clock`, `observer`: as for
+    `open_backend`.
+
+    Raises `InputError` if there is no checkpoint, and as a restore. Later errors end nothing: they are told by
+    `position.problem`, and the next look tries again.
+    """
+    if not every_s > 0:
+        raise InputError("the seconds between two looks must be positive", every_s=every_s)
+    async with open_job_primary(settings, store) as primary:
+        following = Following(
+            primary,
+            key_groups=key_groups,
+            every_s=every_s,
+            outer_store=store,
+            clock=clock or SystemClock(),
+            observer=Observers(observer or Observer()),
+        )
+        try:
+            await following.open(wait=wait)
+            async with open_tasks() as tasks:
+                follower = StateFollower(following, tasks, max_staleness_s=max_staleness_s)
+                tasks.start_soon(following.run)
+                try:
+                    yield follower
+                finally:
+                    follower.close()
+                    following.end()
+        finally:
+            await following.close()

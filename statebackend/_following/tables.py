@@ -1,0 +1,124 @@
+"""Tables that go on answering as of one commit while the changes of the next are applied to them, piece by piece.
+
+Before a piece is applied, the entries that it changes are kept as they were, and reads look there first. With the last
+piece all that was kept is dropped at once: in that moment every state is of the next commit. So there is one copy of
+the state, and of the changes under way.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, cast
+
+from statebackend._codec.change_sets.changes import Changes
+from statebackend._codec.change_sets.keyed_changes import KeyedChanges
+from statebackend._tables.table import EntryTable, OpenTable, Table
+from statebackend.ids import Key
+
+_NOT_KEPT: Final = object()
+
+
+class EntriesAtCommit(Mapping[Key, Any]):
+    """The entries of a table as they were before the changes that are being applied. For reading only."""
+
+    __slots__ = ("_entries", "kept")
+
+    def __init__(self, entries: Mapping[Key, Any]) -> None:
+        self._entries = entries
+        self.kept: dict[Key, Any] = {}
+        """The entries that were changed since, as they were; `None` where there was none."""
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        """The key's entry, `default` where there is none."""
+        if self.kept:
+            found = self.kept.get(key, _NOT_KEPT)
+            if found is not _NOT_KEPT:
+                return default if found is None else found
+        return self._entries.get(key, default)
+
+    def __getitem__(self, key: Key) -> Any:
+        found = self.get(key)
+        if found is None:
+            raise KeyError(key)
+        return found
+
+    def __contains__(self, key: object) -> bool:
+        return self.get(cast("Key", key)) is not None
+
+    def __iter__(self) -> Iterator[Key]:
+        kept = self.kept
+        if not kept:
+            yield from self._entries
+            return
+        yield from (key for key in self._entries if key not in kept)
+        yield from (key for key, entry in kept.items() if entry is not None)
+
+    def __len__(self) -> int:
+        entries = self._entries
+        return len(entries) + sum((found is not None) - (key in entries) for key, found in self.kept.items())
+
+
+class TableAtCommit:
+    """A table of keys whose `entries` are `EntriesAtCommit`; changes are applied to the one inside."""
+
+    def __init__(self, inside: EntryTable[Any]) -> None:
+        self.inside: Final = inside
+        self.entries: Final = EntriesAtCommit(inside.entries)
+
+    def keep(self, changes: KeyedChanges) -> None:
+        """Keep the entries that these changes are about to change, unless they are kept already."""
+        kept = self.entries.kept
+        keys = [key for key in dict.fromkeys(changes.keys) if key not in kept]
+        for key, entry in zip(keys, self.inside.find_many(keys, keep=False), strict=True):
+            kept[key] = entry.copy() if isinstance(entry, bytearray | dict) else entry
+
+    def let_go(self) -> None:
+        """Answer as the table is now."""
+        self.entries.kept = {}
+
+    def find_many(self, keys: Sequence[Key], *, keep: bool = True) -> list[Any]:
+        """As that of the table inside."""
+        if self.entries.kept:
+            return list(map(self.entries.get, keys))
+        return self.inside.find_many(keys, keep=keep)
+
+    def scan(self) -> Iterator[Key]:
+        """The keys as of now."""
+        return iter(list(self.entries))
+
+    def apply(self, changes: Changes) -> None:
+        """Replay changes, which show at once unless they were kept."""
+        self.inside.apply(changes)
+
+    def look_at(self, changes: Changes) -> bool:
+        """As that of the table inside."""
+        return self.inside.look_at(changes)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inside, name)
+
+
+class FollowedTables:
+    """The tables of one state of a job by the ids of its states: an `OpenTable` that returns those opened before."""
+
+    def __init__(self, open_table: OpenTable) -> None:
+        self.tables: Final[dict[int, TableAtCommit | Table]] = {}
+        self._open_table = open_table
+
+    def __call__(self, heap: Callable[[], Table], state_id: int) -> Table:
+        if state_id not in self.tables:
+            opened = self._open_table(heap, state_id)
+            self.tables[state_id] = TableAtCommit(opened) if isinstance(opened, EntryTable) else opened
+        return cast("Table", self.tables[state_id])
+
+    def let_go(self) -> None:
+        """Have all tables answer as they are now."""
+        for table in self.tables.values():
+            if isinstance(table, TableAtCommit):
+                table.let_go()
+
+    def plain(self, heap: Callable[[], Table], state_id: int) -> Table:
+        """As calling it, for a backend: the tables inside, which can be written to."""
+        found = cast("TableAtCommit | Table", self(heap, state_id))
+        return found.inside if isinstance(found, TableAtCommit) else found
