@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import statebackend as sb
-from statebackend.errors import CheckpointNotFoundError, InputError
+from statebackend.errors import CheckpointNotFoundError, InputError, StateBackendError
 from tests.programs.dictionaries import NEVER
 from tests.programs.looking import check
 from tests.programs.operations import act, declare
@@ -14,6 +14,7 @@ from tests.programs.program import Edit, Look, Savepoint, Upkeep
 from tests.programs.readers import MoreReaders
 from tests.programs.spark_reading import look_at_feed, look_in_spark
 from tests.programs.values import KEYS
+from tests.programs.weather import is_of_weather, weather
 
 if TYPE_CHECKING:
     from tests.programs.running import Running
@@ -49,9 +50,15 @@ def edit(running: "Running", step: Edit) -> None:
 
 def savepoint(running: "Running", step: Savepoint) -> None:
     """Name the newest commit."""
-    if step.name not in running.savepoints:
+    if step.name in running.savepoints:
+        return
+    if step.asked is None:
         asyncio.run(sb.savepoint(running.settings, step.name))
-        running.savepoints[step.name] = running.line[-1]
+    else:
+        asked = running.sink.savepoint(step.name)
+        running.batch(step.asked)
+        check("id of the savepoint", asked.result(60.0).checkpoint_id, running.line[-1].checkpoint_id)
+    running.savepoints[step.name] = running.line[-1]
 
 
 def upkeep(running: "Running", step: Upkeep) -> None:
@@ -75,8 +82,13 @@ def upkeep(running: "Running", step: Upkeep) -> None:
 
 
 def look(running: "Running", step: Look) -> None:
-    """What a reader sees of the newest commit, or of an earlier one."""
-    READERS[step.reader](running, MoreReaders(running.settings, running.job), step.number)
+    """What a reader sees of the newest commit, or of an earlier one; in bad weather it may see nothing."""
+    with weather(step.weather, step.number, lambda: None):
+        try:
+            READERS[step.reader](running, MoreReaders(running.settings, running.job), step.number)
+        except StateBackendError as error:
+            if not (step.weather and is_of_weather(error)):
+                raise
 
 
 def _look_at_keys(running: "Running", readers: MoreReaders, number: int) -> None:
@@ -111,7 +123,7 @@ def _look_at_feed(running: "Running", readers: MoreReaders, number: int) -> None
 
 
 READERS: Mapping[str, Callable[["Running", MoreReaders, int], None]] = {
-    "parts": lambda running, readers, number: readers.look_in_parts(running.held, number % 127),
+    "parts": lambda running, readers, number: readers.look_in_parts(running.held, number % (running.held.groups - 1)),
     "keys": _look_at_keys,
     "checkpoint": _look_at_earlier,
     "savepoint": _look_at_savepoints,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tests.programs.operations import column_of, row_of
 from tests.programs.processors import BROADCAST, LATER_S
-from tests.programs.program import Declared, Do, Job
+from tests.programs.program import OPERATOR, Declared, Do, Job
 from tests.programs.values import TYPES, evolved, text_of
 
 NEVER = -math.inf
@@ -34,6 +34,7 @@ class Dictionaries:
         self.known: dict[str, Declared] = {}
         """The states that a commit knows: as they were declared where it was made."""
         self.now = self.before = NEVER
+        self.groups = 128
 
     def copy(self) -> "Dictionaries":
         found = Dictionaries()
@@ -43,13 +44,14 @@ class Dictionaries:
         }
         found.operator = {name: list(elements) for name, elements in self.operator.items()}
         found.known, found.now, found.before = dict(self.known), self.now, self.before
+        found.groups = self.groups
         return found
 
     # ------------------------------------------------------------------------------------------------------ one batch
 
     def declare(self, job: Job) -> None:
         for each in job.states:
-            if each.kind in ("split", "broadcast"):
+            if each.kind in OPERATOR:
                 self.operator.setdefault(each.name, [])
             else:
                 self.keyed.setdefault(each.name, {})
@@ -99,6 +101,8 @@ class Dictionaries:
         for each in job.states:
             if each.kind == "split":
                 self.operator[each.name] += [batch_id] * owners
+            elif each.kind == "union" and owners:
+                self.operator[each.name].append(batch_id)
             elif each.kind == "broadcast" and opened:
                 self.operator[each.name] = list(BROADCAST)
 
@@ -250,7 +254,7 @@ class Dictionaries:
         return None if found is MISSING else found
 
     def seen(self, job: Job, key: Any) -> str:
-        keyed = [each for each in job.states if each.kind not in ("split", "broadcast")]
+        keyed = [each for each in job.states if each.kind not in OPERATOR]
         return text_of({each.name: self.look(each, key) for each in keyed})
 
     def rows(self, declared: Declared) -> Mapping[Any, Any]:

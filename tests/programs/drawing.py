@@ -8,6 +8,7 @@ import msgspec
 
 import statebackend as sb
 from tests.programs.program import (
+    Adopt,
     Batch,
     Declared,
     Do,
@@ -18,6 +19,7 @@ from tests.programs.program import (
     Look,
     Program,
     Rewind,
+    Rewrite,
     Savepoint,
     Slip,
     Start,
@@ -26,6 +28,7 @@ from tests.programs.program import (
 )
 from tests.programs.slips import SLIPS
 from tests.programs.values import ENTRY_KEYS, KEYS, LEGS, TYPES
+from tests.programs.weather import WEATHERS
 
 BEGIN_S = 1_700_000_000.0
 PLAIN = {"has_local": False} | {
@@ -55,6 +58,10 @@ READERS = (
     "feed",
     "feed",
 )
+GROUPS = (3, 128, 255, 256, 257, 32_768)
+"""Numbers of key groups."""
+IN_PROCESS = tuple(reader for reader in READERS if reader != "commands")
+"""Those that raise the error of a store."""
 TIMED = ("value", "list", "map", "reducing", "aggregating", "columns")
 """The kinds that may have a time-to-live."""
 COLUMNS = tuple(name for name, type_ in TYPES.items() if type_.arrow is not None and name != "large")
@@ -68,6 +75,11 @@ MISHAPS = (
     "stopped",
     "output raises",
     "publish raises",
+    "store fails",
+    "answers lost",
+    "store refuses",
+    "killed at a request",
+    "killed at a request",
 )
 
 
@@ -92,7 +104,7 @@ def draw(seed: int, held_back: frozenset[str] = HELD_BACK) -> Program:
     steps.append(drawing.batch())
     if chance.random() < 0.5:
         steps += [drawing.slip(), drawing.batch()]
-    return Program(drawing.keys, tuple(steps))
+    return Program(drawing.keys, tuple(steps), chance.choice((128, 128, *GROUPS)))
 
 
 class _Drawing:
@@ -181,7 +193,11 @@ class _Drawing:
 
     def state(self, number: int, clock: str) -> Declared:
         chance = self.chance
-        kinds = KEYED if chance.random() < 0.85 else (self.one_of("broadcast", ("split", "broadcast"), ("split",)),)
+        kinds = (
+            KEYED
+            if chance.random() < 0.85
+            else (self.one_of("broadcast", ("split", "broadcast", "union"), ("split",)),)
+        )
         kind = chance.choice(kinds)
         if kind == "timers" and clock == "none":
             kind = "value"
@@ -234,8 +250,8 @@ class _Drawing:
     def batch(self) -> Batch:
         chance = self.chance
         self.now_s += chance.choice((0.0, 1.0, 4.0, 15.0, 4000.0))
-        count, keys = chance.choice(((0, 1), (1, 1), (2, 2), (3, 3), (8, 3), (20, 2), (40, 40)))
-        return Batch(self.items(count, keys), self.mishap(), chance.choice((0, 0, 1, 3)))
+        count, keys = chance.choice(((0, 1), (1, 1), (2, 2), (3, 3), (8, 3), (20, 2), (20, 1), (40, 40)))
+        return Batch(self.items(count, keys), self.mishap(), chance.choice((0, 0, 1, 3)), chance.randrange(12))
 
     def plain_batch(self) -> Batch:
         return msgspec.structs.replace(self.batch(), mishap="")
@@ -257,11 +273,15 @@ class _Drawing:
         drawn: tuple[Callable[[], Step], ...] = (
             lambda: Edit(self.items(2, 3), chance.choice((1, 4))),
             lambda: Savepoint(chance.choice(("first", "second"))),
+            lambda: Savepoint(chance.choice(("first", "second")), self.plain_batch()),
+            lambda: Adopt(self.plain_batch()),
+            lambda: Rewrite(chance.choice(GROUPS), chance.choice(("", "first"))),
             lambda: Upkeep(chance.choice(("sweep", "repair", "verify", "drop savepoints"))),
             lambda: Rewind(chance.choice((1, 1, 2)), self.plain_batch()),
             lambda: FromSavepoint(chance.choice(("first", "second")), self.plain_batch()),
             self.slip,
             self.slip,
             *(lambda: Look(chance.choice(READERS), chance.randrange(127)),) * 3,
+            lambda: Look(chance.choice(IN_PROCESS), chance.randrange(127), chance.choice(tuple(WEATHERS))),
         )
         return chance.choice(drawn)()

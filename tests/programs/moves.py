@@ -1,13 +1,18 @@
 """The query goes elsewhere: its Spark checkpoint is put back, or the next run starts from a savepoint."""
 
+import asyncio
 from typing import TYPE_CHECKING
 
-from statebackend.errors import MissingObjectError, RewindError, StateBackendError
-from tests.programs.program import FromSavepoint, Rewind
+import statebackend as sb
+from statebackend.errors import MissingObjectError, RewindError, SettingsError, StateBackendError, WrongQueryError
+from tests.programs.program import Adopt, FromSavepoint, Rewind, Rewrite
 from tests.programs.slips import refused
 
 if TYPE_CHECKING:
     from tests.programs.running import Running
+
+FIRST_QUERY = "query"
+"""The id of the query, until another one adopts its state."""
 
 
 def rewind(running: "Running", step: Rewind) -> None:
@@ -20,7 +25,7 @@ def rewind(running: "Running", step: Rewind) -> None:
     is_edited = any(each.is_edit for each in running.line[0 if place is None else place + 1 :] if _has(each, target))
     running.next_run()
     if running.job.on_rewind == "fail" or place is None or is_edited:
-        with refused(RewindError):
+        with refused(RewindError, *((SettingsError,) if running.is_rewritten else ())):
             running.sink(running.frame(step.batch, target), target)
         running.next_run()
         return
@@ -47,9 +52,47 @@ def _has(commit: "Committed", target: int) -> bool:  # type: ignore[name-defined
     return commit.newest_batch is not None and commit.newest_batch >= target
 
 
+def rewrite(running: "Running", step: Rewrite) -> None:
+    """The job gets another number of key groups. No savepoint of before goes with it any more, and no rollback."""
+    if step.groups == running.held.groups or step.savepoint not in ("", *running.savepoints):
+        return
+    running.sink.close()
+    kept = running.savepoints.get(step.savepoint, running.line[-1])
+    held = running.kept[kept.checkpoint_id].copy()
+    held.declare(running.job)
+    held.groups = step.groups
+    running.held = held
+    report = asyncio.run(sb.rewrite(running.settings, savepoint=step.savepoint or None))
+    assert report.checkpoint_id is not None
+    for name in running.savepoints:
+        asyncio.run(sb.drop_savepoint(running.settings, name))
+    running.savepoints.clear()
+    running.line, running.is_rewritten = [], True
+    running.committed(report.checkpoint_id, held, None)
+    running.line = [running.line[0]._replace(newest_batch=kept.newest_batch)]
+    running.batch_id = 0 if kept.newest_batch is None else kept.newest_batch + 1
+    running.next_run()
+
+
+def adopt(running: "Running", step: Adopt) -> None:
+    """Another query goes on with the state, from its batch 0, once it says whose state that is; once in a program."""
+    if running.query_id != FIRST_QUERY or running.line[-1].newest_batch is None:
+        return
+    running.batch_id, running.query_id = 0, "a later query"
+    running.next_run()
+    with refused(WrongQueryError):
+        running.sink(running.frame(step.batch, 0), 0)
+    running.adopts = FIRST_QUERY
+    running.line = [each._replace(newest_batch=None) for each in running.line]
+    running.savepoints = {name: each._replace(newest_batch=None) for name, each in running.savepoints.items()}
+    running.next_run()
+    running.batch(step.batch)
+
+
 def from_savepoint(running: "Running", step: FromSavepoint) -> None:
     """A branch: the run goes on from the savepoint. Then the program as it was comes back, and is refused."""
-    kept = running.savepoints[step.name]
+    if (kept := running.savepoints.get(step.name)) is None:
+        return
     was = running.batch_id
     running.batch_id = 0 if kept.newest_batch is None else kept.newest_batch + 1
     running.line = [*running.line[: _index(running, kept.checkpoint_id)], kept]

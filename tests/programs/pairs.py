@@ -13,6 +13,7 @@ from tests.programs.program import (
     Edit,
     Look,
     Program,
+    Savepoint,
     Slip,
     Start,
     Step,
@@ -27,6 +28,7 @@ IMPOSSIBLE: frozenset[tuple[str, str]] = frozenset(
         *((f"clock: {one}", f"clock: {other}") for one, other in combinations(("batch", "event", "none"), 2)),
         ("times: instant", "times: naive"),
         *combinations((f"keys: {each}" for each in ("bytes", "int", "str", "tuple")), 2),
+        *combinations(sorted(f"groups: {each}" for each in (3, 128, 255, 256, 257, 32_768)), 2),
     }
 )
 """A job keeps its clock, its keys and the type of its times for ever. All else may differ from run to run."""
@@ -39,6 +41,7 @@ def traits(program: Program) -> frozenset[str]:
 
 def _traits(program: Program) -> Iterator[str]:
     yield f"keys: {program.keys}"
+    yield f"groups: {program.groups}"
     for step in program.steps:
         match step:
             case Start():
@@ -59,7 +62,9 @@ def _beside(step: Step) -> str:
         case Upkeep():
             return f"beside: {step.what}"
         case Look():
-            return f"beside: look at {step.reader}"
+            return f"beside: look at {step.reader}{' in bad weather' if step.weather else ''}"
+        case Savepoint(asked=Batch()):
+            return "beside: savepoint asked of the sink"
         case Slip():
             return f"slip: {step.what}"
     return f"beside: {type(step).__name__}"

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 import statebackend as sb
 from tests.programs.operations import act, declare
-from tests.programs.program import Declared, Do, Job
+from tests.programs.program import OPERATOR, Declared, Do, Job
 from tests.programs.values import KEY_COLUMNS, text_of
 
 BROADCAST = (7, 8)
@@ -56,7 +56,7 @@ class Work:
 
     def seen(self, key: sb.Key) -> str:
         """All that the states have under the key."""
-        keyed = [each for each in self.job.states if each.kind not in ("split", "broadcast")]
+        keyed = [each for each in self.job.states if each.kind not in OPERATOR]
         return text_of({each.name: look(self.states[each.name], each, key) for each in keyed})
 
     def end(self, batch_id: int) -> None:
@@ -64,6 +64,8 @@ class Work:
         for name, each in self.declared.items():
             if each.kind == "split":
                 self.states[name].append(batch_id)
+            elif each.kind == "union":  # each owner was given all that the owners before it had
+                self.states[name].replace(sorted({*self.states[name], batch_id}))
 
     def timer(self, key: sb.Key, at: float, name: str, context: Any) -> str:
         """Some timers register their own time again, some delete what an earlier one registered, some go on."""

@@ -13,7 +13,9 @@ import msgspec
 
 import statebackend as sb
 
-Kind = Literal["value", "list", "map", "reducing", "aggregating", "columns", "timers", "split", "broadcast"]
+Kind = Literal["value", "list", "map", "reducing", "aggregating", "columns", "timers", "split", "broadcast", "union"]
+OPERATOR = ("split", "broadcast", "union")
+"""The kinds that have no keys."""
 Work = Literal["process", "async process", "table", "function", "async function"]
 Mishap = Literal[
     "",
@@ -27,7 +29,9 @@ Mishap = Literal[
     "output raises",
     "publish raises",
     "store fails",
-    "answer lost",
+    "answers lost",
+    "store refuses",
+    "killed at a request",
 ]
 Stop = Literal["closed", "left open", "killed"]
 
@@ -109,11 +113,15 @@ class Start(Shown, frozen=True):
 
 
 class Batch(Shown, frozen=True):
-    """Spark delivers the next batch, in pieces of so many rows. After a mishap a new run delivers it again."""
+    """Spark delivers the next batch, in pieces of so many rows. After a mishap a new run delivers it again.
+
+    `fate`: says which requests meet the weather, or which of them is the last before the process is killed.
+    """
 
     items: tuple[Item, ...] = ()
     mishap: Mishap = ""
     pieces: int = 0
+    fate: int = 0
 
 
 class Edit(Shown, frozen=True):
@@ -124,10 +132,10 @@ class Edit(Shown, frozen=True):
 
 
 class Savepoint(Shown, frozen=True):
-    """The newest commit gets a name; `asked`: by the sink, for the next batch."""
+    """The newest commit gets a name; `asked`: the commit of this next batch, for which the sink is asked."""
 
     name: str
-    asked: bool = False
+    asked: Batch | None = None
 
 
 class Upkeep(Shown, frozen=True):
@@ -140,6 +148,19 @@ class Rewind(Shown, frozen=True):
     """Spark's checkpoint is put back by so many batches, and what it delivers then has these rows."""
 
     back: int
+    batch: Batch = Batch()
+
+
+class Rewrite(Shown, frozen=True):
+    """The stream is stopped, and the job gets so many key groups: its newest commit, or that of a savepoint."""
+
+    groups: int
+    savepoint: str = ""
+
+
+class Adopt(Shown, frozen=True):
+    """The query gets another Spark checkpoint, and so another id and a first batch, and goes on with the state."""
+
     batch: Batch = Batch()
 
 
@@ -158,22 +179,24 @@ class Slip(Shown, frozen=True):
 
 
 class Look(Shown, frozen=True):
-    """Everything that this reader can read is compared."""
+    """Everything that this reader can read is compared. In bad weather it may fail instead, but tell nothing wrong."""
 
     reader: str
     number: int = 0
+    weather: str = ""
 
 
-Step = Start | Batch | Edit | Savepoint | Upkeep | Rewind | FromSavepoint | Slip | Look
+Step = Start | Batch | Edit | Savepoint | Upkeep | Rewind | Rewrite | Adopt | FromSavepoint | Slip | Look
 
 
 class Program(Shown, frozen=True):
-    """`keys`: the type of the keys. The first step is a `Start`."""
+    """`keys`: the type of the keys, in so many key groups. The first step is a `Start`."""
 
     keys: str
     steps: tuple[Step, ...]
+    groups: int = 128
 
     def code(self) -> str:
         """As code, a step on each line."""
         steps = "".join(f"\n        {step!r}," for step in self.steps)
-        return f"Program(\n    keys={self.keys!r},\n    steps=({steps}\n    ),\n)"
+        return f"Program(\n    keys={self.keys!r},\n    steps=({steps}\n    ),\n    groups={self.groups},\n)"

@@ -76,7 +76,11 @@ class MoreReaders(Readers):
             expected = expected_rows(held, declared)
             check(f"rows of {path.name}", report.rows, len(expected))
             if kind == "parquet":
-                check(path.name, rows_in(declared, pq.read_table(path).to_pylist()), expected)
+                check(
+                    path.name,
+                    rows_in(declared, pq.read_table(path).to_pylist(), held.groups),
+                    expected,
+                )
             elif kind == "csv":
                 with path.open(newline="", encoding="utf-8") as file:
                     check(path.name, sum(1 for _ in csv.reader(file)) - 1, len(expected))
@@ -100,6 +104,9 @@ class MoreReaders(Readers):
         if word in ("dump", "scan"):
             for declared in states:
                 words = ("dump", "--state", declared.name) if word == "dump" else ("scan", declared.name)
+                if word == "scan":
+                    for upcast in TYPES[declared.type].upcasts:
+                        words += ("--migrate", f"{declared.name}={upcast.__module__}:{upcast.__name__}")
                 status, text = self.command(*words)
                 check(f"{words}: {text}", (status, len(text.splitlines())), (0, len(held.rows(declared))))
             return

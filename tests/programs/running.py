@@ -10,7 +10,7 @@ import asyncio
 import datetime as dt
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,12 +22,14 @@ import pyarrow as pa
 import statebackend as sb
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import StateBackendError
+from statebackend.settings import UploadSettings
 from tests.programs import beside, moves, slips
 from tests.programs.dictionaries import Dictionaries
 from tests.programs.frames import Session, without_jvm
 from tests.programs.looking import WrongError, check
 from tests.programs.processors import FAILING, OnPurposeError, fail, work_of
 from tests.programs.program import (
+    Adopt,
     Batch,
     Edit,
     FromSavepoint,
@@ -36,6 +38,7 @@ from tests.programs.program import (
     Look,
     Program,
     Rewind,
+    Rewrite,
     Savepoint,
     Slip,
     Start,
@@ -45,10 +48,29 @@ from tests.programs.program import (
 from tests.programs.readers import MoreReaders
 from tests.programs.surroundings import BatchTime, Told, close_workers, copy_tree
 from tests.programs.values import KEY_COLUMNS, KEYS, text_of
+from tests.programs.weather import SKY, WEATHERS, is_of_weather, under_the_sky, weather
 
-QUIET: dict[str, Any] = {"persist_delay_s": 0.0, "sweep_interval_s": 0.0, "materialize_interval_s": 0.0}
+QUIET: dict[str, Any] = {
+    "persist_delay_s": 0.0,
+    "sweep_interval_s": 0.0,
+    "materialize_interval_s": 0.0,
+    "upload": UploadSettings(retry_delay_s=0.0, primary_outage_s=0.0),
+}
 RAISING = {"raises first": 0, "raises in the middle": 1, "raises in the end": -1, "killed before the commit": -1}
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+LATER: Mapping[type, Callable[["Running", Any], None]] = {
+    Edit: beside.edit,
+    Savepoint: beside.savepoint,
+    Upkeep: beside.upkeep,
+    Look: beside.look,
+    Rewind: moves.rewind,
+    Rewrite: moves.rewrite,
+    Adopt: moves.adopt,
+    FromSavepoint: moves.from_savepoint,
+}
+"""The steps for which there must be a commit."""
 
 
 class Committed(NamedTuple):
@@ -68,6 +90,7 @@ class Running:
         self.copied = home / "copied"
         self.job = Job()
         self.held = Dictionaries()
+        self.held.groups = program.groups
         self.kept: dict[int, Dictionaries] = {}
         self.line: list[Committed] = []
         self.savepoints: dict[str, Committed] = {}
@@ -79,13 +102,19 @@ class Running:
         self.left: list[Any] = []
         self.runs = 0
         self.batch_id = 0
+        self.query_id = moves.FIRST_QUERY
+        self.adopts: str | bool = False
         self.put_out: list[tuple[int, list[str]]] = []
         self.failing_output = 0
-        self.is_copied = self.is_swept = False
+        self.is_copied = self.is_swept = self.is_rewritten = False
 
     def run(self) -> None:
         """All steps, each followed by a look. Raises `WrongError`, or what the library raises."""
         self.home.mkdir(parents=True)
+        with under_the_sky():
+            self.run_steps()
+
+    def run_steps(self) -> None:
         try:
             for number, step in enumerate(self.program.steps):
                 try:
@@ -109,20 +138,10 @@ class Running:
                 self.start(step)
             case Batch():
                 self.batch(step)
-            case Edit() if self.kept:
-                beside.edit(self, step)
-            case Savepoint() if self.kept:
-                beside.savepoint(self, step)
-            case Upkeep() if self.kept:
-                beside.upkeep(self, step)
-            case Look() if self.kept:
-                beside.look(self, step)
-            case Rewind() if self.kept:
-                moves.rewind(self, step)
-            case FromSavepoint() if step.name in self.savepoints:
-                moves.from_savepoint(self, step)
             case Slip():
                 slips.slip(self, step)
+            case _ if self.kept:
+                LATER[type(step)](self, step)
 
     # --------------------------------------------------------------------------------------------------------- the job
 
@@ -131,7 +150,7 @@ class Running:
         given = dict(self.job.settings)
         local = (str(self.home / "local"),) if given.pop("has_local", False) else ()
         places = {"primary": f"file://{self.home}/primary", "local": local, "table_dir": str(self.home / "tables")}
-        return sb.Settings(job="program", **(QUIET | places | given))
+        return sb.Settings(job="program", max_parallelism=self.held.groups, **(QUIET | places | given))
 
     def readers(self) -> MoreReaders:
         return MoreReaders(self.settings, self.job)
@@ -158,11 +177,11 @@ class Running:
 
     def new_session(self, zone: str) -> Any:
         """The session of Spark in which the query runs."""
-        return Session(zone, "query")
+        return Session(zone, self.query_id)
 
     def begin_run(self) -> None:
         self.runs += 1
-        self.session.begin_run(self.runs, "query")
+        self.session.begin_run(self.runs, self.query_id)
 
     def next_run(self, **options: Any) -> None:
         """Another run of the same program, with a sink of its own; `options` of that differ."""
@@ -173,7 +192,7 @@ class Running:
 
     def make_sink(self, job: Job | None = None, **other: Any) -> Any:
         job = job or self.job
-        options: dict[str, Any] = {"on_rewind": job.on_rewind, "observer": self.told}
+        options: dict[str, Any] = {"on_rewind": job.on_rewind, "observer": self.told, "adopt": self.adopts}
         if job.parallelism:
             options |= {"execution": "executors", "parallelism": job.parallelism}
         if "function" not in job.work:
@@ -201,14 +220,18 @@ class Running:
                 self.failing_output -= 1
                 fail()
 
-        async def publish(publication: Any) -> None:
-            take(publication.batch_id, publication.table)
+        def publish(publication: Any) -> None:
+            if publication.query_id == self.query_id:  # else what a query has left whose state was adopted
+                take(publication.batch_id, publication.table)
+
+        async def publish_awaited(publication: Any) -> None:
+            publish(publication)
 
         match job.output:
             case "outbox":
-                return sb.spark.Outbox(lambda publication: take(publication.batch_id, publication.table))
-            case "async outbox":
                 return sb.spark.Outbox(publish)
+            case "async outbox":
+                return sb.spark.Outbox(publish_awaited)
         return lambda df, batch_id: take(batch_id, df.toArrow())
 
     # -------------------------------------------------------------------------------------------------------- a batch
@@ -254,10 +277,8 @@ class Running:
         elif step.mishap == "stopped":
             FAILING["now"] = self.session.stop_query
         try:
-            self.sink(self.frame(step, batch_id, raises=True), batch_id)
-        except Exception as error:  # a user's own, in the driver or from a worker, or Spark's
-            if not (isinstance(error, OnPurposeError) or "on purpose" in str(error) or step.mishap == "stopped"):
-                raise
+            with weather(step.mishap, step.fate, self.copy_home):
+                self.deliver(step, batch_id)
         finally:
             self.told.on_commit = None
             self.failing_output = 0
@@ -267,6 +288,22 @@ class Running:
         if step.mishap.startswith("killed"):
             self.next_run()
 
+    def deliver(self, step: Batch, batch_id: int) -> None:
+        """Deliver a batch with a mishap; in bad weather up to three times, each in a run of its own."""
+        for _ in range(3 if step.mishap in WEATHERS else 1):
+            try:
+                self.sink(self.frame(step, batch_id, raises=True), batch_id)
+            except Exception as error:  # a user's own, in the driver or from a worker, or Spark's
+                if step.mishap in WEATHERS or step.mishap == "killed at a request":
+                    if not is_of_weather(error):
+                        raise
+                elif not (isinstance(error, OnPurposeError) or "on purpose" in str(error) or step.mishap == "stopped"):
+                    raise
+            else:
+                return
+            if step.mishap in WEATHERS:
+                self.begin_run()
+
     def die(self) -> None:
         self.copy_home()
         fail()
@@ -274,6 +311,7 @@ class Running:
     def copy_home(self) -> None:
         """Remember the files as they are: those of a process that dies now."""
         shutil.rmtree(self.copied, ignore_errors=True)
+        self.copied.mkdir()
         copy_tree(self.home, self.copied)
         self.is_copied = True
 
@@ -288,7 +326,7 @@ class Running:
         close_workers()
         shutil.rmtree(self.home)
         self.copied.rename(self.home)
-        self.is_copied = False
+        self.is_copied = SKY.is_dead = False
 
     def frame(self, step: Batch, batch_id: int, *, raises: bool = False) -> Any:
         self.frame_of_batch = self.session.frame(

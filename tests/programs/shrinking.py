@@ -5,7 +5,20 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tests.programs.program import Batch, Declared, Edit, FromSavepoint, Item, Job, Program, Rewind, Slip, Start, Step
+from tests.programs.program import (
+    Adopt,
+    Batch,
+    Declared,
+    Edit,
+    FromSavepoint,
+    Item,
+    Job,
+    Program,
+    Rewind,
+    Slip,
+    Start,
+    Step,
+)
 
 T = TypeVar("T")
 TRIES_MAX = 600
@@ -53,7 +66,7 @@ def _without(step: Step, name: str) -> Step:
             return Start(_with(step.job, states=states), step.after)
         case Batch() | Edit():
             return _with(step, items=tuple(_with(item, does=_others(item, name)) for item in step.items))
-        case Rewind() | FromSavepoint() | Slip():
+        case Rewind() | Adopt() | FromSavepoint() | Slip():
             return _with(step, batch=_without(step.batch, name))
     return step
 
@@ -66,7 +79,7 @@ def _smaller_step(step: Step) -> Iterator[Step]:
     if isinstance(step, Start):
         for job in _smaller_job(step.job):
             yield Start(job, step.after)
-    if isinstance(step, Rewind | FromSavepoint | Slip):
+    if isinstance(step, Rewind | Adopt | FromSavepoint | Slip):
         for batch in _smaller_step(step.batch):
             yield _with(step, batch=batch)
     if isinstance(step, Batch | Edit):

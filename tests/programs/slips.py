@@ -13,6 +13,8 @@ import pyarrow as pa
 
 import statebackend as sb
 from statebackend.errors import (
+    BackendClosedError,
+    CheckpointExistsError,
     FencedError,
     InputError,
     SettingsError,
@@ -93,7 +95,7 @@ def two_sinks(running: "Running", step: Slip) -> bool | None:
     running.sink = running.make_sink()
     running.batch(msgspec.structs.replace(step.batch, mishap=""))
     second = running.sink
-    running.session.begin_run(first_run, "query")
+    running.session.begin_run(first_run, running.query_id)
     with refused(StateBackendError):
         first(running.frame(step.batch, running.batch_id), running.batch_id)
     first.close()
@@ -250,6 +252,31 @@ def no_output(running: "Running", step: Slip) -> bool | None:
     return None
 
 
+def closed_backend(running: "Running", step: Slip) -> bool | None:
+    """Somebody keeps a backend beyond its context, and checkpoints; or gives the id of the newest commit again."""
+    if not running.kept:
+        return False
+    running.sink.close()
+
+    async def open_it() -> None:
+        async with sb.open_backend(running.settings) as backend:
+            with refused(CheckpointExistsError):
+                await backend.checkpoint(max(running.kept))
+        with refused(BackendClosedError):
+            await backend.checkpoint(backend.next_checkpoint_id)
+
+    asyncio.run(open_it())
+    return None
+
+
+def delivered_after_close(running: "Running", step: Slip) -> bool | None:
+    """The sink is closed while the query goes on. It opens the state again."""
+    running.sink.close()
+    running.sink.close()
+    running.batch(step.batch)
+    return None
+
+
 def gap(running: "Running", step: Slip) -> bool | None:
     """Spark's checkpoint is ahead of the state."""
     with refused(StateGoneError):
@@ -298,6 +325,8 @@ SLIPS: Mapping[str, Callable[["Running", Slip], bool | None]] = {
     "other type": other_type,
     "other kind": other_kind,
     "no output": no_output,
+    "closed backend": closed_backend,
+    "delivered after close": delivered_after_close,
     "gap": gap,
     "other query": other_query,
     "other zone": other_zone,

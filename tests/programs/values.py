@@ -125,7 +125,8 @@ TYPES: Mapping[str, Type] = {
     "bool": Type(bool, (True, False), arrow=pa.bool_()),
     "str": Type(str, ("", "a", "ä\u0000b", "\U0001d11e", "1", "null", "\n\t\"'\\"), arrow=pa.string()),
     "bytes": Type(bytes, (b"", b"\x00", b"\xff\xfe", b"a"), arrow=pa.binary()),
-    "large": Type(str, ("x" * (LARGE + 3), "y", "z" * (LARGE // 2)), arrow=pa.string()),
+    "large": Type(str, ("x" * (LARGE + 3), "y", "z" * (LARGE // 2), "p" * LARGE, "q" * (LARGE - 5)), arrow=pa.string()),
+    "border": Type(str, tuple("b" * size for size in (31, 32, 253, 254, 255, 256, 257)), arrow=pa.string()),
     "instant": Type(
         dt.datetime,
         (
@@ -164,10 +165,31 @@ ENTRY_KEYS = ("str", "int", "float", "bytes", "date", "decimal", "maybe text", "
 """Types of names within a map."""
 
 KEYS: Mapping[str, Sequence[sb.Key]] = {
-    "str": ("", "a", "b", "ä", "\u0000", "1", "k" * 3000, *(f"key{number}" for number in range(40))),
+    "str": (
+        "",
+        "a",
+        "b",
+        "ä",
+        "\u0000",
+        "1",
+        "k" * 3000,
+        "k" * 255,
+        "k" * 256,
+        *(f"key{number}" for number in range(40)),
+    ),
     "int": (0, 1, -1, (1 << 63) - 1, -(1 << 63), 255, 256, *range(1000, 1040)),
     "bytes": (b"", b"\x00", b"a", b"\xff" * 9, *(bytes([number]) for number in range(100, 140))),
-    "tuple": (("", 0), ("a", -1), ("a", 1), ("ä", (1 << 63) - 1), *(("t", number) for number in range(2, 40))),
+    "tuple": (
+        ("", 0),
+        ("a", -1),
+        ("a", 1),
+        ("ä", (1 << 63) - 1),
+        ("a1", 1),
+        ("a", 11),
+        ("", 1),
+        ("a\u0000", 1),
+        *(("t", number) for number in range(2, 40)),
+    ),
 }
 KEY_COLUMNS = {
     "str": {"k": pa.string()},

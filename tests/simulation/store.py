@@ -61,6 +61,21 @@ class Weather:
     """Calls cannot be cancelled, like threads; the death of a process may tear a write; deletes meet no trouble and are
     not in the trace by name, since superseded copies are deleted in the order of random names or hashes."""
 
+    def trouble(self, operation: str, drawn: float) -> Trouble | None:
+        """What a request meets, by a number from 0 to 1 that was drawn for it."""
+        troubles: list[tuple[Trouble, float]] = [
+            ("fails", self.fails),
+            ("loses answer", self.loses),
+            ("hangs", self.hangs / 2),
+            ("hangs after", self.hangs / 2),
+            ("refuses", self.refuses),
+        ]
+        for trouble, share in troubles:
+            drawn -= share if operation in WRITES else share * READS
+            if drawn < 0:
+                return trouble
+        return None
+
 
 class Names:
     """Numbers for random names, by first appearance; other names stay as they are."""
@@ -340,16 +355,4 @@ class Connection:
         now = anyio.current_time()
         if any(begin <= now < end for begin, end in weather.storms) and chance.random() < 0.8:
             return _Fate(0.0, 0.0, "fails")
-        troubles: list[tuple[Trouble, float]] = [
-            ("fails", weather.fails),
-            ("loses answer", weather.loses),
-            ("hangs", weather.hangs / 2),
-            ("hangs after", weather.hangs / 2),
-            ("refuses", weather.refuses),
-        ]
-        drawn = chance.random()
-        for trouble, share in troubles:
-            drawn -= share if operation in WRITES else share * READS
-            if drawn < 0:
-                return _Fate(there_s, back_s, trouble)
-        return _Fate(there_s, back_s, None)
+        return _Fate(there_s, back_s, weather.trouble(operation, chance.random()))
