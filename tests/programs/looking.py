@@ -1,12 +1,14 @@
 """Readers: each reads all that it can of a job from outside, and what it found is compared with the dictionaries."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
 import statebackend as sb
 from statebackend._tables.key_groups import key_group
+from statebackend.errors import StateBackendError
 from tests.programs.dictionaries import NEVER, Dictionaries
 from tests.programs.program import OPERATOR, Declared, Job
 from tests.programs.values import TYPES, key_read, read_of, short, text_of
@@ -24,6 +26,16 @@ def check(what: str, found: Any, expected: Any) -> None:
                 for mine, other in ((found, expected), (expected, found))
             )
         raise WrongError(f"{what}:\n    found    {short(found)}\n    expected {short(expected)}")
+
+
+@contextmanager
+def refused(*kinds: type[StateBackendError]) -> Generator[None]:
+    """In this context an error of one of these kinds must be raised. Raises `WrongError` if none is."""
+    try:
+        yield
+    except kinds:
+        return
+    raise WrongError("went through in silence")
 
 
 def expected_rows(held: Dictionaries, declared: Declared) -> dict[str, str]:

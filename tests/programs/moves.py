@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import statebackend as sb
 from statebackend.errors import MissingObjectError, RewindError, SettingsError, StateBackendError, WrongQueryError
+from tests.programs.looking import refused
 from tests.programs.program import Adopt, FromSavepoint, Rewind, Rewrite
-from tests.programs.slips import refused
 
 if TYPE_CHECKING:
     from tests.programs.running import Running

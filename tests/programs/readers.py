@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import statebackend as sb
 from statebackend._codec.plain import plain
 from statebackend.cli.commands import main
+from statebackend.errors import InputError
 from tests.programs.dictionaries import NEVER, Dictionaries
-from tests.programs.looking import Readers, check, expected_rows, rows_in
+from tests.programs.looking import Readers, check, expected_rows, refused, rows_in
 from tests.programs.program import Declared
 from tests.programs.values import TYPES, key_read, text_of
 
@@ -48,7 +49,12 @@ class MoreReaders(Readers):
             return
         found: dict[str, str] = {}
         migrate = {state.name: TYPES[state.type].upcasts for state in states}
-        async for each in sb.diff(self.settings, *ids, states=[state.name for state in states], migrate=migrate):
+        different = sb.diff(self.settings, *ids, states=[state.name for state in states], migrate=migrate)
+        if before.groups != after.groups:
+            with refused(InputError):
+                await anext(different)
+            return
+        async for each in different:
             found[f"{each.state} {Json(each.key).decode()}"] = each.change
         expected: dict[str, str] = {}
         for declared in states:

@@ -23,11 +23,11 @@ import statebackend as sb
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import StateBackendError
 from statebackend.settings import UploadSettings
-from tests.programs import beside, moves, slips
+from tests.programs import beside, mishaps, moves, slips
 from tests.programs.dictionaries import Dictionaries
 from tests.programs.frames import Session, without_jvm
 from tests.programs.looking import WrongError, check
-from tests.programs.processors import FAILING, OnPurposeError, fail, work_of
+from tests.programs.processors import fail, work_of
 from tests.programs.program import (
     Adopt,
     Batch,
@@ -48,7 +48,7 @@ from tests.programs.program import (
 from tests.programs.readers import MoreReaders
 from tests.programs.surroundings import BatchTime, Told, close_workers, copy_tree
 from tests.programs.values import KEY_COLUMNS, KEYS, text_of
-from tests.programs.weather import SKY, WEATHERS, is_of_weather, under_the_sky, weather
+from tests.programs.weather import SKY, under_the_sky
 
 QUIET: dict[str, Any] = {
     "persist_delay_s": 0.0,
@@ -244,7 +244,7 @@ class Running:
         self.told.late = 0
         self.put_out.clear()
         if step.mishap:
-            self.with_mishap(step, batch_id)
+            mishaps.deliver(self, step, batch_id)
             self.begin_run()
         self.sink(self.frame(step, batch_id), batch_id)
         if step.mishap == "" and self.told.late != late:
@@ -266,47 +266,6 @@ class Running:
         if found <= max(self.kept, default=-1):
             raise WrongError(f"batch {batch_id} was not committed")
         return found
-
-    def with_mishap(self, step: Batch, batch_id: int) -> None:
-        if step.mishap in ("output raises", "publish raises"):
-            self.failing_output = 1
-        elif step.mishap == "killed before the commit":
-            FAILING["now"] = self.die
-        elif step.mishap == "killed after the commit":
-            self.told.on_commit = self.copy_home
-        elif step.mishap == "stopped":
-            FAILING["now"] = self.session.stop_query
-        try:
-            with weather(step.mishap, step.fate, self.copy_home):
-                self.deliver(step, batch_id)
-        finally:
-            self.told.on_commit = None
-            self.failing_output = 0
-            FAILING.pop("now", None)
-        if self.is_copied:
-            self.go_back()
-        if step.mishap.startswith("killed"):
-            self.next_run()
-
-    def deliver(self, step: Batch, batch_id: int) -> None:
-        """Deliver a batch with a mishap; in bad weather up to three times, each in a run of its own."""
-        for _ in range(3 if step.mishap in WEATHERS else 1):
-            try:
-                self.sink(self.frame(step, batch_id, raises=True), batch_id)
-            except Exception as error:  # a user's own, in the driver or from a worker, or Spark's
-                if step.mishap in WEATHERS or step.mishap == "killed at a request":
-                    if not is_of_weather(error):
-                        raise
-                elif not (isinstance(error, OnPurposeError) or "on purpose" in str(error) or step.mishap == "stopped"):
-                    raise
-            else:
-                return
-            if step.mishap in WEATHERS:
-                self.begin_run()
-
-    def die(self) -> None:
-        self.copy_home()
-        fail()
 
     def copy_home(self) -> None:
         """Remember the files as they are: those of a process that dies now."""

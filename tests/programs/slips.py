@@ -4,8 +4,7 @@ After a slip the program goes on rightly, in a new run.
 """
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,21 +21,11 @@ from statebackend.errors import (
     StateGoneError,
     WrongQueryError,
 )
-from tests.programs.looking import WrongError
+from tests.programs.looking import refused
 from tests.programs.program import Declared, Job, Slip
 
 if TYPE_CHECKING:
     from tests.programs.running import Running
-
-
-@contextmanager
-def refused(*kinds: type[StateBackendError]) -> Generator[None]:
-    """In this context an error of one of these kinds must be raised. Raises `WrongError` if none is."""
-    try:
-        yield
-    except kinds:
-        return
-    raise WrongError("went through in silence")
 
 
 def slip(running: "Running", step: Slip) -> None:
