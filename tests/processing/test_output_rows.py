@@ -78,6 +78,18 @@ def test_so_it_is_in_a_table(row: Any) -> None:
         assert not tester.backend().value_state("counts", int)
 
 
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_so_it_is_in_any_chunk_of_a_table(at: int) -> None:
+    """A table that was put together from parts has several."""
+    chunks: list[Any] = [[[1], [2]], [[3]], [[4]]]
+    chunks[at].append([5, None])
+    parts = pa.table({"x": pa.chunked_array(chunks, pa.list_(pa.int64()))})
+    with ProcessorTester(PuttingTable(pa.field("x", pa.list_(SURE)), parts), key="key") as tester:
+        with pytest.raises(InputError, match=r"a null.*field='x\.sure'"):
+            tester.batch([{"key": "a"}])
+        assert not tester.backend().value_state("counts", int)
+
+
 HALF_AN_HOUR = dt.timedelta(minutes=30)
 OTHER_VALUES: dict[str, tuple[Any, Any]] = {
     "a whole number cut from a float": (pa.int64(), 1.5),

@@ -15,6 +15,7 @@ import statebackend as sb
 from statebackend._codec.change_sets.parts import encode_parts
 from statebackend._processing.runner import ProcessorRunner
 from statebackend.errors import InputError, SettingsError, ValueEncodeError
+from statebackend.ids import KeyGroupRange
 from statebackend.testing import run_virtual
 
 jobs = itertools.count()
@@ -155,6 +156,47 @@ async def test_state_of_its_own_key_and_operator_state_may_be_used() -> None:
         await Job(backend, use, concurrency=1).batch("a", "b")
         assert list(backend.operator_state("seen", str)) == ["a", "b"]
         assert dict(backend.value_state("values", int)) == {"a": 3, "b": 3}
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+@run_virtual
+async def test_a_call_sees_the_rows_that_it_has_set_and_deleted(*, is_stored: bool) -> None:
+    """Before they are applied, and whether or not the row was there when the batch began."""
+
+    def use(p: Any, key: str) -> None:
+        assert (key in p.rows, p.rows.get(key)) == ((True, {"n": 1}) if is_stored else (False, None))
+        p.rows[key] = {"n": 2}
+        p.rows[key]["n"] = 7  # of a copy
+        assert (key in p.rows, p.rows[key], p.rows.get(key)) == (True, {"n": 2}, {"n": 2})
+        del p.rows[key]
+        assert (key in p.rows, p.rows.get(key), p.rows.get(key, "none"), p.rows.pop(key, "none")) == (
+            False, None, "none", "none",
+        )  # fmt: skip
+        for gone in (lambda: p.rows[key], lambda: p.rows.pop(key), lambda: p.rows.__delitem__(key)):
+            with pytest.raises(KeyError):
+                gone()
+        p.rows[key] = {"n": 3}
+        assert (p.rows.pop(key, "none"), key in p.rows) == ({"n": 3}, False)
+        if key == "b":
+            p.rows[key] = {"n": 4}
+
+    async with open_job() as backend:
+        if is_stored:
+            await Job(backend, lambda p, key: p.rows.__setitem__(key, {"n": 1})).batch("a", "b")
+        await Job(backend, use).batch("a", "b")
+        rows = backend.columnar_state("rows", pa.schema([("n", pa.int64())]), key=pa.string())
+        assert dict(rows.items()) == {"b": {"n": 4}}
+
+
+@run_virtual
+async def test_a_refusal_names_whose_call_it_was_and_what_it_used() -> None:
+    """In this order: the call is the one to look at."""
+    async with open_job() as backend:
+        with pytest.raises(InputError, match=r"key='a'.*used='b'"):
+            await Job(backend, lambda p, key: p.values.get("b")).batch("a")
+    async with open_job() as backend:
+        with pytest.raises(InputError, match=r"key='a'.*used='all keys, by len'"):
+            await Job(backend, lambda p, key: len(p.values)).batch("a")
 
 
 @pytest.mark.parametrize(
@@ -326,6 +368,27 @@ async def test_state_of_another_sink_is_refused() -> None:
         await Job(another, lambda p, key: mine.append(p)).batch("a")
         with pytest.raises(InputError, match="another sink"):
             await Job(backend, lambda p, key: mine[0].values.get(key)).batch("a")
+
+
+@run_virtual
+async def test_a_range_that_has_ended_is_not_kept() -> None:
+    """Its states would stay in memory for as long as the executor lives, which opens other ranges."""
+    runner = ProcessorRunner(Using(lambda p, key: None), key="key", order_by=(), has_output=False)
+
+    async def batch(backend: Any) -> None:
+        await runner.run(runner.keys_of(pa.table({"key": list[str]()}, pa.schema([("key", pa.string())]))), 0, backend)
+
+    async with open_job() as ended:
+        await batch(ended)
+    parts = first, second = KeyGroupRange(0, 63), KeyGroupRange(64, 127)
+    settings = sb.Settings(job="j", primary=f"memory://own-{next(jobs)}", local=())
+    async with (
+        sb.open_backend(settings, key_groups=first, owners=parts) as one,
+        sb.open_backend(settings, key_groups=second, owners=parts) as two,
+    ):
+        await batch(one)
+        await batch(two)
+        assert list(runner._opened) == [first, second]
 
 
 # ------------------------------------------------------------------------------------------------------- arguments

@@ -295,3 +295,22 @@ def test_more_than_a_commit_should_hold_is_refused() -> None:
     blobs.clear()
     blobs.extend([third, third])
     assert len(blobs) == 2
+
+
+def test_a_commit_holds_as_much_as_the_limit_says() -> None:
+    """Exactly that, however it comes; not one byte more. A refusal tells what there would be."""
+    limit, blobs = OPERATOR_BYTES_MAX, all_states().operator_state("blobs", bytes)
+    blobs.append(b"x")
+    beside = sum(map(len, blobs.report())) - 1  # what is stored beside a short value
+    longest = b"x" * (limit - 5)  # beside a long one: five bytes
+    blobs.replace([longest])
+    assert sum(map(len, blobs.report())) == limit
+    for operation in (lambda: blobs.append(b""), lambda: blobs.extend([b""]), lambda: blobs.replace([longest, b""])):
+        with pytest.raises(InputError) as raised:
+            operation()
+        assert raised.value.facts["size_bytes"] == limit + beside
+    blobs.clear()
+    blobs.append(longest)
+    blobs.clear()
+    blobs.extend([longest])
+    assert list(blobs) == [longest]

@@ -126,6 +126,17 @@ def test_time_that_is_none_is_refused(timers: Timers, at: Any) -> None:
     assert list(timers) == []
 
 
+@pytest.mark.parametrize("at", [2**53, -(2**53), 2**53 - 1, -0.0, 5e-324, 1.7e308])
+def test_time_that_a_float_holds_is_taken(timers: Timers, at: float) -> None:
+    """By everything that takes one, up to the greatest int of which each one below is a float, too."""
+    timers.register("a", at)
+    timers.register_many(["a", "b"], [at, at])
+    assert (timers.registered("a"), timers.next_at()) == ((float(at),), float(at))
+    timers.delete("a", at)
+    assert [*timers.due(at)] == [(float(at), "b")]
+    assert list(timers) == []
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from(["register", "delete", "due"]), KEYS, st.integers(-3, 3)), max_size=200))
 def test_every_timer_that_is_there_fires_once(operations: list[tuple[str, Any, int]]) -> None:

@@ -73,3 +73,27 @@ def test_a_logged_state_holds_what_the_plain_one_does(states: KeyedStates) -> No
     again = KeyedStates(KeyGroupRange(0, GROUPS - 1), GROUPS, states.descriptors)
     again.replay(states.drain())
     assert dict(values) == dict(again.value_state("n", int)) == plain
+
+
+@pytest.mark.parametrize(
+    ("touched", "order", "arranged"),
+    [
+        ("cab", "abc", "abc"),
+        ("xcyab", "abc", "xyabc"),
+        ("ca", "abc", "ac"),
+        ("xy", "abc", "xy"),
+        ("xcyab", "", "xcyab"),
+    ],
+)
+def test_what_is_not_in_the_order_comes_first_as_it_is(
+    states: KeyedStates, touched: str, order: str, arranged: str
+) -> None:
+    """Changes of code that is alone, before the calls of a batch. New entries lie in the same order."""
+    values = states.value_state("n", int)
+    values["z"] = 0
+    drained(states)
+    for key in touched:
+        values[key] = 1
+    values.arrange(order)
+    assert "".join(values) == "z" + arranged
+    assert "".join(str(change.key) for change in drained(states)) == arranged
