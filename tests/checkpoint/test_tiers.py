@@ -185,3 +185,21 @@ def test_a_commit_is_small_and_a_restore_reads_few_files(keys: int, base_at: int
         assert handle_bytes / checkpoints <= 1.6 * KiB
     assert uploads / checkpoints <= 0.075
     assert merged_bytes / checkpoints <= 3 * 50 * keys
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        ([FULL_BYTES // 2] * 2, (0, 2)),
+        ([FULL_BYTES // 2, FULL_BYTES // 2 - 1], None),
+        ([FULL_BYTES - 1, 1, 1], (0, 2)),
+        ([FULL_BYTES - 1, 1], (0, 2)),
+        ([FULL_BYTES - 1], None),
+        ([1, FULL_BYTES - 1, FULL_BYTES], (0, 2)),
+        ([1, 1, FULL_BYTES - 1], (0, 3)),
+        ([FULL_BYTES, 1, FULL_BYTES], None),
+    ],
+)
+def test_neighbours_are_full_with_exactly_so_many_bytes(lengths: list[int], expected: tuple[int, int] | None) -> None:
+    """Not one byte later. One alone is never merged."""
+    assert due([handle(number, length) for number, length in enumerate(lengths)], 16) == expected

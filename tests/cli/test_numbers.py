@@ -6,10 +6,10 @@ import pytest
 
 from statebackend._codec.commit import Claim, Commit
 from statebackend._log.names import entry_key
-from statebackend._log.sweeping.retention import Classified, Verdict
+from statebackend._log.sweeping.retention import ObjectReport, SweepReason
 from statebackend._upkeep.inspect import LogRow, _row, totals
 from statebackend._upkeep.progress import Meter, Progress, reading
-from statebackend._upkeep.report import Pace, _pace, _range_row
+from statebackend._upkeep.report import RequestRate, _pace, _range_row
 from statebackend._upkeep.sizes import SizeTotal, size_rows, size_totals, sizes_by_state, source_of
 from statebackend.abc import ObjectInfo
 from statebackend.cli.progress import size
@@ -99,7 +99,9 @@ def test_a_range_that_knows_no_sizes_has_no_row() -> None:
 
 def test_a_state_that_is_also_known_with_others_is_not_known_by_itself() -> None:
     """What is its own in one range is not all of it."""
-    alone, shared = StateSize((0,), 1, 10), StateSize((0, 1), 2, 20)
+    alone, shared, about = StateSize((0,), 1, 10), StateSize((0, 1), 2, 20), StateSize((0,), 4, 40, is_estimate=True)
+    assert sizes_by_state(in_halves((alone,), (about,))) == {}
+    assert sizes_by_state(in_halves((about,), (about,))) == {0: StateSize((0,), 8, 80, is_estimate=True)}
     assert sizes_by_state(in_halves((alone,), (alone,))) == {0: StateSize((0,), 2, 20)}
     assert sizes_by_state(in_halves((alone, StateSize((2,), 3, 30)), (shared, StateSize((2,), 4, 40)))) == {
         2: StateSize((2,), 7, 70)
@@ -193,8 +195,8 @@ def test_a_base_counts_with_its_live_share() -> None:
     assert _range_row(state) == RangeRow("[0, 7]", 3, 2500, 17, 50, 6)
 
 
-def placed(key: str, at_s: float) -> Classified:
-    return Classified(key, 1, at_s, Verdict.RETAINED, "")
+def placed(key: str, at_s: float) -> ObjectReport:
+    return ObjectReport(key, 1, at_s, SweepReason.RETAINED, "")
 
 
 SEGMENT = f"segments/00000001-00000001-{'0' * 32}"
@@ -207,7 +209,7 @@ def test_a_rate_needs_a_minute(seconds: float) -> None:
     segments = [placed(SEGMENT, at_s) for at_s in (99.0, 100.0, 130.0, last_s, last_s + 1.0)]
     objects = [placed(entry_key(0), 100.0), placed(entry_key(1), last_s), placed("foreign", 130.0), *segments]
     found = _pace(objects, Prices(put_usd_per_1000=1000.0))
-    assert found == (None if seconds < 60.0 else Pace(3, seconds, pytest.approx(3 / seconds * 30 * 24 * 3600)))
+    assert found == (None if seconds < 60.0 else RequestRate(3, seconds, pytest.approx(3 / seconds * 30 * 24 * 3600)))
 
 
 # ------------------------------------------------------------------------------------------------------------- words

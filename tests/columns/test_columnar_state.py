@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from statebackend import TimeToLive
 from statebackend._state.columnar import expiring_rows, rows_ahead
 from statebackend._state.columnar.columnar_state import ColumnarState
+from statebackend._state.time.ttl import SWEEP_KEYS
 from statebackend.errors import InputError, KeyGroupError, KeyTypeError, ValueDecodeError, ValueEncodeError
 from statebackend.ids import KeyGroupRange
 from tests.columns.states import columnar, restored
@@ -597,6 +598,18 @@ def test_a_drain_drops_expired_rows_in_passing() -> None:
     assert max(dropped) <= 1002
     assert sum(dropped) == 4999
     assert dict(state) == {key: {"n": 1, "total": None, "name": None} for key in ("k7", "new")}
+
+
+@pytest.mark.parametrize("written", [0, 1, 1500])
+def test_a_drain_looks_at_more_rows_the_more_was_written(written: int) -> None:
+    """One for each, beside those that it always looks at: expired rows never far outnumber those that come."""
+    clock = Clock()
+    state = fleet(ttl=TimeToLive(10, clock))
+    state.merge(pa.table({"k": [f"k{number}" for number in range(4000)]}), on="k", how={"n": "count"})
+    list(state.drain(0))
+    clock.now = 110
+    state.merge(pa.table({"k": [f"new{number}" for number in range(written)]}), on="k", how={"n": "count"})
+    assert sum(each.drops for each in state.drain(0)) == SWEEP_KEYS + written  # type: ignore[attr-defined]
 
 
 def test_a_dropped_row_may_come_back_before_the_sweep_reaches_it() -> None:

@@ -8,8 +8,9 @@ import anyio
 import pytest
 
 import statebackend as sb
+from statebackend._checkpoint.spending import Spending
 from statebackend._cost import MONTH_S
-from statebackend.abc import Body, Buffer, Capability, ObjectInfo, ObjectStore
+from statebackend.abc import Body, Buffer, Capability, ObjectInfo, ObjectStore, Observer
 from statebackend.errors import CheckpointNotFoundError
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore
@@ -267,3 +268,25 @@ async def test_an_opening_that_fails_before_it_has_found_its_commit_is_not_told_
             pass
     assert store.requests
     assert metrics.primary_usd == 0
+
+
+@pytest.mark.parametrize(("kind", "waits"), [("nothing", True), ("head", True), ("get", True), ("put", False)])
+@run_virtual
+async def test_only_a_put_has_waited_for_the_budget(kind: str, waits: bool) -> None:
+    """A commit after it need not wait once more. What was read before a commit has not waited."""
+    store, clock = CountingStore(MemoryStore()), VirtualClock()
+    spending = Spending(
+        store, settings_of().prices, put_budget_usd_month=0.5, persist_delay_s=0.0, persist_delay_max_s=60.0,
+        clock=clock, observer=Observer(),
+    )  # fmt: skip
+    await store.put("a", [b"x"])
+    before, begun_s = spending.requests, clock.monotonic()
+    match kind:
+        case "head":
+            await store.head("a")
+        case "get":
+            await store.get("a")
+        case "put":
+            await store.put("b", [b"x"])
+    await spending.hold(before)
+    assert (clock.monotonic() - begun_s > 1.0) == waits

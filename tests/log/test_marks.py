@@ -3,8 +3,17 @@
 import pytest
 
 import statebackend as sb
-from statebackend._log.marks import QUERIES_MAX
-from statebackend.ids import CheckpointId, RangeState, SnapshotResult, SourceMark, all_key_groups
+from statebackend._log.marks import QUERIES_MAX, marks_after
+from statebackend.ids import (
+    CheckpointId,
+    CommitSequence,
+    CommitSummary,
+    Epoch,
+    RangeState,
+    SnapshotResult,
+    SourceMark,
+    all_key_groups,
+)
 from statebackend.objectstore import MemoryStore
 from statebackend.spark.replay import Marks, Step, decide, newest_marks
 from tests.knobs import settings_with
@@ -109,3 +118,17 @@ async def test_an_older_checkpoint_in_place_of_a_damaged_one_is_told_until_the_n
         assert backend.fell_back
         await put(backend, 3)
         assert not backend.fell_back
+
+
+QUERIES = [SourceMark(f"query {number}", number) for number in range(QUERIES_MAX + 2)]
+
+
+@pytest.mark.parametrize("count", [QUERIES_MAX - 1, QUERIES_MAX, QUERIES_MAX + 1])
+def test_the_query_that_is_idle_longest_is_forgotten_first(count: int) -> None:
+    """The latest last: of one more than there is room for, the first goes, and no other."""
+    base = CommitSummary(
+        CommitSequence(7), CheckpointId(7), Epoch(1), None, QUERIES[count - 1], 0.0, marks=tuple(QUERIES[: count - 1])
+    )
+    assert marks_after(base, SourceMark("mine", 1)) == tuple(QUERIES[max(0, count - QUERIES_MAX) : count])
+    assert marks_after(base, None) == tuple(QUERIES[max(0, count - QUERIES_MAX) : count])
+    assert marks_after(base, SourceMark(QUERIES[0].query_id, 9)) == tuple(QUERIES[1:count][-QUERIES_MAX:])

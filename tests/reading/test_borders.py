@@ -54,7 +54,7 @@ async def test_small_batches_are_put_together_until_they_are_no_longer_small(
             state.put_many(range(first, first + count), [7] * count)
             first += count
             await backend.checkpoint(checkpoint_id)
-    async with sb.open_batches(settings, "n", store=store) as found:
+    async with sb.read_batches(settings, "n", store=store) as found:
         assert [batch.num_rows async for batch in found] == batches
 
 
