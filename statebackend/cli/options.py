@@ -105,6 +105,8 @@ def _add_readers(
     watching = commands.add_parser("watch", parents=[common], help="print a line for each checkpoint as it is made")
     watching.add_argument("--every-s", metavar="S", type=float, default=1.0, help="look so often")
     watching.add_argument("--count", metavar="N", type=int, help="end after N lines")
+    watching.add_argument("--state", metavar="STATE", help="print each new value of some keys of this state instead")
+    watching.add_argument("--key", metavar="KEY", action="append", default=[], help="one of these keys; repeatable")
 
 
 def _add_migrate(command: argparse.ArgumentParser) -> None:

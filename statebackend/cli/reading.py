@@ -16,9 +16,11 @@ from statebackend._reading.watching import watch
 from statebackend._state.declared import COLUMNAR
 from statebackend._state.values import Upcast
 from statebackend._upkeep.primary import open_job_primary
+from statebackend._upkeep.rows import read_rows
 from statebackend.cli.progress import shown, size
 from statebackend.cli.text import json_text, restored_line
-from statebackend.errors import InputError, SavepointNotFoundError
+from statebackend.errors import CheckpointNotFoundError, InputError, SavepointNotFoundError
+from statebackend.ids import Key
 from statebackend.reports import Difference, ExportReport, LogEntry
 from statebackend.settings import Settings
 
@@ -179,14 +181,53 @@ def difference_line(found: Difference) -> str:
 
 
 async def follow(settings: Settings, options: argparse.Namespace, tell: Print) -> None:
-    """Print a line for each new entry of the log."""
+    """Print a line for each new entry of the log; or for each new value of some keys."""
     left = options.count
     if left is not None and left <= 0:
         raise InputError("the count must be positive", count=left)
+    if (options.state is None) != (not options.key):
+        raise InputError("watch a key of a state: give both", state=options.state, keys=options.key)
+    if options.state is not None:
+        await _follow_keys(settings, options, tell)
+        return
     async for entry in watch(settings, every_s=options.every_s):
         tell(json_text(entry) if options.json else entry_line(entry))
         if left is not None and (left := left - 1) == 0:
             return
+
+
+async def _follow_keys(settings: Settings, options: argparse.Namespace, tell: Print) -> None:
+    """Print a line for each value that one of the keys has, and for each that it gets with a checkpoint."""
+    keys = [key_from(key) for key in options.key]
+    before: dict[Key, Any] = {}
+    left, newest = options.count, -1
+    async for entry in watch(settings, every_s=options.every_s):
+        checkpoint_id = entry.checkpoint_id
+        if newest < 0 and checkpoint_id is None:  # the log ends with a claim, or with what cannot be read
+            async with open_job_primary(settings, None) as primary:
+                checkpoint_id = (await primary.find()).commit.checkpoint_id
+        if checkpoint_id is None or checkpoint_id <= newest:
+            continue
+        newest = checkpoint_id
+        for key in keys:
+            try:
+                async with read_rows(settings, checkpoint_id=newest, states=(options.state,), key=key) as rows:
+                    after = next((row.value for row in rows), None)
+            except CheckpointNotFoundError:  # a sweep was faster
+                continue
+            found = _difference(options.state, key, before.get(key), after)
+            before[key] = after
+            if found is not None:
+                tell(json_text(found) if options.json else difference_line(found))
+                if left is not None and (left := left - 1) == 0:
+                    return
+
+
+def _difference(state: str, key: Key, before: Any, after: Any) -> Difference | None:
+    if before == after:
+        return None
+    change: Any = "added" if before is None else "removed" if after is None else "changed"
+    return Difference(state, change, plain(key), before, after)
 
 
 def entry_line(entry: LogEntry) -> str:

@@ -7,10 +7,12 @@ import math
 import operator
 import os
 import resource
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +21,8 @@ import pytest
 import statebackend as sb
 from statebackend import cli
 from statebackend._reading import export as exporting
-from statebackend.cli.reading import entry_line
+from statebackend.cli.options import parser
+from statebackend.cli.reading import entry_line, follow
 from tests.cli.conftest import Place
 from tests.log.swept import HandClock
 
@@ -420,6 +423,43 @@ def test_watch_prints_each_checkpoint_as_it_is_made(fleet: Place) -> None:
     assert fleet.run("watch", "--count", "0")[0] == cli.WRONG_CALL
     assert fleet.run("watch", "--every-s", "0", "--count", "1")[0] == cli.WRONG_CALL
     assert fleet.run("watch", job="nothing")[0] == cli.WRONG_CALL
+
+
+def test_watch_prints_each_new_value_of_a_key(fleet: Place) -> None:
+    """What it is at first, then what a checkpoint makes of it; nothing where that does not change it."""
+
+    async def work(numbers: Sequence[int | None]) -> None:
+        async with sb.open_backend(fleet.settings) as backend:
+            state = backend.value_state("watched", int)
+            for number in numbers:
+                if number is None:
+                    del state["k"]
+                else:
+                    state["k"] = number
+                await backend.checkpoint(backend.next_checkpoint_id)
+
+    anyio.run(work, [1])
+    options = ("watch", "--state", "watched", "--key", "k", "--every-s", "0.001")
+    status, printed = fleet.run(*options, "--count", "1")
+    assert (status, printed) == (cli.OK, '+ watched "k" 1\n')
+    printed_lines: list[str] = []
+
+    async def look(count: int) -> None:
+        where = ("--primary", fleet.settings.primary, "--job", "fleet", "--count", str(count))
+        asked = parser().parse_args([*options, *where])
+        await follow(fleet.settings, asked, printed_lines.append)
+
+    async def both() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(look, 3)
+            while not printed_lines:
+                await anyio.lowlevel.checkpoint()
+            await work([1, 2, 2, None])
+
+    anyio.run(both)
+    assert printed_lines == ['+ watched "k" 1', '~ watched "k" 1 -> 2', '- watched "k" 2']
+    assert fleet.run("watch", "--state", "watched")[0] == cli.WRONG_CALL
+    assert fleet.run("watch", "--key", "k")[0] == cli.WRONG_CALL
 
 
 def test_the_old_name_of_dump_says_so(fleet: Place) -> None:
