@@ -38,6 +38,8 @@ PROBE_KEY: Final = "put-if-absent"
 
 CHECKPOINT_ID_MAX: Final = 2**63 - 1
 """More than any job needs. The ids above could be stored only in part: the next one would have no room."""
+ENTRIES_LISTED: Final = 1000
+"""A power of ten. So many entries share all but the last digits of their keys; a page of a listing has as many."""
 NAMES_PER_ATTEMPT: Final = 1_000_000
 """How many data names one attempt at a range can have. Log positions are multiplied by it to make room for them."""
 
@@ -46,6 +48,7 @@ _MARKER: Final = re.compile(rf"savepoints/({_SAVEPOINT_NAME.pattern})/(\d{{12,}}
 _BESIDE_MARKER: Final = re.compile(rf"({_MARKER.pattern})-(?:([0-9a-f]{{32}})|(\d{{8,18}}))")
 _DATA_NAME: Final = re.compile(r"(\d{8,})-(\d{8,})-[0-9a-f]{32}")
 _SEQUENCE_DIGITS_MAX: Final = 18  # no log is as long as that, and `int` does not read thousands of digits
+_LISTED_DIGITS: Final = len(str(ENTRIES_LISTED)) - 1
 _DIGITS: Final = 8
 _ATTEMPT_DIGITS: Final = 14  # more than `_DIGITS`: by its length alone a number tells that an attempt made it
 
@@ -62,6 +65,12 @@ def sequence_of(key: str) -> int | None:
     """The sequence of the entry at `key`, or `None` if no entry has such a key."""
     number = key.removeprefix(COMMITS)
     return int(number) if number.isdecimal() and entry_key(int(number)) == key else None
+
+
+def entry_prefixes(first: int, last: int) -> list[str]:
+    """Prefixes of keys that have the entries from `first` to `last` among them, and few others: a page of a listing."""
+    pages = range(first // ENTRIES_LISTED, last // ENTRIES_LISTED + 1)
+    return [entry_key(page * ENTRIES_LISTED)[:-_LISTED_DIGITS] for page in pages]
 
 
 class Hint(msgspec.Struct, frozen=True):

@@ -237,15 +237,19 @@ class Positions:
             if isinstance(each, str):
                 commit = await self.savepoints.find(each)
             else:
-                commit = await self._found(end, CheckpointId(each), floor)
+                try:
+                    commit = await self._found(end, CheckpointId(each), floor)
+                except CheckpointNotFoundError:  # what was taken for the end may lie before a hole
+                    end = await self.log.end()
+                    commit = await self._found(end, CheckpointId(each), floor)
             bodies |= self.log.take_body(commit)
             key = entry_key(commit.sequence)
             found.append(FoundCommit(commit, {key: bodies[key]} if key in bodies else {}))
         return found
 
-    async def find_newest(self) -> FoundCommit | None:
-        """The newest commit, `None` if there is none: to be read. Raises as `look`."""
-        position = await self.look()
+    async def find_newest(self, *, at_least: int | None = None) -> FoundCommit | None:
+        """The newest commit, `None` if there is none: to be read. `at_least`: as for `LogReader.end`. Raises as `look`."""
+        position = await self.behind(await self.log.end(at_least=at_least))
         if position.base is None:
             return None
         if (spare := position.spare) is not None:

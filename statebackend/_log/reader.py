@@ -8,10 +8,12 @@ The end is found from the hint by probing forward. The hint may be old or absent
 says where to begin. But if the log ends before the entry that it names, that entry is lost: no sweep removes the last
 one. A sweep removes the oldest entries, so an entry that is missing at the low end is not retained.
 From the sweep floor on there is no gap; below it only single entries stay, such as those of savepoints. A sweep that
-begins meanwhile moves the hint, which is why it is read again at the end.
+begins meanwhile moves the hint, which is why it is read again at the end. Whoever has deleted an entry by mistake has
+left a hole: the probing stops before it, so a store that can list is asked what lies behind, and the end is there.
 """
 
 import contextlib
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Container, Iterable, Mapping
 from typing import Final
 
@@ -19,7 +21,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
-from statebackend._log.names import COMMITS, HINT_KEY, Hint, entry_key, parse_hint, sequence_of
+from statebackend._log.names import COMMITS, HINT_KEY, Hint, entry_key, entry_prefixes, parse_hint, sequence_of
 from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Capability, ObjectInfo, ObjectStore
@@ -33,10 +35,14 @@ from statebackend.errors import (
 from statebackend.ids import CheckpointId, CommitSequence
 from statebackend.settings import KiB
 
+_logger = logging.getLogger(__name__)
+
 LISTINGS_MAX: Final = 3
 """So often entries are listed, if the last one is gone each time that it is read: a sweep has been there by then."""
 GUESSES_MAX: Final = 4
 """So often the place of a checkpoint is guessed from its id. Where ids are far apart that misleads: then by halves."""
+HOLE_MAX: Final = 64
+"""So many lost entries are looked past, at least. A writer that works renews the hint as often."""
 DECODE_ON_LOOP_BYTES_MAX: Final = 32 * KiB
 """Decoding this much takes about 0.3 ms, for which the loop can stop; more of it is decoded in a thread."""
 
@@ -200,6 +206,9 @@ class LogReader:
         guesses_left = GUESSES_MAX
         while end is not None and low <= high:  # ids grow with the sequence; what is gone is older than all that is not
             commit = await self.readable(guess, end=end)
+            for before in range(guess - 1, low - 1, -1) if floor is not None and commit is None else ():
+                if (commit := await self.readable(before)) is not None:  # from the floor on, what is gone is a hole
+                    break
             if commit is None or commit.sequence < low or (floor is None and await self.is_stray(commit, end)):
                 low, near = guess + 1, None
             else:  # most ids are larger by one than the one before, so their difference is about that of the places
@@ -280,17 +289,20 @@ class LogReader:
 
     # -------------------------------------------------------------------------------------------------- end of the log
 
-    async def end(self, *, looks_again: bool = True) -> LogEnd | None:
+    async def end(self, *, looks_again: bool = True, at_least: int | None = None) -> LogEnd | None:
         """Find where the log ends, from the hint by probing; `None` for a job without entries.
 
         Without `looks_again` the caller makes sure that no sweep was there meanwhile: then the end that is found lies
-        at or above the sweep floor, as it was afterwards.
+        at or above the sweep floor, as it was afterwards. It may lie before a hole. `at_least`: an entry that was there
+        before. If the end is no older, what lies behind a hole is not looked for: for callers that ask all the time.
         """
         hint = await self.hint()
         if not looks_again and hint is not None and (found := await self._end_from(hint)) is not None:
             return found
         while hint is not None:
             found = await self._end_from(hint)
+            if found is not None and (at_least is None or found.sequence < at_least):
+                found = await self._behind_holes(found)
             # A sweep moves a hint that lies below its floor, and only then deletes. So if the hint is as it was, there
             # was no gap behind it. If not, an entry that was missed may have been swept, and need not be the end.
             before, hint = hint, await self.hint()
@@ -336,6 +348,35 @@ class LogReader:
             if sequence > hint.sequence or (found.entry is not None and hint.names(found.entry)):
                 return found
         return None
+
+    async def _behind_holes(self, end: LogEnd) -> LogEnd:
+        """The end of the entries behind those that are lost after `end`; `end` itself if there are none.
+
+        One listing, of a page nearly always.
+        """
+        if Capability.LIST not in self._store.capabilities:
+            return end
+        while True:
+            missing, last = end.sequence + 1, None
+            for prefix in entry_prefixes(missing + 1, missing + HOLE_MAX):
+                async for info in self._store.list(prefix):
+                    found = sequence_of(info.key)
+                    last = found if found is not None and found > missing else last
+            if last is None:
+                return end
+            try:
+                behind = await self._end_at(await self._probe(last))
+            except MissingObjectError:  # swept since: the hint tells
+                return end
+            if await self.exists(missing):
+                return behind  # there is no hole: they were made meanwhile
+            _logger.warning(
+                "an entry of the log is gone, though later ones are there: going on from the newest, and `verify` lists"
+                " what is missing: object=%s newest=%s",
+                entry_key(missing),
+                entry_key(behind.sequence),
+            )
+            end = behind
 
     async def _end_at(self, sequence: int) -> LogEnd:
         try:

@@ -59,7 +59,7 @@ async def watch(
     async with open_job_primary(settings, store) as primary:
         seen, before = -1, None
         while True:
-            end = await primary.log.end()
+            end = await primary.log.end(at_least=None if seen < 0 else seen)
             check_exists(settings, [] if end is None else [end])
             assert end is not None
             end.check()

@@ -37,8 +37,11 @@ class JobPrimary(msgspec.Struct, frozen=True):
         savepoint: str | None = None,
         at: Moment | None = None,
         pin: Pin | None = None,
+        at_least: int | None = None,
     ) -> FoundCommit:
         """The newest commit, that of `checkpoint_id`, of `savepoint` or of `at`; or one found before, by its pin.
+
+        `at_least`: of the newest alone, as for `LogReader.end`.
 
         Raises `InputError` if the job has no checkpoint, and as `Positions.look` and `Positions.find_pinned`.
         """
@@ -50,7 +53,7 @@ class JobPrimary(msgspec.Struct, frozen=True):
             return (await self.positions.find_each([asked]))[0]
         if at is not None:
             return await self.find_at(at)
-        if (found := await self.positions.find_newest()) is not None:
+        if (found := await self.positions.find_newest(at_least=at_least)) is not None:
             return found
         raise InputError(
             "the job has no checkpoint yet: wait for one, or correct job or primary",

@@ -3,7 +3,7 @@
 Nothing is repaired and nothing is written. A missing local copy is not damage: the primary is complete without it.
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +24,7 @@ from statebackend._tasks import in_order
 from statebackend._upkeep.primary import JobPrimary, check_exists, open_job_primary
 from statebackend._upkeep.progress import Meter, Tell
 from statebackend.abc import ObjectStore
-from statebackend.errors import DataError, ObjectNotFoundError, StoreError
+from statebackend.errors import DataError, MissingObjectError, ObjectNotFoundError, StoreError
 from statebackend.ids import ChangeSetHandle, Handle, RocksDBBase, RocksDBFile
 from statebackend.settings import Settings
 
@@ -137,6 +137,7 @@ class Verification:
 
     def __init__(self, settings: Settings, primary: JobPrimary) -> None:
         self._settings = settings
+        self._primary = primary
         self._log, self._threads = primary.log, primary.threads
         self._stores: dict[Copy, ObjectStore] = {"primary": primary.store}
         roots = local_stores_of(settings, primary.threads)
@@ -183,6 +184,7 @@ class Verification:
         markers = [marker async for info in listed if (marker := marker_of(info.key)) is not None]
         found: dict[int, Commit] = {}
         await self._look_for_lost_entry()
+        await self._look_for_holes(entries)
         if entries:
             branch = self._log.branch(
                 max(entries),
@@ -208,6 +210,17 @@ class Verification:
                 end.check()
             except DataError as error:
                 self._note_damaged_entry(end.lost.sequence, error)
+
+    async def _look_for_holes(self, entries: Collection[int]) -> None:
+        """Entries that are gone, though others before and behind them are there, and no sweep has removed them."""
+        floor = await self._primary.positions.savepoints.floor()  # after they were listed: a sweep raises it first
+        retained = [sequence for sequence in entries if sequence >= floor]
+        for sequence in sorted(set(range(min(retained, default=0), max(retained, default=0))).difference(entries)):
+            if not await self._log.exists(sequence):
+                self._note_damaged_entry(
+                    sequence,
+                    MissingObjectError("it is gone, though later entries are there", object=entry_key(sequence)),
+                )
 
     def _note_damaged_entry(self, sequence: int, error: DataError) -> None:
         damage = _damage(entry_key(sequence), "primary", error, ())

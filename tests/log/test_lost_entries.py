@@ -1,5 +1,7 @@
 """The newest entry is gone, or another lies in its place, although the hint names it: told, and never passed over."""
 
+from contextlib import aclosing
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,13 +9,15 @@ from hypothesis import strategies as st
 import statebackend as sb
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import encode_entry
-from statebackend._log.names import HINT_KEY, entry_key
+from statebackend._log.names import HINT_KEY, entry_key, hint_of
 from statebackend._log.sweeping.sweep import Sweep
 from statebackend._log.writer import LOST_MAX
 from statebackend.abc import Capability
 from statebackend.errors import FencedError, MissingObjectError
 from statebackend.ids import CheckpointId, CommitSequence
 from statebackend.objectstore import MemoryStore
+from statebackend.objectstore.scoped import ScopedStore
+from statebackend.testing import Fail, FaultyStore
 from tests.log.logs import claim, commit, log_on, writer_on
 
 SETTINGS = sb.Settings(job="fleet", primary="memory://unused", persist_delay_s=0.0, max_parallelism=4)
@@ -92,8 +96,73 @@ async def test_the_end_is_found_or_known_to_be_lost(entries: int, hinted: int, g
     assert (end.lost is not None) == (kind == "verified" and last < hinted)
     if not gone & set(range(hinted, entries)):
         assert end.sequence == entries - 1
-    if end.lost is not None:
-        assert end.sequence == last
+    assert end.sequence == last
+
+
+@pytest.mark.parametrize(("hinted", "gone"), [(4, {5}), (4, {6, 7}), (1, {2, 4, 5, 9}), (4, {*range(5, 68)})])
+async def test_later_entries_behind_a_hole_are_the_newest(hinted: int, gone: set[int]) -> None:
+    """The hint is old, as it is while a stream runs or after it was killed. It rolled back by up to 64 entries."""
+    store = await filled(70)
+    writer = writer_on(store)
+    writer.last, writer._is_hint_due = await log_on(store).load(hinted), True
+    await writer.write_hint()
+    for sequence in gone:
+        await store.delete(entry_key(sequence))
+    log = log_on(store)
+    newest = await log.newest(await log.end())
+    assert newest is not None
+    assert newest.sequence == 69
+
+
+async def test_a_writer_that_appends_while_the_end_is_looked_for_leaves_no_hole(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What is listed behind the end that was found may be new: then nothing is told."""
+    store = await filled(10)
+    writer = writer_on(store)
+    writer.last = await log_on(store).load(9)
+
+    class Append(Fail):
+        async def strike(self) -> None:
+            for sequence in (10, 11, 12):
+                await writer.append(commit(sequence, stamp=f"stamp-{sequence}"))
+
+    end = await log_on(FaultyStore(store, [Append(operation="list", nth=1)])).end()
+    assert end is not None
+    assert end.sequence == 12
+    assert not caplog.records
+    await store.delete(entry_key(12))
+    await store.delete(entry_key(10))
+    end = await log_on(store).end()
+    assert end is not None
+    assert end.sequence == 11
+    assert [entry_key(10) in record.getMessage() for record in caplog.records] == [True]
+
+
+async def test_a_job_with_a_hole_in_its_log_goes_on_from_its_newest_state() -> None:
+    """Writers and readers alike; verify names what is gone, and the writer that goes on is not fenced."""
+    store = MemoryStore()
+    async with sb.open_backend(SETTINGS, store=store) as backend:
+        for number in range(1, 41):
+            backend.value_state("n", int)["k"] = number
+            await backend.checkpoint(number)
+    hint = hint_of(await log_on(ScopedStore(store, "fleet/")).load(10))
+    await store.put(f"fleet/{HINT_KEY}", [hint])
+    await store.delete(f"fleet/{entry_key(11)}")
+    async with sb.open_backend(SETTINGS, store=store, read_only=True) as backend:
+        assert backend.value_state("n", int)["k"] == 40
+    report = await sb.verify(SETTINGS, store=store)
+    assert [damage.key for damage in report.damages] == [entry_key(11)]
+    async with aclosing(sb.watch(SETTINGS, store=store)) as beats:
+        assert (await anext(beats)).checkpoint_id == 40
+    async with sb.open_backend(SETTINGS, store=store) as backend:
+        assert backend.value_state("n", int)["k"] == 40
+        for number in range(41, 45):
+            backend.value_state("n", int)["k"] = number
+            await backend.checkpoint(number)
+    await store.put(f"fleet/{HINT_KEY}", [hint])
+    async with sb.open_backend(SETTINGS, store=store, read_only=True) as backend:
+        assert backend.value_state("n", int)["k"] == 44
 
 
 @pytest.mark.parametrize("lost", [1, 3, 9])

@@ -67,9 +67,34 @@ async def pin_of(store: FaultyStore, checkpoint_id: int) -> Pin:
         return Pin.of((await primary.find(checkpoint_id=checkpoint_id)).commit)
 
 
-async def test_the_newest_state_is_found_by_four_requests(store: FaultyStore) -> None:
-    """The hint, what may follow, the commit, and the hint again: a sweep may have come between."""
-    assert len(await before_state(store, of_state())) == 4
+async def test_the_newest_state_is_found_by_five_requests(store: FaultyStore) -> None:
+    """The hint, what may follow, the commit, what may lie behind a hole, and the hint again: a sweep may have come."""
+    assert len(await before_state(store, of_state())) == 5
+
+
+async def test_who_asks_again_and_again_lists_only_where_the_log_went_back(store: FaultyStore) -> None:
+    """A listing is the price of twelve other requests."""
+
+    def at_least(sequence: int) -> Read:
+        async def read(store: FaultyStore) -> None:
+            async with open_job_primary(SETTINGS, store) as primary:
+                assert (await primary.find(at_least=sequence)).commit.sequence == COMMITS
+
+        return read
+
+    assert len(await before_state(store, at_least(COMMITS))) == 4
+    assert len(await before_state(store, at_least(COMMITS + 1))) == 5
+
+
+@pytest.mark.parametrize("checkpoint_id", [40, 69, 71, 99, 100])
+async def test_a_checkpoint_is_found_by_its_id_on_either_side_of_a_hole(store: FaultyStore, checkpoint_id: int) -> None:
+    """Also where the hint lies before it, so that the search begins there, and wherever the id is guessed to be."""
+    await hint_at(store, 69)
+    for gone in (70, 50):
+        await store.delete(f"fleet/{entry_key(gone)}")
+        await of_state(checkpoint_id=checkpoint_id)(store)
+    with pytest.raises(errors.CheckpointNotFoundError):
+        await of_state(checkpoint_id=70)(store)
 
 
 @pytest.mark.parametrize("checkpoint_id", [1, 40, 99, 100])

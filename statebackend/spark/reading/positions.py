@@ -166,9 +166,12 @@ async def first_offset(options: StateOptions, feed: FeedOptions) -> int:
 
 
 async def last_offset(options: StateOptions, start: int | None = None, commits_max: int | None = None) -> int:
-    """The place of the newest commit; or of the last of at most `commits_max` commits behind `start`."""
+    """The place of the newest commit; or of the last of at most `commits_max` commits behind `start`.
+
+    `start`: a place that was the newest before.
+    """
     async with open_job_primary(options.settings, None) as primary:
-        newest = await _newest(primary)
+        newest = (await primary.find(at_least=start)).commit  # asked all the time: by no listing
         if start is None or commits_max is None:
             return newest.sequence
         found = (await stretch_after(primary, start, newest)).commits[:commits_max]
@@ -180,7 +183,7 @@ async def feed_after(options: StateOptions, start: int, end: int) -> list[FeedPa
     if start == end:
         return []
     async with open_job_primary(options.settings, None) as primary:
-        found = await stretch_after(primary, start, await _newest(primary))
+        found = await stretch_after(primary, start, (await primary.find(at_least=end)).commit)
     return _parts(found.before, [commit for commit in found.commits if commit.sequence <= end], options.partitions)
 
 

@@ -108,6 +108,8 @@ class FeedReader(DataSourceReader):
 class FeedStream(DataSourceStreamReader):
     """Reads the change feed of a running job. An offset is the place of a commit in the job's log."""
 
+    _newest: int | None = None
+
     def __init__(self, plan: Plan, schema: StructType, feed: FeedOptions) -> None:
         self._plan = plan
         self._schema = schema
@@ -119,7 +121,8 @@ class FeedStream(DataSourceStreamReader):
 
     def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # noqa: N802  # until Spark 4.1 without arguments
         """The newest commit."""
-        return {SEQUENCE: run(last_offset, self._plan.options)}
+        self._newest = run(last_offset, self._plan.options, self._newest)
+        return {SEQUENCE: self._newest}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """Those of the commits between. Raises `CheckpointNotFoundError`, `RewindError`."""
