@@ -4,6 +4,7 @@ import base64
 import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any, cast
 
@@ -45,6 +46,28 @@ def _plain_of_columns(value: Any) -> Any:
     if isinstance(value, dt.timedelta):
         return value.total_seconds() + getattr(value, "nanoseconds", 0) / 1e9  # pandas has those apart
     return str(value) if isinstance(value, Decimal) else value
+
+
+def key_of_shown(shown: Any) -> Any:
+    """The key that is shown as this: a tuple is shown as a struct or an array, bytes in JSON as `{"base64": ...}`.
+
+    What no key is shown as is returned as it is.
+    """
+    if hasattr(shown, "as_py"):  # a value of Arrow
+        shown = shown.as_py()
+    elif getattr(shown, "ndim", None) == 0:  # of numpy, as pandas shows whole numbers
+        shown = shown.item()
+    match shown:
+        case {"base64": str(text)} if len(cast("dict[str, str]", shown)) == 1:
+            with suppress(ValueError):
+                return base64.b64decode(text, validate=True)
+        case Mapping() if shown:
+            return tuple(map(key_of_shown, cast("Mapping[Any, Any]", shown).values()))
+        case list() | tuple() if shown:
+            return tuple(map(key_of_shown, cast("Sequence[Any]", shown)))
+        case _:
+            pass
+    return shown
 
 
 def _key(found: Any) -> Key:

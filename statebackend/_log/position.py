@@ -248,7 +248,10 @@ class Positions:
         return found
 
     async def find_newest(self, *, at_least: int | None = None) -> FoundCommit | None:
-        """The newest commit, `None` if there is none: to be read. `at_least`: as for `LogReader.end`. Raises as `look`."""
+        """The newest commit, `None` if there is none: to be read.
+
+        `at_least`: as for `LogReader.end`. Raises as `look`.
+        """
         position = await self.behind(await self.log.end(at_least=at_least))
         if position.base is None:
             return None

@@ -8,8 +8,8 @@ The end is found from the hint by probing forward. The hint may be old or absent
 says where to begin. But if the log ends before the entry that it names, that entry is lost: no sweep removes the last
 one. A sweep removes the oldest entries, so an entry that is missing at the low end is not retained.
 From the sweep floor on there is no gap; below it only single entries stay, such as those of savepoints. A sweep that
-begins meanwhile moves the hint, which is why it is read again at the end. Whoever has deleted an entry by mistake has
-left a hole: the probing stops before it, so a store that can list is asked what lies behind, and the end is there.
+begins meanwhile moves the hint, which is why it is read again at the end. An entry that was deleted by mistake leaves a
+hole: the probing stops before it, so a store that can list is asked what lies behind, and the end is there.
 """
 
 import contextlib

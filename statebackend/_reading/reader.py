@@ -15,6 +15,7 @@ from statebackend._backend.tables import HEAP, rocksdb_restore
 from statebackend._checkpoint.fetch import Fetcher
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._codec.commit import Commit
+from statebackend._codec.plain import key_of_shown
 from statebackend._columns.arrow import RecordBatch, Schema, pa
 from statebackend._log.moments import Moment
 from statebackend._log.position import FoundCommit, Pin
@@ -229,7 +230,8 @@ def read_state(
     state has its columns instead. The state is that of the newest checkpoint, of `checkpoint_id` or of `savepoint`;
     or of the newest that is not later than `at`: an aware `datetime`, text in ISO 8601, or seconds since 1970.
     `key_groups`, the first and the last, and `keys` narrow it down: then little more than their share is read. Operator
-    state, which has neither, is read whole.
+    state, which has neither, is read whole. Keys may be given as any reader hands them out: a tuple also as the struct
+    or the array that it is shown as.
     `columns` are those of a columnar state, or fields of a record; no others are decoded.
 
     What has expired is left out if `ttl` is given, as in the state's declaration: a commit does not say how long a
@@ -328,7 +330,7 @@ def _keys(keys: Sequence[Key]) -> frozenset[Key]:
     if isinstance(keys, str | bytes):
         raise InputError("keys are a sequence of keys: put this one into a list", keys=keys)
     try:
-        return frozenset(keys)
+        return frozenset(map(key_of_shown, keys))
     except TypeError as error:
         raise KeyTypeError("a key is a str, an int, bytes, or a non-empty tuple of them: convert it") from error
 

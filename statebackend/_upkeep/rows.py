@@ -20,7 +20,7 @@ from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._codec.commit import Commit
 from statebackend._codec.messagepack import decode_any
-from statebackend._codec.plain import plain
+from statebackend._codec.plain import key_of_shown, plain
 from statebackend._codec.serializers import OWN
 from statebackend._log.moments import Moment
 from statebackend._state.declared import COLUMNAR
@@ -82,6 +82,7 @@ async def read_rows(
         commit, body = await primary.find(checkpoint_id=checkpoint_id, savepoint=savepoint, at=at)
         wanted, groups = _wanted_states(commit, states), all_key_groups(commit.max_parallelism)
         if key is not None:
+            key = key_of_shown(key)
             groups = KeyGroupRange(group := key_group(key, commit.max_parallelism), group)
         settings = msgspec.structs.replace(settings, max_parallelism=commit.max_parallelism)
         opening = open_commit(settings, primary.store, wanted, at_hand=body, threads=primary.threads, clock=clock)

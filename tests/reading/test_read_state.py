@@ -27,6 +27,7 @@ from statebackend._reading import batches as batches_module
 from statebackend._reading import reader
 from statebackend._reading.asked import ReadingStep
 from statebackend._reading.rows.merging import NewestCells
+from statebackend._state.time.job_clock import NOT_BEGUN
 from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange, RocksDBBase, SequenceNumber, StateDescriptor
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import run_virtual
@@ -332,7 +333,7 @@ async def test_what_has_expired_is_left_out_on_request() -> None:
 
 
 async def test_time_is_that_of_the_commit() -> None:
-    """Unless the time-to-live has its own. A job that has no clock cannot tell."""
+    """Unless the time-to-live has its own."""
     settings, store, ttl = settings_of(16), MemoryStore(), sb.TimeToLive(10.0)
     async with sb.open_backend(settings, store=store) as backend:
         state = backend.value_state("n", int, ttl=ttl)
@@ -344,11 +345,27 @@ async def test_time_is_that_of_the_commit() -> None:
     assert found.keys() == {"at 109", "at 111"}
     earlier = values_of(await table_of(settings, "n", store=store, ttl=ttl, checkpoint_id=1))
     assert earlier.keys() == {"at 100", "at 109"}
-    async with sb.open_backend(settings_of(16, job="timeless"), store=store) as backend:
-        backend.value_state("n", int)["k"] = 1
-        await backend.checkpoint(1)
-    with pytest.raises(errors.InputError, match="no clock"):
-        await table_of(settings_of(16, job="timeless"), "n", store=store, ttl=ttl)
+
+
+async def test_before_the_first_time_of_a_job_nothing_has_expired() -> None:
+    """Its first batches may have had no row with a time. What another clock has written, that one has to expire."""
+    settings, store, ttl = settings_of(16), MemoryStore(), sb.TimeToLive(10.0)
+    schema = pa.schema({"n": pa.int64()})
+    for checkpoint_id, own in ((1, ttl), (2, sb.TimeToLive(10.0, now=lambda: 50.0))):
+        async with sb.open_backend(settings, store=store) as backend:
+            backend.advance_clock(NOT_BEGUN)
+            backend.value_state("value", int, ttl=own)["k"] = 1
+            backend.list_state("list", int, ttl=own)["k"].append(1)
+            backend.map_state("map", str, int, ttl=own).put("k", "a", 1)
+            backend.columnar_state("columns", schema, key=pa.string(), ttl=own)["k"] = {"n": 1}
+            await backend.checkpoint(checkpoint_id)
+        for state in ("value", "list", "map", "columns"):
+            if own is ttl:
+                assert (await table_of(settings, state, store=store, ttl=ttl))["key"].to_pylist() == ["k"]
+            else:
+                with pytest.raises(errors.InputError, match="no clock"):
+                    await table_of(settings, state, store=store, ttl=ttl)
+            assert (await table_of(settings, state, store=store, ttl=own))["key"].to_pylist() == ["k"]
 
 
 def test_every_library_of_arrow_takes_the_reader() -> None:
@@ -379,7 +396,8 @@ WRONG: Sequence[tuple[str, dict[str, Any], type[errors.StateBackendError], str]]
     ("value", {"key_groups": (3, 2)}, errors.InputError, "first and the last"),
     ("value", {"keys": "a"}, errors.InputError, "sequence of keys"),
     ("value", {"keys": [1.5]}, errors.KeyTypeError, "key"),
-    ("value", {"keys": [["a"]]}, errors.KeyTypeError, "key"),
+    ("value", {"keys": [["a"]]}, errors.KeyTypeError, "another type"),
+    ("value", {"keys": [{}]}, errors.KeyTypeError, "key"),
     ("columns", {"keys": [7]}, errors.KeyTypeError, "another type"),
     ("value", {"checkpoint_id": 9}, errors.CheckpointNotFoundError, "checkpoint id"),
     ("value", {"savepoint": "nothing"}, errors.SavepointNotFoundError, "nothing"),

@@ -1,6 +1,6 @@
 """The rows of a state that are asked for: how they are laid out, and what reads them, by the state's kind."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from statebackend._reading.rows.layouts import (
     columns_layout,
     layout_of,
 )
-from statebackend._reading.rows.merging import Merge, NewestCells, NewestRows, WholeEntries
+from statebackend._reading.rows.merging import Merge, NewestCells, NewestRows, WholeEntries, form_of
 from statebackend._state.declared import COLUMNAR
 from statebackend._state.kinds import list_state, map_state
 from statebackend._state.time.ttl import TimeToLive
@@ -42,21 +42,18 @@ class AskedOfState(msgspec.Struct, frozen=True, kw_only=True):
     migrate: Sequence[Upcast]
 
     def expiry(self, commit: Commit) -> Expiry | None:
-        """By the time-to-live, as of now by its own clock, or by the clock that the commit has. Raises `InputError`."""
+        """By the time-to-live, as of now by its own clock, or by the clock that the commit has."""
         if self.ttl is None:
             return None
         if self.ttl.now is not None:
             return Expiry(self.ttl.seconds, self.ttl.read_clock())
-        if commit.clock is None:
-            raise InputError("the checkpoint has no clock to expire values by: give the time-to-live a `now`")
-        return Expiry(self.ttl.seconds, commit.clock.now_s)
+        return Expiry(self.ttl.seconds, None if commit.clock is None else commit.clock.now_s)
 
 
 def layout_and_merge(commit: Commit, state: StateDescriptor, asked: AskedOfState) -> tuple[Layout, Callable[[], Merge]]:
     """How the state's rows are laid out, and what opens the reading of them. Raises `InputError`, `KeyTypeError`."""
     if state.kind.startswith("operator") and (asked.keys is not None or asked.key_groups is not None):
         raise InputError("operator state belongs to no key and no key group: ask for all of it", state=state.name)
-    first = next(iter(asked.keys), None) if asked.keys is not None else None
     if state.kind == COLUMNAR:
         described = read_schema(state.schema, state.key_schema)
         wanted = None if asked.keys is None else _key_parts(asked.keys, described.key_type)
@@ -64,15 +61,21 @@ def layout_and_merge(commit: Commit, state: StateDescriptor, asked: AskedOfState
         return columns_layout(state, asked.columns, asked.expiry(commit)), partial(NewestRows, described, owned, wanted)
     layout: KeyedLayout | ElementsLayout = layout_of(
         state,
-        first=first,
+        first=_one_of(asked.keys or ()),
         key_as_json=asked.key_as_json,
         columns=asked.columns,
         expiry=asked.expiry(commit),
         migrate=asked.migrate,
     )
     if state.kind in WITH_VALUES_HELD:
-        return layout, partial(WholeEntries, state.kind, asked.keys)
-    return layout, partial(NewestCells, asked.keys)
+        return layout, partial(WholeEntries, state.kind, asked.keys, may_be_mixed=asked.key_as_json)
+    return layout, partial(NewestCells, asked.keys, may_be_mixed=asked.key_as_json)
+
+
+def _one_of(keys: Collection[Key]) -> Key | None:
+    """Any of the keys, if all have one form, which is then that of the column; else those that are found tell it."""
+    forms = {form_of(key): key for key in keys}
+    return next(iter(forms.values())) if len(forms) == 1 else None
 
 
 def _key_parts(keys: frozenset[Key], type_: Any) -> Any:

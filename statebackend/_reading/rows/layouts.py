@@ -41,14 +41,26 @@ _SCALARS: Final = {str: pa.string(), int: pa.int64(), bytes: pa.binary()}
 
 
 class Expiry(NamedTuple):
-    """Entries written `seconds` before `now_s`, or earlier, have expired."""
+    """Entries written `seconds` before `now_s`, or earlier, have expired; what has no time of writing never does.
+
+    `now_s` is `None` where there is no clock: before the job's first time, what is written has no time either.
+    """
 
     seconds: float
-    now_s: float
+    now_s: float | None
 
     def has(self, stamp: float | None) -> bool:
-        """True if what was written then has expired."""
-        return stamp is not None and stamp + self.seconds <= self.now_s
+        """True if what was written then has expired. Raises `InputError` if no clock tells."""
+        return stamp is not None and stamp + self.seconds <= self.now()
+
+    def now(self) -> float:
+        """The time. Raises `InputError` without a clock."""
+        if self.now_s is None:
+            raise InputError(
+                "the checkpoint has no clock to expire values by, and they were written by another one: give the"
+                " time-to-live a `now`"
+            )
+        return self.now_s
 
 
 class Keys:
@@ -317,8 +329,11 @@ def groups_array(groups: KeyGroups) -> Array:
 
 
 def _is_live(written: Fixed, expiry: Expiry) -> Flags:
-    is_live: Flags = written.values + expiry.seconds > expiry.now_s
-    return is_live if written.valid is None else is_live | ~written.valid
+    has_time = np.ones(len(written.values), np.bool_) if written.valid is None else written.valid
+    if not has_time.any():
+        return ~has_time
+    is_live: Flags = written.values + expiry.seconds > expiry.now()
+    return is_live | ~has_time
 
 
 def layout_of(

@@ -73,12 +73,15 @@ class Merge(ABC):
 
 
 class NewestCells(Merge):
-    """For the kinds with one cell per key. Yields `StoredRows`. `wanted`: only these keys."""
+    """For the kinds with one cell per key. Yields `StoredRows`. `wanted`: only these keys.
 
-    def __init__(self, wanted: frozenset[Key] | None) -> None:
+    `may_be_mixed`: those who ask take keys of several forms.
+    """
+
+    def __init__(self, wanted: frozenset[Key] | None, *, may_be_mixed: bool = False) -> None:
         self._wanted = wanted
         self._seen: set[Key] = set()
-        self._types = _KeyTypes(wanted)
+        self._forms = _KeyForms(wanted, may_be_mixed=may_be_mixed)
 
     def newer(self, changes: Changes) -> Iterator[StoredRows]:
         yield from self._taken(of_kind(changes, KeyedChanges), remember=True)
@@ -97,12 +100,12 @@ class NewestCells(Merge):
             yield StoredRows(found.groups[is_fresh], keys, data)
 
     def rest(self) -> Iterator[StoredRows]:
-        self._types.check()
+        self._forms.check()
         yield from ()
 
     def _taken(self, changes: KeyedChanges, *, remember: bool) -> Iterator[StoredRows]:
         wanted, seen = self._wanted, self._seen
-        self._types.note(changes.keys)
+        self._forms.note(changes.keys)
         newest = {key: place for place, key in enumerate(changes.keys)}
         fresh = {key: place for key, place in newest.items() if key not in seen and (wanted is None or key in wanted)}
         if remember:
@@ -187,9 +190,9 @@ class _HashBits:
 
 
 class WholeEntries(Merge):
-    """For lists and maps. Yields `StoredRows`. `kind`: of the state. `wanted`: only these keys."""
+    """For lists and maps. Yields `StoredRows`. `kind`: of the state; the others as for `NewestCells`."""
 
-    def __init__(self, kind: str, wanted: frozenset[Key] | None) -> None:
+    def __init__(self, kind: str, wanted: frozenset[Key] | None, *, may_be_mixed: bool = False) -> None:
         self._open = KINDS[kind]
         self._wanted = wanted
         self._newer: list[KeyedChanges] = []
@@ -197,7 +200,7 @@ class WholeEntries(Merge):
         self._changing = self._open()
         self._read = self._open()
         self._groups: dict[Key, int] = {}  # of the keys in `_read`
-        self._types = _KeyTypes(wanted)
+        self._forms = _KeyForms(wanted, may_be_mixed=may_be_mixed)
 
     def newer(self, changes: Changes) -> Iterator[StoredRows]:
         found = self._of_wanted(of_kind(changes, KeyedChanges))
@@ -223,7 +226,7 @@ class WholeEntries(Merge):
         yield from _entries(self._read.entries, self._groups)
 
     def rest(self) -> Iterator[StoredRows]:
-        self._types.check()
+        self._forms.check()
         while self._newer:
             self._changing.apply(self._newer.pop())
         yield from _entries(self._changing.entries, self._changed)
@@ -231,31 +234,42 @@ class WholeEntries(Merge):
     def _of_wanted(self, changes: KeyedChanges) -> KeyedChanges | None:
         if self._wanted is None:
             return changes
-        self._types.note(changes.keys)
+        self._forms.note(changes.keys)
         chosen = [place for place, key in enumerate(changes.keys) if key in self._wanted]
         return changes.taken(np.array(chosen, np.intp)) if chosen else None
 
 
-class _KeyTypes:
-    """The types of the keys that were read, to tell an absent key from one that no key of the state is like."""
+class _KeyForms:
+    """The forms of the keys that were read, to tell an absent key from one that no key of the state is like."""
 
-    def __init__(self, wanted: frozenset[Key] | None) -> None:
-        self._wanted = frozenset(map(type, wanted or ()))
-        self._read: set[type] = set()
+    def __init__(self, wanted: frozenset[Key] | None, *, may_be_mixed: bool) -> None:
+        self._wanted = frozenset(map(form_of, wanted or ()))
+        self._may_be_mixed = may_be_mixed
+        self._read: set[str] = set()
 
     def note(self, keys: Sequence[Key]) -> None:
         """Some keys of the state."""
         if self._wanted:
-            self._read.update(map(type, keys))
+            types = set(map(type, keys))
+            self._read.update(map(form_of, keys) if tuple in types else (each.__name__ for each in types))
 
     def check(self) -> None:
-        """Raise `KeyTypeError` if all keys that were read are of one type, and no wanted one is."""
-        if len(self._read) == 1 and not self._read & self._wanted:
+        """Raise `KeyTypeError` if all keys that were read are of one form, and some wanted one is not.
+
+        Of a state whose keys may be of several forms, only if none is: the others may be like keys that were not read.
+        """
+        strange = self._wanted - self._read
+        if len(self._read) == 1 and strange and not (self._may_be_mixed and self._wanted & self._read):
             raise KeyTypeError(
                 "the state has keys of another type: convert these",
-                types=sorted(each.__name__ for each in self._read),
-                types_wanted=sorted(each.__name__ for each in self._wanted),
+                types=sorted(self._read),
+                types_wanted=sorted(strange),
             )
+
+
+def form_of(key: Key) -> str:
+    """The types of a key's parts."""
+    return f"({', '.join(map(form_of, key))})" if isinstance(key, tuple) else type(key).__name__
 
 
 def _entries(entries: Any, groups: dict[Key, int], keep: Key | None = None) -> Iterator[StoredRows]:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
-from statebackend._codec.plain import key_from
+from statebackend._codec.plain import key_of_shown
 from statebackend._state.time.ttl import TimeToLive
 from statebackend.errors import InputError
 from statebackend.ids import Key
@@ -254,15 +254,14 @@ def _is_secret(name: str) -> bool:
 
 
 def _keys(text: str) -> tuple[Key, ...]:
-    """Keys as an array in JSON: a string, a number, an array for a tuple, `{"base64": ...}` for bytes."""
+    """Keys as an array in JSON: a string, a number, an array or object for a tuple, `{"base64": ...}` for bytes."""
     try:
         found = msgspec.json.decode(text)
     except ValueError:
         found = None
     if not isinstance(found, list) or not found:
         raise ValueError('an array of keys in JSON, as ["N14228", "N24211"]')
-    keys = cast("list[Any]", found)
-    return tuple(key if isinstance(key, str) else key_from(msgspec.json.encode(key).decode()) for key in keys)
+    return tuple(map(key_of_shown, cast("list[Any]", found)))
 
 
 def _key_groups(text: str) -> tuple[int, int]:

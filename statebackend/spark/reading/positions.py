@@ -9,12 +9,15 @@ from itertools import pairwise
 from typing import Any, Final, cast
 
 import msgspec
+import pyarrow as pa
 
 from statebackend._codec.commit import Commit
 from statebackend._log.position import Pin
 from statebackend._reading.asked import check_known, groups_of
-from statebackend._reading.feed import Stretch, own_change_sets, stretch, stretch_after
+from statebackend._reading.feed import Stretch, open_changes, own_change_sets, stretch, stretch_after
 from statebackend._reading.reader import range_from, read_batches
+from statebackend._reading.rows.layouts import KEY
+from statebackend._state.declared import COLUMNAR
 from statebackend._state.time import timers
 from statebackend._state.values import Upcast
 from statebackend._upkeep.primary import JobPrimary, open_job_primary
@@ -24,10 +27,14 @@ from statebackend.ids import Base, KeyGroupRange, RocksDBBase, StateDescriptor
 from statebackend.settings import MiB
 from statebackend.spark.reading.options import FeedOptions, MetadataOptions, StateOptions
 
+_pa: Any = pa  # it ships no types
+
 PARTITION_BYTES: Final = 64 * MiB
 """Stored bytes of bases that one task reads by default."""
 FEED_PARTITION_BYTES: Final = 16 * MiB
 """The same of a feed's change sets."""
+LOOK_BACK_MAX: Final = 16
+"""So many commits are looked at for the type of the keys that an emptied state had."""
 BEGINNING: Final = -1
 """The place in the log before the first commit."""
 
@@ -85,7 +92,10 @@ def state_asked_for(options: StateOptions, commit: Commit) -> StateDescriptor:
 
 
 async def schema_of(options: StateOptions, name: str, pin: Pin, migrate: Sequence[Upcast]) -> Any:
-    """The Arrow schema of the state's own batches, which depends on its keys."""
+    """The Arrow schema of the state's own batches, which depends on its keys.
+
+    Where it has no key, those of the feed's changes tell it; else it has the parts that were named.
+    """
     async with read_batches(
         options.settings,
         name,
@@ -96,7 +106,42 @@ async def schema_of(options: StateOptions, name: str, pin: Pin, migrate: Sequenc
         key_as_json=options.keys_as_json,
         migrate=migrate,
     ) as batches:
-        return batches.schema
+        schema = batches.schema
+        if batches.kind == COLUMNAR or options.keys_as_json or await batches.next() is not None:
+            return schema
+    type_ = None if options.feed is None else await _key_type_of_changes(options, options.feed, name, migrate)
+    if (
+        type_ is None
+        and len(names := options.key_columns or ()) > 1
+        and not _pa.types.is_struct(schema.field(KEY).type)
+    ):
+        type_ = _pa.struct([(each, _pa.string()) for each in names])
+    return schema if type_ is None else schema.set(schema.get_field_index(KEY), _pa.field(KEY, type_))
+
+
+async def _key_type_of_changes(
+    options: StateOptions, feed: FeedOptions, name: str, migrate: Sequence[Upcast]
+) -> Any | None:
+    """The type of the keys in the feed's first changes; of a stream from now on, in those of the last commits."""
+    async with open_job_primary(options.settings, None) as primary:
+        if feed.start is not None:
+            found, _ = await _from_start(primary, feed.start, by_batch=feed.by_batch)
+        else:
+            branch = primary.log.branch(await _newest(primary), count_max=LOOK_BACK_MAX)
+            retained = [commit async for commit in branch][::-1]
+            begins = retained[0].parent is None
+            found = Stretch(None if begins else retained[0], retained if begins else retained[1:])
+    if not found.commits:
+        return None
+    async with open_changes(
+        options.settings,
+        name,
+        sequences=[commit.sequence for commit in found.commits],
+        before=None if found.before is None else found.before.sequence,
+        columns=options.columns,
+        migrate=migrate,
+    ) as changes:
+        return None if (batch := await changes.next()) is None else batch.schema.field(KEY).type
 
 
 async def key_group_ranges(options: StateOptions, pin: Pin) -> list[tuple[int, int]]:
