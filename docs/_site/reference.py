@@ -18,7 +18,7 @@ import msgspec
 from statebackend import cli, errors
 from statebackend.cli.options import parser
 from statebackend.errors import StateBackendError
-from statebackend.settings import KiB, MiB, Secret, Settings
+from statebackend.settings import CredentialSource, KiB, MiB, Secret, Settings
 from statebackend.settings.bounds import bounds_of, record_type
 from statebackend.settings.sources import as_spark, as_variable
 
@@ -215,8 +215,8 @@ def _words_of(kind: Any) -> str:
         return _words_of(arguments[0])
     if origin is Literal:
         return f"one of {', '.join(map(_shown, arguments))}"
-    if Secret in arguments:
-        return f"`{Secret.__name__}`" + (", or none" if NoneType in arguments else "")
+    if hidden := [kind for kind in (Secret, CredentialSource) if kind in arguments]:
+        return f"`{hidden[0].__name__}`" + (", or none" if NoneType in arguments else "")
     return f"`{kind.__name__ if isinstance(kind, type) and not arguments else kind}`"
 
 

@@ -4,6 +4,7 @@
 in the names. They come from keyword arguments, or from a mapping, TOML, the environment or a Spark configuration.
 """
 
+from statebackend.settings.credentials import AzureCredentials, CredentialSource, S3Credentials
 from statebackend.settings.records import (
     AzureSettings,
     GiB,
@@ -26,13 +27,16 @@ from statebackend.settings.sources import ENVIRONMENT_PREFIX, SPARK_PREFIX
 __all__ = [
     "ENVIRONMENT_PREFIX",
     "SPARK_PREFIX",
+    "AzureCredentials",
     "AzureSettings",
     "Compression",
+    "CredentialSource",
     "GiB",
     "KiB",
     "MiB",
     "Prices",
     "S3Addressing",
+    "S3Credentials",
     "S3Settings",
     "Secret",
     "Settings",

@@ -10,7 +10,8 @@ import msgspec
 
 from statebackend._words import in_python_words
 from statebackend.errors import SettingsError
-from statebackend.settings.secret import Secret, secret_of
+from statebackend.settings.credentials import CredentialSource, foreign_of
+from statebackend.settings.secret import Secret
 
 
 class Bound(msgspec.Struct, frozen=True):
@@ -51,7 +52,8 @@ Amount = Annotated[int, Bound(lambda number: number >= 0, "0 or more")]
 Count = Annotated[int, at_least(1)]
 """Things, at least one: a limit of 0 would wait for ever."""
 
-_SECRET: Final = Secret | None
+_HIDDEN: Final = (Secret | None, CredentialSource | None)
+"""Settings whose values are not shown."""
 _UNFIT: Final = re.compile("[\\0\\ud800-\\udfff]")
 
 
@@ -103,11 +105,11 @@ def check_fields(record: msgspec.Struct, prefix: str = "") -> None:
             if not isinstance(value, inner):  # not shown: it may hold a secret
                 raise SettingsError(f"{name} must be of the type {inner.__name__}")
             continue
-        check_text(name, value, is_shown=kind != _SECRET)
+        check_text(name, value, is_shown=kind not in _HIDDEN)
         try:
-            converted = msgspec.convert(value, kind, dec_hook=secret_of)
+            converted = msgspec.convert(value, kind, dec_hook=foreign_of)
         except msgspec.ValidationError as error:
-            facts = {} if kind == _SECRET else {name: value}
+            facts = {} if kind in _HIDDEN else {name: value}
             raise SettingsError(f"{name} has a wrong type or value: {in_python_words(error)}", **facts) from error
         msgspec.structs.force_setattr(record, field, converted)  # a list of roots becomes a tuple
         for bound in bounds:

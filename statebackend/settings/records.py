@@ -7,6 +7,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from statebackend.errors import SettingsError
 from statebackend.settings.bounds import Count, Deadline, Pause, Price, Rate, check_fields
+from statebackend.settings.credentials import CredentialSource
 from statebackend.settings.record import SettingsRecord
 from statebackend.settings.secret import Secret
 
@@ -61,6 +62,9 @@ class S3Settings(CloudSettings, frozen=True, kw_only=True):
     """Goes with `access_key_id`. Left out of pickles: see `Secret`."""
     session_token: Secret | None = None
     """Goes with temporary credentials. Left out of pickles."""
+    credentials: CredentialSource | None = None
+    """Instead of these three: a function, or its name as `module:function`, that returns `S3Credentials` and their end.
+    It is called again before they end, in every process that needs them. It may be `async`."""
     addressing: S3Addressing = "auto"
     """Style of addressing the bucket: in the path, in the host name (`virtual`), or whichever suits the endpoint."""
     multipart_threshold_bytes: int = 16 * MiB
@@ -74,6 +78,8 @@ class S3Settings(CloudSettings, frozen=True, kw_only=True):
         check_fields(self, "s3.")
         if self.endpoint and not _is_endpoint(self.endpoint):  # not shown: it may hold a password
             raise SettingsError("s3.endpoint must be http://HOST or https://HOST, with or without a port, and no more")
+        if self.credentials is not None and (self.access_key_id or self.secret_access_key or self.session_token):
+            raise SettingsError("s3.credentials takes the place of keys in the settings: give one or the other")
         if bool(self.access_key_id) != (self.secret_access_key is not None):
             raise SettingsError("s3.access_key_id and s3.secret_access_key go together: give both, or neither")
         if self.session_token is not None and self.secret_access_key is None:
@@ -100,6 +106,9 @@ class AzureSettings(CloudSettings, frozen=True, kw_only=True):
     sas_token: Secret | None = None
     """A shared access signature, instead of a key. Left out of pickles. With neither, credentials come from
     `azure-identity`: variables, workload or managed identity, or a login."""
+    credentials: CredentialSource | None = None
+    """Instead of these two: a function, or its name as `module:function`, that returns `AzureCredentials` and their
+    end. It is called again before they end, in every process that needs them. It may be `async`."""
     block_threshold_bytes: int = 16 * MiB
     """Objects larger than this are uploaded in blocks, which costs one request more than there are blocks."""
     block_bytes: int = 8 * MiB
@@ -111,6 +120,8 @@ class AzureSettings(CloudSettings, frozen=True, kw_only=True):
         check_fields(self, "azure.")
         if self.endpoint and not _is_endpoint(self.endpoint, parts_max=1):  # not shown: it may hold a password
             raise SettingsError("azure.endpoint must be http://HOST or https://HOST, with or without port and account")
+        if self.credentials is not None and (self.account_key or self.sas_token):
+            raise SettingsError("azure.credentials takes the place of keys in the settings: give one or the other")
         if self.account_key is not None and self.sas_token is not None:
             raise SettingsError("azure.account_key and azure.sas_token are two kinds of credentials: give one")
         if self.account_key is not None and not _is_base64(self.account_key.reveal()):

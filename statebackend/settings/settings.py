@@ -25,9 +25,9 @@ from statebackend.settings.bounds import (
     check_fields,
     within,
 )
+from statebackend.settings.credentials import foreign_of
 from statebackend.settings.record import SettingsRecord
 from statebackend.settings.records import AzureSettings, KiB, MiB, Prices, S3Settings, UploadSettings
-from statebackend.settings.secret import secret_of
 from statebackend.settings.sources import as_spark, as_variable, from_spark, from_variables, nested, toml_table
 
 PREEMPTIVE_BYTES_LIMIT: Final = 256 * MiB
@@ -279,7 +279,7 @@ class Settings(SettingsRecord, frozen=True, kw_only=True):
         if isinstance(local := tree.get("local"), str):
             tree["local"] = [root.strip() for root in local.split(",") if root.strip()]
         try:
-            return msgspec.convert(tree, cls, strict=False, dec_hook=secret_of)
+            return msgspec.convert(tree, cls, strict=False, dec_hook=foreign_of)
         except msgspec.ValidationError as error:
             if isinstance(error.__cause__, SettingsError):
                 raise error.__cause__ from None

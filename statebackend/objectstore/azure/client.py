@@ -8,14 +8,17 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import aiohttp
 import anyio
+from azure.core.pipeline.policies import AsyncHTTPPolicy
 from azure.core.pipeline.transport import AioHttpTransport
 from azure.storage.blob.aio import ContainerClient
 
 from statebackend.errors import StoreAccessError
-from statebackend.settings import AzureSettings, GiB
+from statebackend.objectstore.cloud.renewal import Renewal, renewal_of
+from statebackend.settings import AzureCredentials, AzureSettings, GiB
 
 CLOSE_TIMEOUT_S: Final = 5.0
 ONE_REQUEST_BYTES_MAX: Final = 4 * GiB
@@ -27,7 +30,8 @@ async def open_client(settings: AzureSettings, account: str, container: str) -> 
     """Open a client, which belongs to the running loop. Raises `StoreAccessError` if it finds no credentials."""
     stack = AsyncExitStack()
     try:
-        credential = await _credential(settings, account, stack)
+        renewal = None if settings.credentials is None else renewal_of(settings.credentials, AzureCredentials)
+        credential = await _credential(settings, account, stack) if renewal is None else None
         session = await stack.enter_async_context(
             aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=settings.connections_max),
@@ -49,6 +53,7 @@ async def open_client(settings: AzureSettings, account: str, container: str) -> 
                 read_timeout=settings.read_timeout_s,
             ),
             retry_total=0,
+            _additional_pipeline_policies=[] if renewal is None else [_RenewedToken(renewal)],
             max_single_put_size=ONE_REQUEST_BYTES_MAX,
             max_single_get_size=ONE_REQUEST_BYTES_MAX,
             user_agent="statebackend",
@@ -56,6 +61,27 @@ async def open_client(settings: AzureSettings, account: str, container: str) -> 
     finally:
         with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
             await stack.aclose()
+
+
+class _RenewedToken(AsyncHTTPPolicy[Any, Any]):
+    """Puts credentials that are good now on each request: the last step before it is sent."""
+
+    def __init__(self, renewal: Renewal[AzureCredentials]) -> None:
+        super().__init__()
+        self._renewal = renewal
+
+    async def send(self, request: Any) -> Any:
+        held = await self._renewal.current()
+        if bool(held.sas_token) == bool(held.bearer_token):
+            raise StoreAccessError("credentials for Azure are either a sas_token or a bearer_token")
+        sent = request.http_request
+        if held.bearer_token:
+            if urlsplit(sent.url).scheme != "https":
+                raise StoreAccessError("a bearer token is sent by https only: correct azure.endpoint")
+            sent.headers["Authorization"] = f"Bearer {held.bearer_token}"
+        else:
+            sent.url += ("&" if urlsplit(sent.url).query else "?") + held.sas_token.removeprefix("?")
+        return await self.next.send(request)
 
 
 async def _credential(settings: AzureSettings, account: str, stack: AsyncExitStack) -> Any:

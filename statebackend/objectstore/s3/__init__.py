@@ -10,11 +10,12 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from statebackend._threads import WorkerThreads
+from statebackend.objectstore.cloud.renewal import renewal_of
 from statebackend.objectstore.cloud.retrying import Retries
 from statebackend.objectstore.s3.bucket import Bucket
 from statebackend.objectstore.s3.client import open_client
 from statebackend.objectstore.s3.store import S3Store
-from statebackend.settings import S3Settings
+from statebackend.settings import S3Credentials, S3Settings
 
 __all__ = ["S3Store", "open_s3_store"]
 
@@ -33,8 +34,15 @@ async def open_s3_store(
     `threads`: shared with other components, instead of two threads of the store's own.
     """
     place = urlsplit(url)
-    async with open_client(settings, place.netloc) as client:
-        bucket = Bucket(client, place.netloc, retries=Retries.of(settings), timeout_s=settings.request_timeout_s)
+    renewal = None if settings.credentials is None else renewal_of(settings.credentials, S3Credentials)
+    async with open_client(settings, place.netloc, renewal) as client:
+        bucket = Bucket(
+            client,
+            place.netloc,
+            retries=Retries.of(settings),
+            timeout_s=settings.request_timeout_s,
+            renewal=renewal,
+        )
         store = S3Store(bucket, place.path.strip("/"), settings=settings, threads=threads)
         if probe_key is not None:
             await store.check_put_if_absent(probe_key)

@@ -4,9 +4,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from statebackend.objectstore.cloud.renewal import Renewal
 from statebackend.objectstore.cloud.requests import CloudRequests
 from statebackend.objectstore.cloud.retrying import Retries
-from statebackend.objectstore.s3.errors import store_errors
+from statebackend.objectstore.s3.errors import has_ended, store_errors
+from statebackend.settings import S3Credentials
 
 Read = Callable[[Mapping[str, Any]], Awaitable[Any]]
 
@@ -40,7 +42,15 @@ _SETTLED: Final = frozenset(
 class Bucket(CloudRequests):
     """The bucket `name`, reached through `client`."""
 
-    def __init__(self, client: Any, name: str, *, retries: Retries, timeout_s: float) -> None:
+    def __init__(
+        self,
+        client: Any,
+        name: str,
+        *,
+        retries: Retries,
+        timeout_s: float,
+        renewal: Renewal[S3Credentials] | None = None,
+    ) -> None:
         super().__init__(
             {"bucket": name},
             priced_as=_PRICED_AS,
@@ -50,6 +60,7 @@ class Bucket(CloudRequests):
             timeout_s=timeout_s,
         )
         self._client = client
+        self._renewal = renewal
 
     async def request(
         self, operation: str, *, repeatable: bool = True, read: Read | None = None, **arguments: Any
@@ -64,5 +75,18 @@ class Bucket(CloudRequests):
         return await self.once(operation, send, name=arguments.get("Key"))
 
     async def _send(self, operation: str, read: Read | None, arguments: Mapping[str, Any]) -> Any:
-        answer = await getattr(self._client, operation)(Bucket=self.place["bucket"], **arguments)
+        send = partial(getattr(self._client, operation), Bucket=self.place["bucket"], **arguments)
+        answer = await (send() if self._renewal is None else self._signed(self._renewal, operation, send))
         return answer if read is None else await read(answer)
+
+    async def _signed(self, renewal: Renewal[S3Credentials], operation: str, send: Callable[[], Awaitable[Any]]) -> Any:
+        """Send the request; once more if S3 refuses it because of credentials that ended: it had no effect then."""
+        used = await renewal.current()
+        try:
+            return await send()
+        except Exception as error:
+            if not has_ended(error):
+                raise
+        renewal.refuse(used)
+        self.sent[operation] += 1
+        return await send()

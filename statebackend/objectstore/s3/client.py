@@ -12,21 +12,28 @@ from typing import Any, Final
 
 import anyio
 from aiobotocore.config import AioConfig
+from aiobotocore.credentials import AioCredentials
 from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import get_session  # pyright: ignore[reportUnknownVariableType]
+from botocore.credentials import ReadOnlyCredentials
 from botocore.loaders import create_loader  # pyright: ignore[reportUnknownVariableType]
 
 from statebackend.errors import StoreAccessError
+from statebackend.objectstore.cloud.renewal import Renewal
 from statebackend.objectstore.s3.errors import store_errors
-from statebackend.settings import S3Settings
+from statebackend.settings import S3Credentials, S3Settings
 
 REGION_DEFAULT: Final = "us-east-1"
 CLOSE_TIMEOUT_S: Final = 5.0
 
 
 @asynccontextmanager
-async def open_client(settings: S3Settings, bucket: str) -> AsyncGenerator[Any]:
+async def open_client(
+    settings: S3Settings, bucket: str, renewal: Renewal[S3Credentials] | None = None
+) -> AsyncGenerator[Any]:
     """Open a client for S3, which belongs to the running loop. Raises `StoreAccessError` if it finds no credentials.
+
+    `renewal`: takes the place of credentials in the settings.
 
     The first client of a process blocks the loop for about 0.2 s.
     """
@@ -36,7 +43,9 @@ async def open_client(settings: S3Settings, bucket: str) -> AsyncGenerator[Any]:
     stack = AsyncExitStack()
     try:
         with store_errors(bucket):
-            if not keys and await session.get_credentials() is None:
+            if renewal is not None:
+                session._credentials = _RenewedKeys(renewal)  # noqa: SLF001  # botocore's own way takes fixed ones only
+            elif not keys and await session.get_credentials() is None:
                 raise StoreAccessError(_no_credentials(settings), bucket=bucket)
             client = await stack.enter_async_context(
                 session.create_client(
@@ -51,6 +60,18 @@ async def open_client(settings: S3Settings, bucket: str) -> AsyncGenerator[Any]:
     finally:
         with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
             await stack.aclose()
+
+
+class _RenewedKeys(AioCredentials):  # type: ignore[misc]  # of a library without types
+    """Credentials that the client asks for anew with each request it signs."""
+
+    def __init__(self, renewal: Renewal[S3Credentials]) -> None:
+        super().__init__("asked", "for", method="statebackend")
+        self._renewal = renewal
+
+    async def get_frozen_credentials(self) -> Any:
+        held = await self._renewal.current()
+        return ReadOnlyCredentials(held.access_key_id, held.secret_access_key, held.session_token or None)
 
 
 class SendsOnce(AIOHTTPSession):  # type: ignore[misc]  # of a library without types

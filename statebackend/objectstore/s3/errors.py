@@ -53,6 +53,7 @@ _BY_STATUS: Final[Mapping[int, Meaning]] = {
     409: _MEANS.may_pass,
     416: _MEANS.beyond,
 }
+_ENDED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
 _REFUSED: Final = (
     client.NoCredentialsError,
     client.PartialCredentialsError,
@@ -73,6 +74,14 @@ _NO_ANSWER: Final = (
     asyncio.TimeoutError,
     OSError,
 )
+
+
+def has_ended(error: Exception) -> bool:
+    """True if S3 has refused a request because of credentials that were good once. It had no effect."""
+    if not isinstance(error, client.ClientError):
+        return False
+    response = cast("dict[str, Any]", error.response)  # pyright: ignore[reportUnknownMemberType]
+    return response.get("Error", {}).get("Code", "") in _ENDED
 
 
 @contextmanager
