@@ -48,6 +48,8 @@ def store_errors(container: str, key: str | None = None) -> Generator[None]:
     facts: dict[str, Any] = {"container": container} if key is None else {"container": container, "key": key}
     try:
         yield
+    except StateBackendError:
+        raise
     except client.ClientAuthenticationError as error:  # also what azure-identity raises, without an answer of Azure's
         raise _refused(error, facts) from error
     except client.HttpResponseError as error:
