@@ -42,6 +42,19 @@ def by_key(
     return _by_slab(table.take(order), _slabs(ends, slab_rows), key)
 
 
+def check_columns(table: Any, key: Sequence[str], order_by: Sequence[str] = (), *, allows_nulls: bool = False) -> None:
+    """Raise what `by_key` would for these columns, whichever rows of the table are processed in the end.
+
+    `allows_nulls`: in the key, for code that gets the table as it is.
+    """
+    for name in key:
+        column = _key_column(table, name)
+        if not allows_nulls:
+            _check_nulls(name, column)
+    if order_by:
+        _order(table.slice(0, 1), _pa.array([0], _pa.int32()), order_by)
+
+
 def in_order(table: Any, key: Sequence[str], order_by: Sequence[str]) -> Any:
     """The table sorted, so that the rows of a key are together and in order. Raises as `by_key`."""
     return table.take(_order(table, _codes(table, key), order_by))
@@ -53,15 +66,24 @@ def _codes(table: Any, key: Sequence[str]) -> Any:
 
 
 def _codes_of(table: Any, name: str) -> Any:
+    column = _key_column(table, name)
+    _check_nulls(name, column)
+    chunks = column.dictionary_encode().chunks  # they share one dictionary
+    return _pa.chunked_array([chunk.indices for chunk in chunks], type=_pa.int32()).combine_chunks()
+
+
+def _key_column(table: Any, name: str) -> Any:
     column = _column(table, name)
     if not _can_be_key(column.type):
         raise InputError(
             "a key column must hold text, whole numbers or bytes: cast it", column=name, type=str(column.type)
         )
+    return column
+
+
+def _check_nulls(name: str, column: Any) -> None:
     if column.null_count:
         raise InputError("a key is null: filter such rows, or give them a key", column=name, rows=column.null_count)
-    chunks = column.dictionary_encode().chunks  # they share one dictionary
-    return _pa.chunked_array([chunk.indices for chunk in chunks], type=_pa.int32()).combine_chunks()
 
 
 def _combine(codes: Any, others: Any) -> Any:

@@ -29,7 +29,7 @@ from statebackend._processing.column_names import check_distinct, twice_in
 from statebackend._processing.concurrently import for_each
 from statebackend._processing.event_time import EventTime
 from statebackend._processing.generators import noticing_left_generators
-from statebackend._processing.grouping import SLAB_ROWS, Rows, by_key, in_order
+from statebackend._processing.grouping import SLAB_ROWS, Rows, by_key, check_columns, in_order
 from statebackend._processing.output_rows import fitted, has_rows, table_of_rows
 from statebackend._processing.own_state import OwnStates
 from statebackend._processing.processor import KeyedProcessor, ProcessorContext, overrides
@@ -150,9 +150,12 @@ class ProcessorRunner:
         """The rows of a batch by key, sorted now: for `run`, and for any thread but the loop's.
 
         Counts the rows that are late: those older than `before_s`, which is `clock_before_s` of the backend. Raises
-        `InputError` if columns share a name, and for invalid keys.
+        `InputError` if columns share a name, and for invalid keys, of late rows too: whether a batch is refused must
+        not depend on where the clock stands.
         """
         check_distinct(table.column_names)
+        if table.num_rows:  # without rows, the types may be nobody's
+            check_columns(table, self.key, self._order_by, allows_nulls=self._takes_table)
         rows, late = table, None
         self.late_rows = 0
         if (event_time := self._event_time) is not None:
