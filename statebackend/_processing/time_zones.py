@@ -4,6 +4,7 @@ Spark's `toArrow` shows instants in UTC, its `mapInArrow` in the zone of the ses
 one would differ, and with it keys and sums, as soon as a job moves from one to the other.
 """
 
+import logging
 import re
 import zoneinfo
 from functools import cache
@@ -23,6 +24,7 @@ UTC_NAMES: Final = frozenset({"UTC", "Etc/UTC", "UCT", "Etc/UCT", "Zulu", "Etc/Z
 
 _OFFSET: Final = re.compile(r"(?:UTC|GMT|UT)?([+-][0-9]{2}:[0-9]{2})")  # Java puts a name before an offset
 _pa: Any = pa  # it ships no types
+_logger = logging.getLogger(__name__)
 
 
 def zone_named(name: str) -> str:
@@ -70,6 +72,13 @@ def check_zone(delivered: SourceMark, newest: SourceMark | None, *, told: str | 
             f"the sink time_zone={session!r}",
             session=session,
             committed=committed,
+        )
+    elif committed is None and newest is not None and session != UTC:
+        _logger.warning(
+            "from this batch on the job goes by the time zone of the session, %s; its commits so far name none, and an "
+            "earlier release showed a processor in the driver its times in UTC: if the state has dates or hours of "
+            "UTC, stop the query and set spark.sql.session.timeZone to UTC",
+            session,
         )
 
 

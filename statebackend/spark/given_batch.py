@@ -33,7 +33,7 @@ class GivenBatch:
         """
         first = None if self._is_open is None else self._is_open()
         is_known_run = delivered.run_id or context_of(df) is None  # a process of Spark Connect serves one run
-        if is_known_run and delivered == self._mark and self._frame is not None:
+        if is_known_run and self._mark is not None and _is_batch(delivered, self._mark) and self._frame is not None:
             if not _is_same(df, self._frame):
                 raise InputError(
                     "the job was given this batch already, with other rows: give it the whole batch in one call, and "
@@ -54,6 +54,11 @@ class GivenBatch:
 def given_batch_of(settings: Settings) -> GivenBatch:
     """That of the job of these settings, in this process."""
     return _given.setdefault((settings.primary, settings.job), GivenBatch())
+
+
+def _is_batch(delivered: SourceMark, mark: SourceMark) -> bool:
+    """True if both name one batch of one run; its session may have changed meanwhile, as in its time zone."""
+    return (delivered.query_id, delivered.batch_id, delivered.run_id) == (mark.query_id, mark.batch_id, mark.run_id)
 
 
 def _is_same(df: DataFrame, other: DataFrame) -> bool:

@@ -13,6 +13,7 @@ from statebackend.ids import SourceMark
 AT = dt.datetime(2024, 3, 10, 6, 30, tzinfo=dt.UTC)
 UTC = pa.timestamp("us", "UTC")
 NAIVE = pa.timestamp("us")
+NEW_YORK = "America/New_York"
 
 
 @pytest.mark.parametrize(
@@ -94,3 +95,12 @@ def test_the_first_batch_of_a_job_may_have_any_zone() -> None:
     """And one that does not say its zone, as an earlier release wrote them, is seen in UTC."""
     check_zone(SourceMark("query", 0, "run", "Asia/Tokyo"), None, told=None)
     assert zone_of(SourceMark("query", 0)) == "UTC"
+
+
+@pytest.mark.parametrize(
+    ("session", "told", "is_said"), [("UTC", None, 0), (NEW_YORK, None, 1), (NEW_YORK, NEW_YORK, 0)]
+)
+def test_a_job_of_an_earlier_release_takes_on_the_zone_with_a_word(session, told, is_said, caplog) -> None:
+    """Its driver showed times in UTC. Who names the zone has meant it."""
+    check_zone(SourceMark("query", 1, "run", session), SourceMark("query", 0, "earlier"), told=told)
+    assert caplog.text.count("name none") == is_said

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import statebackend as sb
-from statebackend.errors import SettingsError
+from statebackend.errors import InputError, SettingsError
 from tests.knobs import settings_with
 from tests.spark.conftest import configured
 from tests.spark.frames_without_spark import Frame
@@ -110,6 +110,17 @@ def test_a_rollback_goes_on_in_the_zone_of_the_commit_that_it_goes_back_to(count
     with pytest.raises(SettingsError, match="UTC"):
         counted.start("Asia/Tokyo", batch_id=1, on_rewind="rollback")
     counted.start("UTC", batch_id=1, on_rewind="rollback")
+
+
+def test_a_part_of_a_batch_is_refused_whatever_the_zone_is_set_to_in_between(counted) -> None:
+    """The parts are those of one batch all the same."""
+    counted.start("UTC")
+    part: Any = Frame(pa.table({"other": ["a"]}), "Asia/Tokyo")
+    with (
+        sb.spark.StatefulSink(lambda *_: None, counted.settings, query_id="mine") as sink,
+        pytest.raises(InputError, match="the whole batch in one call"),
+    ):
+        sink(part, 0)
 
 
 def test_what_is_no_name_of_a_zone_is_refused_at_once(counted) -> None:
