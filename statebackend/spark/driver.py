@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Final, cast
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from statebackend._backend.copy_writers import OpenUploader
@@ -29,7 +30,7 @@ from statebackend.ids import CheckpointId, ClockMark, SourceMark
 from statebackend.settings import Settings
 from statebackend.spark.batch_clock import BatchClock
 from statebackend.spark.bridge import QueryThread, attend, process_portal
-from statebackend.spark.frames import allow_actions, collected
+from statebackend.spark.frames import allow_actions, check_types, collected
 from statebackend.spark.output import Outbox, OutputFunction, call_output, rows_to_stage
 
 BatchFunction = Callable[[DataFrame, int, StateBackend], object]
@@ -118,10 +119,12 @@ class InDriver:
     ) -> Any:
         """Process one batch, and return the output rows unless the output function receives them."""
         batch_id = delivered.batch_id
-        if self._clock is None:
-            table = collected(df)
-        else:
-            table, to_s = self._clock.rows_of(df)
+        try:
+            table, to_s = (collected(df), None) if self._clock is None else self._clock.rows_of(df)
+        except PySparkException:
+            check_types(df)  # asked for only now: a batch that can be collected has types that can
+            raise
+        if self._clock is not None and to_s is not None:
             job.advance_clock(to_s, self._clock.kind)
         table = in_zone(table, zone_of(delivered))
         rows = runner(table, batch_id, job, lambda calls: attend(process_portal().start(calls, once=True), query))

@@ -6,6 +6,7 @@ not stop the job. So the properties are captured on the callback thread, and a c
 threads on which an asynchronous function runs its Spark actions.
 """
 
+import inspect
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,8 +15,12 @@ from typing import Any, Final, TypeVar, TypeVarTuple, cast
 import anyio
 import msgspec
 import pyarrow as pa
+from py4j.clientserver import ClientServer
+from py4j.protocol import Py4JError
 from pyspark import SparkContext, inheritable_thread_target  # pyright: ignore[reportUnknownVariableType]
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas import types as pandas_types
 
 from statebackend._portal import as_exception
 from statebackend._processing.time_zones import UTC, zone_named
@@ -26,6 +31,8 @@ from statebackend.ids import SourceMark
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
 _pa: Any = pa  # it ships no types
+_types: Any = pandas_types
+_IN_UTC: Final = {"timezone": "UTC"} if "timezone" in inspect.signature(_types.to_arrow_schema).parameters else {}
 
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
@@ -70,7 +77,7 @@ def source_mark(df: DataFrame, batch_id: int, query_id: str | None) -> SourceMar
     A given `query_id` takes precedence.
 
     Raises `SettingsError` if Spark does not name the query: on Spark Connect, or outside a streaming query; and
-    `InputError` after `spark.stop()`, and for another id than that of the batch that Spark is at.
+    `InputError` after `spark.stop()`, for another id than that of the batch that Spark is at, and on another thread.
     """
     context = context_of(df)
     if context is not None and getattr(context, "_jsc", context) is None:  # as `SparkContext.stop` leaves it
@@ -84,6 +91,13 @@ def source_mark(df: DataFrame, batch_id: int, query_id: str | None) -> SourceMar
             batch_id=batch_id,
             spark_batch_id=spark_batch_id,
         )
+    if spark_query_id is None and context is not None and _belongs_to_a_query(df, context):
+        raise InputError(
+            "the sink is called on a thread of your own, while its query runs: call it on the thread on which Spark "
+            "calls foreachBatch. On any other it sees neither the run that a batch belongs to nor that the query is "
+            "stopped, and would skip a second part of a batch as a replay",
+            batch_id=batch_id,
+        )
     if not (query_id := query_id or spark_query_id):
         raise SettingsError(
             "Spark does not say which query this batch belongs to (as on Spark Connect): give the sink a query_id of "
@@ -92,6 +106,18 @@ def source_mark(df: DataFrame, batch_id: int, query_id: str | None) -> SourceMar
         )
     zone = zone_named(df.sparkSession.conf.get(TIME_ZONE) or UTC)
     return SourceMark(query_id=query_id, batch_id=batch_id, run_id=run_id or "", time_zone=zone)
+
+
+def _belongs_to_a_query(df: DataFrame, context: SparkContext) -> bool:
+    """True if `df` is of the session that a running query has for its batches. False where the JVM does not say."""
+    if not isinstance(context._gateway, ClientServer):  # noqa: SLF001 - without pinned threads no thread is the query's
+        return False
+    try:
+        session: Any = df._jdf.sparkSession()  # noqa: SLF001
+        queries = session.sharedState().activeStreamingQueries().values()
+        return any(query.sparkSessionForStream().equals(session) for query in queries)
+    except (Py4JError, TypeError):  # PySpark has no public way to it, so another release may have none at all
+        return False
 
 
 def frame_of(table: Any, session: SparkSession) -> DataFrame:
@@ -133,6 +159,20 @@ def collected(df: DataFrame) -> Any:
             _schemas.clear()
         _schemas[sent] = schema
     return table.cast(schema)
+
+
+def check_types(df: DataFrame) -> None:
+    """Raise `InputError` for a column that Spark has no way to give to Python by `toArrow`, as of some intervals.
+
+    By `mapInArrow` some of them come to a worker all the same, so that one job would do in one place only.
+    """
+    try:
+        _types.to_arrow_schema(df.schema, error_on_duplicated_field_names_in_struct=True, **_IN_UTC)
+    except (PySparkException, TypeError, ValueError, _pa.ArrowException) as error:
+        raise InputError(
+            f"a column has a type that Python cannot be given: cast it, or drop it before the sink: {error}",
+            types={field.name: field.dataType.simpleString() for field in df.schema.fields},
+        ) from error
 
 
 def _to_arrow(df: DataFrame) -> Any:

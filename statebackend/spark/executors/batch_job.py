@@ -42,7 +42,7 @@ from statebackend.spark.executors.pickling import pickled
 from statebackend.spark.executors.placement import Placement
 from statebackend.spark.executors.task_errors import error_in
 from statebackend.spark.executors.worker import RESULT_SCHEMA, BatchSpec, RunSpec, TaskResult, task_of
-from statebackend.spark.frames import context_of, without_adaptive_planning
+from statebackend.spark.frames import check_types, context_of, without_adaptive_planning
 from statebackend.spark.output import Outbox, OutputFunction, call_output
 
 _pa: Any = pa  # it ships no types
@@ -103,10 +103,11 @@ class OnExecutors:
         """Run the Spark job, call the output, and commit.
 
         Raises `BatchError` if all attempts at a range failed, `SettingsError` if the workers cannot run the task or the
-        job's clock would stand still, `InputError` if columns share a name or cannot be a key, and what the output and
-        the commit raise.
+        job's clock would stand still, `InputError` if columns share a name, cannot be a key, or have a type that the
+        driver could not be given, and what the output and the commit raise.
         """
         check_distinct(df.columns)
+        check_types(df)
         clock = self._moved_clock(df, job.coordinator)
         results = self._run_job(df, delivered, job.coordinator, clock)
         _log_found(delivered.batch_id, [result.contribution for result in results])
