@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from statebackend._checkpoint.materialization.tiers import last_id, members
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit
-from statebackend.ids import ChangeSetHandle, KeyGroupRange
+from statebackend.ids import ChangeSetHandle, KeyGroupRange, RangeState
 
 
 def added_by(
@@ -41,8 +41,11 @@ def added_by(
 def _added(before: Commit, commit: Commit, key_groups: KeyGroupRange) -> Sequence[ChangeSetHandle] | None:
     """The change sets that `commit` adds to its parent; `None` unless all else in it is the state of the parent."""
     old, new = range_of(before, key_groups), range_of(commit, key_groups)
-    if commit.epoch != before.epoch and set(new.all_bases) - set(old.all_bases):
+    has_new_bases = not set(new.all_bases) <= set(old.all_bases)
+    if commit.epoch != before.epoch and has_new_bases:
         # Those of a writer that has just begun may hold what nobody logged: it may have come to rewrite the job.
+        return None
+    if _covered(old) - _covered(new):
         return None
     known = {(each.segment.key, each.offset) for each in old.changelog}
     begin = len(new.changelog)
@@ -51,12 +54,18 @@ def _added(before: Commit, commit: Commit, key_groups: KeyGroupRange) -> Sequenc
         if (last.segment.key, last.offset) in known:
             break
         begin -= 1
-    if begin:  # what stands before, merged or not, must end where the parent's changelog ends
-        if not old.changelog or not _end_alike(new.changelog[begin - 1], old.changelog[-1]):
-            return None
-    elif old.changelog and new.all_bases == old.all_bases:
+    # What stands before, merged or not, must end where the parent's changelog ends.
+    if begin and (not old.changelog or not _end_alike(new.changelog[begin - 1], old.changelog[-1])):
+        return None
+    kept, had = (sum(map(members, each)) for each in (new.changelog[:begin], old.changelog))  # merging changes none
+    if kept > had or (kept < had and not has_new_bases):
         return None  # change sets are gone, and no base took their place
     return new.changelog[begin:]
+
+
+def _covered(part: RangeState) -> set[int]:
+    """The key groups that have a base."""
+    return {group for base in part.all_bases for each in base.key_groups for group in each}
 
 
 def _end_alike(one: ChangeSetHandle, other: ChangeSetHandle) -> bool:

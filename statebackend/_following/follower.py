@@ -90,7 +90,7 @@ class StateFollower(FollowedStates, Reads):
             return batch_id is not None and position.batch_id is not None and position.batch_id >= batch_id
 
         self._check_usable()
-        with anyio.move_on_after(timeout_s):
+        with anyio.move_on_after(timeout_s), self._following.waiting():
             while not is_there():
                 await self._following.moved()
                 self._check_usable()

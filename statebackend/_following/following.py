@@ -22,6 +22,10 @@ from statebackend.ids import Epoch, KeyGroupRange
 
 _logger = logging.getLogger(__name__)
 
+WAITED_EVERY_S: Final = 0.1
+"""The pause between two looks while somebody waits for a commit."""
+PAUSES_MAX: Final = 32
+"""How many times as long the pause may get, where the newest commit cannot be read: each time it reads a lot."""
 SWEPT_MAX: Final = 5
 """Times that a newest commit may be swept while it is read, before that is a problem to be told."""
 
@@ -56,6 +60,8 @@ class Following:
         self._anew: str | None = None  # why the newest commit has to be read anew
         self._stepping = anyio.Lock()
         self._running = anyio.CancelScope()
+        self._failures = 0  # looks in a row that have failed
+        self._waiting = 0
         self._holds = 0
         self._released = anyio.Event()
         self._moved = anyio.Event()
@@ -125,16 +131,30 @@ class Following:
                     self.problem = error
             self._tell_moved()
             self.observer.follower_looked(self.staleness_s)
+            self._failures = 0 if self.problem is None else self._failures + 1
             if not found:
-                self._look_now = anyio.Event()
-                with anyio.move_on_after(self._every_s):
-                    await self._look_now.wait()
+                await self._pause()
+
+    async def _pause(self) -> None:
+        """Wait for the next look: longer where the newest commit could not be read, shorter while it is waited for."""
+        every_s = self._every_s * min(2**self._failures, PAUSES_MAX) if self._anew is not None else self._every_s
+        self._look_now = anyio.Event()
+        with anyio.move_on_after(min(every_s, WAITED_EVERY_S) if self._waiting else every_s):
+            await self._look_now.wait()
+
+    @contextmanager
+    def waiting(self) -> Generator[None]:
+        """Look at once, and then more often, as long as somebody waits."""
+        self._waiting += 1
+        self._look_now.set()
+        try:
+            yield
+        finally:
+            self._waiting -= 1
 
     async def moved(self) -> None:
-        """Wait until a look has ended, and have the next one begin at once."""
-        moved = self._moved
-        self._look_now.set()
-        await moved.wait()
+        """Wait until a look has ended."""
+        await self._moved.wait()
 
     @contextmanager
     def held(self) -> Generator[None]:
@@ -204,7 +224,7 @@ class Following:
             return reason
         if commits:
             state = self.state
-            handles = added_by(state.commit, commits, self._key_groups)
+            handles = await self.primary.threads.cpu(added_by, state.commit, commits, self._key_groups)
             if isinstance(handles, str):
                 return handles
             try:

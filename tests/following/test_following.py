@@ -211,6 +211,46 @@ async def test_an_idle_job_is_looked_at_by_one_get() -> None:
         assert follower.position.staleness_s <= SECOND_S
 
 
+@pytest.mark.parametrize("table", ["heap", "rocksdb"])
+@pytest.mark.parametrize("changed", [{"materialize_handles_max": 3}, {"materialize_fan_in": 2}], ids=str)
+def test_bases_and_merged_change_sets_cost_a_follower_nothing(table: str, changed: Any) -> None:
+    """They hold what it has: each change is applied once, and no commit is read anew."""
+
+    @run_virtual
+    async def go() -> None:
+        clock, store = VirtualClock(), MemoryStore()
+        settings = settings_of(4, table=table, inline_bytes_max=0, materialize_retry_delay_s=0.0, **changed)
+        async with sb.open_backend(settings, store=store, clock=clock) as backend:
+            await commit(backend, 1, a=0)
+            async with sb.follow(settings, store=store, clock=clock) as follower:
+                for number in range(2, 40):
+                    await commit(backend, number, **{str(number % 5): number, "last": number})
+                    await anyio.sleep(2 * SECOND_S)
+                    assert follower.value_state("n", int)["last"] == number
+                position = follower.position
+                assert (position.commits, position.changes, position.jumps) == (38, 2 * 38, 0)
+                read = backend._snapshots.committed
+                assert len(read.changelog) < 38, "bases or merged change sets took their place"
+
+    go()
+
+
+@run_virtual
+async def test_waiting_for_a_batch_that_does_not_come_has_an_end_and_asks_in_measure() -> None:
+    """Some ten looks a second, and no more after it."""
+    store = MemoryStore()
+    seen_through = FaultyStore(store)
+    async with followed(store, seen_through) as (_, follower):
+        before = len(seen_through.calls)
+        with pytest.raises(StaleError) as caught:
+            await follower.wait_for(batch_id=2, timeout_s=3.0)
+        assert caught.value.position.batch_id == 1
+        assert 20 <= len(seen_through.calls) - before <= 40
+        before = len(seen_through.calls)
+        await anyio.sleep(3.0)
+        assert len(seen_through.calls) - before <= 4
+
+
 @run_virtual
 async def test_a_job_that_commits_faster_than_its_log_is_read() -> None:
     """The follower reads the entries together, and knows how fresh it is."""
