@@ -212,7 +212,9 @@ async def test_an_idle_job_is_looked_at_by_one_get() -> None:
 
 
 @pytest.mark.parametrize("table", ["heap", "rocksdb"])
-@pytest.mark.parametrize("changed", [{"materialize_handles_max": 3}, {"materialize_fan_in": 2}], ids=str)
+@pytest.mark.parametrize(
+    "changed", [{"materialize_handles_max": 3}, {"materialize_fan_in": 2}], ids=("bases", "merged")
+)
 def test_bases_and_merged_change_sets_cost_a_follower_nothing(table: str, changed: Any) -> None:
     """They hold what it has: each change is applied once, and no commit is read anew."""
 
