@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tests.programs.operations import column_of, row_of
-from tests.programs.processors import BROADCAST, LATER_S
+from tests.programs.processors import LATER_S
 from tests.programs.program import OPERATOR, Declared, Do, Job
 from tests.programs.values import TYPES, evolved, text_of
 
@@ -96,15 +96,15 @@ class Dictionaries:
                 times.add(max(at + LATER_S, self.now))
         return f"timer {name} {at} {sorted(times)}"
 
-    def end(self, job: Job, batch_id: int, owners: int, opened: int) -> None:
-        """Operator state: what each owner adds that has rows or due timers, and what is there once one was opened."""
+    def end(self, job: Job, batch_id: int, owners: int) -> None:
+        """Operator state: what each owner adds that has rows or due timers. The first ones fill a broadcast state."""
         for each in job.states:
             if each.kind == "split":
                 self.operator[each.name] += [batch_id] * owners
             elif each.kind == "union" and owners:
                 self.operator[each.name].append(batch_id)
-            elif each.kind == "broadcast" and opened:
-                self.operator[each.name] = list(BROADCAST)
+            elif each.kind == "broadcast" and owners and not self.operator[each.name]:
+                self.operator[each.name] = [batch_id]
 
     # ----------------------------------------------------------------------------------------------------- operations
 
@@ -255,7 +255,8 @@ class Dictionaries:
 
     def seen(self, job: Job, key: Any) -> str:
         keyed = [each for each in job.states if each.kind not in OPERATOR]
-        return text_of({each.name: self.look(each, key) for each in keyed})
+        copies = {each.name: self.operator[each.name] for each in job.states if each.kind == "broadcast"}
+        return text_of({each.name: self.look(each, key) for each in keyed} | copies)
 
     def rows(self, declared: Declared) -> Mapping[Any, Any]:
         """All keys that are there, and what is under them."""

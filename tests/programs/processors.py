@@ -15,8 +15,6 @@ from tests.programs.operations import act, declare
 from tests.programs.program import OPERATOR, Declared, Do, Job
 from tests.programs.values import KEY_COLUMNS, text_of
 
-BROADCAST = (7, 8)
-"""What every broadcast state holds."""
 LATER_S = 10.0
 """How much later a timer is registered again."""
 
@@ -43,9 +41,6 @@ class Work:
         self.job = job
         self.states = {each.name: declare(declaring, each, job, keys) for each in job.states}
         self.declared = {each.name: each for each in job.states}
-        for name, each in self.declared.items():
-            if each.kind == "broadcast" and not len(self.states[name]):  # each owner has a copy, and fills its own
-                self.states[name].replace(BROADCAST)
 
     def row(self, key: sb.Key, row: Mapping[str, Any], context: Any) -> None:
         if (raises := row["raises"]) is not None:
@@ -57,13 +52,16 @@ class Work:
     def seen(self, key: sb.Key) -> str:
         """All that the states have under the key."""
         keyed = [each for each in self.job.states if each.kind not in OPERATOR]
-        return text_of({each.name: look(self.states[each.name], each, key) for each in keyed})
+        copies = {each.name: list(self.states[each.name]) for each in self.job.states if each.kind == "broadcast"}
+        return text_of({each.name: look(self.states[each.name], each, key) for each in keyed} | copies)
 
     def end(self, batch_id: int) -> None:
         """Operator state, written once in a batch by each owner."""
         for name, each in self.declared.items():
             if each.kind == "split":
                 self.states[name].append(batch_id)
+            elif each.kind == "broadcast" and not len(self.states[name]):  # who comes later has a copy of the others'
+                self.states[name].replace([batch_id])
             elif each.kind == "union":  # each owner was given all that the owners before it had
                 self.states[name].replace(sorted({*self.states[name], batch_id}))
 

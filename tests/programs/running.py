@@ -347,8 +347,7 @@ class Running:
         is_function = "function" in job.work
         if not job.parallelism or touched:
             held.known |= {each.name: each for each in job.states}
-        opened = len(touched) if job.parallelism else 1
-        held.end(job, batch_id, int(bool(rows)) if is_function else len(touched), opened)
+        held.end(job, batch_id, int(bool(rows)) if is_function else len(touched))
         return held, sorted(self.put(*each) for each in output), sum(late)
 
     def slot(self, key: Any) -> int:
