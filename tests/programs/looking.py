@@ -9,7 +9,7 @@ import msgspec
 import statebackend as sb
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import StateBackendError
-from tests.programs.dictionaries import NEVER, Dictionaries
+from tests.programs.dictionaries import Dictionaries
 from tests.programs.program import OPERATOR, Declared, Job
 from tests.programs.values import TYPES, key_read, read_of, short, text_of
 
@@ -95,8 +95,8 @@ class Readers:
         self.settings = settings
         self.job = job
 
-    def read(self, held: Dictionaries, declared: Declared, **options: Any) -> list[dict[str, Any]]:
-        ttl = None if held.now == NEVER else self.job.ttl(declared)  # a commit without a clock is told
+    def read(self, declared: Declared, **options: Any) -> list[dict[str, Any]]:
+        ttl = self.job.ttl(declared)
         migrate = TYPES[declared.type].upcasts
         return sb.read_state(self.settings, declared.name, ttl=ttl, migrate=migrate, **options).read_all().to_pylist()
 
@@ -105,7 +105,7 @@ class Readers:
         states = self.known(held, self.job.states)
         for declared in states if one is None or not states else [states[one % len(states)]]:
             rows: list[dict[str, Any]] = []
-            ttl = None if held.now == NEVER else self.job.ttl(declared)
+            ttl = self.job.ttl(declared)
             migrate = TYPES[declared.type].upcasts
             opening = sb.read_batches(self.settings, declared.name, ttl=ttl, migrate=migrate, **options)
             async with opening as batches:
@@ -126,7 +126,7 @@ class Readers:
         for declared in self.known(held, self.keyed):
             groups = held.groups
             parts = [
-                rows_in(declared, self.read(held, declared, key_groups=part), groups)
+                rows_in(declared, self.read(declared, key_groups=part), groups)
                 for part in ((0, cut), (cut + 1, groups - 1))
             ]
             check(f"{declared.name} in parts", parts[0] | parts[1], expected_rows(held, declared))
@@ -136,7 +136,7 @@ class Readers:
         for declared in self.known(held, self.keyed):
             expected = expected_rows(held, declared)
             asked = [text_of(key_read(key)) for key in keys]
-            found = rows_in(declared, self.read(held, declared, keys=keys), held.groups)
+            found = rows_in(declared, self.read(declared, keys=keys), held.groups)
             check(f"{declared.name} at keys", found, {key: expected[key] for key in asked if key in expected})
 
     def known(self, held: Dictionaries, states: Iterable[Declared]) -> list[Declared]:

@@ -13,7 +13,7 @@ import statebackend as sb
 from statebackend._codec.plain import plain
 from statebackend.cli.commands import main
 from statebackend.errors import InputError
-from tests.programs.dictionaries import NEVER, Dictionaries
+from tests.programs.dictionaries import Dictionaries
 from tests.programs.looking import Readers, check, expected_rows, refused, rows_in
 from tests.programs.program import Declared
 from tests.programs.values import TYPES, key_read, text_of
@@ -76,7 +76,7 @@ class MoreReaders(Readers):
             kind = ("parquet", "csv", "jsonl")[number % 3]
             path = folder / f"{declared.name}.{kind}"
             path.unlink(missing_ok=True)
-            ttl = None if held.now == NEVER else self.job.ttl(declared)
+            ttl = self.job.ttl(declared)
             migrate = TYPES[declared.type].upcasts
             report = await sb.export(self.settings, declared.name, path, format=kind, ttl=ttl, migrate=migrate)
             expected = expected_rows(held, declared)

@@ -42,6 +42,24 @@ KEPT = {
     "broadcast state is read once for each owner": one(
         Job(states=(Declared("b0", "broadcast"),), parallelism=3), tuple(Item(key, 0.0) for key in range(8))
     ),
+    "broadcast state of an owner that is opened later is another than that of the others": one(
+        Job(states=(Declared("b0", "broadcast"),), parallelism=3, output="outbox"),
+        (Item(0, 0.0),),
+        tuple(Item(key, 0.0) for key in range(8)),
+    ),
+    "a time-to-live cannot be given to a reader before the job has a time": one(
+        Job(states=(Declared("v0", "value", ttl_s=20.0),), clock="event"), ()
+    ),
+    "the feed of a state that was emptied cannot be planned": Program(
+        "tuple",
+        (
+            Start(Job(states=(Declared("v0", "value"),), settings={"checkpoints_retained": 9})),
+            Batch((Item(0, 0.0, (Do("v0", "put", 1),)),)),
+            Batch((Item(0, 0.0, (Do("v0", "put", 2),)),)),
+            Batch((Item(0, 0.0, (Do("v0", "delete"),)),)),
+            *(Look("feed", number) for number in range(3)),
+        ),
+    ),
     "the second part of a batch is dropped as a replay": Program(
         "str",
         (
